@@ -1,0 +1,1 @@
+"""Device back ends behind one honest interface; vendor errors and handles never leave this room."""

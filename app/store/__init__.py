@@ -1,0 +1,1 @@
+"""Everything SQL: tables, repositories, leases; it never commits and never decides."""

@@ -1,0 +1,1 @@
+"""Feedback controllers that run between plans, standard library only, shared by node agents and the simulator."""

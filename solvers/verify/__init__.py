@@ -1,0 +1,1 @@
+"""The independent check of a plan, re-derived from the snapshot alone; it shares no code with anything that proposes."""
