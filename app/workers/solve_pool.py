@@ -1,0 +1,272 @@
+"""Runs planners in a long-lived child process, so that a hung, crashed or lying planner costs one cycle and never the service.
+
+Owns the child's life (start, deadline, kill, restart on the next request) and the check of what comes back. It refuses to trust the child: the
+request goes over pickled, the answer comes back as canonical JSON and is decoded strictly, and every failure is an EngineError. One request
+runs at a time. The child dies with its parent, also when the parent is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Self
+
+from solvers.domain.codec import canonical_json, digest, from_json
+from solvers.domain.evidence import Reporter
+from solvers.domain.plan import Proposal
+from solvers.errors import EngineError, HeadroomError
+from solvers.planners.base import Planner, PlanRequest
+
+PlannerFactory = Callable[[str], Planner]
+"""Makes a planner by name; must be importable in the child (a module's function)."""
+
+Event = tuple[str, dict[str, str | float]]
+
+_PR_SET_PDEATHSIG = 1
+_EVENTS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the child says: the proposal's JSON, or the error that prevented it, and the planner's events."""
+
+    proposal: str | None
+    error: str | None
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLimits:
+    """Bounds of the pool: grace beyond a planner's own deadline, time for a child to start, size of an answer."""
+
+    grace_s: float = 2.0
+    start_s: float = 60.0
+    answer_bytes_max: int = 64 * 2**20
+
+
+class SolvePool:
+    """One child process and the conversation with it; implements the cycle's Runner port."""
+
+    def __init__(
+        self,
+        factory: PlannerFactory,
+        reporter: Reporter,
+        limits: PoolLimits | None = None,
+    ) -> None:
+        self._factory = factory
+        self._reporter = reporter
+        self._limits = limits or PoolLimits()
+        self._context: SpawnContext = multiprocessing.get_context("spawn")
+        self._process: SpawnProcess | None = None
+        self._connection: Connection[object, object] | None = None
+        # The kernel ties the child's life to the *thread* that started it, so one thread that lives as long as the pool does it all.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solve-pool")
+
+    def warm(self) -> None:
+        """Start the child now, so that the first request does not pay for it. Raises EngineError when it does not start."""
+        self._thread.submit(self._start).result()
+
+    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+        """The planner's checked answer; EngineError for everything that went wrong on the way."""
+        try:
+            return self._thread.submit(self._propose, planner, request).result()
+        except (RuntimeError, CancelledError) as error:
+            raise EngineError("the solve pool is closed", planner=planner) from error
+
+    def close(self) -> None:
+        """End the child, also in the middle of a request, and take no more."""
+        process = self._process
+        if process is not None:
+            with suppress(ValueError):  # the pool's own thread may be discarding it at this moment
+                process.kill()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._discard()
+
+    @property
+    def child_pid(self) -> int | None:
+        """Process id of the standing child, for observation."""
+        return self._process.pid if self._process is not None else None
+
+    def _propose(self, planner: str, request: PlanRequest) -> Proposal:
+        answer = self._exchange(planner, request)
+        for name, facts in answer.events:
+            self._reporter.event(
+                name,
+                planner=planner,
+                **{key: fact for key, fact in facts.items() if key != "planner"},
+            )
+        if answer.proposal is None:
+            raise EngineError(f"planner {planner} failed: {answer.error}", planner=planner)
+        return _checked(planner, request, answer.proposal)
+
+    def _exchange(self, planner: str, request: PlanRequest) -> Answer:
+        self._start()
+        process, connection = self._process, self._connection
+        if process is None or connection is None:
+            raise EngineError("the planner process did not start", planner=planner)
+        limit_s = request.budget.deadline_s + self._limits.grace_s
+        answer: object = None
+        failure: Exception | None = None
+        with _Watchdog(limit_s, process) as watchdog:
+            try:
+                connection.send_bytes(pickle.dumps((planner, request)))
+                answer = pickle.loads(connection.recv_bytes(self._limits.answer_bytes_max))  # from our own child only
+            except (OSError, EOFError, pickle.PickleError) as error:
+                failure = error
+        if failure is None and not watchdog.fired and isinstance(answer, Answer):
+            return answer
+        exit_code = self._discard()
+        if watchdog.fired:
+            message = f"planner {planner} overran its deadline and was killed"
+            raise EngineError(message, planner=planner, limit_s=limit_s) from failure
+        raise EngineError(
+            _cause_of_death(planner, exit_code, failure),
+            planner=planner,
+            exit_code=exit_code,
+        ) from failure
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            return
+        self._discard()
+        connection, theirs = self._context.Pipe(duplex=True)
+        process = self._context.Process(
+            target=_serve,
+            args=(theirs, self._factory, os.getpid()),
+            name="headroom-solve",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        self._process, self._connection = process, connection
+        try:
+            ready = connection.poll(self._limits.start_s) and connection.recv_bytes(64) == b"ready"
+        except (OSError, EOFError):
+            ready = False
+        if not ready:
+            exit_code = self._discard()
+            raise EngineError("the planner process did not start", exit_code=exit_code)
+
+    def _discard(self) -> int | None:
+        """Kill and reap whatever child there is; its exit code (negative: the signal), None when it was alive."""
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        # A child that closed its pipe is dying; give it the moment it needs to leave its own exit code.
+        process.join(0.2)
+        exit_code = process.exitcode
+        process.kill()
+        process.join()
+        process.close()
+        return exit_code
+
+
+class _Watchdog:
+    """Kills the child when the time is up. A timer rather than a poll: it also ends a child that stops reading its request or stops halfway
+    through its answer. It is surely over when the block is left."""
+
+    def __init__(self, limit_s: float, process: SpawnProcess) -> None:
+        self.fired = False
+        self._process = process
+        self._timer = threading.Timer(limit_s, self._fire)
+        self._timer.daemon = True
+
+    def _fire(self) -> None:
+        self.fired = True
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+
+def _cause_of_death(planner: str, exit_code: int | None, failure: Exception | None) -> str:
+    if exit_code is None:
+        return f"planner {planner} gave an unreadable answer: {failure}"
+    if exit_code < 0:
+        return f"planner {planner} was killed by {signal.Signals(-exit_code).name}"
+    return f"planner {planner} ended its process with exit code {exit_code}"
+
+
+def _checked(planner: str, request: PlanRequest, text: str) -> Proposal:
+    try:
+        proposal = from_json(Proposal, text)
+    except (HeadroomError, ValueError, RecursionError) as error:
+        raise EngineError(f"planner {planner} broke its contract: {error}", planner=planner) from error
+    plan = proposal.plan
+    if plan is None:
+        return proposal
+    if plan.snapshot != digest(request.snapshot):
+        raise EngineError(f"planner {planner} answered about another snapshot", planner=planner)
+    if plan.parent != request.snapshot.target.generation:
+        raise EngineError(
+            f"planner {planner} answered about another parent generation",
+            planner=planner,
+        )
+    return proposal
+
+
+class _Recorder:
+    """Keeps a planner's events until its answer is sent; the earliest ones when there are too many."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, name: str, **facts: str | float) -> None:
+        if len(self.events) < _EVENTS_MAX:
+            self.events.append((name, facts))
+
+
+def _serve(connection: Connection[object, object], factory: PlannerFactory, parent_pid: int) -> None:
+    """The child's life: answer requests one after the other until the parent is gone."""
+    _die_with(parent_pid)
+    # Ctrl-C reaches the whole process group; the parent decides when the child ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        connection.send_bytes(b"ready")
+        while True:
+            planner, request = pickle.loads(connection.recv_bytes())  # from our own parent only
+            connection.send_bytes(pickle.dumps(_answer(factory, planner, request)))
+    except (EOFError, OSError):
+        return
+
+
+def _answer(factory: PlannerFactory, name: str, request: PlanRequest) -> Answer:
+    recorder = _Recorder()
+    try:
+        planner = factory(name)
+        proposal = planner.propose(request, planner.first_state(), recorder)
+        if not isinstance(proposal, Proposal):
+            return Answer(
+                None,
+                f"answered a {type(proposal).__name__}, not a Proposal",
+                tuple(recorder.events),
+            )
+        return Answer(canonical_json(proposal), None, tuple(recorder.events))
+    except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
+        return Answer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))
+
+
+def _die_with(parent_pid: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)

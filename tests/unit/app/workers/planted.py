@@ -1,0 +1,142 @@
+"""Planners that misbehave in one way each, for the solve pool's tests; imported by the child process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Reason, ReasonCode, Reporter
+from solvers.domain.ids import Digest, Generation
+from solvers.domain.plan import Objective, Plan, Proposal, ProposalStatus
+from solvers.errors import EngineError
+from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
+
+
+def empty_plan(request: PlanRequest, snapshot: Digest | None = None, parent: int | None = None) -> Plan:
+    return Plan(
+        snapshot=snapshot if snapshot is not None else digest(request.snapshot),
+        parent=Generation(parent) if parent is not None else request.snapshot.target.generation,
+        planner="planted",
+        planner_version="1",
+        seed=request.seed,
+        assignments=(),
+        settings=(),
+        unplaced=(),
+        objective=Objective(),
+    )
+
+
+def _answer(plan: Plan | None) -> Proposal:
+    return Proposal(status=ProposalStatus.FEASIBLE, planner="planted", plan=plan)
+
+
+def _good(request: PlanRequest, reporter: Reporter) -> Proposal:
+    reporter.event("plan.searched", candidates=3)
+    return _answer(empty_plan(request))
+
+
+def _hang(request: PlanRequest, reporter: Reporter) -> Proposal:
+    while True:
+        time.sleep(60)
+
+
+def _spin_in_c(request: PlanRequest, reporter: Reporter) -> Proposal:
+    # PyDLL keeps the interpreter lock: nothing in this process but a signal from the kernel can end it.
+    ctypes.PyDLL(None).sleep(600)
+    return _answer(None)
+
+
+def _exit(request: PlanRequest, reporter: Reporter) -> Proposal:
+    os._exit(7)
+
+
+def _segfault(request: PlanRequest, reporter: Reporter) -> Proposal:
+    ctypes.string_at(0)
+    return _answer(None)
+
+
+def _raise(request: PlanRequest, reporter: Reporter) -> Proposal:
+    raise ZeroDivisionError("planted")
+
+
+def _wrong_type(request: PlanRequest, reporter: Reporter) -> Proposal:
+    return "not a proposal"  # type: ignore[return-value]
+
+
+def _wrong_field(request: PlanRequest, reporter: Reporter) -> Proposal:
+    return Proposal(status=ProposalStatus.FEASIBLE, planner=17, plan=None)  # type: ignore[arg-type]
+
+
+def _not_a_number(request: PlanRequest, reporter: Reporter) -> Proposal:
+    reasons = (Reason(code=ReasonCode.BUDGET, subject="x"),)
+    return Proposal(
+        status=ProposalStatus.FEASIBLE,
+        planner="planted",
+        plan=Plan(
+            snapshot=digest(request.snapshot),
+            parent=Generation(0),
+            planner="planted",
+            planner_version="1",
+            seed=1,
+            assignments=(),
+            settings=(),
+            unplaced=(),
+            objective=Objective(cost_usd_per_h=float("nan")),
+        ),
+        reasons=reasons,
+    )
+
+
+def _huge(request: PlanRequest, reporter: Reporter) -> Proposal:
+    return Proposal(status=ProposalStatus.FEASIBLE, planner="x" * 4_000_000, plan=None)
+
+
+def _other_snapshot(request: PlanRequest, reporter: Reporter) -> Proposal:
+    return _answer(empty_plan(request, snapshot=Digest("sha256:" + "0" * 64)))
+
+
+def _other_parent(request: PlanRequest, reporter: Reporter) -> Proposal:
+    return _answer(empty_plan(request, parent=41))
+
+
+def _chatty(request: PlanRequest, reporter: Reporter) -> Proposal:
+    for _ in range(5_000):
+        reporter.event("plan.searched", candidates=1)
+    return _answer(empty_plan(request))
+
+
+_BEHAVIOURS: dict[str, Callable[[PlanRequest, Reporter], Proposal]] = {
+    "good": _good,
+    "hang": _hang,
+    "spin-in-c": _spin_in_c,
+    "exit": _exit,
+    "segfault": _segfault,
+    "raise": _raise,
+    "wrong-type": _wrong_type,
+    "wrong-field": _wrong_field,
+    "not-a-number": _not_a_number,
+    "huge": _huge,
+    "other-snapshot": _other_snapshot,
+    "other-parent": _other_parent,
+    "chatty": _chatty,
+}
+
+
+class Planted(Stateless):
+    """A planner with one planted behaviour."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = PlannerSpec(name=name, version="1", knobs=())
+        self._behave = _BEHAVIOURS[name]
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        return self._behave(request, reporter)
+
+
+def build(name: str) -> Planted:
+    if name not in _BEHAVIOURS:
+        raise EngineError(f"no planner is called {name}")
+    return Planted(name)

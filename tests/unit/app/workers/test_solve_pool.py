@@ -1,0 +1,203 @@
+"""The solve pool against planners that hang, die, lie and talk too much."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app.workers.solve_pool import PoolLimits, SolvePool
+from solvers.domain.ids import ClusterName, PolicyName
+from solvers.domain.plan import ProposalStatus
+from solvers.domain.policy import Policy
+from solvers.domain.snapshot import Snapshot
+from solvers.errors import EngineError
+from solvers.planners.base import Budget, PlanRequest
+from tests.unit.app.workers.planted import build, empty_plan
+
+SNAPSHOT = Snapshot(
+    cluster=ClusterName("test"),
+    taken_at_s=1000.0,
+    policy=Policy(name=PolicyName("default")),
+)
+
+
+def request_of(deadline_s: float = 20.0) -> PlanRequest:
+    return PlanRequest(snapshot=SNAPSHOT, movable=(), budget=Budget(deadline_s=deadline_s), seed=1)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, str | float]]] = []
+
+    def event(self, name: str, **facts: str | float) -> None:
+        self.events.append((name, facts))
+
+
+@pytest.fixture(scope="module")
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture(scope="module")
+def pool(heard: Heard) -> Iterator[SolvePool]:
+    pool = SolvePool(build, heard, PoolLimits(grace_s=0.1, answer_bytes_max=1_000_000))
+    pool.warm()
+    yield pool
+    pool.close()
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "the condition never held"
+        threading.Event().wait(0.02)
+
+
+def gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_good_planner_answers_and_is_heard(pool: SolvePool, heard: Heard) -> None:
+    request = request_of()
+    proposal = pool.propose("good", request)
+    assert proposal.status is ProposalStatus.FEASIBLE
+    assert proposal.plan == empty_plan(request)
+    assert ("plan.searched", {"planner": "good", "candidates": 3}) in heard.events
+
+
+def test_child_is_kept_between_requests(pool: SolvePool) -> None:
+    pool.propose("good", request_of())
+    first = pool.child_pid
+    pool.propose("good", request_of())
+    assert first is not None
+    assert pool.child_pid == first
+
+
+@pytest.mark.parametrize("planner", ["hang", "spin-in-c"])
+def test_overrun_is_killed_and_the_next_request_served(pool: SolvePool, planner: str) -> None:
+    pool.propose("good", request_of())
+    hung = pool.child_pid
+    assert hung is not None
+    began = time.monotonic()
+    with pytest.raises(EngineError, match="overran its deadline"):
+        pool.propose(planner, request_of(deadline_s=0.3))
+    assert 0.3 < time.monotonic() - began < 5.0
+    assert gone(hung)
+    assert pool.propose("good", request_of()).plan is not None
+    assert pool.child_pid != hung
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        ("exit", "exit code 7"),
+        ("segfault", "SIGSEGV"),
+        ("huge", "unreadable answer|exit code|killed by"),
+    ],
+)
+def test_lost_child_is_an_engine_error_and_is_replaced(pool: SolvePool, planner: str, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        pool.propose(planner, request_of())
+    assert pool.propose("good", request_of()).plan is not None
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        ("raise", "ZeroDivisionError: planted"),
+        ("unknown", "no planner is called unknown"),
+        ("wrong-type", "answered a str, not a Proposal"),
+        ("wrong-field", "broke its contract"),
+        ("not-a-number", "ValueError"),
+        ("other-snapshot", "another snapshot"),
+        ("other-parent", "another parent generation"),
+    ],
+)
+def test_bad_answer_is_an_engine_error_and_the_child_lives(pool: SolvePool, planner: str, message: str) -> None:
+    pool.propose("good", request_of())
+    child = pool.child_pid
+    with pytest.raises(EngineError, match=message):
+        pool.propose(planner, request_of())
+    assert pool.propose("good", request_of()).plan is not None
+    assert pool.child_pid == child
+
+
+def test_events_are_bounded(pool: SolvePool, heard: Heard) -> None:
+    heard.events.clear()
+    pool.propose("chatty", request_of())
+    assert len(heard.events) == 1_000
+
+
+def test_child_killed_while_idle_costs_one_request_at_most(pool: SolvePool) -> None:
+    pool.propose("good", request_of())
+    child = pool.child_pid
+    assert child is not None
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: gone(child))
+    assert pool.propose("good", request_of()).plan is not None
+
+
+def test_close_ends_a_running_request() -> None:
+    pool = SolvePool(build, Heard())
+    pool.warm()
+    child = pool.child_pid
+    assert child is not None
+    failures: list[EngineError] = []
+
+    def ask() -> None:
+        try:
+            pool.propose("hang", request_of(deadline_s=60))
+        except EngineError as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: pool._thread._work_queue.empty())
+    pool.close()
+    asking.join(10)
+    assert len(failures) == 1
+    assert gone(child)
+    with pytest.raises(EngineError, match="closed"):
+        pool.propose("good", request_of())
+
+
+_PARENT = """
+from app.workers.solve_pool import SolvePool
+from solvers.domain.evidence import SilentReporter
+from tests.unit.app.workers.planted import build
+from tests.unit.app.workers.test_solve_pool import request_of
+
+if __name__ == "__main__":
+    pool = SolvePool(build, SilentReporter())
+    pool.warm()
+    print(pool.child_pid, flush=True)
+    pool.propose("spin-in-c", request_of(deadline_s=60))
+"""
+
+
+def test_child_dies_with_a_killed_parent(tmp_path: object) -> None:
+    script = f"{tmp_path}/parent.py"
+    with open(script, "w") as file:
+        file.write(_PARENT)
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert not gone(child)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    wait_until(lambda: gone(child))
