@@ -1,7 +1,7 @@
 """The shell's voice: one JSON object per line with an event name, the ids bound in this context, and facts.
 
-Owns the format, the context ids and the scrubbing of secrets, and the Reporter through which the core is heard. It refuses formatted sentences:
-an event has a name (`noun.past_verb`) and facts, so that lines can be searched by field.
+Owns the format, the context ids and the scrubbing of secrets, and the Reporter through which the core is heard. It
+refuses formatted sentences: an event has a name (`noun.past_verb`) and facts, so that lines can be searched by field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fact = str | int | float | bool | None
 _context: ContextVar[Mapping[str, str]] = ContextVar("headroom_log_context", default={})  # noqa: B039 - never mutated, only replaced
 _SECRET_NAME = re.compile(r"token$|secret|password|authorization|cookie", re.IGNORECASE)
 _SECRET_TEXT = (
-    # Credentials inside a URL, libpq's password=…, an Authorization header, and our own bearer secrets (prefix and 32 random bytes).
+    # Credentials inside a URL, libpq's password=…, an Authorization header, our own bearer secrets (prefix, 32 bytes).
     (re.compile(r"(://[^:/@\s]*:)[^@\s]+@"), r"\1***@"),
     (re.compile(r"(password\s*=\s*)\S+", re.IGNORECASE), r"\1***"),
     (re.compile(r"(bearer\s+)\S+", re.IGNORECASE), r"\1***"),

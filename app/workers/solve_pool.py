@@ -1,8 +1,8 @@
-"""Runs planners in a long-lived child process, so that a hung, crashed or lying planner costs one cycle and never the service.
+"""Runs planners in a long-lived child process: a hung, crashed or lying planner costs one cycle, never the service.
 
-Owns the child's life (start, deadline, kill, restart on the next request) and the check of what comes back. It refuses to trust the child: the
-request goes over pickled, the answer comes back as canonical JSON and is decoded strictly, and every failure is an EngineError. One request
-runs at a time. The child dies with its parent, also when the parent is killed.
+Owns the child's life (start, deadline, kill, restart on the next request) and the check of what comes back. It refuses
+to trust the child: the request goes over pickled, the answer comes back as canonical JSON and is decoded strictly, and
+every failure is an EngineError. One request runs at a time. The child dies with its parent, also when that is killed.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class SolvePool:
         self._context: SpawnContext = multiprocessing.get_context("spawn")
         self._process: SpawnProcess | None = None
         self._connection: Connection[object, object] | None = None
-        # The kernel ties the child's life to the *thread* that started it, so one thread that lives as long as the pool does it all.
+        # The kernel ties the child's life to the *thread* that started it, so one thread as old as the pool does it all.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solve-pool")
 
     def warm(self) -> None:
-        """Start the child now, so that the first request does not pay for it. Raises EngineError when it does not start."""
+        """Start the child now, so that the first request does not pay for it; EngineError when it does not start."""
         self._thread.submit(self._start).result()
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
@@ -176,8 +176,10 @@ class SolvePool:
 
 
 class _Watchdog:
-    """Kills the child when the time is up. A timer rather than a poll: it also ends a child that stops reading its request or stops halfway
-    through its answer. It is surely over when the block is left."""
+    """Kills the child when the time is up; surely over when the block is left.
+
+    A timer rather than a poll: it also ends a child that stops reading its request or stops halfway through its answer.
+    """
 
     def __init__(self, limit_s: float, process: SpawnProcess) -> None:
         self.fired = False

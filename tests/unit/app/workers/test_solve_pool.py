@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,8 +63,7 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
 
 def gone(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
@@ -163,7 +163,7 @@ def test_close_ends_a_running_request() -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    wait_until(lambda: pool._thread._work_queue.empty())
+    wait_until(pool._thread._work_queue.empty)
     pool.close()
     asking.join(10)
     assert len(failures) == 1
@@ -186,11 +186,10 @@ if __name__ == "__main__":
 """
 
 
-def test_child_dies_with_a_killed_parent(tmp_path: object) -> None:
-    script = f"{tmp_path}/parent.py"
-    with open(script, "w") as file:
-        file.write(_PARENT)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(_PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert parent.stdout is not None
