@@ -1,0 +1,80 @@
+"""Process settings: environment in, one frozen value out, built once in bootstrap and handed on. Nothing else reads the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from solvers.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one process runs. Every field is read from `HEADROOM_<FIELD>`; durations in seconds, sizes in bytes."""
+
+    database_url: str = ""
+    """SQLAlchemy or libpq URL of any PostgreSQL 15 or newer. Empty: the embedded server under `home`."""
+    home: Path = Path(".headroom")
+    """Where the embedded database, logs, tokens and pid files live."""
+    cluster: str = "default"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    log_level: str = "INFO"
+    pool_size: int = 20
+    """Database connections one API process may hold."""
+    place_interval_s: float = 60.0
+    tune_interval_s: float = 15.0
+    account_interval_s: float = 60.0
+    retention_interval_s: float = 3600.0
+    lease_ttl_s: float = 10.0
+    solve_grace_s: float = 2.0
+    """How long a planner child may overrun its deadline before it is killed."""
+    retention_raw_days: int = 7
+    retention_minute_days: int = 90
+    retention_cycle_days: int = 30
+    report_interval_s: float = 5.0
+    """What joining agents are told."""
+    report_clock_skew_s: float = 60.0
+    """How far a report's time may lie in the future of this server's."""
+    body_bytes_max: int = 4_194_304
+    rate_limit_per_s: float = 200.0
+    """Sustained requests per second allowed per token, doubled for bursts; agents are counted apart."""
+    page_size_max: int = 500
+    idempotency_ttl_s: float = 86_400.0
+    doorbell_heartbeat_s: float = 20.0
+    metrics_public: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("place_interval_s", "tune_interval_s", "account_interval_s", "lease_ttl_s", "report_interval_s"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")
+        if not 0 <= self.port <= 65_535:
+            raise InputError("HEADROOM_PORT must lie between 0 and 65535")
+
+
+def load_settings(environment: Mapping[str, str]) -> Settings:
+    """Build settings from an environment; a value that cannot be read is an InputError naming its variable."""
+    arguments: dict[str, object] = {}
+    for field in fields(Settings):
+        variable = f"HEADROOM_{field.name.upper()}"
+        text = environment.get(variable)
+        if text is None:
+            continue
+        try:
+            arguments[field.name] = _parse(str(field.type), text)
+        except ValueError:
+            raise InputError(f"{variable}={text!r} is not a valid {field.type}") from None
+    return Settings(**arguments)  # type: ignore[arg-type]
+
+
+def _parse(kind: str, text: str) -> object:
+    if kind == "bool":
+        lowered = text.strip().lower()
+        if lowered in ("1", "true", "yes", "on"):
+            return True
+        if lowered in ("0", "false", "no", "off"):
+            return False
+        raise ValueError(text)
+    parsers = {"int": int, "float": float, "str": str, "Path": Path}
+    return parsers[kind](text)

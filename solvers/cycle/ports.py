@@ -1,0 +1,82 @@
+"""What `run_cycle` needs from the world. Production and simulator hand in different implementations; the cycle cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from solvers.cycle.record import CycleRecord, CycleStep
+from solvers.domain.change import Transition
+from solvers.domain.evidence import Reporter
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.base import PlanRequest
+
+
+class Observer(Protocol):
+    """Takes the immutable picture."""
+
+    def observe(self) -> Snapshot:
+        """A consistent snapshot of now."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs one planner under a deadline, in production in a child process."""
+
+    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+        """The planner's answer. Raises EngineError when the planner is unknown, crashes, breaks its contract or overruns its deadline."""
+        ...
+
+
+class Actuator(Protocol):
+    """Makes a plan the target."""
+
+    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:
+        """Compare-and-set on the plan's parent under the lease's fencing token; returns the new generation.
+
+        Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader has written.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """The only time the cycle sees."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def elapsed_ms(self) -> float:
+        """Monotonic milliseconds, for timings only."""
+        ...
+
+
+class Journal(Protocol):
+    """Remembers. `step` is told before each step; `draft` before actuation, so that a promoted plan always has a stored cause; `close` at the
+    end."""
+
+    def step(self, step: CycleStep) -> None:
+        """A step is about to begin."""
+        ...
+
+    def draft(self, record: CycleRecord) -> None:
+        """Store all that is known before the target may change."""
+        ...
+
+    def close(self, record: CycleRecord) -> None:
+        """Store the finished record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The five ports and the reporter, handed to `run_cycle` together."""
+
+    observer: Observer
+    runner: Runner
+    actuator: Actuator
+    clock: Clock
+    journal: Journal
+    reporter: Reporter

@@ -1,0 +1,106 @@
+"""What a cycle leaves behind: everything needed to explain it and to replay it to the same plan digest.
+
+Owns the values; storing them is the shell's Journal. Wall-clock timings are kept beside the decision, never inside a digest.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from solvers.domain.change import Transition
+from solvers.domain.evidence import Fact, Finding
+from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
+from solvers.planners.base import Budget
+
+
+class Lane(StrEnum):
+    """Whose services may move in this cycle: those on auto; also those awaiting approval; also those in shadow."""
+
+    ACT = "act"
+    APPROVE = "approve"
+    SHADOW = "shadow"
+
+
+class CycleStep(StrEnum):
+    """The steps of `run_cycle`, in order; the journal hears each before it begins."""
+
+    OBSERVE = "observe"
+    PROPOSE = "propose"
+    VERIFY = "verify"
+    DIFF = "diff"
+    GATE = "gate"
+    ACTUATE = "actuate"
+    RECORD = "record"
+
+
+class HoldReason(StrEnum):
+    """Every reason for which a gate may hold a plan back."""
+
+    NO_PLAN = "no_plan"
+    FATAL_FINDINGS = "fatal_findings"
+    STALE_DATA = "stale_data"
+    NOTHING_TO_CHANGE = "nothing_to_change"
+    SMALL_GAIN = "small_gain"
+    COOLDOWN = "cooldown"
+    CHURN_BUDGET = "churn_budget"
+    AWAITING_APPROVAL = "awaiting_approval"
+    SHADOW_ONLY = "shadow_only"
+    SUPERSEDED = "superseded"
+    LEASE_LOST = "lease_lost"
+
+
+@value
+class Decision:
+    """Promote, or hold for enumerated reasons with their facts."""
+
+    promote: bool
+    reasons: tuple[HoldReason, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+@value
+class Attempt:
+    """One planner of the chain in one cycle: its proposal's status, or why there is none (crashed, hung, unknown)."""
+
+    planner: str
+    status: str
+    error: str | None = None
+
+
+@value
+class Timing:
+    """Wall time of a step, milliseconds; for people, not for replay."""
+
+    step: CycleStep
+    elapsed_ms: float
+
+
+@value
+class CycleRecord:
+    """One cycle, whole. `proposal` is the chosen one; `generation` is set when the plan became the target."""
+
+    id: CycleId
+    lane: Lane
+    started_at_s: float
+    seed: int
+    budget: Budget
+    movable: tuple[WorkloadId, ...]
+    software_version: str
+    snapshot: Snapshot
+    snapshot_digest: Digest
+    attempts: tuple[Attempt, ...] = ()
+    proposal: Proposal | None = None
+    plan_digest: Digest | None = None
+    findings: tuple[Finding, ...] = ()
+    transition: Transition | None = None
+    decision: Decision | None = None
+    generation: Generation | None = None
+    timings: tuple[Timing, ...] = ()
+
+    @property
+    def plan(self) -> Plan | None:
+        """The chosen plan, if any."""
+        return self.proposal.plan if self.proposal is not None else None

@@ -1,0 +1,132 @@
+"""Canonical JSON of domain values: encode, decode, digest.
+
+One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present, whole numbers without a fraction,
+other floats as the shortest text that reads back the same, NaN refused. Decoding is strict: unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields missing
+from older documents take their defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import TypeVar, cast
+
+from solvers.domain.ids import Digest
+from solvers.errors import FieldError
+
+T = TypeVar("T")
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+
+
+def to_plain(item: object) -> Plain:
+    """Turn a domain value into plain JSON data."""
+    if item is None or isinstance(item, bool | int | str) and not isinstance(item, Enum):
+        return cast("Plain", item)
+    if isinstance(item, Enum):
+        return cast("Plain", item.value)
+    if isinstance(item, float):
+        # 5 and 5.0 (and -0.0 and 0) are the same number, so they share one text.
+        return int(item) if item.is_integer() and abs(item) < 2**53 else item
+    if isinstance(item, tuple | list):
+        return [to_plain(part) for part in item]
+    if is_dataclass(item) and not isinstance(item, type):
+        return {field.name: to_plain(getattr(item, field.name)) for field in fields(item)}
+    raise FieldError("", f"{type(item).__name__} has no canonical form")
+
+
+def canonical_json(item: object) -> str:
+    """The one JSON text of a value."""
+    return json.dumps(to_plain(item), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(item: object) -> Digest:
+    """`sha256:` of the canonical JSON."""
+    return Digest("sha256:" + hashlib.sha256(canonical_json(item).encode()).hexdigest())
+
+
+def from_json(cls: type[T], text: str | bytes) -> T:
+    """Decode JSON text into a value of type `cls`."""
+    return from_plain(cls, json.loads(text))
+
+
+def from_plain(cls: type[T], plain: Plain) -> T:
+    """Decode plain JSON data into a value of type `cls`."""
+    return cast("T", _decode(cls, plain, ""))
+
+
+@cache
+def _hints(cls: type) -> dict[str, object]:
+    return typing.get_type_hints(cls)
+
+
+def _fail(pointer: str, wanted: str, got: object) -> FieldError:
+    return FieldError(pointer or "/", f"{pointer or '/'}: expected {wanted}, got {type(got).__name__}")
+
+
+def _decode(kind: object, plain: Plain, pointer: str) -> object:
+    if isinstance(kind, typing.NewType):
+        return _decode(kind.__supertype__, plain, pointer)
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(typing.get_args(kind), plain, pointer)
+    if origin is tuple:
+        if not isinstance(plain, list):
+            raise _fail(pointer, "a list", plain)
+        item_kind = typing.get_args(kind)[0]
+        return tuple(_decode(item_kind, item, f"{pointer}/{index}") for index, item in enumerate(plain))
+    if isinstance(kind, type):
+        return _decode_class(kind, plain, pointer)
+    raise FieldError(pointer, f"{pointer}: no decoder for {kind!r}")
+
+
+def _decode_union(kinds: tuple[object, ...], plain: Plain, pointer: str) -> object:
+    if plain is None and type(None) in kinds:
+        return None
+    failure: FieldError | None = None
+    for kind in kinds:
+        if kind is type(None):
+            continue
+        try:
+            return _decode(kind, plain, pointer)
+        except FieldError as error:
+            failure = error
+    raise failure or _fail(pointer, "a value", plain)
+
+
+def _decode_class(kind: type, plain: Plain, pointer: str) -> object:
+    if is_dataclass(kind):
+        return _decode_value(kind, plain, pointer)
+    if issubclass(kind, Enum):
+        try:
+            return kind(plain)
+        except ValueError:
+            raise FieldError(pointer, f"{pointer}: {plain!r} is not one of {[item.value for item in kind]}") from None
+    if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
+        return float(plain)
+    if kind is bool or not isinstance(plain, bool):
+        if kind in (bool, int, str) and isinstance(plain, kind):
+            return plain
+    raise _fail(pointer, kind.__name__, plain)
+
+
+def _decode_value(kind: type, plain: Plain, pointer: str) -> object:
+    if not isinstance(plain, dict):
+        raise _fail(pointer, "an object", plain)
+    hints = _hints(kind)
+    known = {field.name for field in fields(kind)}
+    for name in plain:
+        if name not in known:
+            raise FieldError(f"{pointer}/{name}", f"{pointer}/{name}: unknown field")
+    arguments = {name: _decode(hints[name], item, f"{pointer}/{name}") for name, item in plain.items()}
+    for field in fields(kind):
+        if field.name not in arguments and field.default is MISSING and field.default_factory is MISSING:
+            raise FieldError(f"{pointer}/{field.name}", f"{pointer}/{field.name}: missing")
+    try:
+        return kind(**arguments)
+    except FieldError as error:
+        raise FieldError(f"{pointer}/{error.field}", error.message) from error

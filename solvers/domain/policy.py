@@ -1,0 +1,58 @@
+"""How to plan: which planner, with what margins, how eager to change. Versioned data, never code; the digest of a policy is in every record."""
+
+from __future__ import annotations
+
+from solvers.domain.device import PriceKind
+from solvers.domain.ids import PolicyName
+from solvers.domain.value import check_distinct, check_name, check_not_negative, check_positive, check_range, value
+
+
+@value
+class Policy:
+    """A named planning policy. `planners` is the chain, tried in order; its implicit end is keeping the target."""
+
+    name: PolicyName
+    planners: tuple[str, ...] = ("greedy",)
+    deadline_s: float = 5.0
+    utilisation_max: float = 0.7
+    """Highest share of a replica's batch throughput that may be planned as used (the queueing margin)."""
+    demand_headroom: float = 1.1
+    """Observed rates are multiplied by this before planning."""
+    share_step_pct: int = 5
+    replicas_per_device_max: int = 7
+    memory_margin_mib: int = 512
+    """Memory kept free on every device."""
+    interference_margin: float = 1.25
+    """Solo latencies are multiplied by this when a replica is to share its device."""
+    price_kind: PriceKind | None = None
+    """Overrides the price kind of nodes in planning; None uses each node's own."""
+    energy_usd_per_kwh: float = 0.12
+    power_usage_effectiveness: float = 1.3
+    stale_after_s: float = 30.0
+    cooldown_s: float = 15.0
+    gain_usd_per_h_min: float = 0.01
+    changes_max: int = 64
+    """Most replica starts and stops one promotion may cause."""
+    device_silent_after_s: float = 30.0
+    """A device whose node is silent for longer is not planned on."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name)
+        check_distinct("planners", self.planners)
+        for planner in self.planners:
+            check_name("planners", planner)
+        check_range("deadline_s", self.deadline_s, 0.05, 600)
+        check_range("utilisation_max", self.utilisation_max, 0.05, 0.99)
+        check_range("demand_headroom", self.demand_headroom, 1, 10)
+        check_range("share_step_pct", self.share_step_pct, 1, 100)
+        check_range("replicas_per_device_max", self.replicas_per_device_max, 1, 48)
+        check_not_negative("memory_margin_mib", self.memory_margin_mib)
+        check_range("interference_margin", self.interference_margin, 1, 10)
+        check_not_negative("energy_usd_per_kwh", self.energy_usd_per_kwh)
+        check_range("power_usage_effectiveness", self.power_usage_effectiveness, 1, 5)
+        check_positive("stale_after_s", self.stale_after_s)
+        check_not_negative("cooldown_s", self.cooldown_s)
+        check_not_negative("gain_usd_per_h_min", self.gain_usd_per_h_min)
+        check_range("changes_max", self.changes_max, 1, 100_000)
+        check_positive("device_silent_after_s", self.device_silent_after_s)

@@ -1,0 +1,143 @@
+"""The immutable picture a cycle plans from: fleet, work, beliefs, demand, what stands and what was asked for.
+
+Owns the value and its look-up tables; its id is the digest of its canonical form. It refuses to know a clock: `taken_at_s` is data.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from solvers.domain.change import Target
+from solvers.domain.device import Device, GpuType, Node, PowerCap, PriceKind
+from solvers.domain.ids import (
+    ClusterName,
+    DeviceId,
+    GpuTypeName,
+    JobId,
+    ModelName,
+    NodeId,
+    ReplicaId,
+    ServiceId,
+    TaskId,
+    WorkloadId,
+)
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile
+from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.value import value
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+
+SCHEMA_VERSION = 1
+
+
+class ReplicaState(StrEnum):
+    """Life of a replica as agents report it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@value
+class Replica:
+    """A replica that stands on a device."""
+
+    id: ReplicaId
+    kind: WorkloadKind
+    workload: WorkloadId
+    model: ModelName
+    device: DeviceId
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+    state: ReplicaState
+
+
+@value
+class NodeStatus:
+    """How a node is doing: seconds since its last report and the generation it has applied. Age None: never reported."""
+
+    node: NodeId
+    age_s: float | None
+    generation_applied: int
+
+
+@value
+class JobStatus:
+    """Progress of a training job or offline task."""
+
+    workload: WorkloadId
+    done: int
+    evictions: int = 0
+
+
+@value
+class Snapshot:
+    """Everything a planner may know. All tuples are ordered by id, so equal worlds have equal digests."""
+
+    schema_version: int = SCHEMA_VERSION
+    cluster: ClusterName
+    taken_at_s: float
+    policy: Policy
+    projects: tuple[Project, ...] = ()
+    gpu_types: tuple[GpuType, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    node_statuses: tuple[NodeStatus, ...] = ()
+    devices: tuple[Device, ...] = ()
+    power_caps: tuple[PowerCap, ...] = ()
+    models: tuple[ModelVariant, ...] = ()
+    services: tuple[Service, ...] = ()
+    jobs: tuple[TrainingJob, ...] = ()
+    tasks: tuple[OfflineTask, ...] = ()
+    job_statuses: tuple[JobStatus, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    device_telemetry: tuple[DeviceTelemetry, ...] = ()
+    replica_telemetry: tuple[ReplicaTelemetry, ...] = ()
+    target: Target = Target()
+
+    def gpu_types_by_name(self) -> dict[GpuTypeName, GpuType]:
+        """Catalogue look-up."""
+        return {gpu_type.name: gpu_type for gpu_type in self.gpu_types}
+
+    def nodes_by_id(self) -> dict[NodeId, Node]:
+        """Node look-up."""
+        return {node.id: node for node in self.nodes}
+
+    def devices_by_id(self) -> dict[DeviceId, Device]:
+        """Device look-up."""
+        return {device.id: device for device in self.devices}
+
+    def models_by_name(self) -> dict[ModelName, ModelVariant]:
+        """Model look-up."""
+        return {model.name: model for model in self.models}
+
+    def services_by_id(self) -> dict[ServiceId, Service]:
+        """Service look-up."""
+        return {service.id: service for service in self.services}
+
+    def jobs_by_id(self) -> dict[JobId, TrainingJob]:
+        """Training-job look-up."""
+        return {job.id: job for job in self.jobs}
+
+    def tasks_by_id(self) -> dict[TaskId, OfflineTask]:
+        """Offline-task look-up."""
+        return {task.id: task for task in self.tasks}
+
+    def profiles_by_key(self) -> dict[tuple[ModelName, GpuTypeName], Profile]:
+        """Profile look-up by model and GPU type."""
+        return {(profile.model, profile.gpu_type): profile for profile in self.profiles}
+
+    def demands_by_service(self) -> dict[ServiceId, Demand]:
+        """Demand look-up."""
+        return {demand.service: demand for demand in self.demands}
+
+    def price_usd_per_h(self, device: Device) -> float:
+        """Price of a whole hour of a device's GPU; a MIG slice pays by its part of the memory. 0 when no price row matches."""
+        gpu_type = self.gpu_types_by_name()[device.gpu_type]
+        node = self.nodes_by_id()[device.node]
+        kind: PriceKind = self.policy.price_kind or node.price_kind
+        whole = gpu_type.price_usd_per_h(kind, node.region) or 0.0
+        return whole * device.memory_mib / gpu_type.memory_mib if device.mig is not None else whole

@@ -1,0 +1,70 @@
+"""What was seen lately: demand per service, state of devices, performance of replicas. Every value carries its age in seconds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
+from solvers.domain.value import check_not_negative, check_range, value
+
+
+class DemandOrigin(StrEnum):
+    """Whether a rate was declared by the owner or observed at the edge."""
+
+    DECLARED = "declared"
+    OBSERVED = "observed"
+
+
+@value
+class Demand:
+    """Arrival rate of a service, requests per second: mean of the window and the upper value to plan for."""
+
+    service: ServiceId
+    rate_rps_mean: float
+    rate_rps_upper: float
+    origin: DemandOrigin
+    window_s: float
+    age_s: float
+
+    def __post_init__(self) -> None:
+        for field in ("rate_rps_mean", "rate_rps_upper", "window_s", "age_s"):
+            check_not_negative(field, getattr(self, field))
+
+
+@value
+class DeviceTelemetry:
+    """Latest reading of a device."""
+
+    device: DeviceId
+    power_w: float
+    utilisation_pct: float
+    memory_mib_used: float
+    clock_mhz_sm: int
+    temperature_c: float | None = None
+    healthy: bool = True
+    age_s: float
+
+    def __post_init__(self) -> None:
+        check_not_negative("power_w", self.power_w)
+        check_range("utilisation_pct", self.utilisation_pct, 0, 100)
+        check_not_negative("memory_mib_used", self.memory_mib_used)
+        check_not_negative("age_s", self.age_s)
+
+
+@value
+class ReplicaTelemetry:
+    """Latest reading of a replica; latencies are end to end and None when nothing finished in the interval."""
+
+    replica: ReplicaId
+    rate_rps: float
+    latency_ms_p50: float | None
+    latency_ms_p99: float | None
+    queue_length: float
+    batch_mean: float
+    violation_fraction: float
+    age_s: float
+
+    def __post_init__(self) -> None:
+        for field in ("rate_rps", "queue_length", "batch_mean", "age_s"):
+            check_not_negative(field, getattr(self, field))
+        check_range("violation_fraction", self.violation_fraction, 0, 1)

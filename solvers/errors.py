@@ -1,0 +1,82 @@
+"""Exception tree of the core.
+
+Owns every exception type the core may raise: what went wrong, whether trying again can help, and the facts needed to explain it.
+It knows nothing of HTTP statuses or exit codes; the shell maps these types in one table. Outcomes that a caller must expect
+(an infeasible model, a limit hit, a held plan) are values, never exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class HeadroomError(Exception):
+    """Base of all errors: a stable code, whether a retry can help, and structured context."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **context: str | int | float | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.context: Mapping[str, str | int | float | None] = dict(context)
+
+
+class InputError(HeadroomError):
+    """The caller asked for something wrong; the same call will fail again."""
+
+    code = "input-invalid"
+
+
+class FieldError(InputError, ValueError):
+    """One field of a value is outside what it may be. Also a ValueError, so that edge validators report it in place."""
+
+    code = "field-invalid"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message, field=field)
+        self.field = field
+
+
+class StateError(HeadroomError):
+    """The world is not (or no longer) in the state the call needs."""
+
+    code = "state-conflict"
+
+
+class NotFoundError(StateError):
+    """The named thing does not exist, or the caller may not know that it does."""
+
+    code = "not-found"
+
+
+class SupersededError(StateError):
+    """A compare-and-set lost: the parent is no longer current."""
+
+    code = "superseded"
+
+
+class LeaseLostError(StateError):
+    """The writer's fencing token is older than one already seen."""
+
+    code = "lease-lost"
+
+
+class EngineError(HeadroomError):
+    """A planner or solver engine is missing, crashed, hung or broke its contract: keep the target."""
+
+    code = "engine-failed"
+
+
+class TransientError(HeadroomError):
+    """Something outside failed in a way that a bounded retry may cure."""
+
+    code = "transient"
+    retryable = True
+
+
+class InvariantError(HeadroomError):
+    """Our own bug: a promise between two rooms was broken. Abort the cycle and be loud."""
+
+    code = "invariant-broken"

@@ -1,0 +1,101 @@
+"""The one contract for every planner: papers, baselines, our own.
+
+A planner turns a request (snapshot, parent target, movable workloads, budget, random streams) into a proposal. State is a value that the shell
+stores as bytes and hands back, so learning planners stay pure. A planner refuses by status, never by exception, when it cannot apply.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from solvers.domain.evidence import Reporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.streams import Streams
+from solvers.domain.value import check_positive, value
+
+
+class Knob(StrEnum):
+    """What a planner decides; the rest comes from policy defaults."""
+
+    GPU_TYPE = "gpu_type"
+    REPLICAS = "replicas"
+    PLACEMENT = "placement"
+    SHARE = "share"
+    MEMORY = "memory"
+    BATCH = "batch"
+    CLOCK = "clock"
+    POWER = "power"
+
+
+@value
+class PlannerSpec:
+    """Who a planner is: chosen and judged by this, never by its class or name."""
+
+    name: str
+    version: str
+    knobs: tuple[Knob, ...]
+    needs_profiles: bool = True
+
+
+@value
+class Budget:
+    """How long a planner may think. The deterministic budget counts planner-defined work units; None leaves only the wall deadline, which the
+    runner outside enforces."""
+
+    deadline_s: float = 5.0
+    work_units: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("deadline_s", self.deadline_s)
+        check_positive("work_units", self.work_units)
+
+
+@value
+class PlanRequest:
+    """Everything a planner gets. Workloads not in `movable` keep their standing assignments of `snapshot.target` untouched (pinned)."""
+
+    snapshot: Snapshot
+    movable: tuple[WorkloadId, ...]
+    budget: Budget
+    seed: int
+
+    @property
+    def streams(self) -> Streams:
+        """Named random streams of this request."""
+        return Streams(self.seed)
+
+
+class Planner(Protocol):
+    """What the runner calls, in a child process, with plain picklable values."""
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        ...
+
+    def first_state(self) -> bytes:
+        """State before anything was learned."""
+        ...
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """Answer within the budget. Infeasible is a status."""
+        ...
+
+    def learn(self, state: bytes, outcome: bytes) -> bytes:
+        """New state after an outcome."""
+        ...
+
+
+class Stateless:
+    """Mix-in for planners that learn nothing."""
+
+    def first_state(self) -> bytes:
+        """No state."""
+        return b""
+
+    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
+        """Nothing to learn."""
+        return state
