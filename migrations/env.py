@@ -1,0 +1,62 @@
+"""Alembic's entry: runs the migrations on the connection or URL it is handed, one migrator at a time."""
+
+from __future__ import annotations
+
+import os
+
+from alembic import context
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.pool import NullPool
+
+from app.settings import load_settings
+from app.store.embedded import embedded_url
+from app.store.engine import normalise_url
+from app.store.tables import metadata
+
+# Two migrators at once would both find the first revision missing; the second waits here and then finds nothing to do.
+MIGRATION_LOCK = 6_843_712_905
+
+
+def _url() -> str:
+    """The URL from the caller, else from the process settings, else the embedded server's."""
+    given = context.config.attributes.get("url") or context.config.get_main_option("sqlalchemy.url")
+    if given:
+        return normalise_url(str(given))
+    settings = load_settings(os.environ)
+    return normalise_url(settings.database_url or embedded_url(settings.home))
+
+
+def _run(connection: Connection) -> None:
+    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
+    connection.commit()
+    try:
+        context.configure(connection=connection, target_metadata=metadata, version_table="schema_version")
+        with context.begin_transaction():
+            context.run_migrations()
+    finally:
+        connection.rollback()
+        connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
+        connection.commit()
+
+
+def run_offline() -> None:
+    """Print the SQL instead of running it."""
+    context.configure(
+        url=_url(), target_metadata=metadata, version_table="schema_version", literal_binds=True
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online() -> None:
+    """Run on a fresh connection."""
+    engine = create_engine(_url(), poolclass=NullPool)
+    with engine.connect() as connection:
+        _run(connection)
+    engine.dispose()
+
+
+if context.is_offline_mode():
+    run_offline()
+else:
+    run_online()
