@@ -70,7 +70,7 @@ class SolvePool:
         self._context: SpawnContext = multiprocessing.get_context("spawn")
         self._process: SpawnProcess | None = None
         self._connection: Connection[object, object] | None = None
-        # The kernel ties the child's life to the *thread* that started it, so one thread as old as the pool does it all.
+        # The kernel ties the child's life to the thread that started it, so one thread, as old as the pool, does it.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solve-pool")
 
     def warm(self) -> None:
@@ -255,7 +255,7 @@ def _answer(factory: PlannerFactory, name: str, request: PlanRequest) -> Answer:
     recorder = _Recorder()
     try:
         planner = factory(name)
-        proposal = planner.propose(request, planner.first_state(), recorder)
+        proposal: object = planner.propose(request, planner.first_state(), recorder)
         if not isinstance(proposal, Proposal):
             return Answer(
                 None,
