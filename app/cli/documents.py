@@ -1,0 +1,179 @@
+"""Declarative files: YAML or JSON, several documents each, turned into an ordered list of things to apply or delete.
+
+Owns the file format (`kind:` beside the fields of the value; `kind: profiles` names a CSV file or lists points) and
+the order in which documents depend on each other. It refuses to judge their content: the API does, and says which
+field is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.client import ApiError, Client, Document, key_of, kind_info, kind_name
+from solvers.errors import InputError
+
+PROFILES = "profiles"
+_PROFILES_RANK = 5
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """One document as it was found: where, of which kind, and its fields. `csv` is the text of a profiles file."""
+
+    origin: str
+    kind: str
+    fields: Document
+    csv: str | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What names the document; empty for profiles, which have no single key."""
+        return () if self.kind == PROFILES else key_of(self.kind, self.fields)
+
+    @property
+    def label(self) -> str:
+        """`kind/key` for people."""
+        return "/".join((self.kind, *self.key))
+
+    @property
+    def rank(self) -> int:
+        """Place in the order of creation: what others refer to comes first."""
+        return _PROFILES_RANK if self.kind == PROFILES else kind_info(self.kind).rank
+
+
+class Outcome(StrEnum):
+    """What applying or deleting one document did."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    IMPORTED = "imported"
+    DELETED = "deleted"
+    ABSENT = "absent"
+
+
+def read_documents(sources: Iterable[str]) -> list[Declared]:
+    """All documents of files, folders and `-` (standard input), in order of creation; InputError names the place."""
+    found = [document for source in sources for document in _read_source(source)]
+    seen: dict[str, str] = {}
+    for document in found:
+        if document.kind == PROFILES:
+            continue
+        if document.label in seen:
+            raise InputError(f"{document.origin}: {document.label} is already declared in {seen[document.label]}")
+        seen[document.label] = document.origin
+    return sorted(found, key=lambda document: document.rank)
+
+
+def apply_document(client: Client, document: Declared) -> Outcome:
+    """Make the server hold this document."""
+    if document.kind == PROFILES:
+        client.import_profiles(csv=document.csv, points=document.fields.get("points"))
+        return Outcome.IMPORTED
+    before = _standing_etag(client, document)
+    answer = client.put(document.kind, document.fields)
+    if answer.status == 201:
+        return Outcome.CREATED
+    return Outcome.UNCHANGED if answer.etag == before else Outcome.UPDATED
+
+
+def delete_document(client: Client, document: Declared) -> Outcome:
+    """Make the server not hold this document; absent is fine, deleting twice is no error."""
+    if document.kind == PROFILES:
+        raise InputError(
+            f"{document.origin}: profiles are deleted by model and GPU type: headroom delete profile MODEL/GPU-TYPE"
+        )
+    try:
+        client.delete(document.kind, *document.key)
+    except ApiError as error:
+        if error.status == 404:
+            return Outcome.ABSENT
+        raise
+    return Outcome.DELETED
+
+
+def _standing_etag(client: Client, document: Declared) -> str | None:
+    try:
+        return client.get(document.kind, *document.key).etag
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _read_source(source: str) -> Iterator[Declared]:
+    if source == "-":
+        yield from _parse(sys.stdin.read(), "standard input", Path())
+        return
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES)
+        if not files:
+            raise InputError(f"{source}: no .yaml, .yml or .json files in this folder")
+    elif path.exists():
+        files = [path]
+    else:
+        raise InputError(f"{source}: no such file")
+    for file in files:
+        yield from _parse(_text(file), str(file), file.parent)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: not UTF-8 text") from None
+
+
+def _parse(text: str, origin: str, folder: Path) -> Iterator[Declared]:
+    try:
+        # JSON first: YAML reads it too, but slower and with worse messages.
+        loaded = [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{origin}: {_one_line(error)}") from None
+    parts = [part for item in loaded for part in (item if isinstance(item, list) else [item]) if part is not None]
+    for index, part in enumerate(parts, start=1):
+        yield _declared(part, f"{origin} (document {index})" if len(parts) > 1 else origin, folder)
+
+
+def _declared(part: Any, origin: str, folder: Path) -> Declared:
+    if not isinstance(part, dict):
+        raise InputError(f"{origin}: expected an object with a `kind`, got {type(part).__name__}")
+    fields = dict(part)
+    word = fields.pop("kind", None)
+    if not isinstance(word, str):
+        raise InputError(f"{origin}: the field `kind` is missing")
+    if word == PROFILES:
+        return _declared_profiles(fields, origin, folder)
+    try:
+        document = Declared(origin=origin, kind=kind_name(word), fields=fields)
+        key_of(document.kind, fields)
+    except InputError as error:
+        raise InputError(f"{origin}: {error.message}") from None
+    return document
+
+
+def _declared_profiles(fields: Document, origin: str, folder: Path) -> Declared:
+    if set(fields) == {"file"} and isinstance(fields["file"], str):
+        file = folder / fields["file"]
+        if not file.is_file():
+            raise InputError(f"{origin}: {file}: no such file")
+        return Declared(origin=origin, kind=PROFILES, fields={}, csv=_text(file))
+    if set(fields) == {"points"} and isinstance(fields["points"], list):
+        return Declared(origin=origin, kind=PROFILES, fields=fields)
+    raise InputError(
+        f"{origin}: a document of kind profiles has either `file` (CSV, beside this file) or `points` (a list)"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

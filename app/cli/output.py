@@ -1,0 +1,102 @@
+"""How answers look: a table for people, JSON or YAML for programs; one choice per command through `-o`.
+
+Owns widths, number formats and the rule that a pipe never gets colours or cut-off columns. It refuses to fetch
+anything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_PIPE_COLUMNS = 400
+
+
+class Format(StrEnum):
+    """What `-o` accepts."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.", case_sensitive=False)]
+
+
+def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableType]) -> None:
+    """Print the answer in the wanted form; `table` is what people see."""
+    if form is Format.JSON:
+        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False, default=str) + "\n")
+    elif form is Format.YAML:
+        import yaml
+
+        sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
+    else:
+        say(*(table if isinstance(table, list | tuple) else [table]))
+
+
+def say(*parts: RenderableType) -> None:
+    """Print for people, on standard output."""
+    screen = console()
+    for part in parts:
+        screen.print(part)
+
+
+def console() -> Console:
+    """A console on the present standard output: the terminal's width there, wide and colourless in a pipe."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False, soft_wrap=False)
+    return Console(file=sys.stdout, highlight=False, width=_PIPE_COLUMNS, no_color=True, soft_wrap=False)
+
+
+def rows(columns: Sequence[str], items: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
+    """A plain table; a column whose name starts with `>` is aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
+    for item in items:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(word(cell)) for cell in item))
+    return table
+
+
+def word(cell: object) -> str:
+    """A cell as text: `-` for nothing, floats to a useful number of digits."""
+    if cell is None or cell == "":
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return number(cell)
+    return str(cell)
+
+
+def number(amount: float) -> str:
+    """Four significant digits without exponent or trailing zeros."""
+    if amount == 0:
+        return "0"
+    digits = 0 if abs(amount) >= 1000 else 1 if abs(amount) >= 100 else 2 if abs(amount) >= 1 else 4
+    text = f"{amount:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def usd(amount: float | None, *, per_hour: bool = False) -> str:
+    """Dollars, with cents below a thousandth shown."""
+    if amount is None:
+        return "-"
+    return f"${amount:,.{2 if abs(amount) >= 1 else 4}f}{'/h' if per_hour else ''}"

@@ -1,0 +1,321 @@
+"""Client of Headroom's HTTP API for scripts and the command line: connection, retries, and one exception type that
+carries the problem.
+
+Owns the table of declarative kinds (what a document is called and which fields name it) and the translation of
+answers into plain data. It refuses to know the database, the web framework or the solvers: a script needs the base
+install only.
+
+    from app.client import Client, ApiError
+
+    with Client("http://127.0.0.1:8080", token) as headroom:
+        headroom.put("service", {"project": "default", "name": "resnet50", ...})
+        print(headroom.fleet())
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from solvers.errors import HeadroomError, InputError
+
+Document = dict[str, Any]
+
+ATTEMPTS_MAX = 4
+_RETRY_STATUSES = frozenset({429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindInfo:
+    """One declarative kind: its route under `/v1`, the fields that name a document, its place in creation order."""
+
+    route: str
+    key: tuple[str, ...]
+    rank: int
+
+
+KINDS: Mapping[str, KindInfo] = {
+    "gpu-type": KindInfo(route="gpu-types", key=("name",), rank=0),
+    "project": KindInfo(route="projects", key=("name",), rank=0),
+    "model": KindInfo(route="models", key=("name",), rank=1),
+    "policy": KindInfo(route="policies", key=("name",), rank=1),
+    "node": KindInfo(route="nodes", key=("id",), rank=2),
+    "device": KindInfo(route="devices", key=("id",), rank=3),
+    "power-cap": KindInfo(route="power-caps", key=("scope", "subject"), rank=4),
+    "service": KindInfo(route="services", key=("project", "name"), rank=6),
+    "job": KindInfo(route="jobs", key=("project", "name"), rank=6),
+    "task": KindInfo(route="tasks", key=("project", "name"), rank=6),
+}
+
+
+class ApiError(HeadroomError):
+    """The API answered with a problem. `code` is the problem's stable code, `pointers` name the offending fields."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
+        super().__init__(detail, status=status)
+        self.status = status
+        self.code = str(problem.get("code") or f"http-{status}")  # type: ignore[misc] # an instance carries the server's code
+        self.request_id = str(problem.get("request_id") or "")
+        self.pointers = tuple(
+            (str(item.get("pointer", "")), str(item.get("detail", "")))
+            for item in problem.get("errors") or ()
+            if isinstance(item, Mapping)
+        )
+
+
+class UnreachableError(HeadroomError):
+    """No answer: nothing listens, the name does not resolve, or the time ran out."""
+
+    code = "unreachable"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A successful answer: status, parsed body (None when empty) and the version tag, if any."""
+
+    status: int
+    body: Any
+    etag: str | None
+
+
+class Client:
+    """A connection to one control plane with one token, for one thread; close it or use it as a context manager."""
+
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        if not server.startswith(("http://", "https://")):
+            raise InputError(f"the server address {server!r} must start with http:// or https://")
+        self.server = server.rstrip("/")
+        self._attempts_max = attempts_max
+        headers = {"Accept": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.Client(base_url=self.server, headers=headers, timeout=timeout_s, transport=transport)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    # -- declarative documents ----------------------------------------------------------------------------------------
+
+    def get(self, kind: str, *key: str) -> Answer:
+        """One document. Raises ApiError with status 404 when there is none."""
+        return self.call("GET", _path(kind, key))
+
+    def put(self, kind: str, document: Mapping[str, Any], *, if_match: str | None = None) -> Answer:
+        """Create or replace a document; status 201 or 200. `if_match` is the version tag that must still be current."""
+        headers = {"If-Match": if_match} if if_match else {}
+        return self.call("PUT", _path(kind, key_of(kind, document)), json=document, headers=headers)
+
+    def delete(self, kind: str, *key: str) -> None:
+        """Remove a document."""
+        self.call("DELETE", _path(kind, key))
+
+    def items(self, route: str, **query: str | int | None) -> Iterator[Document]:
+        """All items of a list route (`services`, `nodes`, …), page by page."""
+        wanted: dict[str, str | int] = {name: text for name, text in query.items() if text is not None}
+        while True:
+            page = self.call("GET", f"/v1/{route}", params=wanted).body
+            yield from page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+            wanted["cursor"] = cursor
+
+    def import_profiles(self, *, csv: str | None = None, points: list[Document] | None = None) -> Any:
+        """Import profile points, from CSV text or as a list."""
+        if csv is not None:
+            return self.call(
+                "POST", "/v1/profiles", content=csv.encode(), headers={"Content-Type": "text/csv"}, timeout_s=120.0
+            ).body
+        return self.call("POST", "/v1/profiles", json=points or [], timeout_s=120.0).body
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> bool:
+        """Whether the API process answers at all."""
+        return self.call("GET", "/v1/health").status == 200
+
+    def ready(self) -> bool:
+        """Whether the API can serve (its database answers and is migrated)."""
+        try:
+            return self.call("GET", "/v1/ready", attempts_max=1).status == 200
+        except (ApiError, UnreachableError):
+            return False
+
+    def fleet(self) -> Document:
+        """Summary of the fleet, its services, the current plan and its cost."""
+        return self._document("GET", "/v1/fleet")
+
+    def routes(self, etag: str | None = None) -> Answer:
+        """Ready replicas with endpoints and weights; status 304 when nothing changed since `etag`."""
+        return self.call("GET", "/v1/routes", headers={"If-None-Match": etag} if etag else {})
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def plan(self, request: Mapping[str, Any] | None = None) -> Document:
+        """Ask for a plan now; nothing changes until it is applied."""
+        return self._document("POST", "/v1/plans", json=dict(request or {}), timeout_s=120.0)
+
+    def stored_plan(self, plan_id: str) -> Document:
+        """A stored plan by id."""
+        return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}")
+
+    def apply_plan(self, plan_id: str) -> Document:
+        """Make a stored plan the target."""
+        return self._document("POST", f"/v1/plans/{quote(plan_id, safe=':')}/apply", json={})
+
+    def explain(self, plan_id: str, **query: str | None) -> Document:
+        """Why a plan is as it is."""
+        params = {name: text for name, text in query.items() if text is not None}
+        return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=params)
+
+    def cycle(self, cycle_id: str) -> Document:
+        """A stored planning cycle."""
+        return self._document("GET", f"/v1/cycles/{quote(cycle_id, safe='')}")
+
+    def target(self) -> Document:
+        """What the fleet must hold now."""
+        return self._document("GET", "/v1/targets/current")
+
+    def costs(self, **query: str | None) -> Document:
+        """Cost report rows."""
+        return self._document(
+            "GET", "/v1/costs", params={name: text for name, text in query.items() if text is not None}
+        )
+
+    # -- access -------------------------------------------------------------------------------------------------------
+
+    def create_token(self, request: Mapping[str, Any]) -> Document:
+        """A new token; its secret is in the answer and nowhere else."""
+        return self._document("POST", "/v1/tokens", json=dict(request))
+
+    def revoke_token(self, token_id: str) -> None:
+        """End a token."""
+        self.call("DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
+
+    # -- transport ----------------------------------------------------------------------------------------------------
+
+    def _document(self, method: str, path: str, **arguments: Any) -> Document:
+        body = self.call(method, path, **arguments).body
+        if not isinstance(body, dict):
+            raise ApiError(502, {"detail": f"{method} {path} did not answer with an object", "code": "answer-invalid"})
+        return body
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        attempts_max: int | None = None,
+        **arguments: Any,
+    ) -> Answer:
+        """One request with bounded retries; every POST carries an Idempotency-Key, so that a repeat happens once."""
+        sent = dict(headers or {})
+        if method == "POST":
+            sent.setdefault("Idempotency-Key", str(uuid.uuid4()))
+        if timeout_s is not None:
+            arguments["timeout"] = timeout_s
+        last = attempts_max or self._attempts_max
+        for attempt in range(1, last + 1):
+            try:
+                response = self._http.request(method, path, headers=sent, **arguments)
+            except httpx.TransportError as error:
+                if attempt == last or not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+                    raise UnreachableError(_no_answer(self.server, error)) from error
+                time.sleep(0.1 * attempt)
+                continue
+            if response.status_code in _RETRY_STATUSES and attempt < last:
+                time.sleep(_pause_s(response, attempt))
+                continue
+            return _answer(response)
+        raise UnreachableError(f"{self.server} gave no answer")
+
+
+def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The key of a document of a kind. Raises InputError when the kind is unknown or a key field is missing."""
+    info = kind_info(kind)
+    key = []
+    for field in info.key:
+        text = document.get(field)
+        if not isinstance(text, str) or not text:
+            raise InputError(f"a document of kind {kind} needs the text field {field!r}")
+        key.append(text)
+    return tuple(key)
+
+
+def kind_info(kind: str) -> KindInfo:
+    """What is known about a kind; singular or plural, any case, '_' for '-'."""
+    return KINDS[kind_name(kind)]
+
+
+def kind_name(word: str) -> str:
+    """Canonical name of a kind. Raises InputError naming the known kinds."""
+    wanted = word.strip().lower().replace("_", "-")
+    for name, info in KINDS.items():
+        if wanted in (name, info.route):
+            return name
+    raise InputError(f"unknown kind {word!r}; known are {', '.join(KINDS)}")
+
+
+def _path(kind: str, key: tuple[str, ...]) -> str:
+    return "/".join(("/v1", kind_info(kind).route, *(quote(part, safe="") for part in key)))
+
+
+def _answer(response: httpx.Response) -> Answer:
+    if response.status_code >= 400:
+        raise ApiError(response.status_code, _problem(response))
+    body: Any = None
+    if response.content:
+        is_json = "json" in response.headers.get("content-type", "")
+        body = response.json() if is_json else response.text
+    return Answer(status=response.status_code, body=body, etag=response.headers.get("etag"))
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        problem = response.json()
+    except ValueError:
+        return {"detail": f"{response.request.method} {response.request.url.path} answered {response.status_code}"}
+    return problem if isinstance(problem, Mapping) else {}
+
+
+def _pause_s(response: httpx.Response, attempt: int) -> float:
+    try:
+        asked_s = float(response.headers.get("retry-after", ""))
+    except ValueError:
+        asked_s = 0.25 * attempt
+    return min(max(asked_s, 0.05), 5.0)
+
+
+def _no_answer(server: str, error: httpx.TransportError) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return f"{server} did not answer in time"
+    reason = str(error).strip() or type(error).__name__
+    return f"cannot reach {server}: {reason}"

@@ -1,0 +1,117 @@
+"""The home folder of a local control plane: where its lock, state, logs and secrets lie, and how they are read and
+written.
+
+Owns paths, the lock that tells whether a supervisor lives (the kernel frees it with its holder, so it cannot go
+stale), and atomic writes with mode 0600. It refuses to start or stop anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from solvers.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same number: its start time in clock ticks is part of it."""
+
+    name: str
+    pid: int
+    started_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """What a supervisor tells those who look: itself, its children, the address, and whether everything stands."""
+
+    supervisor: ProcessId
+    address: str
+    ready: bool
+    database_url: str
+    owns_database: bool
+    processes: tuple[ProcessId, ...]
+
+
+class Home:
+    """A home folder, made on first use so that only its user can look inside."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the log files."""
+        return self.path / "logs"
+
+    def prepare(self) -> None:
+        """Make the folder. Raises InputError when that is impossible."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.logs.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot use {self.path} as home: {error.strerror}") from error
+
+    def lock(self) -> IO[str] | None:
+        """Become the one supervisor of this home; None when another lives. Keep the handle open for as long as it shall hold."""
+        handle = (self.path / "supervisor.lock").open("a")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return None
+        return handle
+
+    def running(self) -> bool:
+        """Whether a supervisor of this home lives."""
+        if not self.path.is_dir():
+            return False
+        handle = self.lock()
+        if handle is None:
+            return True
+        handle.close()
+        return False
+
+    def read_state(self) -> RunState | None:
+        """The last state written, or None when there is none (or it is not ours to read)."""
+        try:
+            stored = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
+            stored["supervisor"] = ProcessId(**stored["supervisor"])
+            stored["processes"] = tuple(ProcessId(**item) for item in stored["processes"])
+            return RunState(**stored)
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    def write_state(self, state: RunState) -> None:
+        """Replace the state in one step."""
+        write_private(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
+
+    def forget_state(self) -> None:
+        """Remove the state: nothing runs."""
+        (self.path / "state.json").unlink(missing_ok=True)
+
+    def read_secret(self, name: str) -> str | None:
+        """A stored token, or None."""
+        try:
+            return (self.path / f"{name}.token").read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+
+    def write_secret(self, name: str, secret: str) -> None:
+        """Store a token for this user only."""
+        write_private(self.path / f"{name}.token", secret + "\n")
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace a file in one step, readable by its user only."""
+    scratch = file.with_name(file.name + ".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, 0o600)
+        stream.write(text)
+    scratch.replace(file)
