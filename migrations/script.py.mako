@@ -14,9 +14,9 @@ depends_on = ${repr(depends_on)}
 
 def upgrade() -> None:
     """Expand."""
-    ${upgrades if upgrades else 'op.execute("")'}
+    ${upgrades if upgrades else "pass"}
 
 
 def downgrade() -> None:
     """Contract."""
-    ${downgrades if downgrades else 'op.execute("")'}
+    ${downgrades if downgrades else "pass"}

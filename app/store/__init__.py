@@ -1,1 +1,1 @@
-"""Everything SQL: tables, repositories, leases; it never commits and never decides."""
+"""All SQL and everything SQLAlchemy: repositories, one per noun, whose functions take a session first and never commit."""

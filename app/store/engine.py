@@ -1,0 +1,152 @@
+"""The way to PostgreSQL: pooled sessions, raw connections for COPY and LISTEN, and what driver errors mean to the core.
+
+Owns connection parameters, transactions and the translation of driver errors at their edge. It refuses to know any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import create_engine
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
+
+from solvers.errors import HeadroomError, InputError, StateError, TransientError
+
+DRIVER = "postgresql+psycopg"
+POOL_WAIT_S = 10.0
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_MS = 60_000
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
+LOCK_TIMEOUT_MS = 15_000
+
+# Trying again may cure these: broken connections, serialization failures, deadlocks, exhausted or cancelled servers.
+_RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError)
+# What the caller sent does not fit into a column: NUL characters, numbers out of range.
+_CALLER_WRONG = (psycopg.DataError,)
+
+
+def normalise_url(url: str) -> str:
+    """Any PostgreSQL URL (`postgres://`, `postgresql://`, `postgresql+driver://`) as SQLAlchemy with psycopg 3 wants it."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise InputError("the database URL cannot be read; expected postgresql://user:password@host:port/database") from None
+    if parsed.drivername.partition("+")[0] not in ("postgres", "postgresql"):
+        raise InputError(f"the database must be PostgreSQL, not {parsed.drivername}")
+    return parsed.set(drivername=DRIVER).render_as_string(hide_password=False)
+
+
+def libpq_url(url: str) -> str:
+    """The same URL for psycopg and other libpq clients."""
+    return make_url(normalise_url(url)).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def core_error(error: psycopg.Error) -> HeadroomError | None:
+    """What a driver error means to the core; None when it is a bug of ours."""
+    if isinstance(error, _RETRYABLE):
+        return TransientError(f"database: {_first_line(error)}", sqlstate=error.sqlstate)
+    if isinstance(error, _CALLER_WRONG):
+        return InputError(f"a value does not fit into the database: {_first_line(error)}", sqlstate=error.sqlstate)
+    if isinstance(error, psycopg.IntegrityError):
+        return StateError(f"the change conflicts with what is stored: {_first_line(error)}", sqlstate=error.sqlstate)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise core errors in place of the driver's."""
+    try:
+        yield
+    except PoolTimeoutError:
+        raise TransientError("database: no connection became free in time") from None
+    except DBAPIError as error:
+        known = core_error(error.orig) if isinstance(error.orig, psycopg.Error) else None
+        if known is None:
+            raise
+        raise known from error
+    except psycopg.Error as error:
+        known = core_error(error)
+        if known is None:
+            raise
+        raise known from error
+    except UnicodeEncodeError as error:
+        raise InputError("text must be valid Unicode without lone surrogates") from error
+
+
+class Database:
+    """One process's connections to one PostgreSQL database."""
+
+    def __init__(self, url: str, *, pool_size: int = 5, application_name: str = "headroom") -> None:
+        self.url = normalise_url(url)
+        self._engine: Engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=POOL_WAIT_S,
+            pool_pre_ping=True,
+            connect_args={
+                "application_name": application_name,
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "options": (
+                    f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
+                    f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS}"
+                ),
+            },
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A session that commits at the end, or rolls back on any exception.
+
+        Raises TransientError when the database cannot be reached or asks for a retry, InputError for values that fit no column.
+        """
+        with translated(), Session(self._engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A read-only session that sees one moment of the database throughout."""
+        with translated(), Session(self._engine, expire_on_commit=False) as session:
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+            yield session
+
+    @contextmanager
+    def raw(self) -> Iterator[psycopg.Connection]:
+        """A pooled psycopg connection in one transaction: committed at the end, rolled back on any exception."""
+        with translated():
+            pooled = self._engine.raw_connection()
+            try:
+                connection = cast("psycopg.Connection", pooled.driver_connection)
+                with connection.transaction():
+                    yield connection
+            finally:
+                pooled.close()
+
+    @contextmanager
+    def listening(self, channel: str) -> Iterator[psycopg.Connection]:
+        """A connection of its own, outside the pool, in autocommit and subscribed to a notification channel."""
+        with translated(), psycopg.connect(
+            libpq_url(self.url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headroom listener"
+        ) as connection:
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            yield connection
+
+    def ping(self) -> None:
+        """Raise TransientError unless the database answers."""
+        with self.reading() as session:
+            session.connection().exec_driver_sql("SELECT 1")
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self._engine.dispose()

@@ -1,0 +1,66 @@
+"""Schema migrations from code: up, down, and which revision a database has.
+
+Owns finding the migration scripts, which lie beside this package in an installed wheel and at the top level of a checkout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from app.store.engine import normalise_url, translated
+
+VERSION_TABLE = "schema_version"
+
+
+def scripts_path() -> Path:
+    """Directory of the migration scripts."""
+    package = Path(__file__).resolve().parents[1]
+    for candidate in (package / "migrations_bundle", package.parent / "migrations"):
+        if (candidate / "env.py").is_file():
+            return candidate
+    raise FileNotFoundError(f"no migration scripts beside {package}")
+
+
+def _config(url: str | None = None) -> Config:
+    config = Config()
+    # Alembic's own interpolation would trip over a percent sign.
+    config.set_main_option("script_location", str(scripts_path()).replace("%", "%%"))
+    config.attributes["url"] = url
+    return config
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Migrate up to `revision`. Raises TransientError when the database cannot be reached."""
+    with translated():
+        command.upgrade(_config(url), revision)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Migrate down to `revision` (`base` for an empty schema)."""
+    with translated():
+        command.downgrade(_config(url), revision)
+
+
+def current(url: str) -> str | None:
+    """Revision of a database; None when it was never migrated."""
+    engine = create_engine(normalise_url(url), poolclass=NullPool)
+    try:
+        with translated(), engine.connect() as connection:
+            return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    finally:
+        engine.dispose()
+
+
+def head() -> str:
+    """The newest revision of this software."""
+    found = ScriptDirectory.from_config(_config()).get_current_head()
+    if found is None:
+        raise FileNotFoundError("there are no migrations")
+    return found
