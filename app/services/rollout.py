@@ -1,0 +1,119 @@
+"""Turns a plan into what every node must hold, and makes that the target.
+
+Owns the wording of node targets and the Actuator. It refuses to choose: every number comes from the plan, the snapshot
+it was made for, or the documents of the workloads it names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget
+from solvers.domain.device import Device
+from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import SloKind, WorkloadKind
+from solvers.errors import InvariantError
+
+
+def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:
+    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones.
+
+    Raises InvariantError when the plan names something the snapshot does not know; the verifier should have caught it.
+    """
+    settings = {setting.device: setting for setting in plan.settings}
+    replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
+    terms = _Terms(snapshot)
+    known = snapshot.devices_by_id()
+    for assignment in sorted(plan.assignments, key=lambda each: each.replica):
+        if assignment.device not in known:
+            raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")
+        replicas[assignment.device].append(terms.replica_target(assignment))
+    devices: dict[NodeId, list[Device]] = defaultdict(list)
+    for device in snapshot.devices:
+        devices[device.node].append(device)
+    return tuple(
+        NodeTarget(
+            node=node.id,
+            generation=generation,
+            plan=plan_digest,
+            devices=tuple(
+                _device_target(device, settings.get(device.id), tuple(replicas[device.id]))
+                for device in sorted(devices[node.id], key=lambda each: each.id)
+            ),
+        )
+        for node in sorted(snapshot.nodes, key=lambda each: each.id)
+    )
+
+
+def _device_target(device: Device, setting: DeviceSetting | None, replicas: tuple[ReplicaTarget, ...]) -> DeviceTarget:
+    return DeviceTarget(
+        uuid=device.id,
+        mode=(setting.mode if setting is not None else device.mode).value,
+        clock_mhz_sm=setting.clock_mhz_sm if setting is not None else None,
+        power_limit_w=setting.power_limit_w if setting is not None else None,
+        replicas=replicas,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkloadTerms:
+    """What a replica's process must know of its workload beyond its assignment."""
+
+    project: str
+    latency_ms_limit: float | None
+    iterations_total: int | None = None
+    iteration_ms_reference: float | None = None
+
+
+class _Terms:
+    """Looks up the workloads of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._services = snapshot.services_by_id()
+        self._jobs = snapshot.jobs_by_id()
+        self._tasks = snapshot.tasks_by_id()
+        self._models = snapshot.models_by_name()
+
+    def replica_target(self, assignment: Assignment) -> ReplicaTarget:
+        terms = self._terms(assignment)
+        model = self._models.get(assignment.model)
+        if terms is None or model is None:
+            raise InvariantError(
+                f"a plan assigns {assignment.replica} of a workload or model that is not in its snapshot"
+            )
+        return ReplicaTarget(
+            replica=assignment.replica,
+            kind=assignment.kind.value,
+            workload=assignment.workload,
+            project=terms.project,
+            model=assignment.model,
+            share_pct_sm=assignment.share_pct_sm,
+            memory_mib_limit=assignment.memory_mib_limit,
+            batch=assignment.batch,
+            batch_min=assignment.envelope.batch_min,
+            batch_max=assignment.envelope.batch_max,
+            clock_mhz_sm_min=assignment.envelope.clock_mhz_sm_min,
+            clock_mhz_sm_max=assignment.envelope.clock_mhz_sm_max,
+            latency_ms_limit=terms.latency_ms_limit,
+            launch_s=model.launch_s,
+            iterations_total=terms.iterations_total,
+            iteration_ms_reference=terms.iteration_ms_reference,
+        )
+
+    def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
+        if assignment.kind is WorkloadKind.SERVICE:
+            service = self._services.get(ServiceId(assignment.workload))
+            if service is None:
+                return None
+            limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
+            return _WorkloadTerms(service.project, limit)
+        if assignment.kind is WorkloadKind.JOB:
+            job = self._jobs.get(JobId(assignment.workload))
+            if job is None:
+                return None
+            return _WorkloadTerms(job.project, None, job.iterations_total, job.iteration_ms_reference)
+        task = self._tasks.get(TaskId(assignment.workload))
+        return _WorkloadTerms(task.project, None, task.inputs_total) if task is not None else None
