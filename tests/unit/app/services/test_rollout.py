@@ -73,7 +73,7 @@ def test_replica_carries_its_workloads_terms() -> None:
     assert (offline.iterations_total, offline.latency_ms_limit) == (5000, None)
 
 
-def _by_workload(plan: Plan) -> list[ReplicaTarget]
+def _by_workload(plan: Plan) -> list[ReplicaTarget]:
     replicas = node_targets(plan, digest(plan), SNAPSHOT, Generation(1))[0].devices[0].replicas
     order = ["vision/labels", "vision/train", "vision/embed"]
     return sorted(replicas, key=lambda replica: order.index(replica.workload))
