@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := app solvers agents
-PORT ?=
+BENCH_ARGS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
 LOCK_ARGS ?=
@@ -17,7 +17,7 @@ LOCK_ARGS ?=
 ifneq ($(shell command -v uv 2>/dev/null),)
 INSTALL := uv pip install --python $(BIN)/python --quiet
 else
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input --only-binary :all:
 endif
 
 # The pip settings of this machine must not leak into a lock: neither addresses nor hashes of locally built wheels.
@@ -56,4 +56,64 @@ lock: $(VENV)/.dev-stamp ## Write the locks anew from pyproject.toml (LOCK_ARGS=
 	$(COMPILE) --extra server --extra build --extra dev -o requirements-dev.lock pyproject.toml
 	$(COMPILE) --extra server --extra build -c requirements-dev.lock -o requirements-server.lock pyproject.toml
 	$(COMPILE) -c requirements-server.lock -o requirements.lock pyproject.toml
-	@sed -i -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock
+	@sed -i -e '/^# The following packages/d' -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock requirements-dev.lock
+
+system-deps:
+	@if [ -z "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "installing PostgreSQL's server binaries and python3-venv for the tests"; \
+			mkdir -p /etc/postgresql-common/createcluster.d; \
+			echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/headroom.conf; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql python3-venv >/dev/null; \
+		else \
+			echo "PostgreSQL's server binaries or python3-venv are missing and cannot be installed here: tests that need them will fail" >&2; \
+		fi; \
+	fi
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+up: $(VENV)/.server-stamp ## Start database, API, planner, a simulated fleet and its traffic (UP_ARGS=...)
+	@$(BIN)/headroom up $(UP_ARGS)
+
+down: ## Stop what `make up` started; the data stays
+	@if [ -x $(BIN)/headroom ]; then $(BIN)/headroom down; else echo "nothing is installed, so nothing runs"; fi
+
+# --- proving ----------------------------------------------------------------------------------------------------------
+
+test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=...)
+	$(BIN)/pytest -m "not gpu" --cov --cov-report=term $(TEST_ARGS)
+
+check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not slow and not integration and not gpu"
+
+format: $(VENV)/.dev-stamp ## Rewrite the sources in the house format
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+lint: $(VENV)/.dev-stamp ## Look for what ruff forbids
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev-stamp ## mypy --strict on all three packages
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
+	$(BIN)/lint-imports
+
+fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
+	$(BIN)/pytest -q -m "not slow and not integration and not gpu" $(TEST_ARGS)
+
+openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
+	$(BIN)/python -m app.api.specification openapi
+
+bench: $(VENV)/.dev-stamp ## Measure what the project promises
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## Remove the environment and every cache; the control plane's data stays
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

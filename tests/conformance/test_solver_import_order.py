@@ -1,0 +1,108 @@
+"""The pinned solver libraries must coexist in one process whatever is imported first.
+
+Their native parts have clashed before (one HiGHS inside OR-Tools, another beside it), and a clash shows as a failed
+import or as a solver that calls itself unavailable. So every order is tried in a process of its own, and after the
+imports every library solves a problem of two variables: maximise x + 2y under x + y <= 4, 0 <= x <= 3, 0 <= y <= 3,
+whose answer is 7 at (1, 3).
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+IMPORTS = {
+    "cpsat": "from ortools.sat.python import cp_model",
+    "pulp": "import pulp",
+    "cvxpy": "import cvxpy",
+    "highspy": "import highspy",
+}
+
+SOLVES = {
+    "cpsat": """
+def solve_cpsat():
+    model = cp_model.CpModel()
+    x, y = model.new_int_var(0, 3, "x"), model.new_int_var(0, 3, "y")
+    model.add(x + y <= 4)
+    model.maximize(x + 2 * y)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(model) == cp_model.OPTIMAL
+    return solver.value(x), solver.value(y)
+""",
+    "pulp": """
+def solve_pulp():
+    model = pulp.LpProblem("two", pulp.LpMaximize)
+    x, y = pulp.LpVariable("x", 0, 3, cat="Integer"), pulp.LpVariable("y", 0, 3)
+    model += x + 2 * y
+    model += x + y <= 4
+    engine = pulp.HiGHS(msg=False)
+    assert engine.available(), "PuLP does not find HiGHS"
+    assert pulp.LpStatus[model.solve(engine)] == "Optimal"
+    return x.value(), y.value()
+""",
+    "cvxpy": """
+def solve_cvxpy():
+    x, y = cvxpy.Variable(integer=True), cvxpy.Variable()
+    problem = cvxpy.Problem(cvxpy.Maximize(x + 2 * y), [x + y <= 4, x >= 0, x <= 3, y >= 0, y <= 3])
+    assert "HIGHS" in cvxpy.installed_solvers(), "CVXPY does not find HiGHS"
+    problem.solve(solver=cvxpy.HIGHS)
+    assert problem.status == "optimal"
+    return float(x.value), float(y.value)
+""",
+    "highspy": """
+def solve_highspy():
+    engine = highspy.Highs()
+    engine.setOptionValue("output_flag", False)
+    engine.addVar(0.0, 3.0)
+    engine.addVar(0.0, 3.0)
+    engine.changeColCost(0, -1.0)
+    engine.changeColCost(1, -2.0)
+    engine.addRow(-highspy.kHighsInf, 4.0, 2, [0, 1], [1.0, 1.0])
+    engine.run()
+    assert engine.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return tuple(engine.getSolution().col_value)
+""",
+}
+
+PAIRS = list(itertools.permutations(IMPORTS, 2))
+TRIPLES = list(itertools.permutations(IMPORTS, 3))
+
+
+def program(order: tuple[str, ...]) -> str:
+    """Source of a process that imports in the given order and then solves with each, first and last import alike."""
+    solving = [
+        f"answer = solve_{name}()\n"
+        f"assert max(abs(a - b) for a, b in zip(answer, (1, 3))) < 1e-6, answer\n"
+        f"print('{name}')"
+        for name in order
+    ]
+    return "\n".join([*(IMPORTS[name] for name in order), *(SOLVES[name] for name in order), *solving])
+
+
+def assert_coexist(order: tuple[str, ...]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", program(order)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert [line for line in run.stdout.splitlines() if line in IMPORTS] == list(order)
+
+
+@pytest.mark.parametrize("order", PAIRS, ids="-".join)
+def test_two_libraries_import_and_solve_in_this_order(order: tuple[str, ...]) -> None:
+    assert_coexist(order)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", TRIPLES, ids="-".join)
+def test_three_libraries_import_and_solve_in_this_order(order: tuple[str, ...]) -> None:
+    assert_coexist(order)
+
+
+def test_no_order_is_left_out() -> None:
+    assert len(set(PAIRS)) == 12
+    assert len(set(TRIPLES)) == 24

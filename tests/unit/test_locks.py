@@ -1,0 +1,91 @@
+"""The locks pin everything by hash, name no registry and no machine, and agree with each other."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ("requirements.lock", "requirements-server.lock", "requirements-dev.lock")
+PIN = re.compile(
+    r"^(?P<name>[a-z0-9][a-z0-9._-]*(?:\[[a-z0-9,_-]+\])?)==(?P<version>[^\s;\\]+)(?P<marker> ; [^\\]+)? \\$"
+)
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}(?: \\)?$")
+VIA = re.compile(r"^    # via [a-zA-Z0-9._,\[\]() -]+$")
+
+
+def lines(lock: str) -> list[str]:
+    return (ROOT / lock).read_text(encoding="utf-8").splitlines()
+
+
+def pins(lock: str) -> dict[str, str]:
+    return {match["name"]: match["version"] for line in lines(lock) if (match := PIN.match(line))}
+
+
+def wanted(*extras: str) -> set[str]:
+    """Names that pyproject.toml asks for, as the locks write them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = list(project["dependencies"])
+    for extra in extras:
+        asked += project["optional-dependencies"][extra]
+    return {re.split(r"[<>=!~\[ ;]", requirement, maxsplit=1)[0].lower().replace("_", "-") for requirement in asked}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_holds_pins_hashes_and_reasons_only(lock: str) -> None:
+    strange = [line for line in lines(lock) if line and not (PIN.match(line) or HASH.match(line) or VIA.match(line))]
+
+    assert strange == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_requirement_carries_a_hash(lock: str) -> None:
+    content = lines(lock)
+
+    bare = [
+        line
+        for line, after in zip(content, [*content[1:], ""], strict=True)
+        if PIN.match(line) and not HASH.match(after)
+    ]
+
+    assert bare == []
+    assert len(pins(lock)) >= 10
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_address_and_no_path(lock: str) -> None:
+    text = "\n".join(lines(lock))
+
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--extra-index" not in text
+    assert "--find-links" not in text
+    assert "--trusted-host" not in text
+    assert not re.search(r"(?:^|[\s'\"=])/[a-z]", text)
+
+
+def test_the_smaller_locks_are_parts_of_the_larger_ones() -> None:
+    base, server, dev = (pins(lock) for lock in LOCKS)
+
+    assert base.items() < server.items()
+    assert server.items() < dev.items()
+
+
+def test_each_lock_covers_what_the_project_asks_for() -> None:
+    for lock, extras in zip(LOCKS, [(), ("server", "build"), ("server", "build", "dev")], strict=True):
+        names = {name.split("[")[0].lower() for name in pins(lock)}
+        assert wanted(*extras) <= names
+
+
+def test_the_solver_pins_are_the_set_that_coexists() -> None:
+    server = pins("requirements-server.lock")
+
+    assert {name: server[name] for name in ("ortools", "pulp", "cvxpy", "highspy")} == {
+        "ortools": "9.15.6755",
+        "pulp": "3.3.2",
+        "cvxpy": "1.9.1",
+        "highspy": "1.12.0",
+    }
