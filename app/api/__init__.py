@@ -1,1 +1,3 @@
-"""The HTTP edge: routes, wire schemas and problems; it refuses business rules, which live in the services."""
+"""The HTTP edge: routers, wire schemas, authentication, problems, the doorbell. Decides nothing about the fleet;
+services do.
+"""

@@ -1,1 +1,1 @@
-"""Use cases, one transaction each; the only callers of the store besides start-up code."""
+"""Use cases. Each function owns its transaction, writes its audit event in it, and speaks in domain values."""

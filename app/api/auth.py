@@ -1,0 +1,161 @@
+"""Who is asking, and may they? Bearer tokens, roles, projects.
+
+Owns the in-memory cache of identities (short, so that a revoked token stops working within seconds everywhere and at
+once on the process that revoked it), the rules and the rate limit per token. It refuses to tell a foreign project
+from one that does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from app.api.ratelimit import RateLimiter
+from app.errors import ForbiddenError, UnauthenticatedError
+from app.services.actors import Actor, Purpose, Role
+from solvers.errors import NotFoundError
+
+CACHE_TTL_MS = 3000.0
+CACHE_SIZE_MAX = 20_000
+AGENT_RATE_FACTOR = 5.0
+_SECRET_LENGTH_MAX = 512
+_RANKS = {Role.VIEWER: 1, Role.OPERATOR: 2, Role.ADMIN: 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Who may use a route. `shared`: tokens of one project may, too (the route filters or checks projects itself)."""
+
+    least: Role | None = None
+    shared: bool = False
+    reporter: bool = False
+    agents: tuple[Purpose, ...] = ()
+
+    def admits(self, actor: Actor) -> bool:
+        """Whether the rule lets this actor in."""
+        if actor.role is Role.AGENT:
+            return actor.purpose in self.agents
+        if not self.shared and actor.project is not None:
+            return False
+        if actor.role is Role.REPORTER:
+            return self.reporter
+        return self.least is not None and _RANKS[actor.role] >= _RANKS[self.least]
+
+
+class Identities(Protocol):
+    """Where secrets are looked up: the token service."""
+
+    def actor_of(self, secret_hash: bytes) -> Actor | None:
+        """The live token with this hash."""
+        ...
+
+
+class Authenticator:
+    """Identities by the hash of their secret, remembered for a few seconds; unknown secrets are remembered, too."""
+
+    def __init__(self, identities: Identities, elapsed_ms: Callable[[], float], rate_limit_per_s: float) -> None:
+        self._identities = identities
+        self._elapsed_ms = elapsed_ms
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, tuple[Actor | None, float]] = OrderedDict()
+        self._people = RateLimiter(rate_limit_per_s)
+        self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
+
+    def remembered(self, secret_hash: bytes) -> tuple[bool, Actor | None]:
+        """Whether the cache knows this secret, and whose it is."""
+        with self._lock:
+            entry = self._known.get(secret_hash)
+        if entry is None or entry[1] < self._elapsed_ms():
+            return False, None
+        return True, entry[0]
+
+    def look_up(self, secret_hash: bytes) -> Actor | None:
+        """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
+        actor = self._identities.actor_of(secret_hash)
+        with self._lock:
+            self._known[secret_hash] = (actor, self._elapsed_ms() + CACHE_TTL_MS)
+            self._known.move_to_end(secret_hash)
+            while len(self._known) > CACHE_SIZE_MAX:
+                self._known.popitem(last=False)
+        return actor
+
+    def forget(self) -> None:
+        """Drop everything remembered; called when a token is revoked here."""
+        with self._lock:
+            self._known.clear()
+
+    def throttle(self, actor: Actor) -> None:
+        """Count one request. Raises RateLimitedError."""
+        limiter = self._agents if actor.role is Role.AGENT else self._people
+        limiter.take(actor.token_id, self._elapsed_ms())
+
+    def throttle_stranger(self, host: str) -> None:
+        """Count one failed attempt of a host. Raises RateLimitedError."""
+        self._people.take(f"host:{host}", self._elapsed_ms())
+
+
+def hash_secret(secret: str) -> bytes:
+    """What is stored in place of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="A Headroom token.")
+
+
+async def identify(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Actor:
+    """The actor behind a request. Asynchronous only so that a remembered identity costs no hop to a thread."""
+    authenticator: Authenticator = request.app.state.authenticator
+    host = request.client.host if request.client else "-"
+    if credentials is None or not credentials.credentials or len(credentials.credentials) > _SECRET_LENGTH_MAX:
+        authenticator.throttle_stranger(host)
+        raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
+    secret_hash = hash_secret(credentials.credentials)
+    known, actor = authenticator.remembered(secret_hash)
+    if not known:
+        actor = await run_in_threadpool(authenticator.look_up, secret_hash)
+    if actor is None:
+        authenticator.throttle_stranger(host)
+        raise UnauthenticatedError("the token is unknown, expired or revoked")
+    authenticator.throttle(actor)
+    return actor
+
+
+RULES: dict[Any, Rule] = {}
+"""The rule behind each dependency that `access` made; lets a test and the spec see what guards a route."""
+
+
+def access(rule: Rule) -> Callable[..., Coroutine[Any, Any, Actor]]:
+    """A dependency that lets in whom the rule admits and answers 401 or 403 to others."""
+
+    async def guard(request: Request, credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> Actor:
+        actor = await identify(request, credentials)
+        if not rule.admits(actor):
+            whose = f" of project {actor.project}" if actor.project is not None else ""
+            raise ForbiddenError(f"a token with role {actor.role.value}{whose} may not do this")
+        request.state.actor = actor
+        return actor
+
+    RULES[guard] = rule
+    return guard
+
+
+def require_project(actor: Actor, project: str) -> None:
+    """Raise NotFoundError when the actor's token is of another project: what it may not see does not exist."""
+    if actor.project is not None and actor.project != project:
+        raise NotFoundError(f"there is no project {project}")
+
+
+def visible_project(actor: Actor, wanted: str | None) -> str | None:
+    """The project a list is to be filtered by: the wanted one, or the token's own."""
+    if wanted is not None:
+        require_project(actor, wanted)
+        return wanted
+    return actor.project

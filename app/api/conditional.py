@@ -1,0 +1,70 @@
+"""Preconditions and validators: ETag, If-Match, If-None-Match.
+
+Owns their syntax. A document's tag is its version in quotes; If-Match compares strongly, so a weak tag never matches.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import Header, Request, Response
+from fastapi.responses import JSONResponse
+
+from app.errors import FieldFault, FieldsError
+
+_TAG = re.compile(r'(W/)?"([^"]*)"')
+NEVER = -1
+"""A version that no document has: If-Match with foreign tags matches nothing."""
+
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=200, description='Version that must be current, such as `"3"`.')
+]
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", max_length=400, description="`*`: only create. On GET: a tag you hold.")
+]
+
+
+def etag(version: int | str) -> str:
+    """The tag of a version."""
+    return f'"{version}"'
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """The one version If-Match allows; None without the header. Raises FieldsError for `*` and for lists."""
+    if if_match is None:
+        return None
+    found = _TAG.fullmatch(if_match.strip())
+    if found is None:
+        raise FieldsError(
+            (FieldFault(pointer="header:If-Match", code="value-invalid", detail='If-Match takes one tag, such as "3"'),)
+        )
+    weak, text = found.groups()
+    return int(text) if not weak and text.isdigit() and len(text) < 19 else NEVER
+
+
+def only_create(if_none_match: str | None) -> bool:
+    """Whether a PUT may only create. Raises FieldsError for anything but `*`."""
+    if if_none_match is None:
+        return False
+    if if_none_match.strip() != "*":
+        raise FieldsError(
+            (FieldFault(pointer="header:If-None-Match", code="value-invalid", detail="PUT takes If-None-Match: *"),)
+        )
+    return True
+
+
+def held(request: Request, tag: str) -> bool:
+    """Whether the caller already holds this representation (GET; weak comparison)."""
+    header = request.headers.get("if-none-match")
+    if header is None:
+        return False
+    wanted = tag.removeprefix("W/")
+    return header.strip() == "*" or any(f'"{text}"' == wanted for _, text in _TAG.findall(header))
+
+
+def tagged(request: Request, plain: object, tag: str, status: int = 200) -> Response:
+    """A JSON answer with its tag, or 304."""
+    if request.method == "GET" and held(request, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    return JSONResponse(plain, status_code=status, headers={"ETag": tag})

@@ -1,0 +1,136 @@
+"""Error answers: every failure leaves as problem+json with a stable code and the request's id, never with a stack
+trace.
+
+Owns the translation of the core's errors, the validator's findings and the framework's own refusals. Database
+failures arrive here as they left the store and are told apart only by whether trying again can help.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.api.body import pointer_of
+from app.errors import (
+    FRAMEWORK_STATUSES,
+    FieldsError,
+    MalformedError,
+    RateLimitedError,
+    UnauthenticatedError,
+    status_of,
+)
+from solvers.errors import FieldError, HeadroomError
+
+MEDIA_TYPE = "application/problem+json"
+NO_STATE = "-"
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+    app.add_exception_handler(HeadroomError, _headroom)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _framework)
+
+
+def request_id_of(scope: Mapping[str, Any]) -> str:
+    """The id that the middleware gave this request."""
+    return str(scope.get("state", {}).get("request_id", NO_STATE))
+
+
+def problem(
+    request_id: str,
+    *,
+    status: int,
+    code: str,
+    title: str,
+    detail: str,
+    errors: list[dict[str, str]] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """A problem answer."""
+    body = {
+        "type": f"/problems/{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "errors": errors or [],
+        "request_id": request_id,
+    }
+    return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+
+
+def of_error(request_id: str, error: HeadroomError) -> JSONResponse:
+    """The problem of one of our own errors."""
+    entry = status_of(error)
+    headers: dict[str, str] = {}
+    if isinstance(error, UnauthenticatedError):
+        headers["WWW-Authenticate"] = 'Bearer realm="headroom"'
+    if isinstance(error, RateLimitedError):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    elif entry.status == 503:
+        headers["Retry-After"] = "1"
+    internal = entry.status == 500
+    return problem(
+        request_id,
+        status=entry.status,
+        code="internal" if internal else error.code,
+        title=entry.title,
+        # What broke inside is in the log under the request's id; the caller can do nothing with it.
+        detail="the server failed to handle this request" if internal else error.message,
+        errors=_faults(error),
+        headers=headers,
+    )
+
+
+def of_crash(request_id: str) -> JSONResponse:
+    """The problem of an exception nobody expected."""
+    code, title = FRAMEWORK_STATUSES[500]
+    return problem(request_id, status=500, code=code, title=title, detail="the server failed to handle this request")
+
+
+def _faults(error: HeadroomError) -> list[dict[str, str]]:
+    if isinstance(error, FieldsError):
+        return [{"pointer": item.pointer, "code": item.code, "detail": item.detail} for item in error.faults]
+    if isinstance(error, FieldError):
+        pointer = error.field if error.field.startswith(("/", "query:", "path:", "header:")) else f"/{error.field}"
+        return [{"pointer": pointer, "code": "value-invalid", "detail": error.message}]
+    if isinstance(error, MalformedError):
+        return [{"pointer": "", "code": error.code, "detail": error.message}]
+    return []
+
+
+async def _headroom(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HeadroomError)
+    return of_error(request_id_of(request.scope), error)
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    faults = []
+    for item in error.errors():
+        place, *rest = item["loc"]
+        pointer = pointer_of(rest) if place == "body" else f"{place}:{'.'.join(str(part) for part in rest)}"
+        faults.append({"pointer": pointer, "code": str(item["type"]).replace("_", "-"), "detail": str(item["msg"])})
+    code, title = FRAMEWORK_STATUSES[422]
+    detail = faults[0]["detail"] if len(faults) == 1 else f"{len(faults)} fields are invalid"
+    return problem(request_id_of(request.scope), status=422, code=code, title=title, detail=detail, errors=faults)
+
+
+async def _framework(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code, title = FRAMEWORK_STATUSES.get(error.status_code, (f"http-{error.status_code}", str(error.detail)))
+    return problem(
+        request_id_of(request.scope),
+        status=error.status_code,
+        code=code,
+        title=title,
+        detail=f"{request.method} {request.url.path} is not here" if error.status_code == 404 else str(error.detail),
+        headers=error.headers,
+    )

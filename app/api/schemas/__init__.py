@@ -1,0 +1,3 @@
+"""Wire models that are not domain values: pages, summaries, token requests. Closed for what comes in, documented for
+what goes out.
+"""

@@ -1,0 +1,182 @@
+"""One table from errors to HTTP: status, title and problem type of every exception the core or the shell may raise on
+purpose.
+
+Owns the errors that only make sense at the edge (who are you, may you, too large, too many) and the table itself. It
+refuses to guess: a test asserts that every subclass of `HeadroomError` in the shell and the core is listed or derives
+from a listed one by its own entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from solvers.errors import (
+    EngineError,
+    FieldError,
+    HeadroomError,
+    InputError,
+    InvariantError,
+    LeaseLostError,
+    NotFoundError,
+    StateError,
+    SupersededError,
+    TransientError,
+)
+
+
+class UnauthenticatedError(HeadroomError):
+    """No token, or one that is unknown, expired or revoked."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(HeadroomError):
+    """The token is good, but its role does not allow this."""
+
+    code = "forbidden"
+
+
+class PreconditionError(StateError):
+    """If-Match or If-None-Match does not hold for the stored version."""
+
+    code = "precondition-failed"
+
+
+class ReferencedError(StateError):
+    """What is to be deleted is still used by something else."""
+
+    code = "still-referenced"
+
+
+class NodeTakenError(StateError):
+    """Another living agent already reports under this node id."""
+
+    code = "node-id-taken"
+
+
+class ClockBackwardsError(StateError):
+    """A report is older than one already accepted from the same boot."""
+
+    code = "clock-backwards"
+
+
+class KeyReusedError(InputError):
+    """An Idempotency-Key was sent again with a different body."""
+
+    code = "idempotency-key-reused"
+
+
+class InProgressError(StateError):
+    """The first request with this Idempotency-Key has not been answered yet."""
+
+    code = "idempotency-in-progress"
+    retryable = True
+
+
+class FieldsError(InputError):
+    """Several fields of a body or query are wrong; each has its pointer, code and detail."""
+
+    code = "field-invalid"
+
+    def __init__(self, faults: tuple[FieldFault, ...]) -> None:
+        super().__init__(faults[0].detail if len(faults) == 1 else f"{len(faults)} fields are invalid")
+        self.faults = faults
+
+
+class MalformedError(InputError):
+    """The request cannot be read at all: no JSON, no such encoding, a header out of shape."""
+
+    code = "request-malformed"
+
+
+class BodyTooLargeError(InputError):
+    """The body exceeds the limit."""
+
+    code = "body-too-large"
+
+
+class MediaTypeError(InputError):
+    """The body's Content-Type is not one this route reads."""
+
+    code = "media-type-unsupported"
+
+
+class RateLimitedError(HeadroomError):
+    """More requests than the token may send."""
+
+    code = "rate-limited"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldFault:
+    """One wrong field: JSON pointer into the body (or `query:name`, `header:name`, `path:name`), stable code,
+    sentence.
+    """
+
+    pointer: str
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How an error answers over HTTP."""
+
+    status: int
+    title: str
+
+
+STATUSES: Mapping[type[HeadroomError], Status] = {
+    HeadroomError: Status(status=500, title="Something went wrong here"),
+    InputError: Status(status=422, title="The request is invalid"),
+    FieldError: Status(status=422, title="A field is invalid"),
+    FieldsError: Status(status=422, title="A field is invalid"),
+    MalformedError: Status(status=422, title="The request cannot be read"),
+    KeyReusedError: Status(status=422, title="The idempotency key was used for another request"),
+    BodyTooLargeError: Status(status=413, title="The body is too large"),
+    MediaTypeError: Status(status=415, title="This media type is not read here"),
+    UnauthenticatedError: Status(status=401, title="A valid bearer token is needed"),
+    ForbiddenError: Status(status=403, title="This token may not do that"),
+    StateError: Status(status=409, title="The current state does not allow this"),
+    NotFoundError: Status(status=404, title="There is no such thing"),
+    SupersededError: Status(status=409, title="Something newer took its place"),
+    LeaseLostError: Status(status=409, title="A newer leader has written"),
+    PreconditionError: Status(status=412, title="The stored version is another one"),
+    ReferencedError: Status(status=409, title="It is still in use"),
+    NodeTakenError: Status(status=409, title="This node id is taken"),
+    ClockBackwardsError: Status(status=409, title="The sender's clock runs backwards"),
+    InProgressError: Status(status=409, title="The first request with this key is still running"),
+    RateLimitedError: Status(status=429, title="Too many requests"),
+    EngineError: Status(status=503, title="No planner could answer"),
+    TransientError: Status(status=503, title="Please try again shortly"),
+    InvariantError: Status(status=500, title="Something went wrong here"),
+}
+
+FRAMEWORK_STATUSES: Mapping[int, tuple[str, str]] = {
+    400: ("request-malformed", "The request cannot be read"),
+    401: ("unauthenticated", "A valid bearer token is needed"),
+    403: ("forbidden", "This token may not do that"),
+    404: ("not-found", "There is no such thing"),
+    405: ("method-not-allowed", "This route does not take this method"),
+    413: ("body-too-large", "The body is too large"),
+    415: ("media-type-unsupported", "This media type is not read here"),
+    422: ("field-invalid", "A field is invalid"),
+    429: ("rate-limited", "Too many requests"),
+    500: ("internal", "Something went wrong here"),
+    503: ("transient", "Please try again shortly"),
+}
+"""Codes and titles of what the web framework answers by itself."""
+
+
+def status_of(error: HeadroomError) -> Status:
+    """The entry of the nearest listed ancestor."""
+    for kind in type(error).__mro__:
+        if kind in STATUSES:
+            return STATUSES[kind]
+    raise AssertionError("unreachable: HeadroomError is listed")
