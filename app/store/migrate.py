@@ -1,6 +1,7 @@
 """Schema migrations from code: up, down, and which revision a database has.
 
-Owns finding the migration scripts, which lie beside this package in an installed wheel and at the top level of a checkout.
+Owns finding the migration scripts, which lie beside this package in an installed wheel and at the top level of a
+checkout.
 """
 
 from __future__ import annotations

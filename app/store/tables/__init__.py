@@ -1,4 +1,4 @@
-"""Table definitions, one module per group of nouns, all on one metadata; a test holds them against the migrated database."""
+"""Table definitions on one metadata; a test holds them against the migrated database."""
 
 from app.store.tables import documents, edge, planning, profiles, telemetry
 from app.store.tables.metadata import metadata

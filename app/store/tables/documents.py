@@ -1,4 +1,4 @@
-"""Declarative documents: what users and agents declared, one table per kind, and the live columns beside devices and nodes."""
+"""Declarative documents, one table per kind, and the live state beside nodes, jobs and tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The metadata that all tables share, and column shapes that recur. Constraints and indexes live in the migrations alone."""
+"""The metadata that all tables share, and column shapes that recur.
+
+Constraints and indexes live in the migrations alone.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""Answers to POSTs that may be sent again: the first request under a key does the work, repeats get its answer.
+
+Owns the reservation of (token, key). It refuses a key that comes back with another body, and one whose first request is
+still running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import delete as delete_from
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from app.errors import InProgressError, KeyReusedError
+from app.store.tables.edge import idempotency_keys as keys
+from solvers.errors import InvariantError
+
+IN_FLIGHT_MAX_S = 120.0
+"""A reservation this old belongs to a request that died; the next one takes it over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What identifies a repeatable request."""
+
+    token_id: str
+    key: str
+    method: str
+    path: str
+    body: bytes
+
+    @property
+    def body_hash(self) -> bytes:
+        """Bodies are compared by this."""
+        return hashlib.sha256(self.body).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A finished response."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def reserve(session: Session, request: Request) -> Answer | None:
+    """Claim the key: None means go ahead and `finish`, an answer means it was done before.
+
+    When called in the transaction that does the work, a concurrent repeat waits here for its end. Raises KeyReusedError
+    for another request under the same key, InProgressError while the first one runs in a transaction of its own.
+    """
+    fresh = insert(keys).values(
+        token_id=request.token_id,
+        key=request.key,
+        method=request.method,
+        path=request.path,
+        body_hash=request.body_hash,
+    )
+    if session.execute(fresh.on_conflict_do_nothing().returning(keys.c.key)).one_or_none() is not None:
+        return None
+    expired = (keys.c.reserved_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, IN_FLIGHT_MAX_S)).label("expired")
+    found = session.execute(select(keys, expired).where(*_is(request)).with_for_update()).one_or_none()
+    if found is None:
+        raise InProgressError("the first request under this Idempotency-Key was just given up; try again")
+    if (found.method, found.path, bytes(found.body_hash)) != (request.method, request.path, request.body_hash):
+        raise KeyReusedError("this Idempotency-Key was used for another request", key=request.key)
+    if found.finished_at is not None:
+        return Answer(status=found.status, headers=found.headers, body=bytes(found.body))
+    if not found.expired:
+        raise InProgressError("the first request under this Idempotency-Key is still running", key=request.key)
+    session.execute(update(keys).where(*_is(request)).values(reserved_at=func.now()))
+    return None
+
+
+def finish(session: Session, request: Request, answer: Answer) -> None:
+    """Keep the answer for repeats. Raises InvariantError when the key was never reserved."""
+    statement = update(keys).where(*_is(request), keys.c.finished_at.is_(None))
+    statement = statement.values(
+        finished_at=func.now(), status=answer.status, headers=dict(answer.headers), body=answer.body
+    )
+    if session.execute(statement.returning(keys.c.key)).one_or_none() is None:
+        raise InvariantError("an idempotency key was finished that is not in flight", key=request.key)
+
+
+def abandon(session: Session, request: Request) -> None:
+    """Give an unfinished key back, so that a repeat may do the work after a failure."""
+    session.execute(delete_from(keys).where(*_is(request), keys.c.finished_at.is_(None)))
+
+
+def purge(session: Session, ttl_s: float) -> int:
+    """Forget keys older than `ttl_s`; returns how many."""
+    old = keys.c.reserved_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+    return len(session.execute(delete_from(keys).where(old).returning(keys.c.key)).all())
+
+
+def _is(request: Request) -> tuple[ColumnElement[bool], ...]:
+    return (keys.c.token_id == request.token_id, keys.c.key == request.key)
