@@ -1,0 +1,204 @@
+"""How a GPU under MPS really behaves in the simulated world: time, power and memory of the replicas on one device.
+
+Owns the physics that fake devices and the simulator obey: pure functions over plain numbers, standard library only,
+because agents use it. Nothing that plans may import it: planners know profiles and reports. Randomness is handed in as
+standard normal numbers. It does not model L2 partitions, DRAM refresh, thermals or clock ramps. Calibration and its
+error: `solvers.sim.catalogue`. Two busy neighbours slow each other by a factor of about 1.05 to 1.25; against the pairs
+that iGniter's authors measured (mean 1.10), `benchmarks/calibrate_truth.py` shows an error no better than predicting
+the mean, because their spread is narrow: take interference as right in size, not pair by pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solvers.sim.catalogue import GpuTruth, ModelTruth, gpu_truth, model_truth
+from solvers.sim.serving import Served, serve
+
+# One door: agents may import this module and nothing else of the simulated world.
+__all__ = [
+    "GpuTruth",
+    "Resident",
+    "Served",
+    "board_power_w",
+    "clock_reached_mhz",
+    "dynamic_power_w",
+    "execution_curve_ms",
+    "execution_ms",
+    "gpu_truth",
+    "idle_power_w",
+    "launch_s",
+    "memory_mib",
+    "serve",
+    "sm_count_of_share",
+    "training_iteration_ms",
+]
+
+SHARE_OF_FULL_BANDWIDTH = 0.8
+"""Part of the SMs that can draw the whole DRAM bandwidth; below it, bandwidth shrinks in proportion."""
+CLOCK_EXPONENT_OF_POWER = 2.2
+SLOWDOWN_PER_NEIGHBOUR = 0.045
+LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR = 0.0025
+LATENCY_NOISE = 0.03
+"""Standard deviation of one batch's execution time, relative."""
+PROCESS_MIB = 380.0
+"""Device memory every process takes before it loads anything (driver context)."""
+TRAINING_SERIAL_PART = 0.08
+TRAINING_PRESSURE = 1.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """One replica process on a device. `busy` is the part of its time it executes; training presses memory harder."""
+
+    model: str
+    share_pct_sm: int
+    batch: int = 1
+    busy: float = 1.0
+    training: bool = False
+
+
+def sm_count_of_share(gpu: GpuTruth, share_pct_sm: int) -> int:
+    """SMs a share gives: rounded down to the granularity, at least one unit."""
+    units = (share_pct_sm * gpu.sm_count) // (100 * gpu.sm_granularity)
+    return max(1, units) * gpu.sm_granularity
+
+
+def _busy_sms(gpu: GpuTruth, model: ModelTruth, share_pct_sm: int, batch: int) -> float:
+    """SMs kept busy: a smooth minimum of those given and those the batch can use."""
+    given = sm_count_of_share(gpu, share_pct_sm)
+    needed = model.sms_needed_first * batch**model.parallel_exponent
+    return float((given**-2.0 + needed**-2.0) ** -0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Where the time of one batch goes, without neighbours, milliseconds."""
+
+    fixed_ms: float
+    compute_ms: float
+    memory_ms: float
+    traffic_gb: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.fixed_ms + self.compute_ms + self.memory_ms
+
+
+def _parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float) -> _Parts:
+    batch = resident.batch
+    clock = clock_mhz_sm / gpu.clock_mhz_sm_max
+    share = sm_count_of_share(gpu, resident.share_pct_sm) / gpu.sm_count
+    bandwidth = gpu.memory_bandwidth_gb_per_s * min(1.0, share / SHARE_OF_FULL_BANDWIDTH) * (0.5 + 0.5 * clock)
+    traffic = model.traffic_gb_weights + model.traffic_gb_per_input * batch
+    busy = _busy_sms(gpu, model, resident.share_pct_sm, batch)
+    return _Parts(
+        fixed_ms=model.fixed_ms + model.io_ms_per_input * batch * 16.0 / gpu.pcie_bandwidth_gb_per_s,
+        compute_ms=model.work_ms_sm_per_input * batch / (busy * gpu.sm_speed * clock),
+        memory_ms=1000.0 * traffic / bandwidth,
+        traffic_gb=traffic,
+    )
+
+
+def _slowdown(
+    gpu: GpuTruth, model: ModelTruth, clock_mhz_sm: float, neighbours: Sequence[Resident]
+) -> tuple[float, float]:
+    """Factor on the execution and milliseconds on top, from what neighbours do to caches, DRAM and the launch queue."""
+    factor, busy_neighbours = 1.0, 0.0
+    for neighbour in neighbours:
+        if neighbour.busy <= 0.0:
+            continue
+        other = model_truth(neighbour.model)
+        parts = _parts(gpu, other, neighbour, clock_mhz_sm)
+        dram = 1000.0 * parts.traffic_gb / (parts.total_ms * gpu.memory_bandwidth_gb_per_s)
+        press = TRAINING_PRESSURE if neighbour.training else 1.0
+        l2 = other.l2_pressure * (neighbour.share_pct_sm / 100.0) ** 0.5
+        pressure = model.l2_sensitivity * l2 + model.dram_sensitivity * min(1.0, dram)
+        factor += neighbour.busy * (SLOWDOWN_PER_NEIGHBOUR + press * pressure)
+        busy_neighbours += neighbour.busy
+    return factor, model.kernels * LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR * busy_neighbours
+
+
+def execution_ms(
+    gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident] = (), noise: float = 0.0
+) -> float:
+    """Milliseconds of one batch. `noise` is a standard normal number: 0 gives the mean."""
+    model = model_truth(resident.model)
+    factor, extra_ms = _slowdown(gpu, model, clock_mhz_sm, neighbours)
+    mean_ms = _parts(gpu, model, resident, clock_mhz_sm).total_ms * factor + extra_ms
+    return mean_ms * max(0.5, 1.0 + LATENCY_NOISE * noise)
+
+
+def execution_curve_ms(
+    gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident] = ()
+) -> tuple[float, ...]:
+    """Milliseconds of batches of 1, 2, … up to the resident's batch limit."""
+    model = model_truth(resident.model)
+    factor, extra_ms = _slowdown(gpu, model, clock_mhz_sm, neighbours)
+    sizes = range(1, resident.batch + 1)
+    loads = (
+        Resident(model=resident.model, share_pct_sm=resident.share_pct_sm, batch=size, training=resident.training)
+        for size in sizes
+    )
+    return tuple(_parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
+
+
+def training_iteration_ms(
+    gpu: GpuTruth,
+    resident: Resident,
+    clock_mhz_sm: float,
+    neighbours: Sequence[Resident],
+    reference: tuple[float, GpuTruth],
+) -> float:
+    """Milliseconds of one training iteration. `reference`: its time on the whole of a GPU type at its highest clock."""
+    reference_ms, reference_gpu = reference
+    speed = sm_count_of_share(gpu, resident.share_pct_sm) * gpu.sm_speed * clock_mhz_sm / gpu.clock_mhz_sm_max
+    whole = reference_gpu.sm_count * reference_gpu.sm_speed
+    factor, extra_ms = _slowdown(gpu, model_truth(resident.model), clock_mhz_sm, neighbours)
+    return reference_ms * (TRAINING_SERIAL_PART + (1.0 - TRAINING_SERIAL_PART) * whole / speed) * factor + extra_ms
+
+
+def dynamic_power_w(gpu: GpuTruth, resident: Resident, clock_mhz_sm: float) -> float:
+    """Watts a resident adds to a GPU that already holds an idle context, averaged over its busy and idle time."""
+    model = model_truth(resident.model)
+    parts = _parts(gpu, model, resident, clock_mhz_sm)
+    active = 0.25 + 0.75 * (parts.compute_ms + 0.5 * parts.memory_ms) / parts.total_ms
+    used = _busy_sms(gpu, model, resident.share_pct_sm, resident.batch) / gpu.sm_count
+    clock: float = (clock_mhz_sm / gpu.clock_mhz_sm_max) ** CLOCK_EXPONENT_OF_POWER
+    return model.power_intensity * (gpu.tdp_w - gpu.idle_w - gpu.context_w) * used * active * clock * resident.busy
+
+
+def idle_power_w(gpu: GpuTruth, residents: Sequence[Resident]) -> float:
+    """Watts when nothing executes: deep idle when empty, more as soon as one process holds a context."""
+    return gpu.idle_w + (gpu.context_w if residents else 0.0)
+
+
+def board_power_w(gpu: GpuTruth, residents: Sequence[Resident], clock_mhz_sm: float, power_limit_w: float) -> float:
+    """Watts of the board; the power limit holds as long as the lowest clock can hold it."""
+    drawn = idle_power_w(gpu, residents) + sum(dynamic_power_w(gpu, resident, clock_mhz_sm) for resident in residents)
+    return drawn if clock_mhz_sm <= gpu.clocks_mhz_sm[0] else min(drawn, power_limit_w)
+
+
+def clock_reached_mhz(gpu: GpuTruth, residents: Sequence[Resident], clock_mhz_sm: int, power_limit_w: float) -> int:
+    """SM clock a device really runs at: the wanted one, or the highest that keeps the power limit, or the lowest."""
+    idle = idle_power_w(gpu, residents)
+    at_wanted = sum(dynamic_power_w(gpu, resident, clock_mhz_sm) for resident in residents)
+    if idle + at_wanted <= power_limit_w:
+        return clock_mhz_sm
+    below = [clock for clock in gpu.clocks_mhz_sm if clock < clock_mhz_sm]
+    for clock in reversed(below):
+        if idle + sum(dynamic_power_w(gpu, resident, clock) for resident in residents) <= power_limit_w:
+            return clock
+    return gpu.clocks_mhz_sm[0]
+
+
+def memory_mib(model: str, batch: int) -> float:
+    """Device memory of a replica process that has run batches of this size."""
+    found = model_truth(model)
+    return PROCESS_MIB + found.memory_mib_weights + found.memory_mib_per_input * batch
+
+
+def launch_s(model: str) -> float:
+    """Seconds from starting the process to being ready to serve."""
+    return model_truth(model).launch_s
