@@ -19,7 +19,7 @@ from solvers.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """A process that cannot be mistaken for a later one with the same number: its start time in clock ticks is part of it."""
+    """A process that cannot be mistaken for a later one with the same number: its start time is part of it."""
 
     name: str
     pid: int
@@ -33,7 +33,6 @@ class RunState:
     supervisor: ProcessId
     address: str
     ready: bool
-    database_url: str
     owns_database: bool
     processes: tuple[ProcessId, ...]
 
@@ -58,7 +57,7 @@ class Home:
             raise InputError(f"cannot use {self.path} as home: {error.strerror}") from error
 
     def lock(self) -> IO[str] | None:
-        """Become the one supervisor of this home; None when another lives. Keep the handle open for as long as it shall hold."""
+        """Become the one supervisor of this home, as long as the handle stays open; None when another lives."""
         handle = (self.path / "supervisor.lock").open("a")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

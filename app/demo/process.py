@@ -26,7 +26,7 @@ LOG_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """How to run a child. `environment` is added to ours; secrets go there, never on the command line that everybody can read."""
+    """How to run a child. `environment` is added to ours; what is in it is not shown by `ps`, unlike the command."""
 
     name: str
     command: tuple[str, ...]
@@ -101,7 +101,7 @@ class Child:
             return False
 
     def bound_log(self) -> None:
-        """Keep the log and one older part within bounds. The child appends, so emptying the file under it is safe."""
+        """Keep the log and one older part within bounds. The child appends, so emptying its file is safe."""
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
             shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
             os.truncate(self.log, 0)
@@ -119,7 +119,7 @@ def alive(process: ProcessId) -> bool:
 
 
 def end_processes(processes: Iterable[ProcessId], deadline_s: float) -> list[str]:
-    """End leftovers that are not our children: SIGTERM, then SIGKILL after the deadline. Returns the names of those that lived."""
+    """End what is not our child: SIGTERM, then SIGKILL after the deadline. Returns the names of those that lived."""
     living = [process for process in processes if alive(process)]
     for process in living:
         _signal(process.pid, signal.SIGTERM)
@@ -158,7 +158,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; a zombie counts as gone. Without /proc (not Linux) any living process has the start 0."""
+    """Field 22 of /proc/PID/stat; a zombie counts as gone. Without /proc (not Linux) every start is 0."""
     proc = Path("/proc")
     if not (proc / "self").exists():
         try:

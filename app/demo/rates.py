@@ -27,7 +27,7 @@ SPIKE_RAMP_FRACTION = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateShape:
-    """One service's day. Times are fractions of a day: 0.5 is noon. The spike multiplies the wave at its top by `spike_factor`."""
+    """One service's day. Times are fractions of a day: 0.5 is noon. A spike multiplies the wave by `spike_factor`."""
 
     service: str
     """`project/name`."""
@@ -65,7 +65,7 @@ class RateShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficPlan:
-    """All shapes, how many seconds a day takes, the hour it starts at (fraction of a day), and the seed of the arrivals."""
+    """All shapes, how many seconds a day takes, the time of day it starts at, and the seed of the arrivals."""
 
     shapes: tuple[RateShape, ...]
     day_s: float = 1200.0

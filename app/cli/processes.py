@@ -1,0 +1,291 @@
+"""Commands that run the processes of a control plane: each for itself, or all of one machine through the supervisor.
+
+Owns how a process is started, detached and told to end. It refuses to import the server's libraries before a command
+needs them, so that the other commands stay quick and a GPU host does without them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
+from app.settings import Settings, load_settings
+from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from app.demo.home import Home
+    from app.demo.progress import Message
+
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (HEADROOM_HOST).", show_default=False)]
+Port = Annotated[
+    int | None, typer.Option("--port", help="Port to listen on (HEADROOM_PORT).", min=1, max=65535, show_default=False)
+]
+
+
+def up(
+    *,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops everything.")] = False,
+    no_demo: Annotated[
+        bool, typer.Option("--no-demo", help="Only the control plane: no simulated fleet, no traffic.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print how long each phase took.")] = False,
+    host: Host = None,
+    port: Port = None,
+    progress_descriptor: Annotated[int | None, typer.Option("--progress-descriptor", hidden=True)] = None,
+) -> None:
+    """Start database, API, planner and, unless told otherwise, a simulated fleet with live traffic."""
+    from app.demo.home import Home
+
+    settings = _settings(host, port)
+    home = Home(settings.home)
+    home.prepare()
+    if home.running():
+        _say_already_running(home)
+        return
+    if foreground:
+        _supervise(settings, demo=not no_demo, verbose=verbose, progress_descriptor=progress_descriptor)
+        return
+    arguments = ["--foreground", *(["--no-demo"] if no_demo else []), "--host", settings.host]
+    _detach(home, [*arguments, "--port", str(settings.port)], verbose=verbose)
+    _say_welcome(home, demo=not no_demo)
+
+
+def down() -> None:
+    """Stop what `up` started; data, tokens and logs stay."""
+    from app.demo.home import Home
+    from app.demo.process import alive, await_end, end_processes
+
+    settings = _settings(None, None)
+    home = Home(settings.home)
+    state = home.read_state() if home.path.is_dir() else None
+    if home.running() and state is not None:
+        # The supervisor stops its children one after the other, each with a deadline of its own.
+        os.kill(state.supervisor.pid, 15)
+        if not await_end([state.supervisor], 90.0):
+            end_processes([state.supervisor], 1.0)
+        typer.echo("headroom has stopped; its data stays in " + str(home.path))
+        return
+    leftovers = [process for process in (state.processes if state else ()) if alive(process)]
+    end_processes(reversed(leftovers), 10.0)
+    stopped_database = _stop_embedded(home) if state is None or state.owns_database else False
+    home.forget_state()
+    ended = bool(leftovers) or stopped_database
+    typer.echo("leftovers of a killed supervisor have been stopped" if ended else "headroom is not running")
+
+
+def serve(host: Host = None, port: Port = None) -> None:
+    """Run the API in this process."""
+    import uvicorn
+
+    from app.bootstrap import build_api
+    from app.logs import configure_logs
+
+    settings = _settings(host, port)
+    configure_logs(settings.log_level)
+    uvicorn.run(
+        build_api(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        backlog=4096,
+    )
+
+
+def planner() -> None:
+    """Run the planner in this process: its loops, under the cluster's lease."""
+    from app.bootstrap import build_planner
+    from app.logs import configure_logs
+
+    settings = _settings(None, None)
+    configure_logs(settings.log_level)
+    build_planner(settings).run()
+
+
+def agent(context: typer.Context) -> None:
+    """Turn this host into a node. All options go to the agent: see `headroom agent --help`."""
+    # Replaces this process: an agent shall not carry the command line's libraries for the rest of its life.
+    os.execv(sys.executable, [sys.executable, "-m", "agents", *context.args])
+
+
+def traffic(
+    *,
+    server: Server = None,
+    token: Token = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Rate shapes; default: the demo's.")] = None,
+    gateway: Annotated[str, typer.Option(help="Name under which offered load is reported.")] = "demo-traffic",
+    day_s: Annotated[float | None, typer.Option("--day-s", help="Seconds a day takes.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the arrivals.")] = None,
+    anchor_s: Annotated[
+        float | None, typer.Option("--anchor-s", help="Epoch seconds at which the day began; default: now.")
+    ] = None,
+) -> None:
+    """Play the users of the simulated fleet until stopped."""
+    from app.demo.examples import examples_path
+    from app.demo.rates import read_traffic_plan
+    from app.demo.traffic import Traffic, TrafficOrder
+    from app.logs import configure_logs
+
+    plan = read_traffic_plan(file or examples_path() / "traffic.yaml")
+    plan = replace(plan, day_s=day_s or plan.day_s, seed=plan.seed if seed is None else seed)
+    configure_logs(load_settings(os.environ).log_level)
+    with connect(server, token) as client:
+        Traffic(client, TrafficOrder(plan=plan, gateway=gateway, anchor_s=anchor_s)).run()
+
+
+migrate = typer.Typer(help="Bring the database schema up or down.", no_args_is_help=True)
+
+
+@migrate.command("up")
+def migrate_up(revision: Annotated[str, typer.Argument(help="Revision to stop at.")] = "head") -> None:
+    """Migrate up."""
+    from app.store.migrate import current, upgrade
+
+    url = _database_url()
+    upgrade(url, revision)
+    typer.echo(f"schema is at {current(url)}")
+
+
+@migrate.command("down")
+def migrate_down(revision: Annotated[str, typer.Argument(help="Revision to go back to; `base` empties.")]) -> None:
+    """Migrate down. This removes columns and tables with what is in them."""
+    from app.store.migrate import current, downgrade
+
+    url = _database_url()
+    downgrade(url, revision)
+    typer.echo(f"schema is at {current(url) or 'base'}")
+
+
+@migrate.command("current")
+def migrate_current() -> None:
+    """Print the schema's revision and the newest one."""
+    from app.store.migrate import current, head
+
+    typer.echo(f"schema is at {current(_database_url()) or 'base'}, the newest is {head()}")
+
+
+def _settings(host: str | None, port: int | None) -> Settings:
+    settings = load_settings(os.environ)
+    changed = replace(settings, host=host or settings.host, port=port or settings.port)
+    return replace(changed, home=changed.home.absolute())
+
+
+def _database_url() -> str:
+    settings = _settings(None, None)
+    if settings.database_url:
+        return settings.database_url
+    from app.store.embedded import embedded_url
+
+    return embedded_url(settings.home)
+
+
+def _stop_embedded(home: Home) -> bool:
+    if not home.path.is_dir():
+        return False
+    from app.store.embedded import stop_embedded
+
+    return stop_embedded(home.path)
+
+
+def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descriptor: int | None) -> None:
+    from app.demo.home import Home
+    from app.demo.progress import Message, Teller
+    from app.demo.rooms import LocalRooms
+    from app.demo.supervisor import Order, Supervisor
+    from app.logs import configure_logs
+
+    configure_logs(settings.log_level)
+    teller = Teller(progress_descriptor) if progress_descriptor is not None else None
+    home = Home(settings.home)
+
+    def phase(name: str, elapsed_s: float) -> None:
+        if teller is not None:
+            teller.tell(Message(event="phase", text=name, elapsed_s=elapsed_s))
+        elif verbose:
+            typer.echo(f"  {name:<12} {elapsed_s:6.2f} s")
+
+    def ready() -> None:
+        if teller is None:
+            _say_welcome(home, demo=demo)
+            return
+        teller.tell(Message(event="ready"))
+        teller.close()
+
+    order = Order(settings=settings, demo=demo)
+    try:
+        Supervisor(order, home, LocalRooms(order, home), phase).run(ready)
+    except Exception as error:
+        sentence = sentence_of(error)
+        if teller is None or sentence is None:
+            raise
+        teller.tell(Message(event="failed", text=sentence, exit_code=exit_code_of(error)))
+        raise typer.Exit(exit_code_of(error)) from error
+
+
+def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
+    from app.demo.progress import listen
+
+    reading, writing = os.pipe()
+    with (home.logs / "supervisor.log").open("ab") as log:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "app", "up", *arguments, "--progress-descriptor", str(writing)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env={**os.environ, "HEADROOM_HOME": str(home.path)},
+        )
+    os.close(writing)
+    last: Message | None = None
+    try:
+        for message in listen(reading):
+            last = message
+            if message.event == "phase" and verbose:
+                typer.echo(f"  {message.text:<12} {message.elapsed_s:6.2f} s")
+    except KeyboardInterrupt:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+    if last is not None and last.event == "ready":
+        # It stays; leaving it unwaited is what detaching means.
+        supervisor.returncode = 0
+        return
+    supervisor.wait()
+    if last is not None and last.event == "failed":
+        raise CommandError(last.text, Exit(last.exit_code))
+    raise CommandError(f"the supervisor died while starting; see {home.logs / 'supervisor.log'}")
+
+
+def _say_already_running(home: Home) -> None:
+    state = home.read_state()
+    where = f" at {state.address} (process {state.supervisor.pid})" if state else ""
+    typer.echo(f"headroom is already running{where}; stop it with: headroom down")
+
+
+def _say_welcome(home: Home, *, demo: bool) -> None:
+    from app.cli.connection import read_connection
+
+    connection = read_connection(home.path)
+    if connection is None:
+        raise InputError(f"{home.path} holds no connection")
+    tries = (
+        ("headroom status", "headroom explain vision/resnet50", "headroom report cost --by service --last 1h")
+        if demo
+        else ("headroom apply -f examples/demo", "headroom status", "headroom agent --help")
+    )
+    typer.echo(f"console  {connection.server}/")
+    typer.echo(f"token    {connection.token}")
+    typer.echo("try next")
+    for line in tries:
+        typer.echo(f"  {line}")

@@ -1,0 +1,104 @@
+"""The program `headroom`: its commands, and the one place where an error becomes a line on standard error and an exit status.
+
+Owns names, order and grouping of commands. It refuses to hold any logic of theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from app.cli import access, declare, planning, processes, reports, watch
+from app.cli.failures import Exit, exit_code_of, sentence_of
+
+_ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or input, 3 not found, 4 refused, 5 conflict, 6 unreachable, 7 checked and
+found wrong, 8 needs headroom[server].
+"""
+
+app = typer.Typer(
+    name="headroom",
+    help=_ABOUT,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
+
+app.command(rich_help_panel=_LOCAL)(processes.up)
+app.command(rich_help_panel=_LOCAL)(processes.down)
+app.command(rich_help_panel=_LOCAL)(processes.serve)
+app.command(rich_help_panel=_LOCAL)(processes.planner)
+app.command(
+    rich_help_panel=_LOCAL,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(processes.agent)
+app.command(rich_help_panel=_LOCAL)(processes.traffic)
+app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
+app.command(rich_help_panel=_DECLARE)(declare.apply)
+app.command(rich_help_panel=_DECLARE)(declare.get)
+app.command(rich_help_panel=_DECLARE)(declare.delete)
+app.command(rich_help_panel=_PLAN)(planning.plan)
+app.command(rich_help_panel=_PLAN)(planning.explain)
+app.command(rich_help_panel=_PLAN)(planning.verify)
+app.command(rich_help_panel=_PLAN)(planning.replay)
+app.command(rich_help_panel=_WATCH)(watch.status)
+app.command(rich_help_panel=_WATCH)(watch.top)
+app.command(rich_help_panel=_WATCH)(watch.nodes)
+app.add_typer(reports.report, name="report", rich_help_panel=_WATCH)
+app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
+
+
+@app.command(rich_help_panel=_WATCH)
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"headroom {software_version()}")
+
+
+def software_version() -> str:
+    """Version of the installed distribution."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("headroom")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Every expected error is one line; only a bug of ours shows a traceback."""
+    try:
+        outcome = typer.main.get_command(app).main(args=arguments, prog_name="headroom", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        typer.echo(error.format_message())
+        return Exit.USAGE
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        usage = f" (see: {context.command_path} --help)" if context is not None else ""
+        typer.echo(f"headroom: {error.format_message()}{usage}", err=True)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        typer.echo("headroom: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; nothing more can be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except Exception as error:
+        sentence = sentence_of(error)
+        if sentence is None:
+            raise
+        typer.echo(f"headroom: {' '.join(sentence.split())}", err=True)
+        return exit_code_of(error)
+    return outcome if isinstance(outcome, int) else Exit.OK

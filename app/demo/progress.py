@@ -1,0 +1,53 @@
+"""What a detached supervisor tells the command that started it: one JSON object per line through a pipe, until it is
+ready or has failed.
+
+Owns the messages and both ends of the pipe. It refuses to show anything: the command line does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import IO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A phase that ended, readiness, or failure with the exit code the command shall have."""
+
+    event: str
+    text: str = ""
+    elapsed_s: float = 0.0
+    exit_code: int = 0
+
+
+class Teller:
+    """The supervisor's end. A reader that went away is no reason to stop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._stream: IO[str] | None = os.fdopen(descriptor, "w", encoding="utf-8")
+
+    def tell(self, message: Message) -> None:
+        """Send one message."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(json.dumps(asdict(message)) + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            self._stream = None
+
+    def close(self) -> None:
+        """Say no more."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def listen(descriptor: int) -> Iterator[Message]:
+    """Messages until the supervisor closes its end (or dies)."""
+    with os.fdopen(descriptor, "r", encoding="utf-8") as stream:
+        for line in stream:
+            yield Message(**json.loads(line))

@@ -1,0 +1,326 @@
+"""One machine, one control plane: starts every process in order, keeps each alive, stops all in reverse.
+
+Owns the sequence of phases, the watch over children and the clean end after any failure half-way. What is started is
+told by `rooms`, what is seeded by `fleet`; it refuses to know HTTP bodies or tables.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Protocol
+
+from app.demo.home import Home, RunState
+from app.demo.process import Child, ChildSpec, end_processes, identify
+from app.logs import EventLog
+from app.settings import Settings
+from solvers.errors import HeadroomError, StateError
+
+WATCH_INTERVAL_S = 0.2
+CARE_INTERVAL_S = 5.0
+"""How often logs are bounded and the database is looked at."""
+READY_DEADLINE_S = 60.0
+_log = EventLog("headroom.supervisor")
+
+
+class AlreadyRunningError(StateError):
+    """A supervisor of this home already lives."""
+
+    code = "already-running"
+
+
+class StartError(HeadroomError):
+    """Something that had to come up did not."""
+
+    code = "start-failed"
+
+
+class StoppedError(HeadroomError):
+    """Asked to stop while starting."""
+
+    code = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to bring up."""
+
+    settings: Settings
+    demo: bool = True
+
+
+class Rooms(Protocol):
+    """Everything the supervisor does not do itself. Each call blocks until done, or raises HeadroomError."""
+
+    def database(self) -> str:
+        """Start or find the database; its URL."""
+        ...
+
+    def migrate(self, url: str) -> None:
+        """Bring the schema up to date."""
+        ...
+
+    def admit(self, url: str, address: str) -> None:
+        """Make sure that the client file holds a valid admin token."""
+        ...
+
+    def api(self, url: str) -> ChildSpec:
+        """How the API is run."""
+        ...
+
+    def planner(self, url: str) -> ChildSpec:
+        """How the planner is run."""
+        ...
+
+    def api_ready(self) -> bool:
+        """Whether the API serves."""
+        ...
+
+    def agents(self) -> tuple[ChildSpec, ...]:
+        """How the demo's agents are run."""
+        ...
+
+    def traffic(self) -> ChildSpec:
+        """How the demo's traffic is run."""
+        ...
+
+    def seed(self) -> None:
+        """Declare the demo's fleet and services."""
+        ...
+
+    def first_plan_applied(self) -> bool:
+        """Whether every node with a target has sent a receipt for the current generation."""
+        ...
+
+    def stop_database(self) -> None:
+        """Stop the database if it is ours."""
+        ...
+
+
+class Supervisor:
+    """Brings one order up, holds it, takes it down."""
+
+    def __init__(self, order: Order, home: Home, rooms: Rooms, told: Callable[[str, float], None]) -> None:
+        self._order = order
+        self._home = home
+        self._rooms = rooms
+        self._told = told
+        self._ending = threading.Event()
+        self._children: list[list[Child]] = []
+        self._started_s = time.monotonic()
+        self._url = ""
+        self._ready = False
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Bring everything up, call `on_ready`, stay until a signal. Raises HeadroomError when something stays down."""
+        self._home.prepare()
+        lock = self._home.lock()
+        if lock is None:
+            raise AlreadyRunningError("already running")
+        with lock, self._signals():
+            clear_leftovers(self._home)
+            check_port(self._order.settings.host, self._order.settings.port)
+            try:
+                self._start()
+                self._ready = True
+                self._write_state()
+                on_ready()
+                self._watch()
+            finally:
+                self._stop()
+
+    def end(self) -> None:
+        """Ask for the end; `run` returns soon after."""
+        self._ending.set()
+
+    @property
+    def address(self) -> str:
+        """Where the API and the console answer."""
+        return address_of(self._order.settings)
+
+    # -- up -----------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        rooms = self._rooms
+        with self._phase("database"):
+            self._url = rooms.database()
+            self._write_state()
+        # The API takes its time to import; it may do so while the schema is brought up to date.
+        api = self._add([rooms.api(self._url)])
+        with self._phase("schema"):
+            rooms.migrate(self._url)
+        with self._phase("access"):
+            rooms.admit(self._url, self.address)
+        with self._phase("api"):
+            self._await(rooms.api_ready, READY_DEADLINE_S, "the API", api)
+        if not self._order.demo:
+            with self._phase("planner"):
+                self._add([rooms.planner(self._url)])
+            return
+        with self._phase("documents"):
+            rooms.seed()
+        with self._phase("agents"):
+            self._add(list(rooms.agents()))
+        with self._phase("first plan"):
+            self._add([rooms.planner(self._url)])
+            self._add([rooms.traffic()])
+            self._await(rooms.first_plan_applied, READY_DEADLINE_S, "the first plan", [])
+
+    def _add(self, specs: list[ChildSpec]) -> list[Child]:
+        children = [Child(spec, self._home.logs) for spec in specs]
+        self._children.append(children)
+        for child in children:
+            child.start()
+            _log.info("process.started", process=child.spec.name, pid=child.pid)
+        self._write_state()
+        return children
+
+    def _await(self, true: Callable[[], bool], deadline_s: float, what: str, children: list[Child]) -> None:
+        """Wait for a condition, restarting what dies meanwhile; a child that dies twice before it served is lost."""
+        end_s = time.monotonic() + deadline_s
+        while not true():
+            self._look_after_children()
+            failed = next((child for child in children if child.failures > 1), None)
+            if failed is not None:
+                raise StartError(f"{what} did not start: {_last_line(failed)} (see {failed.log})")
+            if time.monotonic() > end_s:
+                raise StartError(f"{what} did not come up within {deadline_s:g} s (see {self._home.logs})")
+            self._pause(0.05)
+
+    def _pause(self, wait_s: float) -> None:
+        if self._ending.wait(wait_s):
+            raise StoppedError("stopped while starting")
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        if self._ending.is_set():
+            raise StoppedError("stopped while starting")
+        begun_s = time.monotonic()
+        yield
+        elapsed_s = time.monotonic() - begun_s
+        _log.info("phase.ended", phase=name, elapsed_s=round(elapsed_s, 3))
+        self._told(name, elapsed_s)
+
+    # -- stay ---------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        next_care_s = time.monotonic() + CARE_INTERVAL_S
+        while not self._ending.wait(WATCH_INTERVAL_S):
+            self._look_after_children()
+            now_s = time.monotonic()
+            if now_s >= next_care_s:
+                next_care_s = now_s + CARE_INTERVAL_S
+                self._care()
+
+    def _care(self) -> None:
+        for child in self._all_children():
+            child.bound_log()
+        try:
+            # Finds the running server, or starts it again when it was killed.
+            self._rooms.database()
+        except HeadroomError as error:
+            _log.warning("database.unavailable", error)
+
+    def _look_after_children(self) -> None:
+        changed = False
+        for child in self._all_children():
+            line = child.watch()
+            if line is not None:
+                _log.warning("process.ended", process=child.spec.name, what=line)
+                changed = True
+        if changed:
+            self._write_state()
+
+    def _all_children(self) -> Iterator[Child]:
+        for group in self._children:
+            yield from group
+
+    # -- down ---------------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        for group in reversed(self._children):
+            for child in group:
+                child.ask_to_stop()
+            for child in group:
+                if not child.await_stop():
+                    _log.warning("process.killed", process=child.spec.name)
+        if self._url:
+            self._rooms.stop_database()
+        self._home.forget_state()
+        _log.info("supervisor.ended")
+
+    def _write_state(self) -> None:
+        own = identify("supervisor", os.getpid())
+        if own is None:
+            raise StartError("cannot read the process table")
+        living = [identify(child.spec.name, child.pid) for child in self._all_children() if child.pid is not None]
+        self._home.write_state(
+            RunState(
+                supervisor=own,
+                address=self.address,
+                ready=self._ready,
+                owns_database=not self._order.settings.database_url,
+                processes=tuple(process for process in living if process is not None),
+            )
+        )
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end us in order; what stood before comes back afterwards."""
+
+        def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+            self._ending.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def address_of(settings: Settings) -> str:
+    """Where a browser on this machine finds an API that listens as these settings say."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise StateError when something else listens where the API shall."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StateError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port with --port or HEADROOM_PORT"
+            ) from error
+
+
+def clear_leftovers(home: Home) -> list[str]:
+    """End what a killed supervisor left running; only under the home's lock. Returns the names of what lived."""
+    state = home.read_state()
+    if state is None:
+        return []
+    ended = end_processes(reversed(state.processes), deadline_s=10.0)
+    home.forget_state()
+    return ended
+
+
+def _last_line(child: Child) -> str:
+    try:
+        lines = child.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "it wrote nothing"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")

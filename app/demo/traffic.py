@@ -1,0 +1,249 @@
+"""The demo's users: every second they send requests to the replicas that are ready, and a gateway's report of what
+they wanted.
+
+Owns the loop, what a node's endpoint is told, and the buffer of reports that the API has not acknowledged yet. It
+outlives outages of nodes and of the API: requests that find no replica count as unrouted, reports wait. It refuses to
+invent load: shapes and draws are `rates`.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import httpx
+
+from agents.wire import EdgeReport, RateSample, encode
+from app.client import ApiError, Client, UnreachableError
+from app.demo.rates import TrafficPlan, poisson, split
+from app.logs import EventLog
+
+TICK_S = 1.0
+ROUTES_EVERY_S = 2.0
+REPORT_EVERY_S = 5.0
+REPORTS_KEPT_MAX = 720
+"""An hour of reports; older ones are given up."""
+REPORTS_PER_SEND_MAX = 60
+NODE_TIMEOUT_S = 0.5
+NODE_PAUSE_S = 3.0
+"""How long a node that did not answer is left alone."""
+_log = EventLog("headroom.traffic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOrder:
+    """What to play. `anchor_s` is when (epoch seconds) the day of the plan began; None: now."""
+
+    plan: TrafficPlan
+    gateway: str
+    anchor_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A ready replica: where it answers and how much of its service's load it shall get."""
+
+    replica: str
+    endpoint: str
+    weight: float
+
+
+class Routes:
+    """Ready replicas by service, as last told by the API; kept while the API is away, as a gateway would."""
+
+    def __init__(self) -> None:
+        self._etag: str | None = None
+        self._by_service: dict[str, tuple[Route, ...]] = {}
+
+    def refresh(self, client: Client) -> None:
+        """Ask the API. An error leaves what is known."""
+        try:
+            answer = client.routes(self._etag)
+        except (ApiError, UnreachableError) as error:
+            _log.warning("routes.unavailable", error)
+            return
+        if answer.status != 304:
+            self._etag = answer.etag
+            self._by_service = read_routes(answer.body)
+
+    def of(self, service: str) -> tuple[Route, ...]:
+        """Ready replicas of a service."""
+        return self._by_service.get(service, ())
+
+
+def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[Route, ...]]:
+    """Routes by service, from the API's answer; replicas without an endpoint cannot be reached and are left out."""
+    found: dict[str, list[Route]] = {}
+    for item in body["items"]:
+        for replica in item["replicas"]:
+            if replica["endpoint"]:
+                route = Route(replica=replica["replica"], endpoint=replica["endpoint"], weight=replica["weight"])
+                found.setdefault(item["service"], []).append(route)
+    return {service: tuple(routes) for service, routes in found.items()}
+
+
+class Nodes:
+    """The way to the nodes' endpoints."""
+
+    def __init__(self, transport: httpx.BaseTransport | None = None) -> None:
+        self._http = httpx.Client(timeout=NODE_TIMEOUT_S, transport=transport)
+        self._silent_until_s: dict[str, float] = {}
+
+    def send(self, endpoint: str, loads: Mapping[str, int], interval_s: float) -> Mapping[str, int]:
+        """Tell one node what arrived at its replicas; returns by replica the requests that found nobody there."""
+        now_s = time.monotonic()
+        if now_s < self._silent_until_s.get(endpoint, 0.0):
+            return loads
+        try:
+            answer = self._http.post(f"{endpoint}/load", json={"replicas": dict(loads), "interval_s": interval_s})
+            answer.raise_for_status()
+            lost = lost_replicas(answer.json())
+        except (httpx.HTTPError, ValueError):
+            self._silent_until_s[endpoint] = now_s + NODE_PAUSE_S
+            return loads
+        return {replica: count for replica, count in loads.items() if replica in lost}
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+
+def lost_replicas(answer: Mapping[str, Any]) -> frozenset[str]:
+    """Replicas that took nothing: the node does not know them, or they are not ready."""
+    return frozenset([*answer.get("unknown", ()), *answer.get("not_ready", ())])
+
+
+class Ledger:
+    """What arrived since the last report, and the reports that wait for their acknowledgement."""
+
+    def __init__(self, gateway: str, boot_id: str) -> None:
+        self._gateway = gateway
+        self._boot_id = boot_id
+        self._sequence = 0
+        self._arrived: Counter[str] = Counter()
+        self._unrouted: Counter[str] = Counter()
+        self._waiting: deque[EdgeReport] = deque(maxlen=REPORTS_KEPT_MAX)
+
+    def count(self, service: str, arrived: int, unrouted: int) -> None:
+        """Add arrivals of a service; a service without any still has its row, because zero is a rate."""
+        self._arrived[service] += arrived
+        self._unrouted[service] += unrouted
+
+    def cut(self, now_s: float, interval_s: float) -> None:
+        """Close the interval: what was counted becomes a report."""
+        samples = tuple(
+            RateSample(service=service, arrived=arrived, interval_s=interval_s, unrouted=self._unrouted[service])
+            for service, arrived in sorted(self._arrived.items())
+        )
+        self._arrived.clear()
+        self._unrouted.clear()
+        if not samples:
+            return
+        self._sequence += 1
+        self._waiting.append(
+            EdgeReport(
+                gateway=self._gateway,
+                boot_id=self._boot_id,
+                sequence=self._sequence,
+                observed_at_s=now_s,
+                samples=samples,
+            )
+        )
+
+    def send(self, client: Client) -> None:
+        """Send what waits, oldest first. What the API refuses for good is dropped; the rest waits for better times."""
+        while self._waiting:
+            batch = [self._waiting[index] for index in range(min(REPORTS_PER_SEND_MAX, len(self._waiting)))]
+            try:
+                client.call("POST", "/v1/agent/edge-reports", json=[encode(report) for report in batch], attempts_max=1)
+            except UnreachableError as error:
+                _log.warning("report.delayed", error, waiting=len(self._waiting))
+                return
+            except ApiError as error:
+                if error.status >= 500 or error.status in (401, 403, 429):
+                    _log.warning("report.delayed", error, waiting=len(self._waiting))
+                    return
+                _log.warning("report.refused", error, reports=len(batch))
+            for _ in batch:
+                self._waiting.popleft()
+
+    @property
+    def waiting(self) -> int:
+        """Reports not acknowledged yet."""
+        return len(self._waiting)
+
+
+class Traffic:
+    """The loop."""
+
+    def __init__(self, client: Client, order: TrafficOrder, nodes: Nodes | None = None) -> None:
+        self._client = client
+        self._plan = order.plan
+        self._anchor_s = time.time() if order.anchor_s is None else order.anchor_s
+        self._stream = random.Random(order.plan.seed)
+        self._nodes = nodes or Nodes()
+        self._routes = Routes()
+        self._ledger = Ledger(order.gateway, str(uuid.uuid4()))
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """Send until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        _log.info("traffic.started", services=len(self._plan.shapes), day_s=self._plan.day_s)
+        last_s = time.monotonic()
+        next_tick_s, next_routes_s, next_report_s = last_s, last_s, last_s + REPORT_EVERY_S
+        reported_s = last_s
+        while not self._ending.is_set():
+            now_s = time.monotonic()
+            if now_s >= next_routes_s:
+                self._routes.refresh(self._client)
+                next_routes_s = now_s + ROUTES_EVERY_S
+            self.tick(time.time(), min(now_s - last_s, 5 * TICK_S))
+            last_s = now_s
+            if now_s >= next_report_s:
+                self._ledger.cut(time.time(), now_s - reported_s)
+                reported_s = now_s
+                self._ledger.send(self._client)
+                next_report_s = now_s + REPORT_EVERY_S
+            next_tick_s = max(next_tick_s + TICK_S, time.monotonic())
+            self._ending.wait(next_tick_s - time.monotonic())
+        self._nodes.close()
+        _log.info("traffic.ended")
+
+    def tick(self, wall_s: float, interval_s: float) -> None:
+        """One second of users: draw arrivals, route them, tell the nodes, count."""
+        if interval_s <= 0:
+            return
+        day_fraction = self._plan.day_fraction(wall_s - self._anchor_s)
+        loads: dict[str, dict[str, int]] = {}
+        service_of: dict[str, str] = {}
+        arrived: Counter[str] = Counter()
+        unrouted: Counter[str] = Counter()
+        for shape in self._plan.shapes:
+            count = poisson(self._stream, shape.rate_rps(day_fraction) * interval_s)
+            arrived[shape.service] = count
+            routes = {route.replica: route for route in self._routes.of(shape.service)}
+            if not routes:
+                unrouted[shape.service] = count
+                continue
+            places = [(route.replica, route.weight) for route in routes.values()]
+            for replica, part in split(self._stream, count, places).items():
+                loads.setdefault(routes[replica].endpoint, {})[replica] = part
+                service_of[replica] = shape.service
+        for endpoint, parts in loads.items():
+            for replica, lost in self._nodes.send(endpoint, parts, interval_s).items():
+                unrouted[service_of[replica]] += lost
+        for service, count in arrived.items():
+            self._ledger.count(service, count, unrouted[service])
+
+    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
+        self._ending.set()
