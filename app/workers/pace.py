@@ -1,0 +1,117 @@
+"""When the next cycle is due: pure decisions on what was seen, so that the loops themselves have nothing to decide.
+
+Owns the comparison of what the database shows now with what the last cycle planned for. It refuses to know the
+database, the scheduler and the clock: sights, demands and moments are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from solvers.cycle.record import CycleRecord, HoldReason, Lane
+from solvers.domain.change import Target
+from solvers.domain.ids import ServiceId
+from solvers.domain.policy import Policy
+from solvers.domain.telemetry import Demand
+from solvers.domain.workload import WorkloadKind
+
+RETRY_S = 3.0
+"""How soon a cycle is tried again after a hold that time alone may lift, or after a failure."""
+RETRY_S_MAX = 60.0
+"""Repeated failures double the wait up to this."""
+DEMAND_SHIFT_MIN = 0.1
+"""Demand that moved by less than this fraction since the last cycle raises no alarm: that cycle had its say."""
+
+_PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, HoldReason.COOLDOWN}
+
+
+class Cause(StrEnum):
+    """Why a cycle runs."""
+
+    PLACE = "place"
+    INTENT = "intent"
+    FLEET = "fleet"
+    DEMAND = "demand"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a cheap look at the database shows: a mark of all documents, and the nodes that report."""
+
+    intent: str
+    live_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the loops remember of the last cycles: the sight they began with, the demand they planned for, when to try
+    again, and how many failed in a row."""
+
+    sight: Sight | None = None
+    planned_rps: Mapping[ServiceId, float]
+    retry_at_s: float | None = None
+    failures: int = 0
+
+
+NOTHING_YET = Memory(planned_rps={})
+
+
+def cause_of(sight: Sight, memory: Memory, now_s: float) -> Cause | None:
+    """Why a cycle should run right now, if it should."""
+    if memory.sight is None or sight.intent != memory.sight.intent:
+        return Cause.INTENT
+    if sight.live_nodes != memory.sight.live_nodes:
+        return Cause.FLEET
+    if memory.retry_at_s is not None and now_s >= memory.retry_at_s:
+        return Cause.RETRY
+    return None
+
+
+def remember(sight: Sight, records: Iterable[CycleRecord], now_s: float) -> Memory:
+    """The memory after cycles that began with this sight. Without a record of the acting lane a retry is due."""
+    acting = next((record for record in records if record.lane is Lane.ACT), None)
+    if acting is None:
+        return Memory(sight=sight, planned_rps={}, retry_at_s=None)
+    planned_rps = {demand.service: demand.rate_rps_upper for demand in acting.snapshot.demands}
+    return Memory(sight=sight, planned_rps=planned_rps, retry_at_s=_retry_at_s(acting, now_s))
+
+
+def remember_failure(sight: Sight, before: Memory, now_s: float) -> Memory:
+    """The memory after cycles that raised: nothing new is known, and the next try waits longer each time."""
+    wait_s = min(RETRY_S * 2.0 ** min(before.failures, 16), RETRY_S_MAX)
+    return replace(before, sight=sight, retry_at_s=now_s + wait_s, failures=before.failures + 1)
+
+
+def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
+    reasons = set(record.decision.reasons) if record.decision is not None else {HoldReason.NO_PLAN}
+    if not reasons & _PASSING:
+        return None
+    cooled_s = record.snapshot.target.promoted_at_s + record.snapshot.policy.cooldown_s
+    if reasons & _PASSING == {HoldReason.COOLDOWN}:
+        # Never sooner than a moment from now: the clocks of database and planner may differ a little.
+        return max(cooled_s, now_s) + 0.1
+    return now_s + RETRY_S
+
+
+def demand_alarms(
+    demands: Iterable[Demand], target: Target, policy: Policy, planned_rps: Mapping[ServiceId, float]
+) -> tuple[ServiceId, ...]:
+    """Services whose demand outgrew what stands, or fell below half of it, and moved notably since the last cycle."""
+    usable_rps: dict[str, float] = defaultdict(float)
+    for assignment in target.assignments:
+        if assignment.kind is WorkloadKind.SERVICE:
+            usable_rps[assignment.workload] += assignment.capacity_rps * policy.utilisation_max
+    alarmed = []
+    for demand in demands:
+        wanted_rps = demand.rate_rps_upper * policy.demand_headroom
+        standing_rps = usable_rps[demand.service]
+        misfit = wanted_rps > standing_rps or wanted_rps < standing_rps / 2
+        before_rps = planned_rps.get(demand.service, 0.0)
+        moved = abs(demand.rate_rps_upper - before_rps) > DEMAND_SHIFT_MIN * max(before_rps, 1.0)
+        if misfit and moved:
+            alarmed.append(demand.service)
+    return tuple(alarmed)

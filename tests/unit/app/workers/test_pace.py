@@ -1,0 +1,168 @@
+"""When the next cycle is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.workers.pace import (
+    NOTHING_YET,
+    RETRY_S,
+    RETRY_S_MAX,
+    Cause,
+    Memory,
+    Sight,
+    cause_of,
+    demand_alarms,
+    remember,
+    remember_failure,
+)
+from solvers.cycle.record import CycleRecord, Decision, HoldReason, Lane
+from solvers.domain.change import Target
+from solvers.domain.codec import digest
+from solvers.domain.ids import CycleId, ServiceId
+from solvers.domain.policy import Policy
+from solvers.domain.telemetry import Demand, DemandOrigin
+from solvers.planners.base import Budget
+from tests.unit.app.services.small_fleet import POLICY, assignment, snapshot
+
+SIGHT = Sight(intent="services 1/7", live_nodes=("a", "b"))
+LABELS = ServiceId("vision/labels")
+
+
+def record_of(
+    decision: Decision | None, lane: Lane = Lane.ACT, policy: Policy = POLICY, promoted_at_s: float = 0.0
+) -> CycleRecord:
+    picture = replace(
+        snapshot(),
+        policy=policy,
+        target=Target(promoted_at_s=promoted_at_s),
+        demands=(demand(LABELS, 40.0),),
+    )
+    return CycleRecord(
+        id=CycleId("c"),
+        lane=lane,
+        started_at_s=0.0,
+        seed=1,
+        budget=Budget(),
+        movable=(),
+        software_version="1",
+        snapshot=picture,
+        snapshot_digest=digest(picture),
+        decision=decision,
+    )
+
+
+def demand(service: ServiceId, rate_rps: float) -> Demand:
+    return Demand(
+        service=service,
+        rate_rps_mean=rate_rps,
+        rate_rps_upper=rate_rps,
+        origin=DemandOrigin.OBSERVED,
+        window_s=60.0,
+        age_s=1.0,
+    )
+
+
+def held(*reasons: HoldReason) -> Decision:
+    return Decision(promote=False, reasons=reasons)
+
+
+def test_the_first_sight_is_news() -> None:
+    assert cause_of(SIGHT, NOTHING_YET, 0.0) is Cause.INTENT
+
+
+@pytest.mark.parametrize(
+    ("sight", "cause"),
+    [
+        (SIGHT, None),
+        (replace(SIGHT, intent="services 2/9"), Cause.INTENT),
+        (replace(SIGHT, live_nodes=("a",)), Cause.FLEET),
+        (replace(SIGHT, live_nodes=("a", "b", "c")), Cause.FLEET),
+    ],
+)
+def test_changes_of_intent_and_fleet_are_due_at_once(sight: Sight, cause: Cause | None) -> None:
+    memory = remember(SIGHT, [record_of(Decision(promote=True))], 100.0)
+    assert cause_of(sight, memory, 1_000_000.0) is cause
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        (HoldReason.STALE_DATA,),
+        (HoldReason.NO_PLAN,),
+        (HoldReason.SUPERSEDED,),
+        (HoldReason.COOLDOWN, HoldReason.STALE_DATA),
+    ],
+)
+def test_a_hold_that_passes_is_tried_again_soon(reasons: tuple[HoldReason, ...]) -> None:
+    memory = remember(SIGHT, [record_of(held(*reasons))], 100.0)
+    assert cause_of(SIGHT, memory, 100.0 + RETRY_S - 0.1) is None
+    assert cause_of(SIGHT, memory, 100.0 + RETRY_S) is Cause.RETRY
+
+
+def test_a_cooldown_is_waited_for_exactly() -> None:
+    policy = replace(POLICY, cooldown_s=15.0)
+    memory = remember(SIGHT, [record_of(held(HoldReason.COOLDOWN), policy=policy, promoted_at_s=98.0)], 100.0)
+    assert cause_of(SIGHT, memory, 112.9) is None
+    assert cause_of(SIGHT, memory, 113.2) is Cause.RETRY
+
+
+@pytest.mark.parametrize(
+    "reason", [HoldReason.NOTHING_TO_CHANGE, HoldReason.SMALL_GAIN, HoldReason.FATAL_FINDINGS, HoldReason.CHURN_BUDGET]
+)
+def test_a_lasting_hold_waits_for_news(reason: HoldReason) -> None:
+    memory = remember(SIGHT, [record_of(held(reason))], 100.0)
+    assert cause_of(SIGHT, memory, 1_000_000.0) is None
+
+
+def test_an_undecided_cycle_is_tried_again() -> None:
+    memory = remember(SIGHT, [record_of(None)], 100.0)
+    assert cause_of(SIGHT, memory, 200.0) is Cause.RETRY
+
+
+def test_other_lanes_ask_for_no_retry() -> None:
+    memory = remember(SIGHT, [record_of(held(HoldReason.STALE_DATA), lane=Lane.SHADOW)], 100.0)
+    assert memory == Memory(sight=SIGHT, planned_rps={}, retry_at_s=None)
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "alarmed"),
+    [
+        (50.0, False),  # fits: 60 requests per second stand, 60 % of them usable with a headroom of nothing
+        (62.0, True),
+        (29.0, True),
+        (31.0, False),
+    ],
+)
+def test_demand_beyond_or_far_below_what_stands_is_alarming(rate_rps: float, alarmed: bool) -> None:
+    policy = replace(POLICY, utilisation_max=0.5, demand_headroom=1.0)
+    target = Target(
+        assignments=(assignment("vision/labels", "GPU-a0"), assignment("vision/labels", "GPU-a1", ordinal=1))
+    )
+    found = demand_alarms([demand(LABELS, rate_rps)], target, policy, {LABELS: 45.0})
+    assert found == ((LABELS,) if alarmed else ())
+
+
+def test_demand_that_the_last_cycle_knew_raises_no_second_alarm() -> None:
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 480.0}) == ()
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {LABELS: 400.0}) == (LABELS,)
+    assert demand_alarms([demand(LABELS, 500.0)], Target(), POLICY, {}) == (LABELS,)
+
+
+def test_memory_keeps_the_demand_of_the_acting_lane() -> None:
+    memory = remember(SIGHT, [record_of(Decision(promote=True))], 100.0)
+    assert memory.planned_rps == {LABELS: 40.0}
+
+
+def test_failures_are_retried_ever_more_slowly_and_forgotten_by_success() -> None:
+    memory, waits = NOTHING_YET, []
+    for _ in range(12):
+        memory = remember_failure(SIGHT, memory, 100.0)
+        assert memory.retry_at_s is not None
+        waits.append(memory.retry_at_s - 100.0)
+    assert waits[:3] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S]
+    assert waits[-1] == RETRY_S_MAX
+    assert cause_of(SIGHT, memory, 100.0) is None
+    assert remember(SIGHT, [record_of(Decision(promote=True))], 100.0).failures == 0
