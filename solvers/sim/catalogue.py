@@ -12,8 +12,8 @@ Where the numbers come from:
 * all other networks: scaled from resnet50 or vgg19 by floating-point operations, our estimate. `transformer-mt` and
   `gpt2` generate tokens one after the other, so most of their time does not shrink with the share.
 * GPU types: SMs, memory, power limits, bandwidths and clock ranges of the vendor's data sheets. `sm_speed` is set so
-  that a T4 takes about twice a V100's time on resnet50, as NVIDIA's DeepLearningExamples tables show (22.4 and 11.5 ms),
-  and an A100 about 0.55 of it; the others are estimates from data sheets. `context_w` is an estimate but for the V100.
+  that a T4 takes about twice a V100's time on resnet50 (NVIDIA's DeepLearningExamples tables show 22.4 and 11.5 ms) and
+  an A100 about 0.55 of it; the others are estimates from data sheets. `context_w` is an estimate but for the V100.
 """
 
 from __future__ import annotations

@@ -1,0 +1,188 @@
+"""What an agent can read from and do to the GPUs of its host, whatever drives them.
+
+Owns the verbs, the records they exchange and their promises. Units are in the names. Facts of real back ends that shaped it:
+
+* the share and memory limit of a running MPS client cannot change, so there is `start` and `stop` but no resize: whoever
+  wants another size starts a second worker of the same replica (a shadow) and stops the first. Only what a process can take
+  over live (batch, latency limit) has a verb, `tune`;
+* a set value is a request: nothing is believed until it is read back (`settings`, `workers`), and reads come from the
+  device and its processes, not from the memory of what was asked;
+* shares are ceilings in percent, rounded to whole SMs; the worker's reading says how many SMs it really got;
+* workers are processes of their own: they outlive the agent that started them;
+* clocks and power limits are device-wide, need privilege, and are lost on reboot. Each verb's capability comes with a reason
+  why it does not work, so that planners do not ask for what a host cannot do;
+* energy counters restart with the driver, so `collect` answers joules of an interval, never a running total.
+
+Verbs raise `agents.errors.DeviceError` and its kin; they are called from one thread at a time per device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from agents.wire import DeviceInventory
+
+CAPABILITIES = ("set_clock", "set_power", "mps", "mig")
+"""Verbs an inventory speaks of: '' means that it works, anything else says why not."""
+
+
+class Mode(StrEnum):
+    """How workers share a device."""
+
+    MPS = "mps"
+    DEDICATED = "dedicated"
+    TIME_SLICED = "time_sliced"
+
+
+class WorkerState(StrEnum):
+    """Life of a worker process. A draining worker takes no new requests but still holds its share and memory."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """A worker as it is asked for. `batch` and `latency_ms_limit` can be changed while it runs; all else is fixed at start."""
+
+    replica: str
+    kind: str
+    workload: str
+    project: str
+    model: str
+    share_pct_sm: int
+    memory_mib_limit: int
+    batch: int
+    latency_ms_limit: float | None = None
+    launch_s: float = 0.0
+    """How long its owner expects it to take until ready."""
+    iterations_total: int | None = None
+    iteration_ms_reference: float | None = None
+    gpu_type_reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReading:
+    """A worker as it is found running."""
+
+    worker: str
+    """Names the process; a replica and its shadow have different ones. Later workers sort after earlier ones."""
+    uuid: str
+    spec: WorkerSpec
+    sm_count: int
+    state: WorkerState
+    state_s: float
+    """Seconds it has been in this state."""
+    drained: bool
+    """Draining, and nothing waits or executes any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """Device-wide settings as read back. None: the driver's default."""
+
+    uuid: str
+    mode: Mode
+    clock_mhz_sm: int | None
+    power_limit_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSample:
+    """What a worker did since the last `collect`. Counts are requests; latencies are end to end."""
+
+    reading: WorkerReading
+    gone: bool
+    """It ended during the interval; this is its last sample."""
+    held_s: float
+    memory_mib_used: float
+    arrived: float = 0.0
+    completed: float = 0.0
+    violated: float = 0.0
+    dropped: float = 0.0
+    queue_length: float = 0.0
+    batch_mean: float = 0.0
+    latency_ms_p50: float | None = None
+    latency_ms_p95: float | None = None
+    latency_ms_p99: float | None = None
+    energy_j: float = 0.0
+    iterations_done: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """What a device did since the last `collect`, with all workers it had in that time."""
+
+    uuid: str
+    power_w: float
+    energy_j: float
+    utilisation_pct: float
+    memory_mib_used: float
+    clock_mhz_sm: int
+    temperature_c: float | None
+    throttle: str
+    """Why the clock is below the one asked for; empty when it is not."""
+    healthy: bool
+    workers: tuple[WorkerSample, ...]
+
+
+class Devices(Protocol):
+    """All GPUs of a host."""
+
+    def inventory(self) -> tuple[DeviceInventory, ...]:
+        """What there is; does not change while the agent runs."""
+        ...
+
+    def settings(self, uuid: str) -> DeviceSettings:
+        """Read back a device's settings."""
+        ...
+
+    def workers(self) -> tuple[WorkerReading, ...]:
+        """Read back every worker process found, also those of an earlier agent."""
+        ...
+
+    def set_mode(self, uuid: str, mode: Mode) -> None:
+        """Change how workers share the device. Raises BusyError while it has workers."""
+        ...
+
+    def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
+        """Lock the SM clock to a value of the device's table, or reset it."""
+        ...
+
+    def set_power_limit(self, uuid: str, power_limit_w: float | None) -> None:
+        """Set the board's power limit within its constraints, or reset it."""
+        ...
+
+    def start(self, uuid: str, spec: WorkerSpec) -> str:
+        """Launch a worker and return its name at once; it is STARTING until it reads back READY. Raises BusyError when the
+        share or the client slots of the device do not suffice, OutOfMemoryError when its memory does not.
+        """
+        ...
+
+    def tune(self, worker: str, spec: WorkerSpec) -> None:
+        """Hand a running worker the batch and latency limit of `spec`."""
+        ...
+
+    def drain(self, worker: str) -> None:
+        """Send it no new requests; it finishes what it has."""
+        ...
+
+    def stop(self, worker: str) -> None:
+        """End the process and free what it held; also one that has not drained."""
+        ...
+
+    def collect(self) -> tuple[DeviceSample, ...]:
+        """What every device and worker did since the last call."""
+        ...
+
+    def restore(self) -> None:
+        """Give every device its default clocks and power limit."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the devices; workers go on."""
+        ...
