@@ -126,9 +126,13 @@ class Client:
         """One document. Raises ApiError with status 404 when there is none."""
         return self.call("GET", _path(kind, key))
 
-    def put(self, kind: str, document: Mapping[str, Any], *, if_match: str | None = None) -> Answer:
+    def put(
+        self, kind: str, document: Mapping[str, Any], *, if_match: str | None = None, only_create: bool = False
+    ) -> Answer:
         """Create or replace a document; status 201 or 200. `if_match` is the version tag that must still be current."""
         headers = {"If-Match": if_match} if if_match else {}
+        if only_create:
+            headers["If-None-Match"] = "*"
         return self.call("PUT", _path(kind, key_of(kind, document)), json=document, headers=headers)
 
     def delete(self, kind: str, *key: str) -> None:

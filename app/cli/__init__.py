@@ -1,4 +1,6 @@
-"""The command line: one program, thin commands over the HTTP client, and the commands that run the processes themselves."""
+"""The command line: one program, thin commands over the HTTP client, and the commands that run the processes
+themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Commands for declarative documents: apply, get, delete.
 
-Owns what is printed about each document. It refuses to know any kind's fields: what a file says is sent, what the API says is shown.
+Owns what is printed about each document. It refuses to know any kind's fields: what a file says is sent, what the API
+says is shown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from solvers.errors import HeadroomError, InputError
 
 Files = Annotated[
     list[str] | None,
-    typer.Option("-f", "--file", help="YAML or JSON file, folder, or - for standard input; repeatable.", show_default=False),
+    typer.Option(
+        "-f", "--file", help="YAML or JSON file, folder, or - for standard input; repeatable.", show_default=False
+    ),
 ]
 
 # What a list shows beside the key, by kind; a dotted name walks into the document.
@@ -129,7 +132,9 @@ def _kind_and_key(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     if len(key) == length - 1 and kind in ("service", "job", "task"):
         key = ("default", *key)
     if len(key) != length:
-        shape = "MODEL/GPU-TYPE" if length == 2 and kind in ("profile", PROFILES) else "/".join(kind_info(kind).key).upper()
+        shape = (
+            "MODEL/GPU-TYPE" if length == 2 and kind in ("profile", PROFILES) else "/".join(kind_info(kind).key).upper()
+        )
         raise InputError(f"a {kind} is named {shape}, got {'/'.join(key) or 'nothing'}")
     return kind, key
 
@@ -140,7 +145,9 @@ def _as_file(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 
 def _table(kind: str, items: Sequence[dict[str, Any]]) -> Any:
     columns = (*kind_info(kind).key, *_COLUMNS[kind])
-    return rows([column.rpartition(".")[2] for column in columns], ([_cell(item, name) for name in columns] for item in items))
+    return rows(
+        [column.rpartition(".")[2] for column in columns], ([_cell(item, name) for name in columns] for item in items)
+    )
 
 
 def _cell(item: Any, name: str) -> object:

@@ -1,4 +1,5 @@
-"""The program `headroom`: its commands, and the one place where an error becomes a line on standard error and an exit status.
+"""The program `headroom`: its commands, and the one place where an error becomes a line on standard error and an exit
+status.
 
 Owns names, order and grouping of commands. It refuses to hold any logic of theirs.
 """

@@ -1,0 +1,54 @@
+"""The demo's fleet: which simulated nodes there are, what is declared about them and their services, and when the
+first plan stands.
+
+Owns the list of nodes (their documents are `examples/demo/fleet.yaml`) and the seeding, which only ever adds: what a
+user changed or deleted in an earlier run stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.documents import PROFILES, read_documents
+from app.client import ApiError, Client
+from app.demo.examples import examples_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoNode:
+    """One simulated node."""
+
+    name: str
+    rack: str
+    failure_domain: str
+    gpus: tuple[str, ...]
+
+
+NODES = (
+    DemoNode(name="node-a1", rack="rack-a", failure_domain="zone-a", gpus=("T4", "T4", "V100")),
+    DemoNode(name="node-a2", rack="rack-a", failure_domain="zone-a", gpus=("L4", "L4", "A100")),
+    DemoNode(name="node-b1", rack="rack-b", failure_domain="zone-b", gpus=("T4", "T4", "V100")),
+    DemoNode(name="node-b2", rack="rack-b", failure_domain="zone-b", gpus=("L4", "L4", "A100")),
+)
+
+
+def seed(client: Client, folder: Path | None = None) -> int:
+    """Declare what is not there yet; returns how many documents were made."""
+    made = 0
+    for document in read_documents([str(folder or examples_path() / "demo")]):
+        if document.kind == PROFILES:
+            client.import_profiles(csv=document.csv, points=document.fields.get("points"))
+            continue
+        try:
+            client.put(document.kind, document.fields, only_create=True)
+            made += 1
+        except ApiError as error:
+            if error.status != 412:
+                raise
+    return made
+
+
+def is_blank(client: Client) -> bool:
+    """Whether nothing was ever declared: no GPU type is known."""
+    return next(client.items("gpu-types", limit=1), None) is None

@@ -1,0 +1,168 @@
+"""The rooms of a local control plane as real processes: embedded or named database, API, planner, agents, traffic.
+
+Owns their command lines, environments and tokens. Secrets travel in the environment or lie in files of mode 0600;
+none is on a command line but the agents' join token, which is good for joining only and expires.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from app.cli.connection import Connection, read_connection, write_connection
+from app.client import ApiError, Client, UnreachableError
+from app.demo.fleet import NODES, DemoNode, is_blank, seed
+from app.demo.home import Home
+from app.demo.process import ChildSpec
+from app.demo.supervisor import Order, address_of
+from app.settings import Settings
+from solvers.errors import InvariantError
+
+CREATED_BY = "headroom up"
+GATEWAY = "demo-traffic"
+
+
+class LocalRooms:
+    """Implements the supervisor's Rooms on this machine."""
+
+    def __init__(self, order: Order, home: Home) -> None:
+        self._settings: Settings = order.settings
+        self._home = home
+        self._address = address_of(order.settings)
+        self._client: Client | None = None
+        self._anchor_s = time.time()
+
+    # -- database -----------------------------------------------------------------------------------------------------
+
+    def database(self) -> str:
+        """The URL of the named database, or of the embedded one, which is started where needed."""
+        if self._settings.database_url:
+            return self._settings.database_url
+        from app.store.embedded import embedded_url
+
+        return embedded_url(self._home.path)
+
+    def stop_database(self) -> None:
+        """Stop the embedded database; a named one is not ours."""
+        if not self._settings.database_url:
+            from app.store.embedded import stop_embedded
+
+            stop_embedded(self._home.path)
+
+    def migrate(self, url: str) -> None:
+        """Bring the schema up to date."""
+        from app.store.migrate import upgrade
+
+        upgrade(url)
+
+    def admit(self, url: str, address: str) -> None:
+        """Make sure of the tokens, keeping those of earlier runs that are still good."""
+        from app.demo.tokens import Wanted, ensure_tokens
+
+        stored = read_connection(self._home.path)
+        held = {
+            "admin": stored.token if stored else None,
+            "join": self._home.read_secret("join"),
+            "gateway": self._home.read_secret("gateway"),
+        }
+        wanted = (
+            Wanted(key="admin", name="headroom up: administrator", role="admin"),
+            Wanted(key="join", name="headroom up: simulated nodes", role="agent", purpose="join"),
+            Wanted(key="gateway", name="headroom up: traffic", role="agent", purpose="gateway", subject=GATEWAY),
+        )
+        secrets = ensure_tokens(url, wanted, held)
+        write_connection(self._home.path, Connection(server=address, token=secrets["admin"]))
+        self._home.write_secret("join", secrets["join"])
+        self._home.write_secret("gateway", secrets["gateway"])
+        self._client = Client(address, secrets["admin"])
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def api(self, url: str) -> ChildSpec:
+        """`headroom serve`."""
+        return ChildSpec(
+            name="api",
+            command=(sys.executable, "-m", "app", "serve"),
+            environment={
+                **self._server_environment(url),
+                "HEADROOM_HOST": self._settings.host,
+                "HEADROOM_PORT": str(self._settings.port),
+            },
+        )
+
+    def planner(self, url: str) -> ChildSpec:
+        """`headroom planner`."""
+        command = (sys.executable, "-m", "app", "planner")
+        return ChildSpec(name="planner", command=command, environment=self._server_environment(url))
+
+    def agents(self) -> tuple[ChildSpec, ...]:
+        """One agent with fake devices for each node of the demo."""
+        return tuple(self._agent(node) for node in NODES)
+
+    def traffic(self) -> ChildSpec:
+        """`headroom traffic`, whose day began with this supervisor, also after a restart of the process."""
+        return ChildSpec(
+            name="traffic",
+            command=(
+                sys.executable,
+                "-m",
+                "app",
+                "traffic",
+                "--gateway",
+                GATEWAY,
+                "--anchor-s",
+                f"{self._anchor_s:.3f}",
+            ),
+            environment={
+                "HEADROOM_HOME": str(self._home.path),
+                "HEADROOM_SERVER": self._address,
+                "HEADROOM_TOKEN": self._secret("gateway"),
+            },
+        )
+
+    def _agent(self, node: DemoNode) -> ChildSpec:
+        return ChildSpec(
+            name=f"agent-{node.name}",
+            command=(
+                *(sys.executable, "-m", "agents", "--server", self._address, "--token", self._secret("join")),
+                *("--node", node.name, "--devices", "fake:" + ",".join(node.gpus)),
+                *("--state-dir", str(self._home.path / "agents" / node.name), "--listen", "127.0.0.1:0"),
+                *("--rack", node.rack, "--failure-domain", node.failure_domain, "--region", "default"),
+            ),
+        )
+
+    def _server_environment(self, url: str) -> dict[str, str]:
+        return {"HEADROOM_HOME": str(self._home.path), "HEADROOM_DATABASE_URL": url}
+
+    def _secret(self, name: str) -> str:
+        secret = self._home.read_secret(name)
+        if secret is None:
+            raise InvariantError(f"the {name} token was not written")
+        return secret
+
+    # -- over HTTP ----------------------------------------------------------------------------------------------------
+
+    def api_ready(self) -> bool:
+        """Whether the API serves."""
+        return self._api().ready()
+
+    def seed(self) -> None:
+        """Declare the demo's documents into a blank control plane, and finish a seeding that was cut short."""
+        mark = self._home.path / "demo.seeded"
+        if mark.exists() and not is_blank(self._api()):
+            return
+        seed(self._api())
+        mark.touch()
+
+    def first_plan_applied(self) -> bool:
+        """Whether every demo node lately reported a generation and none is behind the target."""
+        try:
+            fleet = self._api().fleet()
+        except (ApiError, UnreachableError):
+            return False
+        return bool(fleet)
+
+    def _api(self) -> Client:
+        if self._client is None:
+            raise InvariantError("tokens come before calls")
+        return self._client

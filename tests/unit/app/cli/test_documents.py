@@ -1,0 +1,118 @@
+"""Declarative files: what can be read, in which order it is applied, and what applying reports."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.cli.documents import Declared, Outcome, apply_document, delete_document, read_documents
+from app.client import Client
+from solvers.errors import InputError
+
+SERVICE = "kind: service\nproject: p\nname: a\n"
+
+
+def test_documents_come_in_order_of_dependence(tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("model\n")
+    (tmp_path / "a.yaml").write_text(f"{SERVICE}---\nkind: profiles\nfile: points.csv\n---\nkind: node\nid: n\n")
+    (tmp_path / "b.json").write_text('[{"kind": "project", "name": "p"}, {"kind": "gpu-type", "name": "t4"}]')
+    (tmp_path / "c.txt").write_text("not ours")
+    found = read_documents([str(tmp_path)])
+    assert [document.label for document in found] == ["project/p", "gpu-type/t4", "node/n", "profiles", "service/p/a"]
+    assert found[3].csv == "model\n"
+
+
+def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
+    (document,) = read_documents(["-"])
+    assert (document.origin, document.fields) == ("standard input", {"project": "p", "name": "a"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\n", "`kind` is missing"),
+        ("kind: pod\nname: a\n", "unknown kind 'pod'"),
+        ("kind: service\nname: a\n", "'project'"),
+        ("kind: service\nproject: p\nname: 3\n", "'name'"),
+        ("- just\n- words\n", "expected an object"),
+        ("kind: [unclosed\n", "expected ',' or ']'"),
+        ('{"kind": "node",}', "f.yaml: "),
+        ("kind: profiles\n", "either `file`"),
+        ("kind: profiles\nfile: gone.csv\n", "gone.csv: no such file"),
+        (f"{SERVICE}---\n{SERVICE}", "already declared"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_documents([str(file)])
+    assert message in caught.value.message
+    assert "f.yaml" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_documents([str(tmp_path / "x.yaml")])
+    with pytest.raises(InputError, match=r"no \.yaml"):
+        read_documents([str(tmp_path)])
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_documents([str(tmp_path)])
+
+
+class Store:
+    """A server with versioned documents and nothing else."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, tuple[int, object]] = {}
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        version, before = self.stored.get(path, (0, None))
+        if request.method == "PUT":
+            body = json.loads(request.content)
+            self.stored[path] = (version if body == before else version + 1, body)
+            return httpx.Response(
+                201 if before is None else 200, json=body, headers={"ETag": f'"{self.stored[path][0]}"'}
+            )
+        if before is None:
+            return httpx.Response(404, json={"code": "not-found", "detail": f"no {path}"})
+        if request.method == "DELETE":
+            del self.stored[path]
+            return httpx.Response(204)
+        return httpx.Response(200, json=before, headers={"ETag": f'"{version}"'})
+
+
+def test_applying_says_what_it_did() -> None:
+    def declared(mode: str) -> Declared:
+        return Declared(origin="f", kind="service", fields={"project": "p", "name": "a", "mode": mode})
+
+    with Client("http://x.test", "t", transport=httpx.MockTransport(Store())) as client:
+        outcomes = [apply_document(client, declared(mode)) for mode in ("auto", "auto", "off")]
+        assert outcomes == [Outcome.CREATED, Outcome.UNCHANGED, Outcome.UPDATED]
+        assert delete_document(client, declared("off")) is Outcome.DELETED
+        assert delete_document(client, declared("off")) is Outcome.ABSENT
+
+
+def test_profiles_are_imported_and_not_deleted_by_file() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={})
+
+    with Client("http://x.test", "t", transport=httpx.MockTransport(answer)) as client:
+        profiles = Declared(origin="f", kind="profiles", fields={}, csv="model,batch\n")
+        assert apply_document(client, profiles) is Outcome.IMPORTED
+        with pytest.raises(InputError, match="MODEL/GPU-TYPE"):
+            delete_document(client, profiles)
+    (request,) = seen
+    assert request.headers["Content-Type"] == "text/csv"
+    assert request.content == b"model,batch\n"

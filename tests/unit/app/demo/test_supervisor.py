@@ -1,0 +1,220 @@
+"""The supervisor's order: what starts before what, what a failure half-way leaves behind, what a crash brings back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.demo.home import Home
+from app.demo.process import ChildSpec, alive
+from app.demo.supervisor import (
+    AlreadyRunningError,
+    Order,
+    StartError,
+    StoppedError,
+    Supervisor,
+    address_of,
+    check_port,
+)
+from app.settings import Settings
+from solvers.errors import HeadroomError, StateError
+
+FOREVER = "import signal; signal.pause()"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(true: Callable[[], bool], deadline_s: float = 15.0) -> None:
+    end_s = time.monotonic() + deadline_s
+    while not true():
+        assert time.monotonic() < end_s, "the condition did not come true in time"
+        time.sleep(0.01)
+
+
+class FakeRooms:
+    """Rooms whose processes only wait, and which remember what was asked of them."""
+
+    def __init__(self, api_code: str = FOREVER) -> None:
+        self.asked: list[str] = []
+        self.serves = True
+        self._api_code = api_code
+
+    def _spec(self, name: str, code: str = FOREVER) -> ChildSpec:
+        self.asked.append(name)
+        return ChildSpec(name=name, command=(sys.executable, "-S", "-c", code))
+
+    def database(self) -> str:
+        self.asked.append("database")
+        return "postgresql://nowhere/x"
+
+    def migrate(self, url: str) -> None:
+        self.asked.append("migrate")
+
+    def admit(self, url: str, address: str) -> None:
+        self.asked.append("admit")
+
+    def api(self, url: str) -> ChildSpec:
+        return self._spec("api", self._api_code)
+
+    def planner(self, url: str) -> ChildSpec:
+        return self._spec("planner")
+
+    def api_ready(self) -> bool:
+        return self.serves
+
+    def agents(self) -> tuple[ChildSpec, ...]:
+        return (self._spec("agent-1"), self._spec("agent-2"))
+
+    def traffic(self) -> ChildSpec:
+        return self._spec("traffic")
+
+    def seed(self) -> None:
+        self.asked.append("seed")
+
+    def first_plan_applied(self) -> bool:
+        self.asked.append("applied")
+        return True
+
+    def stop_database(self) -> None:
+        self.asked.append("stop database")
+
+
+class Running:
+    """A supervisor in a thread of its own."""
+
+    def __init__(self, home: Home, rooms: FakeRooms, *, demo: bool = True) -> None:
+        self.phases: list[str] = []
+        self.error: BaseException | None = None
+        self.ready = threading.Event()
+        settings = Settings(home=home.path, port=free_port())
+        self.supervisor = Supervisor(
+            Order(settings=settings, demo=demo), home, rooms, lambda name, _: self.phases.append(name)
+        )
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.supervisor.run(self.ready.set)
+        except HeadroomError as error:
+            self.error = error
+
+    def end(self) -> None:
+        self.supervisor.end()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+def pids(home: Home) -> dict[str, int]:
+    state = home.read_state()
+    return {process.name: process.pid for process in state.processes} if state else {}
+
+
+def test_everything_starts_in_order_and_ends_in_reverse(home: Home) -> None:
+    rooms = FakeRooms()
+    running = Running(home, rooms)
+    assert running.ready.wait(20)
+    state = home.read_state()
+    assert state is not None
+    assert state.ready
+    assert all(alive(process) for process in state.processes)
+    assert sorted(pids(home)) == ["agent-1", "agent-2", "api", "planner", "traffic"]
+    running.end()
+    assert running.error is None
+    assert not any(alive(process) for process in state.processes)
+    assert home.read_state() is None
+    assert not home.running()
+    order = ["database", "api", "migrate", "admit", "seed", "agent-1", "agent-2", "planner", "traffic", "applied"]
+    assert [name for name in rooms.asked if name in order][: len(order)] == order
+    assert rooms.asked[-1] == "stop database"
+    assert running.phases == ["database", "schema", "access", "api", "documents", "agents", "first plan"]
+
+
+def test_without_the_demo_there_is_only_the_control_plane(home: Home) -> None:
+    rooms = FakeRooms()
+    running = Running(home, rooms, demo=False)
+    assert running.ready.wait(20)
+    assert sorted(pids(home)) == ["api", "planner"]
+    running.end()
+    assert "seed" not in rooms.asked
+
+
+def test_a_killed_child_comes_back(home: Home) -> None:
+    running = Running(home, FakeRooms())
+    assert running.ready.wait(20)
+    before = pids(home)["planner"]
+    os.kill(before, signal.SIGKILL)
+    until(lambda: pids(home).get("planner", before) != before)
+    running.end()
+
+
+def test_a_second_supervisor_of_the_same_home_is_refused(home: Home) -> None:
+    running = Running(home, FakeRooms())
+    assert running.ready.wait(20)
+    second = Running(home, FakeRooms())
+    second.thread.join(20)
+    assert isinstance(second.error, AlreadyRunningError)
+    assert pids(home)
+    running.end()
+
+
+def test_an_api_that_cannot_start_ends_everything_with_its_last_words(home: Home) -> None:
+    rooms = FakeRooms(api_code="print('no such table', flush=True); raise SystemExit(1)")
+    rooms.serves = False
+    running = Running(home, rooms)
+    running.thread.join(30)
+    assert isinstance(running.error, StartError)
+    assert "the API did not start: no such table" in str(running.error)
+    assert rooms.asked[-1] == "stop database"
+    assert home.read_state() is None
+
+
+def test_asking_to_stop_while_starting_stops(home: Home) -> None:
+    rooms = FakeRooms()
+    rooms.serves = False
+    running = Running(home, rooms)
+    until(lambda: "admit" in rooms.asked)
+    running.end()
+    assert isinstance(running.error, StoppedError)
+    assert rooms.asked[-1] == "stop database"
+
+
+def test_a_port_in_use_is_said_before_anything_starts(home: Home) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        rooms = FakeRooms()
+        order = Order(settings=Settings(home=home.path, port=port))
+        with pytest.raises(StateError, match=f"cannot listen on 127.0.0.1:{port}: .* in use; choose another"):
+            Supervisor(order, home, rooms, lambda *_: None).run(lambda: None)
+    assert rooms.asked == []
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "http://127.0.0.1:9"), ("0.0.0.0", "http://127.0.0.1:9"), ("::1", "http://[::1]:9")],
+)
+def test_the_address_is_one_that_this_machine_can_open(host: str, address: str) -> None:
+    assert address_of(Settings(host=host, port=9)) == address
+
+
+def test_a_free_port_passes() -> None:
+    check_port("127.0.0.1", free_port())
