@@ -7,15 +7,62 @@ it was made for, or the documents of the workloads it names.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, encode
+from app.store import targets
+from app.store.engine import Database
+from solvers.cycle.record import CycleRecord
+from solvers.domain.change import Transition
+from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloKind, WorkloadKind
 from solvers.errors import InvariantError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who promotes: the leader with its fencing token, or a person without one."""
+
+    name: str
+    fencing: int | None = None
+
+
+class StoreActuator:
+    """Promotes in the database; implements the cycle's Actuator port."""
+
+    def __init__(self, database: Database, cluster: str, author: Author) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._author = author
+
+    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002 - a port
+        """Make the plan the target with all its node targets, in one transaction.
+
+        Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader is known.
+        """
+        return promote(self._database, self._cluster, plan, record.snapshot, self._author)
+
+
+def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
+    """Make a plan the target of the nodes in a snapshot."""
+    plan_id = digest(plan)
+    wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
+    promotion = targets.Promotion(
+        cluster=cluster,
+        plan_id=plan_id,
+        parent_generation=plan.parent,
+        promoted_by=author.name,
+        node_documents={target.node: cast("Mapping[str, Plain]", encode(target)) for target in wanted},
+        fencing_token=author.fencing,
+    )
+    with database.transaction() as session:
+        return targets.promote(session, promotion)
 
 
 def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:

@@ -1,0 +1,209 @@
+"""Rows to Snapshot: the Observer of production.
+
+Owns how stored documents, live state and telemetry become one immutable picture, read in one transaction that sees one
+moment. It refuses to fail over a strange reading: measurements are clamped into their ranges, because one broken
+sensor must not stop planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from app.store import documents, observations, profiles, targets
+from app.store.documents import Kind
+from app.store.engine import Database
+from app.store.observations import DemandRow, DeviceRow, ReplicaRow
+from solvers.cycle.ports import Clock
+from solvers.domain.codec import from_plain
+from solvers.domain.device import Device, GpuType, Node, PowerCap
+from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
+from solvers.domain.telemetry import Demand, DemandOrigin, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+
+DEFAULT_POLICY = PolicyName("default")
+DEMAND_WINDOW_S = 60.0
+DEMAND_BIN_S = 15.0
+"""The upper demand is that of the window's busiest bin."""
+
+T = TypeVar("T")
+
+
+class StoreObserver:
+    """Takes the picture from the database; implements the cycle's Observer port."""
+
+    def __init__(self, database: Database, clock: Clock, cluster: str) -> None:
+        self._database = database
+        self._clock = clock
+        self._cluster = ClusterName(cluster)
+
+    def observe(self) -> Snapshot:
+        """A consistent snapshot of now. Raises TransientError when the database cannot be read."""
+        with self._database.reading() as session:
+            return read_snapshot(session, self._cluster, self._clock.now_s())
+
+
+def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:
+    """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
+    policy = read_policy(session)
+    silent_s = policy.device_silent_after_s
+    devices = _specs(session, Kind.DEVICE, Device)
+    services = read_services(session)
+    replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
+    device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)
+    known_devices = {device.id for device in devices}
+    return Snapshot(
+        cluster=cluster,
+        taken_at_s=taken_at_s,
+        policy=policy,
+        projects=_specs(session, Kind.PROJECT, Project),
+        gpu_types=_specs(session, Kind.GPU_TYPE, GpuType),
+        nodes=_specs(session, Kind.NODE, Node),
+        node_statuses=_node_statuses(session),
+        devices=devices,
+        power_caps=_specs(session, Kind.POWER_CAP, PowerCap),
+        models=_specs(session, Kind.MODEL, ModelVariant),
+        services=services,
+        jobs=tuple(sorted(_specs(session, Kind.JOB, TrainingJob), key=lambda job: job.id)),
+        tasks=tuple(sorted(_specs(session, Kind.TASK, OfflineTask), key=lambda task: task.id)),
+        job_statuses=_job_statuses(session),
+        profiles=_profiles(session),
+        demands=read_demands(session, services),
+        replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
+        device_telemetry=tuple(_device_telemetry(row) for row in device_rows if DeviceId(row.uuid) in known_devices),
+        replica_telemetry=_replica_telemetry(replica_rows),
+        target=targets.current(session, cluster),
+    )
+
+
+def read_policy(session: Session) -> Policy:
+    """The cluster's policy: the document `default`, or the built-in defaults when there is none."""
+    stored = documents.find(session, Kind.POLICY, (DEFAULT_POLICY,))
+    return from_plain(Policy, stored.spec) if stored is not None else Policy(name=DEFAULT_POLICY)
+
+
+def read_services(session: Session) -> tuple[Service, ...]:
+    """Every service, by id."""
+    return tuple(sorted(_specs(session, Kind.SERVICE, Service), key=lambda service: service.id))
+
+
+def read_demands(session: Session, services: tuple[Service, ...]) -> tuple[Demand, ...]:
+    """Demand of every service: observed when any edge reported it within the window, else as declared."""
+    observed = {row.service: row for row in observations.demand(session, DEMAND_WINDOW_S, DEMAND_BIN_S)}
+    return tuple(_demand(service, observed.get(service.id)) for service in services)
+
+
+def _specs(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
+    # Sorted here: the database may sort by a locale's rules, and equal worlds must have equal digests everywhere.
+    found = sorted(documents.all_specs(session, kind), key=lambda stored: stored.key)
+    return tuple(from_plain(cls, stored.spec) for stored in found)
+
+
+def _profiles(session: Session) -> tuple[Profile, ...]:
+    found = sorted(profiles.all_profiles(session), key=lambda profile: (profile.model, profile.gpu_type))
+    return tuple(replace(profile, points=tuple(sorted(profile.points, key=_point_key))) for profile in found)
+
+
+def _point_key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
+    return (point.neighbours, point.clock_mhz_sm, point.share_pct_sm, point.batch)
+
+
+def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:
+    return tuple(
+        NodeStatus(
+            node=NodeId(row.node),
+            # A clock step of the server may put a report a little into its future.
+            age_s=max(row.age_s, 0.0) if row.age_s is not None else None,
+            generation_applied=row.generation_applied,
+        )
+        for row in sorted(observations.nodes(session), key=lambda row: row.node)
+    )
+
+
+def _job_statuses(session: Session) -> tuple[JobStatus, ...]:
+    statuses = (
+        JobStatus(workload=WorkloadId(f"{row.project}/{row.name}"), done=int(row.done), evictions=row.evictions)
+        for row in observations.progress(session)
+    )
+    return tuple(sorted(statuses, key=lambda status: status.workload))
+
+
+def _demand(service: Service, row: DemandRow | None) -> Demand:
+    if row is None:
+        return Demand(
+            service=service.id,
+            rate_rps_mean=service.rate_rps_declared,
+            rate_rps_upper=service.rate_rps_declared,
+            origin=DemandOrigin.DECLARED,
+            window_s=0.0,
+            age_s=0.0,
+        )
+    return Demand(
+        service=ServiceId(row.service),
+        rate_rps_mean=row.rate_rps_mean,
+        rate_rps_upper=row.rate_rps_upper,
+        origin=DemandOrigin.OBSERVED,
+        window_s=max(row.window_s, 0.0),
+        age_s=max(row.age_s, 0.0),
+    )
+
+
+def _is_known(row: ReplicaRow) -> bool:
+    return row.kind in set(WorkloadKind) and row.state in set(ReplicaState)
+
+
+def _replica(row: ReplicaRow) -> Replica:
+    return Replica(
+        id=ReplicaId(row.replica),
+        kind=WorkloadKind(row.kind),
+        workload=WorkloadId(row.workload),
+        model=ModelName(row.model),
+        device=DeviceId(row.uuid),
+        share_pct_sm=row.share_pct_sm,
+        memory_mib_limit=row.memory_mib_limit,
+        batch=row.batch,
+        state=ReplicaState(row.state),
+    )
+
+
+def _device_telemetry(row: DeviceRow) -> DeviceTelemetry:
+    return DeviceTelemetry(
+        device=DeviceId(row.uuid),
+        power_w=max(row.power_w, 0.0),
+        utilisation_pct=min(max(row.utilisation_pct, 0.0), 100.0),
+        memory_mib_used=max(row.memory_mib_used, 0.0),
+        clock_mhz_sm=row.clock_mhz_sm,
+        temperature_c=row.temperature_c,
+        healthy=row.healthy,
+        age_s=max(row.age_s, 0.0),
+    )
+
+
+def _replica_telemetry(rows: Sequence[ReplicaRow]) -> tuple[ReplicaTelemetry, ...]:
+    """One reading per replica: while it moves it stands on two devices, and the one that is ready speaks for it."""
+    chosen: dict[str, ReplicaRow] = {}
+    for row in rows:
+        if row.replica not in chosen or row.state == ReplicaState.READY:
+            chosen[row.replica] = row
+    return tuple(_reading(row) for _, row in sorted(chosen.items()))
+
+
+def _reading(row: ReplicaRow) -> ReplicaTelemetry:
+    ended = row.completed + row.dropped
+    missed = row.violated / ended if ended > 0 else 0.0
+    return ReplicaTelemetry(
+        replica=ReplicaId(row.replica),
+        rate_rps=max(row.arrived / row.interval_s, 0.0) if row.interval_s > 0 else 0.0,
+        latency_ms_p50=row.latency_ms_p50,
+        latency_ms_p99=row.latency_ms_p99,
+        queue_length=max(row.queue_length, 0.0),
+        batch_mean=max(row.batch_mean, 0.0),
+        violation_fraction=min(max(missed, 0.0), 1.0),
+        age_s=max(row.age_s, 0.0),
+    )
