@@ -15,6 +15,9 @@ from sqlalchemy.orm import Session
 
 from app.store.tables.planning import leases
 
+PLANNER = "planner"
+"""Name of the lease whose holder may promote."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:

@@ -1,0 +1,369 @@
+"""Taking in telemetry: many reports in one transaction, through COPY, each stored exactly once.
+
+Owns the judgement of a report against the newest one of its source (repeats are acknowledged but not stored again,
+clocks that run backwards are refused) and the live state that reports carry. It refuses to aggregate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any
+
+import psycopg
+
+from agents.wire import EdgeReport, Report
+
+OBSERVED_AT_S_MAX = 4_102_444_800.0
+"""The year 2100: later times cannot be meant."""
+CLOCK_TOLERANCE_S = 0.001
+"""Times are stored in whole microseconds, so equal ones may differ by less than this."""
+
+
+class OutcomeKind(StrEnum):
+    """What became of a report."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+
+
+class RefusalCode(StrEnum):
+    """Why a report was refused."""
+
+    UNKNOWN_NODE = "unknown-node"
+    CLOCK_WENT_BACKWARDS = "clock-went-backwards"
+    DATA_INVALID = "data-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one report; `code` only when it was refused."""
+
+    kind: OutcomeKind
+    code: RefusalCode | None = None
+
+
+ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
+DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
+
+_DEVICE_TYPES = {
+    "uuid": "text",
+    "power_w": "float8",
+    "energy_j": "float8",
+    "utilisation_pct": "float8",
+    "memory_mib_used": "float8",
+    "clock_mhz_sm": "int4",
+    "temperature_c": "float8",
+    "share_pct_sm_total": "int4",
+    "throttle": "text",
+    "healthy": "bool",
+}
+_REPLICA_TYPES = {
+    "replica": "text",
+    "kind": "text",
+    "workload": "text",
+    "project": "text",
+    "model": "text",
+    "uuid": "text",
+    "state": "text",
+    "share_pct_sm": "int4",
+    "sm_count": "int4",
+    "memory_mib_limit": "int4",
+    "memory_mib_used": "float8",
+    "batch": "int4",
+    "held_s": "float8",
+    "arrived": "float8",
+    "completed": "float8",
+    "violated": "float8",
+    "dropped": "float8",
+    "queue_length": "float8",
+    "batch_mean": "float8",
+    "latency_ms_p50": "float8",
+    "latency_ms_p95": "float8",
+    "latency_ms_p99": "float8",
+    "energy_j": "float8",
+    "iterations_done": "int8",
+}
+_NODE_TYPES = {
+    "observed_at": "timestamptz",
+    "node_id": "text",
+    "boot_id": "text",
+    "sequence": "int8",
+    "interval_s": "float8",
+}
+_RATE_TYPES = {
+    "observed_at": "timestamptz",
+    "gateway": "text",
+    "boot_id": "text",
+    "sequence": "int8",
+    "service": "text",
+    "project": "text",
+    "arrived": "float8",
+    "interval_s": "float8",
+    "unrouted": "float8",
+}
+_LOG_TYPES = {
+    "source": "text",
+    "boot_id": "text",
+    "sequence": "int8",
+    "observed_at": "timestamptz",
+    "interval_s": "float8",
+    "rows": "int4",
+}
+_device_values = attrgetter(*_DEVICE_TYPES)
+_replica_values = attrgetter(*_REPLICA_TYPES)
+Row = tuple[Any, ...]
+# What a value that fits no column raises, from the driver or from the server.
+_UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
+
+
+@dataclass(slots=True)
+class _Head:
+    """The newest report of a source while a batch is judged; an empty boot id means that there is none yet."""
+
+    boot_id: str
+    sequence: int
+    observed_at_s: float
+    moved: bool = False
+    generation: int = 0
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows to copy and live state to write."""
+
+    heads: dict[str, _Head]
+    stored: set[tuple[str, str, int]] = field(default_factory=set)
+    devices: list[Row] = field(default_factory=list)
+    replicas: list[Row] = field(default_factory=list)
+    rates: list[Row] = field(default_factory=list)
+    log: list[Row] = field(default_factory=list)
+    progress: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+
+def node_source(node: str) -> str:
+    """Name of a node in `report_log` and `report_heads`."""
+    return f"node/{node}"
+
+
+def gateway_source(gateway: str) -> str:
+    """Name of a gateway in `report_log` and `report_heads`."""
+    return f"gateway/{gateway}"
+
+
+def ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[Outcome, ...]:
+    """Store node reports in the caller's transaction; one outcome each, in order. One bad report costs only itself."""
+    try:
+        with connection.transaction():
+            return _ingest(connection, reports)
+    except _UNSTORABLE:
+        if len(reports) == 1:
+            return (Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
+        return tuple(outcome for report in reports for outcome in ingest(connection, (report,)))
+
+
+def ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[Outcome, ...]:
+    """Store offered load as gateways counted it; outcomes as in `ingest`, any gateway name being known."""
+    try:
+        with connection.transaction():
+            return _ingest_edge(connection, reports)
+    except _UNSTORABLE:
+        if len(reports) == 1:
+            return (Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
+        return tuple(outcome for report in reports for outcome in ingest_edge(connection, (report,)))
+
+
+def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[Outcome, ...]:
+    asked = sorted({report.node for report in reports})
+    found = connection.execute("SELECT node_id FROM node_states WHERE node_id = ANY(%s)", (asked,))
+    known = {row[0] for row in found}
+    batch = _Batch(_lock_heads(connection, [node_source(node) for node in asked if node in known]))
+    outcomes = []
+    for report in reports:
+        if report.node not in known:
+            outcomes.append(Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE))
+            continue
+        source = node_source(report.node)
+        outcome = _judge(connection, batch, source, report)
+        outcomes.append(outcome)
+        if outcome is ACCEPTED:
+            _add_node_rows(batch, source, report)
+    _write(connection, batch)
+    _write_node_states(connection, batch)
+    _write_progress(connection, batch.progress)
+    return tuple(outcomes)
+
+
+def _ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[Outcome, ...]:
+    sources = sorted({gateway_source(report.gateway) for report in reports})
+    batch = _Batch(_lock_heads(connection, sources))
+    outcomes = []
+    for report in reports:
+        source = gateway_source(report.gateway)
+        outcome = _judge(connection, batch, source, report)
+        outcomes.append(outcome)
+        if outcome is ACCEPTED:
+            _add_edge_rows(batch, source, report)
+    _write(connection, batch)
+    return tuple(outcomes)
+
+
+def _lock_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
+    """The heads of these sources, locked in one order by everybody so that two batches cannot deadlock."""
+    heads = _select_heads(connection, sources)
+    missing = [source for source in sources if source not in heads]
+    if missing:
+        connection.execute(
+            "INSERT INTO report_heads (source, boot_id, sequence, observed_at)"
+            " SELECT source, '', -1, to_timestamp(0) FROM unnest(%s::text[]) AS source ORDER BY source"
+            " ON CONFLICT DO NOTHING",
+            (missing,),
+        )
+        heads = _select_heads(connection, sources)
+    return heads
+
+
+def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dict[str, _Head]:
+    found = connection.execute(
+        "SELECT source, boot_id, sequence, extract(epoch FROM observed_at)::float8 FROM report_heads"
+        " WHERE source = ANY(%s) ORDER BY source FOR UPDATE",
+        (list(sources),),
+    )
+    return {source: _Head(boot_id, sequence, observed_at_s) for source, boot_id, sequence, observed_at_s in found}
+
+
+def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: Report | EdgeReport) -> Outcome:
+    """Whether a report is new, and whether it moves its source's head."""
+    if not 0 <= report.observed_at_s <= OBSERVED_AT_S_MAX:
+        return Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
+    head = batch.heads[source]
+    name = (source, report.boot_id, report.sequence)
+    same_boot = report.boot_id == head.boot_id
+    if (same_boot and report.sequence == head.sequence) or name in batch.stored:
+        return DUPLICATE
+    if same_boot and report.sequence > head.sequence:
+        if report.observed_at_s < head.observed_at_s - CLOCK_TOLERANCE_S:
+            return Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
+    elif head.boot_id:
+        boot_known, report_known = _seen(connection, name)
+        if report_known:
+            return DUPLICATE
+        if boot_known or same_boot:
+            # Sent late, after newer ones: kept, but the head stays where it is.
+            batch.stored.add(name)
+            return ACCEPTED
+    batch.stored.add(name)
+    head.boot_id, head.sequence, head.observed_at_s = report.boot_id, report.sequence, report.observed_at_s
+    head.moved = True
+    return ACCEPTED
+
+
+def _seen(connection: psycopg.Connection, name: tuple[str, str, int]) -> tuple[bool, bool]:
+    """Whether the log knows this boot of the source, and this very report."""
+    source, boot_id, sequence = name
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s),"
+        " EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s AND sequence = %(sequence)s)",
+        {"source": source, "boot": boot_id, "sequence": sequence},
+    ).fetchone()
+    return (False, False) if row is None else (row[0], row[1])
+
+
+def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
+    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    stem = (observed_at, report.node, report.boot_id, report.sequence, report.interval_s)
+    batch.devices += [stem + _device_values(device) for device in report.devices]
+    batch.replicas += [stem + _replica_values(replica) for replica in report.replicas]
+    rows = len(report.devices) + len(report.replicas)
+    batch.log.append((source, report.boot_id, report.sequence, observed_at, report.interval_s, rows))
+    head = batch.heads[source]
+    if head.boot_id == report.boot_id and head.sequence == report.sequence:
+        head.generation = report.generation_applied
+    for replica in report.replicas:
+        done = (
+            replica.iterations_done if replica.kind == "job" else replica.completed if replica.kind == "task" else None
+        )
+        if done:
+            project, _, name = replica.workload.partition("/")
+            batch.progress[replica.kind, project, name] += done  # type: ignore[assignment]
+
+
+def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
+    observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
+    stem = (observed_at, report.gateway, report.boot_id, report.sequence)
+    for sample in report.samples:
+        project = sample.service.partition("/")[0]
+        batch.rates.append((*stem, sample.service, project, sample.arrived, sample.interval_s, sample.unrouted))
+    interval_s = max((sample.interval_s for sample in report.samples), default=0.0)
+    batch.log.append((source, report.boot_id, report.sequence, observed_at, interval_s, len(report.samples)))
+
+
+def _write(connection: psycopg.Connection, batch: _Batch) -> None:
+    _copy(connection, "device_samples", _NODE_TYPES | _DEVICE_TYPES, batch.devices)
+    _copy(connection, "replica_samples", _NODE_TYPES | _REPLICA_TYPES, batch.replicas)
+    _copy(connection, "rate_samples", _RATE_TYPES, batch.rates)
+    _copy(connection, "report_log", _LOG_TYPES, batch.log)
+    moved = [(source, head) for source, head in batch.heads.items() if head.moved]
+    if moved:
+        connection.execute(
+            "UPDATE report_heads AS head SET boot_id = new.boot_id, sequence = new.sequence,"
+            " observed_at = new.observed_at, received_at = now()"
+            " FROM unnest(%s::text[], %s::text[], %s::int8[], %s::timestamptz[])"
+            " AS new (source, boot_id, sequence, observed_at) WHERE head.source = new.source",
+            (
+                [source for source, _ in moved],
+                [head.boot_id for _, head in moved],
+                [head.sequence for _, head in moved],
+                [datetime.fromtimestamp(head.observed_at_s, UTC) for _, head in moved],
+            ),
+        )
+    empty = [source for source, head in batch.heads.items() if not head.boot_id]
+    if empty:
+        connection.execute("DELETE FROM report_heads WHERE source = ANY(%s) AND boot_id = ''", (empty,))
+
+
+def _copy(connection: psycopg.Connection, table: str, types: dict[str, str], rows: Sequence[Row]) -> None:
+    """Binary COPY: the driver packs whole tuples, the server parses nothing."""
+    if not rows:
+        return
+    statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
+    with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+        copy.set_types(list(types.values()))
+        for row in rows:
+            copy.write_row(row)
+
+
+def _write_node_states(connection: psycopg.Connection, batch: _Batch) -> None:
+    moved = [(source.partition("/")[2], head) for source, head in batch.heads.items() if head.moved]
+    if not moved:
+        return
+    connection.execute(
+        "UPDATE node_states AS state SET last_report_at = now(), boot_id = new.boot_id,"
+        " generation_applied = CASE WHEN state.boot_id = new.boot_id"
+        " THEN greatest(state.generation_applied, new.generation) ELSE new.generation END"
+        " FROM unnest(%s::text[], %s::text[], %s::int8[]) AS new (node_id, boot_id, generation)"
+        " WHERE state.node_id = new.node_id",
+        ([node for node, _ in moved], [head.boot_id for _, head in moved], [head.generation for _, head in moved]),
+    )
+
+
+def _write_progress(connection: psycopg.Connection, progress: Counter[tuple[str, str, str]]) -> None:
+    """Add what was done to the jobs and tasks that exist."""
+    if not progress:
+        return
+    names = sorted(progress)
+    connection.execute(
+        "INSERT INTO job_progress AS progress (kind, project, name, done)"
+        " SELECT kind, project, name, done"
+        " FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) AS new (kind, project, name, done)"
+        " WHERE kind = 'job' AND EXISTS (SELECT FROM jobs WHERE (jobs.project, jobs.name) = (new.project, new.name))"
+        " OR kind = 'task' AND EXISTS (SELECT FROM tasks WHERE (tasks.project, tasks.name) = (new.project, new.name))"
+        " ORDER BY kind, project, name"
+        " ON CONFLICT (kind, project, name) DO UPDATE SET done = progress.done + excluded.done, updated_at = now()",
+        ([n[0] for n in names], [n[1] for n in names], [n[2] for n in names], [float(progress[n]) for n in names]),
+    )

@@ -1,0 +1,183 @@
+"""Plans: immutable documents under their digest, with a state that moves only along its few allowed ways.
+
+Owns states other than `promoted`, which only `targets.promote` may give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import func, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import Row
+from sqlalchemy.orm import Session
+
+from app.store.pages import Page, cut, decode_cursor
+from app.store.tables.planning import plans
+from solvers.cycle.record import Lane
+from solvers.domain.codec import digest, from_plain, to_plain
+from solvers.domain.ids import Digest
+from solvers.domain.plan import Plan
+from solvers.errors import NotFoundError, StateError, SupersededError
+
+LISTING = "plans"
+
+
+class PlanState(StrEnum):
+    """Where a plan is on its way."""
+
+    PROPOSED = "proposed"
+    AWAITING_APPROVAL = "awaiting_approval"
+    PROMOTED = "promoted"
+    SUPERSEDED = "superseded"
+    REJECTED = "rejected"
+    SHADOW = "shadow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPlan:
+    """A plan to keep, and how it came to be."""
+
+    plan: Plan
+    lane: Lane
+    state: PlanState
+    created_by: str
+    cycle_id: str | None = None
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    """A stored plan without its document. `generation` is set once it was promoted."""
+
+    id: Digest
+    lane: Lane
+    state: PlanState
+    parent_generation: int
+    generation: int | None
+    cycle_id: str | None
+    planner: str
+    policy: str | None
+    cost_usd_per_h: float
+    bound_usd_per_h: float | None
+    unplaced_count: int
+    created_at: datetime
+    created_by: str
+    decided_at: datetime | None
+    decided_by: str | None
+
+
+_SUMMARY = [column for column in plans.c if column.name != "document"]
+_UNDECIDED = (PlanState.SHADOW.value, PlanState.PROPOSED.value)
+
+
+def put(session: Session, new: NewPlan) -> PlanSummary:
+    """Keep a plan. One that is there already keeps its state, unless nobody has decided on it yet."""
+    plan_id = digest(new.plan)
+    statement = insert(plans).values(
+        id=plan_id,
+        lane=new.lane.value,
+        state=new.state.value,
+        parent_generation=new.plan.parent,
+        cycle_id=new.cycle_id,
+        planner=new.plan.planner,
+        policy=new.policy,
+        document=to_plain(new.plan),
+        cost_usd_per_h=new.plan.objective.cost_usd_per_h,
+        bound_usd_per_h=new.plan.bound_usd_per_h,
+        unplaced_count=len(new.plan.unplaced),
+        created_by=new.created_by,
+    )
+    again = {name: statement.excluded[name] for name in ("lane", "state", "cycle_id", "policy", "created_by")}
+    session.execute(
+        statement.on_conflict_do_update(index_elements=["id"], set_=again, where=plans.c.state.in_(_UNDECIDED))
+    )
+    return get(session, plan_id)
+
+
+def get(session: Session, plan_id: str) -> PlanSummary:
+    """A plan's summary. Raises NotFoundError."""
+    row = session.execute(select(*_SUMMARY).where(plans.c.id == plan_id)).one_or_none()
+    if row is None:
+        raise _missing(plan_id)
+    return _summary(row)
+
+
+def load(session: Session, plan_id: str) -> Plan:
+    """A plan itself. Raises NotFoundError."""
+    document = session.execute(select(plans.c.document).where(plans.c.id == plan_id)).scalar_one_or_none()
+    if document is None:
+        raise _missing(plan_id)
+    return from_plain(Plan, document)
+
+
+def page(
+    session: Session,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    lane: Lane | None = None,
+    state: PlanState | None = None,
+) -> Page[PlanSummary]:
+    """Plans, newest first."""
+    query = select(*_SUMMARY).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit + 1)
+    if lane is not None:
+        query = query.where(plans.c.lane == lane.value)
+    if state is not None:
+        query = query.where(plans.c.state == state.value)
+    if cursor is not None:
+        at, plan_id = decode_cursor(LISTING, cursor, (str, str))
+        query = query.where(tuple_(plans.c.created_at, plans.c.id) < tuple_(datetime.fromisoformat(str(at)), plan_id))
+    found = [_summary(row) for row in session.execute(query)]
+    return cut(LISTING, found, limit, lambda summary: (summary.created_at.isoformat(), summary.id))
+
+
+def decide(
+    session: Session, plan_id: str, state: PlanState, decided_by: str, *, among: Collection[PlanState]
+) -> PlanSummary:
+    """Move a plan to a state, if it is in one of `among` now.
+
+    Raises NotFoundError, SupersededError when a newer plan took its place, StateError for any other state.
+    """
+    statement = update(plans).where(plans.c.id == plan_id, plans.c.state.in_([each.value for each in among]))
+    statement = statement.values(state=state.value, decided_at=func.now(), decided_by=decided_by)
+    row = session.execute(statement.returning(*_SUMMARY)).one_or_none()
+    if row is not None:
+        return _summary(row)
+    found = get(session, plan_id)
+    kind = SupersededError if found.state is PlanState.SUPERSEDED else StateError
+    raise kind(f"the plan is {found.state.value}, so it cannot become {state.value}", state=found.state.value)
+
+
+def supersede_awaiting(session: Session, keep: str, decided_by: str) -> int:
+    """Set aside every plan that awaits approval but `keep`, since there is a newer one; returns how many."""
+    statement = update(plans).where(plans.c.state == PlanState.AWAITING_APPROVAL.value, plans.c.id != keep)
+    statement = statement.values(state=PlanState.SUPERSEDED.value, decided_at=func.now(), decided_by=decided_by)
+    return len(session.execute(statement.returning(plans.c.id)).all())
+
+
+def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: str) -> None:
+    """Make a plan the promoted one, and set aside those that no longer can be; for `targets.promote` alone.
+
+    Raises StateError when the plan was rejected, set aside or made for shadow only.
+    """
+    open_states = (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL)
+    decide(session, plan_id, PlanState.PROMOTED, promoted_by, among=open_states)
+    session.execute(update(plans).where(plans.c.id == plan_id).values(generation=generation))
+    overtaken = or_(
+        plans.c.state == PlanState.PROMOTED.value,
+        plans.c.state.in_([state.value for state in open_states]) & (plans.c.parent_generation < generation),
+    )
+    session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED.value))
+
+
+def _missing(plan_id: str) -> NotFoundError:
+    return NotFoundError(f"no plan {plan_id}", plan=plan_id)
+
+
+def _summary(row: Row[Any]) -> PlanSummary:
+    return PlanSummary(**{**row._mapping, "lane": Lane(row.lane), "state": PlanState(row.state), "id": Digest(row.id)})

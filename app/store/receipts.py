@@ -1,0 +1,81 @@
+"""What nodes read back after applying a target. Repeats of a receipt are stored once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import Row
+from sqlalchemy.orm import Session
+
+from agents.wire import NodeReceipt, encode
+from app.store.pages import Page, cut, decode_cursor
+from app.store.tables.planning import receipts
+
+LISTING = "receipts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReceipt:
+    """A receipt as it came; `document` is the plain form of the `NodeReceipt`."""
+
+    id: int
+    node_id: str
+    boot_id: str
+    generation: int
+    plan_id: str | None
+    outcome: str
+    observed_at: datetime
+    received_at: datetime
+    elapsed_ms: float
+    problems: tuple[str, ...]
+    document: dict[str, Any]
+
+
+def add(session: Session, receipt: NodeReceipt) -> int | None:
+    """Store a receipt and return its id; None when it was stored before."""
+    statement = insert(receipts).values(
+        node_id=receipt.node,
+        boot_id=receipt.boot_id,
+        generation=receipt.generation,
+        plan_id=receipt.plan,
+        outcome=receipt.outcome,
+        observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
+        elapsed_ms=receipt.elapsed_ms,
+        problems=list(receipt.problems),
+        document=encode(receipt),
+    )
+    return session.execute(statement.on_conflict_do_nothing().returning(receipts.c.id)).scalar_one_or_none()
+
+
+def page(
+    session: Session,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    node: str | None = None,
+    generation: int | None = None,
+) -> Page[StoredReceipt]:
+    """Receipts, newest first, of one node or generation where named."""
+    query = select(receipts).order_by(receipts.c.id.desc()).limit(limit + 1)
+    if node is not None:
+        query = query.where(receipts.c.node_id == node)
+    if generation is not None:
+        query = query.where(receipts.c.generation == generation)
+    if cursor is not None:
+        (before,) = decode_cursor(LISTING, cursor, (int,))
+        query = query.where(receipts.c.id < before)
+    return cut(LISTING, [_stored(row) for row in session.execute(query)], limit, lambda receipt: (receipt.id,))
+
+
+def latest(session: Session) -> tuple[StoredReceipt, ...]:
+    """The newest receipt of every node, by node."""
+    query = select(receipts).distinct(receipts.c.node_id).order_by(receipts.c.node_id, receipts.c.id.desc())
+    return tuple(_stored(row) for row in session.execute(query))
+
+
+def _stored(row: Row[Any]) -> StoredReceipt:
+    return StoredReceipt(**{**row._mapping, "problems": tuple(row.problems)})
