@@ -1,0 +1,332 @@
+"""A control plane to be mistreated: its own PostgreSQL, and API, planner and agents as real processes on free ports.
+
+Owns the life of everything it starts: whatever a test kills or forgets, nothing outlives it. It refuses to know what
+is tested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from app.client import ApiError, Client, UnreachableError
+from app.clock import new_id, new_secret
+from app.store import tokens
+from app.store.embedded import embedded_url
+from app.store.engine import Database
+from app.store.migrate import upgrade
+from solvers.errors import HeadroomError
+
+ROOT = Path(__file__).resolve().parents[3]
+POLL_S = 0.05
+DEADLINE_S = 30.0
+TEMPLATE = "headroom_template"
+
+# Short periods: a fault, its discovery and the recovery fit into seconds.
+QUICK: Mapping[str, str] = {
+    "HEADROOM_REPORT_INTERVAL_S": "0.5",
+    "HEADROOM_PLACE_INTERVAL_S": "1",
+    "HEADROOM_TUNE_INTERVAL_S": "0.5",
+    "HEADROOM_ACCOUNT_INTERVAL_S": "5",
+    "HEADROOM_LEASE_TTL_S": "2",
+    "HEADROOM_SOLVE_GRACE_S": "1",
+    "HEADROOM_RATE_LIMIT_PER_S": "5000",
+    "HEADROOM_DOORBELL_HEARTBEAT_S": "1",
+}
+
+
+def await_true(
+    what: str, check: Callable[[], object], deadline_s: float = DEADLINE_S, story: Callable[[], str] = str
+) -> None:
+    """Poll until `check` is true; errors that recovery cures count as not yet."""
+    end_s = time.monotonic() + deadline_s
+    last: object = None
+    while time.monotonic() < end_s:
+        try:
+            last = check()
+            if last:
+                return
+        except (ApiError, UnreachableError, HeadroomError, psycopg.Error, OSError) as error:
+            last = error
+        time.sleep(POLL_S)
+    raise AssertionError(f"not within {deadline_s:g} s: {what}; last seen: {last!r}\n{story()}")
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Postgres:
+    """A server of its own, which can crash and come back at the same address, with a database per house."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="headroom-faults-", dir="/tmp"))
+        self._count = 0
+        try:
+            self.url = embedded_url(self.home)
+            self._run(f"CREATE DATABASE {TEMPLATE}")
+            upgrade(self.of(TEMPLATE))
+        except BaseException:
+            self.end()
+            raise
+
+    def fresh(self) -> str:
+        """URL of a new, migrated, empty database."""
+        self._count += 1
+        name = f"faults_{self._count}"
+        self._run(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        return self.of(name)
+
+    def of(self, database: str) -> str:
+        """URL of a database."""
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
+
+    def crash(self) -> None:
+        """Stop at once, without a checkpoint and without telling clients: what a power cut leaves behind."""
+        pid = self._pid()
+        os.kill(pid, signal.SIGQUIT)
+        await_true("PostgreSQL is gone", lambda: not Path(f"/proc/{pid}").exists(), 20.0)
+
+    def start(self) -> None:
+        """Come back, with recovery, at the same address."""
+        assert embedded_url(self.home) == self.url
+
+    def end(self) -> None:
+        """Stop and remove everything."""
+        if (self.home / "pgdata" / "postmaster.pid").exists():
+            pid = self._pid()
+            os.kill(pid, signal.SIGQUIT)
+            await_true("PostgreSQL is gone", lambda: not Path(f"/proc/{pid}").exists(), 20.0)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _pid(self) -> int:
+        return int((self.home / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
+
+    def _run(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+class Process:
+    """A real process with a log file, in a group of its own."""
+
+    def __init__(self, name: str, command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as stream:
+            self._popen = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives."""
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL this process alone, as the kernel's memory killer would; what it started must look after itself."""
+        self._popen.kill()
+        self._popen.wait(10.0)
+
+    def end(self) -> None:
+        """Leave nothing of it behind, its children included."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.wait(10.0)
+
+    def survivors(self) -> list[int]:
+        """Processes of its group that still live."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == self.pid and fields[0] not in "ZX":
+                found.append(int(stat.parent.name))
+        return found
+
+    def tail(self, lines: int = 12) -> str:
+        """The end of its log."""
+        text = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join([f"--- {self.name} (alive: {self.alive})", *(line[:400] for line in text[-lines:])])
+
+
+class House:
+    """One control plane under test."""
+
+    def __init__(self, postgres: Postgres, extra: Mapping[str, str] | None = None) -> None:
+        self.postgres = postgres
+        self.url = postgres.fresh()
+        self.home = Path(tempfile.mkdtemp(prefix="house-", dir=postgres.home))
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self._processes: list[Process] = []
+        own = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
+        self._environment = (
+            own
+            | dict(QUICK)
+            | dict(extra or {})
+            | {
+                "HEADROOM_DATABASE_URL": self.url,
+                "HEADROOM_HOME": str(self.home),
+                "HEADROOM_PORT": str(self.port),
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
+        self.admin = self.token(tokens.Role.ADMIN)
+        self.join = self.token(tokens.Role.AGENT, purpose=tokens.Purpose.JOIN)
+
+    def token(self, role: tokens.Role, **terms: Any) -> str:
+        """A new token, put where `headroom up` puts its first one: into the database."""
+        secret = new_secret("hr")
+        database = Database(self.url, pool_size=1)
+        try:
+            with database.transaction() as session:
+                new = tokens.NewToken(id=new_id(), name=f"test-{role.value}", role=role, created_by="test", **terms)
+                tokens.create(session, new, secret)
+        finally:
+            database.dispose()
+        return secret
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def start_api(self, *, wait: bool = True) -> Process:
+        """Start the API and, unless told otherwise, wait until it serves."""
+        process = self._start("api", (sys.executable, "-m", "app", "serve"))
+        if wait:
+            self.await_true("the API serves", self.ready)
+        return process
+
+    def start_planner(self) -> Process:
+        """Start a planner."""
+        return self._start("planner", (sys.executable, "-m", "app", "planner"))
+
+    def start_agent(self, node: str, devices: str) -> Process:
+        """Start a node's agent on fake devices (`t4,t4`); its state survives from one start to the next."""
+        state = self.home / "agents" / node
+        state.mkdir(parents=True, exist_ok=True)
+        command = (
+            *(sys.executable, "-m", "agents", "--server", self.address, "--token", self.join),
+            *("--node", node, "--devices", f"fake:{devices}", "--state-dir", str(state)),
+        )
+        return self._start(node, command)
+
+    def _start(self, name: str, command: tuple[str, ...]) -> Process:
+        number = sum(process.name == name for process in self._processes)
+        process = Process(name, command, self._environment, self.home / f"{name}-{number}.log")
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End everything that was started here."""
+        for process in reversed(self._processes):
+            process.end()
+
+    def story(self) -> str:
+        """What the processes said last, for whoever reads a failure."""
+        return "\n".join(process.tail() for process in self._processes[-8:])
+
+    def tracebacks(self) -> str:
+        """Every logged traceback; recovery is no excuse for a crash that nobody expected."""
+        found = []
+        for process in self._processes:
+            text = process.log.read_text(errors="replace") if process.log.exists() else ""
+            found += [f"{process.log.name}: {line[:2000]}" for line in text.splitlines() if "Traceback" in line]
+        return "\n".join(found)
+
+    # -- looking and touching -----------------------------------------------------------------------------------------
+
+    def await_true(self, what: str, check: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+        """Poll until true, or fail with the processes' last words."""
+        await_true(what, check, deadline_s, self.story)
+
+    @contextmanager
+    def client(self, token: str | None = None) -> Iterator[Client]:
+        """A client with the admin's or another token."""
+        with Client(self.address, self.admin if token is None else token, timeout_s=10.0) as client:
+            yield client
+
+    def ready(self) -> bool:
+        """Whether the API serves."""
+        with self.client() as client:
+            return client.ready()
+
+    def rows(self, query: str, *arguments: object) -> list[TupleRow]:
+        """Look into the database."""
+        with psycopg.connect(self.url, connect_timeout=5) as connection:
+            return connection.execute(query.encode(), arguments).fetchall()
+
+    def one(self, query: str, *arguments: object) -> Any:
+        """The single value of a query; None without rows."""
+        found = self.rows(query, *arguments)
+        return found[0][0] if found else None
+
+    def generation(self) -> int:
+        """The current generation; 0 before the first plan."""
+        return self.one("SELECT generation FROM cluster_state") or 0
+
+
+class Background:
+    """A thread that repeats something until the block ends, and hands its failure to whoever waits for it."""
+
+    def __init__(self, step: Callable[[], None], pause_s: float = POLL_S) -> None:
+        self._step = step
+        self._pause_s = pause_s
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Background:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(20.0)
+        if kind is None:
+            self.check()
+            assert not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what went wrong in the thread."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self._step()
+                self._ending.wait(self._pause_s)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._failure = error

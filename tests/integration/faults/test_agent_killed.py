@@ -1,0 +1,48 @@
+"""An agent is killed while it changes over to another generation: started again it ends at the current one, and at no
+moment does a device hold more than it has.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
+from tests.integration.faults.house import Background, House
+from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, wanted
+
+pytestmark = pytest.mark.integration
+
+SEED = 77
+NODES = ("node-a", "node-b")
+KILLS = 4
+
+
+def test_a_killed_agent_converges_to_the_current_generation(house: House) -> None:
+    stream = random.Random(SEED)
+    house.start_api()
+    with house.client() as client:
+        seed(client)
+        agents = {node: house.start_agent(node, "t4,t4") for node in NODES}
+        house.start_planner()
+        house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
+        watch = Watch(house)
+        with Background(watch):
+            for number in range(KILLS):
+                generation = house.generation()
+                demand(client, HIGH_RPS if number % 2 == 0 else LOW_RPS)
+                house.await_true("demand moves the target", lambda before=generation: house.generation() > before)
+                time.sleep(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
+                node = stream.choice(NODES)
+                agents[node].kill()
+                agents[node] = house.start_agent(node, "t4,t4")
+            house.await_true(f"all nodes hold the target (seed {SEED})", lambda: not behind(house, *NODES))
+        assert watch.looks > 0
+    for node in NODES:
+        house.await_true(
+            f"{node} runs what it shall (seed {SEED})", lambda name=node: held(house, name) == wanted(house, name)
+        )
+    assert any(wanted(house, node) for node in NODES)
+    check_afterwards(house)

@@ -1,0 +1,82 @@
+"""The API is killed while nodes report: what it acknowledged is stored, whole and once; what it did not is sent again
+and then stored, whole and once.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from tests.integration.faults.fleet import seed
+from tests.integration.faults.house import House, Process
+from tests.integration.faults.invariants import DOUBLED
+from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter
+
+pytestmark = pytest.mark.integration
+
+SEED = 20_241
+NODES = 4
+KILLS = 2
+
+
+def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) -> None:
+    stream = random.Random(SEED)
+    api = house.start_api()
+    with house.client() as client:
+        seed(client)
+    reporters = [
+        Reporter(house.address, f"node-{number}", house.join, random.Random(stream.random())) for number in range(NODES)
+    ]
+    ending = threading.Event()
+    threads = [threading.Thread(target=reporter.run, args=(ending,), daemon=True) for reporter in reporters]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(KILLS):
+            _await_progress(house, reporters)
+            _kill_mid_stream(api, stream)
+            api = house.start_api()
+        _await_progress(house, reporters)
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join(30.0)
+    assert not any(thread.is_alive() for thread in threads), f"seed {SEED}"
+    _check_stored(house, reporters)
+
+
+def _await_progress(house: House, reporters: list[Reporter]) -> None:
+    """Every node gets at least 30 more reports acknowledged: the next fault hits a full stream."""
+    before = [len(reporter.acknowledged) for reporter in reporters]
+    house.await_true(
+        "every node reports",
+        lambda: all(
+            len(reporter.acknowledged) >= count + 30 for reporter, count in zip(reporters, before, strict=True)
+        ),
+    )
+
+
+def _kill_mid_stream(api: Process, stream: random.Random) -> None:
+    time.sleep(stream.uniform(0.0, 0.05))  # a random moment, not a wait for something
+    api.kill()
+
+
+def _check_stored(house: House, reporters: list[Reporter]) -> None:
+    sent = {(reporter.node, boot_id, sequence) for reporter in reporters for boot_id, sequence in reporter.acknowledged}
+    assert all(reporter.refused == [] for reporter in reporters), [reporter.refused[:2] for reporter in reporters]
+    assert all(len(reporter.acknowledged) == reporter.sequence for reporter in reporters)
+    assert sum(reporter.resent for reporter in reporters) >= KILLS, "the kills hit nobody"
+    assert house.rows(DOUBLED) == []
+    logged = {tuple(row) for row in house.rows("SELECT source, boot_id, sequence FROM report_log")}
+    assert logged == sent, f"seed {SEED}: lost {sorted(sent - logged)[:5]}, unasked {sorted(logged - sent)[:5]}"
+    for table, rows in (("device_samples", DEVICES_PER_NODE), ("replica_samples", REPLICAS_PER_NODE)):
+        stored = house.rows(
+            f"SELECT node_id, boot_id, sequence, count(*), bool_and(energy_j = sequence) FROM {table} GROUP BY 1, 2, 3"
+        )
+        assert {tuple(row[:3]) for row in stored} == sent, table
+        assert {(row[3], row[4]) for row in stored} == {(rows, True)}, table
+    heads = house.rows("SELECT source, boot_id, sequence FROM report_heads")
+    assert {tuple(row) for row in heads} == {(each.node, each.boot_id, each.sequence) for each in reporters}

@@ -1,0 +1,72 @@
+"""Planners are killed at random moments while demand changes: the next one takes over with a higher token, and the
+target's history has neither gaps nor repeats.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
+from tests.integration.faults.house import Background, House, Process
+from tests.integration.faults.invariants import Watch, behind, check_afterwards
+
+pytestmark = pytest.mark.integration
+
+SEED = 4_711
+NODES = ("node-a", "node-b")
+ROUNDS = 3
+TAKE_OVER_S = 15.0
+
+
+def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
+    stream = random.Random(SEED)
+    house.start_api()
+    with house.client() as client:
+        seed(client)
+    for node in NODES:
+        house.start_agent(node, "t4,t4")
+    planners = [house.start_planner()]
+    house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
+    planners.append(house.start_planner())
+    watch = Watch(house)
+    with Background(watch):
+        for number in range(ROUNDS):
+            generation, token = house.generation(), _token(house)
+            with house.client() as client:
+                demand(client, HIGH_RPS if number % 2 == 0 else LOW_RPS)
+            time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
+            _kill_leader(house, planners)
+            planners.append(house.start_planner())
+            house.await_true(f"another leads (seed {SEED})", lambda before=token: _token(house) > before, TAKE_OVER_S)
+            house.await_true(
+                f"demand moves the target (seed {SEED})", lambda before=generation: house.generation() > before
+            )
+        house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
+    assert watch.looks > 0
+    tokens = house.rows("SELECT DISTINCT fencing_token FROM target_history")
+    assert len(tokens) > 1, "only one planner ever wrote"
+    house.await_true("no cycle is left running by the dead", lambda: not _left_running(house), TAKE_OVER_S)
+    check_afterwards(house)
+
+
+def _kill_leader(house: House, planners: list[Process]) -> None:
+    holder = house.one("SELECT holder FROM leases WHERE name = 'planner'") or ""
+    leader = next((process for process in planners if process.alive and str(process.pid) in holder), None)
+    assert leader is not None, f"no living planner is the holder {holder!r}"
+    leader.kill()
+    house.await_true("its child follows it", lambda: leader.survivors() == [], 10.0)
+
+
+def _token(house: House) -> int:
+    found: int = house.one("SELECT token FROM leases WHERE name = 'planner'") or 0
+    return found
+
+
+def _left_running(house: House) -> list[object]:
+    """Cycles that claim to run though their leader was deposed."""
+    return list(
+        house.rows("SELECT id, lane, holder FROM cycles WHERE state = 'running' AND fencing_token < %s", _token(house))
+    )
