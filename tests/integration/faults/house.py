@@ -296,6 +296,10 @@ class House:
         """The current generation; 0 before the first plan."""
         return self.one("SELECT generation FROM cluster_state") or 0
 
+    def beyond(self, generation: int) -> bool:
+        """Whether a newer generation is current."""
+        return self.generation() > generation
+
 
 class Background:
     """A thread that repeats something until the block ends, and hands its failure to whoever waits for it."""

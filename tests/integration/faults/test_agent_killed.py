@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_a_killed_agent_converges_to_the_current_generation(house: House) -> Non
             for number in range(KILLS):
                 generation = house.generation()
                 demand(client, HIGH_RPS if number % 2 == 0 else LOW_RPS)
-                house.await_true("demand moves the target", lambda before=generation: house.generation() > before)
+                house.await_true("demand moves the target", partial(house.beyond, generation))
                 time.sleep(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
                 node = stream.choice(NODES)
                 agents[node].kill()
@@ -41,8 +42,10 @@ def test_a_killed_agent_converges_to_the_current_generation(house: House) -> Non
             house.await_true(f"all nodes hold the target (seed {SEED})", lambda: not behind(house, *NODES))
         assert watch.looks > 0
     for node in NODES:
-        house.await_true(
-            f"{node} runs what it shall (seed {SEED})", lambda name=node: held(house, name) == wanted(house, name)
-        )
+        house.await_true(f"{node} runs what it shall (seed {SEED})", partial(_runs_what_it_shall, house, node))
     assert any(wanted(house, node) for node in NODES)
     check_afterwards(house)
+
+
+def _runs_what_it_shall(house: House, node: str) -> bool:
+    return held(house, node) == wanted(house, node)

@@ -13,6 +13,7 @@ import pytest
 
 from agents.wire import encode
 from app.store.tokens import Purpose, Role
+from solvers.domain.ids import ProjectName
 from tests.integration.faults.fleet import LOW_RPS, plain, profile, seed, service
 from tests.integration.faults.house import House, Postgres
 from tests.integration.faults.reporters import join_message, report
@@ -90,7 +91,7 @@ def wired(postgres: Postgres) -> Iterator[Wired]:
         with house.client() as client:
             seed(client)
             client.put("project", {"name": "other"})
-            client.put("service", plain(replace(service("secret", LOW_RPS), project="other")))
+            client.put("service", plain(replace(service("secret", LOW_RPS), project=ProjectName("other"))))
         with house.client(house.join) as client:
             node = client.call("POST", "/v1/agent/join", json=encode(join_message("node-x", "boot-x"))).body["token"]
             client.call("POST", "/v1/agent/join", json=encode(join_message("node-y", "boot-y")))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 import pytest
 
@@ -40,10 +41,8 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
             time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
             _kill_leader(house, planners)
             planners.append(house.start_planner())
-            house.await_true(f"another leads (seed {SEED})", lambda before=token: _token(house) > before, TAKE_OVER_S)
-            house.await_true(
-                f"demand moves the target (seed {SEED})", lambda before=generation: house.generation() > before
-            )
+            house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)
+            house.await_true(f"demand moves the target (seed {SEED})", partial(house.beyond, generation))
         house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
     assert watch.looks > 0
     tokens = house.rows("SELECT DISTINCT fencing_token FROM target_history")
@@ -63,6 +62,10 @@ def _kill_leader(house: House, planners: list[Process]) -> None:
 def _token(house: House) -> int:
     found: int = house.one("SELECT token FROM leases WHERE name = 'planner'") or 0
     return found
+
+
+def _leads_after(house: House, token: int) -> bool:
+    return _token(house) > token
 
 
 def _left_running(house: House) -> list[object]:
