@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import delete as delete_from
 from sqlalchemy import func, insert, select, tuple_, update
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
@@ -104,7 +105,7 @@ def close(session: Session, record: CycleRecord) -> None:
 
 
 def abort_older(session: Session, fencing_token: int) -> tuple[CycleId, ...]:
-    """Mark running cycles of leaders before this token aborted; one that had promoted its plan learns its generation."""
+    """Mark running cycles of older leaders aborted; one that had promoted its plan learns its generation."""
     promoted = select(func.max(plans.c.generation)).where(plans.c.cycle_id == cycles.c.id).scalar_subquery()
     statement = update(cycles).where(cycles.c.state == CycleState.RUNNING.value, cycles.c.fencing_token < fencing_token)
     statement = statement.values(
@@ -120,6 +121,13 @@ def abort(session: Session, cycle_id: str) -> bool:
     statement = update(cycles).where(cycles.c.id == cycle_id, cycles.c.state == CycleState.RUNNING.value)
     statement = statement.values(state=CycleState.ABORTED.value, ended_at=func.now())
     return session.execute(statement.returning(cycles.c.id)).one_or_none() is not None
+
+
+def delete_older(session: Session, days: float) -> int:
+    """Delete cycles that began longer ago and do not run; returns how many."""
+    old = cycles.c.started_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
+    statement = delete_from(cycles).where(old, cycles.c.state != CycleState.RUNNING.value)
+    return len(session.execute(statement.returning(cycles.c.id)).all())
 
 
 def get(session: Session, cycle_id: str) -> CycleSummary:

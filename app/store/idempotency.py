@@ -92,7 +92,7 @@ def abandon(session: Session, request: Request) -> None:
     session.execute(delete_from(keys).where(*_is(request), keys.c.finished_at.is_(None)))
 
 
-def purge(session: Session, ttl_s: float) -> int:
+def delete_older(session: Session, ttl_s: float) -> int:
     """Forget keys older than `ttl_s`; returns how many."""
     old = keys.c.reserved_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
     return len(session.execute(delete_from(keys).where(old).returning(keys.c.key)).all())

@@ -1,4 +1,4 @@
-"""The live side of nodes and devices: who joined, how to reach them, what drivers allow, from when to when a device costs money.
+"""The live side of nodes and devices: who joined, how to reach them, what drivers allow, when a device costs money.
 
 What people declare about nodes and devices is a document; this module refuses to touch it.
 """

@@ -11,13 +11,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import delete as delete_from
 from sqlalchemy import func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.store.pages import Page, cut, decode_cursor
-from app.store.tables.planning import plans
+from app.store.tables.planning import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_plain, to_plain
 from solvers.domain.ids import Digest
@@ -173,6 +174,15 @@ def mark_promoted(session: Session, plan_id: str, generation: int, promoted_by: 
         plans.c.state.in_([state.value for state in open_states]) & (plans.c.parent_generation < generation),
     )
     session.execute(update(plans).where(overtaken, plans.c.id != plan_id).values(state=PlanState.SUPERSEDED.value))
+
+
+def delete_older(session: Session, days: float) -> int:
+    """Delete plans made longer ago with their place in history, but for the standing target's; returns how many."""
+    old = plans.c.created_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
+    standing = select(cluster_state.c.plan_id).where(cluster_state.c.plan_id.is_not(None))
+    doomed = select(plans.c.id).where(old, plans.c.id.not_in(standing))
+    session.execute(delete_from(target_history).where(target_history.c.plan_id.in_(doomed)))
+    return len(session.execute(delete_from(plans).where(plans.c.id.in_(doomed)).returning(plans.c.id)).all())
 
 
 def _missing(plan_id: str) -> NotFoundError:

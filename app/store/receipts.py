@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import delete as delete_from
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
@@ -75,6 +76,12 @@ def latest(session: Session) -> tuple[StoredReceipt, ...]:
     """The newest receipt of every node, by node."""
     query = select(receipts).distinct(receipts.c.node_id).order_by(receipts.c.node_id, receipts.c.id.desc())
     return tuple(_stored(row) for row in session.execute(query))
+
+
+def delete_older(session: Session, days: float) -> int:
+    """Delete receipts that came in longer ago; returns how many."""
+    old = receipts.c.received_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)
+    return len(session.execute(delete_from(receipts).where(old).returning(receipts.c.id)).all())
 
 
 def _stored(row: Row[Any]) -> StoredReceipt:

@@ -16,6 +16,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from agents.wire import NodeTarget, decode_node_target
 from app.store import events, leases, plans
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import cluster_state, node_targets, target_history
@@ -52,15 +53,6 @@ class Promoted:
     promoted_at: datetime
     promoted_by: str
     fencing_token: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDocument:
-    """What one node must hold."""
-
-    node_id: str
-    generation: int
-    document: dict[str, Plain]
 
 
 def promote(session: Session, wish: Promotion) -> Generation:
@@ -184,11 +176,9 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
     return cut(LISTING, found, limit, lambda promoted: (promoted.generation,))
 
 
-def node_document(session: Session, node_id: str) -> NodeDocument | None:
+def of_node(session: Session, node_id: str) -> NodeTarget | None:
     """What a node must hold; None when the standing target was made without it."""
-    row = session.execute(
-        select(node_targets.c.node_id, node_targets.c.generation, node_targets.c.document).where(
-            node_targets.c.node_id == node_id
-        )
-    ).one_or_none()
-    return None if row is None else NodeDocument(**row._mapping)
+    document = session.execute(
+        select(node_targets.c.document).where(node_targets.c.node_id == node_id)
+    ).scalar_one_or_none()
+    return None if document is None else decode_node_target(document)
