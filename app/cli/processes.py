@@ -17,6 +17,7 @@ import typer
 
 from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
+from app.demo.fleet import GATEWAY
 from app.settings import Settings, load_settings
 from solvers.errors import InputError
 
@@ -123,7 +124,7 @@ def traffic(
     server: Server = None,
     token: Token = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Rate shapes; default: the demo's.")] = None,
-    gateway: Annotated[str, typer.Option(help="Name under which offered load is reported.")] = "demo-traffic",
+    gateway: Annotated[str, typer.Option(help="Name under which offered load is reported.")] = GATEWAY,
     day_s: Annotated[float | None, typer.Option("--day-s", help="Seconds a day takes.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the arrivals.")] = None,
     anchor_s: Annotated[

@@ -14,6 +14,9 @@ from app.cli.documents import PROFILES, read_documents
 from app.client import ApiError, Client
 from app.demo.examples import examples_path
 
+GATEWAY = "demo-traffic"
+"""Name under which the demo's traffic reports offered load."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoNode:

@@ -11,15 +11,12 @@ import time
 
 from app.cli.connection import Connection, read_connection, write_connection
 from app.client import ApiError, Client, UnreachableError
-from app.demo.fleet import NODES, DemoNode, is_blank, seed
+from app.demo.fleet import GATEWAY, NODES, DemoNode, is_blank, seed
 from app.demo.home import Home
 from app.demo.process import ChildSpec
 from app.demo.supervisor import Order, address_of
 from app.settings import Settings
 from solvers.errors import InvariantError
-
-CREATED_BY = "headroom up"
-GATEWAY = "demo-traffic"
 
 
 class LocalRooms:
@@ -57,7 +54,9 @@ class LocalRooms:
 
     def admit(self, url: str, address: str) -> None:
         """Make sure of the tokens, keeping those of earlier runs that are still good."""
-        from app.demo.tokens import Wanted, ensure_tokens
+        from app.demo.tokens import ensure_tokens
+        from app.services.tokens import TokenRequest
+        from app.store.tokens import Purpose, Role
 
         stored = read_connection(self._home.path)
         held = {
@@ -65,11 +64,11 @@ class LocalRooms:
             "join": self._home.read_secret("join"),
             "gateway": self._home.read_secret("gateway"),
         }
-        wanted = (
-            Wanted(key="admin", name="headroom up: administrator", role="admin"),
-            Wanted(key="join", name="headroom up: simulated nodes", role="agent", purpose="join"),
-            Wanted(key="gateway", name="headroom up: traffic", role="agent", purpose="gateway", subject=GATEWAY),
-        )
+        wanted = {
+            "admin": TokenRequest(name="administrator of headroom up", role=Role.ADMIN),
+            "join": TokenRequest(name="simulated nodes", role=Role.AGENT, purpose=Purpose.JOIN),
+            "gateway": TokenRequest(name="traffic", role=Role.AGENT, purpose=Purpose.GATEWAY, subject=GATEWAY),
+        }
         secrets = ensure_tokens(url, wanted, held)
         write_connection(self._home.path, Connection(server=address, token=secrets["admin"]))
         self._home.write_secret("join", secrets["join"])

@@ -5,51 +5,57 @@ Owns the check whether a stored secret is still good. It refuses to print or kee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 
-from app.clock import new_id, new_secret
+from app.clock import new_id
+from app.services.actors import Deed
+from app.services.tokens import TokenRequest, Tokens
 from app.store.engine import Database
-from app.store.tokens import NewToken, Purpose, Role, create, find_by_secret
+from app.store.tokens import NewToken, create, find_by_secret
 
-CREATED_BY = "headroom up"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A token that must exist."""
-
-    key: str
-    name: str
-    role: str
-    purpose: str | None = None
-    subject: str | None = None
+ACTOR = "local:command-line"
 
 
-def ensure_tokens(url: str, wanted: Sequence[Wanted], held: Mapping[str, str | None]) -> dict[str, str]:
+def ensure_tokens(url: str, wanted: Mapping[str, TokenRequest], held: Mapping[str, str | None]) -> dict[str, str]:
     """A good secret for each wanted token: the one held where it still is, else of a new one. Raises TransientError."""
+    with _tokens(url) as tokens:
+        return {name: _ensure(tokens, request, held.get(name)) for name, request in wanted.items()}
+
+
+def issue_locally(url: str, request: TokenRequest) -> str:
+    """The secret of a new token. Raises TransientError, FieldsError."""
+    with _tokens(url) as tokens:
+        return tokens.issue(request, Deed(actor=ACTOR)).secret
+
+
+def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
+    """Make sure that tokens with exactly these secrets exist; the names of those made. Raises TransientError."""
     database = Database(url, pool_size=1)
+    made: list[str] = []
     try:
         with database.transaction() as session:
-            secrets: dict[str, str] = {}
-            for each in wanted:
-                secret = held.get(each.key)
-                known = find_by_secret(session, secret) if secret else None
-                if secret is None or known is None or known.role.value != each.role:
-                    secret = new_secret(each.role)
-                    create(session, _new(each), secret)
-                secrets[each.key] = secret
-            return secrets
+            for secret, request in given.items():
+                if find_by_secret(session, secret) is None:
+                    create(session, NewToken(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
+                    made.append(request.name)
+    finally:
+        database.dispose()
+    return made
+
+
+@contextmanager
+def _tokens(url: str) -> Iterator[Tokens]:
+    database = Database(url, pool_size=1)
+    try:
+        yield Tokens(database)
     finally:
         database.dispose()
 
 
-def _new(wanted: Wanted) -> NewToken:
-    return NewToken(
-        id=new_id(),
-        name=wanted.name,
-        role=Role(wanted.role),
-        created_by=CREATED_BY,
-        purpose=Purpose(wanted.purpose) if wanted.purpose else None,
-        subject=wanted.subject,
-    )
+def _ensure(tokens: Tokens, request: TokenRequest, secret: str | None) -> str:
+    actor = tokens.actor_of(secret) if secret else None
+    if secret and actor is not None and (actor.role, actor.subject) == (request.role, request.subject):
+        return secret
+    return tokens.issue(request, Deed(actor=ACTOR)).secret

@@ -205,19 +205,27 @@ class Traffic:
         while not self._ending.is_set():
             now_s = time.monotonic()
             if now_s >= next_routes_s:
-                self._routes.refresh(self._client)
+                self.refresh_routes()
                 next_routes_s = now_s + ROUTES_EVERY_S
             self.tick(time.time(), min(now_s - last_s, 5 * TICK_S))
             last_s = now_s
             if now_s >= next_report_s:
-                self._ledger.cut(time.time(), now_s - reported_s)
+                self.report(time.time(), now_s - reported_s)
                 reported_s = now_s
-                self._ledger.send(self._client)
                 next_report_s = now_s + REPORT_EVERY_S
             next_tick_s = max(next_tick_s + TICK_S, time.monotonic())
             self._ending.wait(next_tick_s - time.monotonic())
         self._nodes.close()
         _log.info("traffic.ended")
+
+    def refresh_routes(self) -> None:
+        """Ask where ready replicas are."""
+        self._routes.refresh(self._client)
+
+    def report(self, wall_s: float, interval_s: float) -> None:
+        """Close an interval and send what waits."""
+        self._ledger.cut(wall_s, interval_s)
+        self._ledger.send(self._client)
 
     def tick(self, wall_s: float, interval_s: float) -> None:
         """One second of users: draw arrivals, route them, tell the nodes, count."""

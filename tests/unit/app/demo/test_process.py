@@ -1,4 +1,4 @@
-"""Child processes: restarts with back-off, bounded logs, stops that always end, identities that survive number reuse."""
+"""Child processes: restarts with back-off, bounded logs, stops that always end, identities that survive reuse."""
 
 from __future__ import annotations
 

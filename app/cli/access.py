@@ -1,0 +1,128 @@
+"""Commands for access tokens: create, list, revoke, and the very first one of a control plane.
+
+Owns what a token's row shows. It refuses to store secrets: what is created is printed once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.duration import duration_s
+from app.cli.output import Format, Output, rows, show
+from app.demo.fleet import GATEWAY
+from app.settings import load_settings
+from solvers.errors import InputError
+
+token = typer.Typer(help="Access tokens: who may do what.", no_args_is_help=True)
+
+_COLUMNS = ("id", "name", "role", "purpose", "project", "subject", "expires", "state", "last used")
+
+SECRET_LENGTH_MIN = 24
+
+Name = Annotated[str, typer.Argument(help="What the token is for, for people.")]
+Lifetime = Annotated[str | None, typer.Option("--ttl", help="Lifetime such as 12h or 90d; default: never expires.")]
+
+
+@token.command("create")
+def create(
+    name: Name,
+    *,
+    role: Annotated[str, typer.Option(help="admin, operator, viewer, reporter or agent.")] = "viewer",
+    project: Annotated[str | None, typer.Option(help="Only this project.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="Of an agent token: join, node or gateway.")] = None,
+    subject: Annotated[str | None, typer.Option(help="The node or gateway an agent token speaks for.")] = None,
+    ttl: Lifetime = None,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Create a token and print its secret, which nobody can read again."""
+    request = {"name": name, "role": role, "project": project, "purpose": purpose, "subject": subject}
+    if ttl is not None:
+        request["ttl_s"] = duration_s(ttl)  # type: ignore[assignment] # the one number among words
+    with connect(server, token) as client:
+        made = client.create_token({field: text for field, text in request.items() if text is not None})
+    show(made, output, made["secret"])
+
+
+@token.command("list")
+def list_tokens(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """List tokens; ended ones too."""
+    with connect(server, token) as client:
+        items = list(client.items("tokens"))
+    show(items, output, rows(_COLUMNS, (_row(item) for item in items)))
+
+
+@token.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="Id of the token, as `list` prints it.")],
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """End a token now."""
+    with connect(server, token) as client:
+        client.revoke_token(token_id)
+    typer.echo(f"revoked {token_id}")
+
+
+@token.command("bootstrap")
+def bootstrap(
+    name: Name = "first administrator",
+    role: Annotated[str, typer.Option(help="admin, or agent for a join token.")] = "admin",
+    ttl: Lifetime = None,
+) -> None:
+    """Create an admin or join token straight in the database (HEADROOM_DATABASE_URL), for a plane without any token."""
+    from app.demo.tokens import issue_locally
+    from app.services.tokens import TokenRequest
+    from app.store.tokens import Purpose, Role
+
+    if role not in ("admin", "agent"):
+        raise InputError("--role must be admin or agent; other tokens are made with `headroom token create`")
+    request = TokenRequest(
+        name=name,
+        role=Role(role),
+        purpose=Purpose.JOIN if role == "agent" else None,
+        ttl_s=duration_s(ttl) if ttl else None,
+    )
+    typer.echo(issue_locally(_database_url(), request))
+
+
+@token.command("seed")
+def seed() -> None:
+    """Store tokens with secrets of your choice: HEADROOM_ADMIN_TOKEN, HEADROOM_JOIN_TOKEN, HEADROOM_GATEWAY_TOKEN."""
+    from app.demo.tokens import store_given
+    from app.services.tokens import TokenRequest
+    from app.store.tokens import Purpose, Role
+
+    requests = {
+        "HEADROOM_ADMIN_TOKEN": TokenRequest(name="administrator", role=Role.ADMIN),
+        "HEADROOM_JOIN_TOKEN": TokenRequest(name="joining nodes", role=Role.AGENT, purpose=Purpose.JOIN),
+        "HEADROOM_GATEWAY_TOKEN": TokenRequest(
+            name="gateway", role=Role.AGENT, purpose=Purpose.GATEWAY, subject=GATEWAY
+        ),
+    }
+    given = {os.environ[variable]: request for variable, request in requests.items() if os.environ.get(variable)}
+    short = [request.name for secret, request in given.items() if len(secret) < SECRET_LENGTH_MIN]
+    if short:
+        raise InputError(f"secrets need at least {SECRET_LENGTH_MIN} characters: {', '.join(short)}")
+    if not given:
+        raise InputError(f"none of {', '.join(requests)} is set")
+    made = store_given(_database_url(), given)
+    typer.echo(f"stored: {', '.join(made)}" if made else "all are stored already")
+
+
+def _database_url() -> str:
+    settings = load_settings(os.environ)
+    if not settings.database_url:
+        raise InputError("set HEADROOM_DATABASE_URL; `headroom up` makes its own tokens for the embedded database")
+    return settings.database_url
+
+
+def _row(item: dict[str, Any]) -> tuple[object, ...]:
+    state = "revoked" if item["revoked_at"] else "good"
+    shown = [item[field] for field in ("id", "name", "role", "purpose", "project", "subject", "expires_at")]
+    return (*shown, state, item["last_used_at"])

@@ -1,0 +1,189 @@
+"""The demo's users at the edge: routing by weight, unrouted requests counted, reports kept through outages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import httpx
+import pytest
+
+from app.client import Client
+from app.demo.rates import RateShape, TrafficPlan
+from app.demo.traffic import REPORTS_KEPT_MAX, Ledger, Nodes, Routes, Traffic, TrafficOrder
+
+NODE = "http://node.test:9"
+
+
+def routes_body(*replicas: tuple[str, str | None, float]) -> dict[str, object]:
+    places = [
+        {"replica": replica, "endpoint": endpoint, "weight": weight, "node": "n", "state": "ready"}
+        for replica, endpoint, weight in replicas
+    ]
+    return {"items": [{"service": "p/a", "replicas": places}]}
+
+
+class World:
+    """An API and a node, both of which a test may break."""
+
+    def __init__(self, *replicas: tuple[str, str | None, float]) -> None:
+        self.routes = routes_body(*replicas)
+        self.api_status = 200
+        self.node_answer: dict[str, object] = {}
+        self.node_error = False
+        self.loads: list[dict[str, object]] = []
+        self.reports: list[dict[str, object]] = []
+        self.route_calls: list[str | None] = []
+
+    def client(self) -> Client:
+        return Client("http://api.test", "t", transport=httpx.MockTransport(self._api), attempts_max=1)
+
+    def nodes(self) -> Nodes:
+        return Nodes(httpx.MockTransport(self._node))
+
+    def _api(self, request: httpx.Request) -> httpx.Response:
+        if self.api_status == 0:
+            raise httpx.ConnectError("down", request=request)
+        if self.api_status != 200:
+            return httpx.Response(self.api_status, json={"detail": "no", "code": "x"})
+        if request.url.path == "/v1/routes":
+            known = request.headers.get("If-None-Match")
+            self.route_calls.append(known)
+            if known == '"1"':
+                return httpx.Response(304)
+            return httpx.Response(200, json=self.routes, headers={"ETag": '"1"'})
+        self.reports.extend(json.loads(request.content))
+        return httpx.Response(202, json={})
+
+    def _node(self, request: httpx.Request) -> httpx.Response:
+        if self.node_error:
+            raise httpx.ConnectError("down", request=request)
+        assert str(request.url) == f"{NODE}/load"
+        self.loads.append(json.loads(request.content))
+        return httpx.Response(200, json=self.node_answer)
+
+
+def traffic_of(world: World, rate_rps: float = 1000.0) -> Traffic:
+    plan = TrafficPlan(shapes=(RateShape(service="p/a", rate_rps_mean=rate_rps, swing=0.0),))
+    made = Traffic(world.client(), TrafficOrder(plan=plan, gateway="g", anchor_s=0.0), world.nodes())
+    made.refresh_routes()
+    return made
+
+
+def test_arrivals_reach_ready_replicas_by_weight_and_are_reported() -> None:
+    world = World(("p/a#0", NODE, 3.0), ("p/a#1", NODE, 1.0), ("p/a#2", None, 9.0))
+    traffic = traffic_of(world)
+    traffic.tick(0.0, 1.0)
+    (load,) = world.loads
+    assert load["interval_s"] == 1.0
+    sent = load["replicas"]
+    assert isinstance(sent, dict)
+    assert set(sent) == {"p/a#0", "p/a#1"}
+    assert 2.4 < sent["p/a#0"] / sent["p/a#1"] < 3.7
+    traffic.report(100.0, 5.0)
+    (report,) = world.reports
+    assert (report["gateway"], report["sequence"], report["observed_at_s"]) == ("g", 1, 100.0)
+    arrived = sum(sent.values())
+    assert report["samples"] == [{"service": "p/a", "arrived": arrived, "interval_s": 5.0, "unrouted": 0}]
+    assert 900 < arrived < 1100
+
+
+def test_without_replicas_everything_is_unrouted_but_still_offered() -> None:
+    world = World()
+    traffic = traffic_of(world)
+    traffic.tick(0.0, 1.0)
+    traffic.report(1.0, 1.0)
+    ((sample,),) = [report["samples"] for report in world.reports]
+    assert sample["arrived"] == sample["unrouted"] > 0
+    assert world.loads == []
+
+
+def test_what_a_node_does_not_take_is_unrouted() -> None:
+    world = World(("p/a#0", NODE, 1.0), ("p/a#1", NODE, 1.0))
+    world.node_answer = {"unknown": ["p/a#0"], "not_ready": []}
+    traffic = traffic_of(world)
+    traffic.tick(0.0, 1.0)
+    traffic.report(1.0, 1.0)
+    sent = world.loads[0]["replicas"]
+    assert isinstance(sent, dict)
+    ((sample,),) = [report["samples"] for report in world.reports]
+    assert sample["unrouted"] == sent["p/a#0"]
+
+
+def test_a_silent_node_is_left_alone_for_a_while() -> None:
+    world = World(("p/a#0", NODE, 1.0))
+    world.node_error = True
+    traffic = traffic_of(world)
+    traffic.tick(0.0, 1.0)
+    world.node_error = False
+    traffic.tick(1.0, 1.0)
+    assert world.loads == []
+    traffic.report(2.0, 2.0)
+    ((sample,),) = [report["samples"] for report in world.reports]
+    assert sample["unrouted"] == sample["arrived"] > 0
+
+
+def test_routes_are_kept_while_the_api_is_away_and_asked_for_by_tag() -> None:
+    world = World(("p/a#0", NODE, 1.0))
+    routes = Routes()
+    with world.client() as client:
+        routes.refresh(client)
+        world.api_status = 0
+        routes.refresh(client)
+        assert [route.replica for route in routes.of("p/a")] == ["p/a#0"]
+        world.api_status = 200
+        routes.refresh(client)
+    assert [route.replica for route in routes.of("p/a")] == ["p/a#0"]
+    assert world.route_calls == [None, '"1"']
+    assert routes.of("p/b") == ()
+
+
+@pytest.mark.parametrize("status", [0, 500, 503, 429, 401])
+def test_reports_wait_through_an_outage_and_arrive_in_order_once(status: int) -> None:
+    world = World()
+    ledger = Ledger("g", "boot")
+    with world.client() as client:
+        world.api_status = status
+        for second in range(1, 4):
+            ledger.count("p/a", second, 0)
+            ledger.cut(float(second), 1.0)
+            ledger.send(client)
+        assert ledger.waiting == 3
+        world.api_status = 200
+        ledger.send(client)
+        ledger.send(client)
+    assert [report["sequence"] for report in world.reports] == [1, 2, 3]
+    assert ledger.waiting == 0
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_report_refused_for_good_is_not_sent_for_ever(status: int) -> None:
+    world = World()
+    world.api_status = status
+    ledger = Ledger("g", "boot")
+    ledger.count("p/a", 1, 0)
+    ledger.cut(1.0, 1.0)
+    with world.client() as client:
+        ledger.send(client)
+    assert ledger.waiting == 0
+
+
+def test_the_buffer_is_bounded_and_an_empty_interval_is_no_report() -> None:
+    ledger = Ledger("g", "boot")
+    ledger.cut(0.0, 1.0)
+    assert ledger.waiting == 0
+    for second in range(REPORTS_KEPT_MAX + 5):
+        ledger.count("p/a", 1, 0)
+        ledger.cut(float(second), 1.0)
+    assert ledger.waiting == REPORTS_KEPT_MAX
+
+
+def test_equal_seeds_send_equal_loads() -> None:
+    def counts() -> Counter[str]:
+        world = World(("p/a#0", NODE, 1.0), ("p/a#1", NODE, 1.0))
+        traffic = traffic_of(world, 20.0)
+        for second in range(5):
+            traffic.tick(float(second), 1.0)
+        return Counter(json.dumps(load, sort_keys=True) for load in world.loads)
+
+    assert counts() == counts()
