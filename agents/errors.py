@@ -1,7 +1,8 @@
 """Everything that can go wrong on a GPU host, as one tree.
 
-Owns the device errors that back ends translate their vendor's codes into (for NVML the codes are named beside each class, so
-that a table can be checked for completeness) and the agent's own refusals. It knows nothing of HTTP statuses or exit codes.
+Owns the device errors that back ends translate their vendor's codes into (for NVML the codes are named beside each
+class, so that a table can be checked for completeness) and the agent's own refusals. It knows nothing of HTTP statuses
+or exit codes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Messages between control plane and agents: plain frozen records, standard library only, the single module of `agents` that `app` may import.
+"""Messages between control plane and agents: plain frozen records, standard library only, the single module of
+`agents` that `app` may import.
 
-Owns field names, units and the strict decoding of what an agent receives. The control plane validates what it receives with these same
-records at its edge. Times are seconds since the epoch as the sender's clock shows them; intervals come from monotonic clocks.
+Owns field names, units and the strict decoding of what an agent receives. The control plane validates what it receives
+with these same records at its edge. Times are seconds since the epoch as the sender's clock shows them; intervals come
+from monotonic clocks.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def _message(cls: type[T]) -> type[T]:
 @_message
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInventory:
-    """What an agent found at start. Capabilities map a verb (`set_clock`, `set_power`, `mps`, `mig`) to '' (works) or why it does not."""
+    """What an agent found at start. Capabilities map a verb (`set_clock`, `set_power`, `mps`, `mig`) to '' (works) or
+    why it does not.
+    """
 
     uuid: str
     gpu_type: str
@@ -76,7 +80,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTarget:
-    """A replica process to hold. Everything that forces a new process when it changes is here with `batch`, which does not."""
+    """A replica process to hold. Everything that forces a new process when it changes is here with `batch`, which does
+    not.
+    """
 
     replica: str
     kind: str
@@ -93,7 +99,10 @@ class ReplicaTarget:
     latency_ms_limit: float | None
     launch_s: float
     iterations_total: int | None = None
+    """Iterations of a job, or inputs of a task, after which the replica idles; None: no end."""
     iteration_ms_reference: float | None = None
+    gpu_type_reference: str | None = None
+    """The GPU type whose whole `iteration_ms_reference` was measured on; None: that of the replica's own device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +147,12 @@ class DeviceReport:
 @_message
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """One replica over one interval. Latencies are end to end; None when nothing finished. `held_s` is how long it held its share."""
+    """One process of a replica over one interval; a replica and its shadow are two of them, and one that ended within
+    the interval appears once more. Latencies are end to end; None when nothing finished. `held_s` is how long it held
+    its share. Requests are conserved: queue before + arrived = completed + dropped + queue after. `violated` are those
+    completed later than the limit; `dropped` were given up because they would have been late, and are not in
+    `violated`. `iterations_done` are those of this interval (jobs), or inputs (tasks).
+    """
 
     replica: str
     kind: str
@@ -169,7 +183,9 @@ class ReplicaReport:
 @_message
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One node, one interval, everything: devices and replicas in one message. (node, boot_id, sequence) is unique; a retry repeats it."""
+    """One node, one interval, everything: devices and replicas in one message. (node, boot_id, sequence) is unique; a
+    retry repeats it.
+    """
 
     node: str
     boot_id: str
@@ -293,6 +309,7 @@ def _decode_replica(plain: object) -> ReplicaTarget:
         launch_s=_number(item, "launch_s"),
         iterations_total=None if item.get("iterations_total") is None else _whole(item, "iterations_total"),
         iteration_ms_reference=_optional_number(item, "iteration_ms_reference"),
+        gpu_type_reference=_optional_text(item, "gpu_type_reference"),
     )
 
 

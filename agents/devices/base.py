@@ -1,16 +1,17 @@
 """What an agent can read from and do to the GPUs of its host, whatever drives them.
 
-Owns the verbs, the records they exchange and their promises. Units are in the names. Facts of real back ends that shaped it:
+Owns the verbs, the records they exchange and their promises. Units are in the names. Facts of real back ends that
+shaped it:
 
-* the share and memory limit of a running MPS client cannot change, so there is `start` and `stop` but no resize: whoever
-  wants another size starts a second worker of the same replica (a shadow) and stops the first. Only what a process can take
-  over live (batch, latency limit) has a verb, `tune`;
+* the share and memory limit of a running MPS client cannot change, so there is `start` and `stop` but no resize:
+  whoever wants another size starts a second worker of the same replica (a shadow) and stops the first. Only what a
+  process can take over live (batch, latency limit) has a verb, `tune`;
 * a set value is a request: nothing is believed until it is read back (`settings`, `workers`), and reads come from the
   device and its processes, not from the memory of what was asked;
 * shares are ceilings in percent, rounded to whole SMs; the worker's reading says how many SMs it really got;
 * workers are processes of their own: they outlive the agent that started them;
-* clocks and power limits are device-wide, need privilege, and are lost on reboot. Each verb's capability comes with a reason
-  why it does not work, so that planners do not ask for what a host cannot do;
+* clocks and power limits are device-wide, need privilege, and are lost on reboot. Each verb's capability comes with a
+  reason why it does not work, so that planners do not ask for what a host cannot do;
 * energy counters restart with the driver, so `collect` answers joules of an interval, never a running total.
 
 Verbs raise `agents.errors.DeviceError` and its kin; they are called from one thread at a time per device.
@@ -47,7 +48,9 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """A worker as it is asked for. `batch` and `latency_ms_limit` can be changed while it runs; all else is fixed at start."""
+    """A worker as it is asked for. `batch` and `latency_ms_limit` can be changed while it runs; all else is fixed at
+    start.
+    """
 
     replica: str
     kind: str
@@ -158,8 +161,8 @@ class Devices(Protocol):
         ...
 
     def start(self, uuid: str, spec: WorkerSpec) -> str:
-        """Launch a worker and return its name at once; it is STARTING until it reads back READY. Raises BusyError when the
-        share or the client slots of the device do not suffice, OutOfMemoryError when its memory does not.
+        """Launch a worker and return its name at once; it is STARTING until it reads back READY. Raises BusyError when
+        the share or the client slots of the device do not suffice, OutOfMemoryError when its memory does not.
         """
         ...
 

@@ -1,0 +1,245 @@
+"""One simulated GPU: settings, workers, and what the truth says happens between two moments.
+
+Owns the hard limits of a device (shares, memory, client slots, clock table, power range) and its physics over time.
+Time is an argument; randomness is a seeded stream, so that equal histories give equal readings.
+"""
+
+from __future__ import annotations
+
+import random
+
+from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerSpec, WorkerState
+from agents.devices.fake.worker import Worker
+from agents.errors import BusyError, NotSupportedError, OutOfMemoryError, OutOfRangeError
+from agents.wire import DeviceInventory
+from solvers.sim.truth import (
+    GpuTruth,
+    Resident,
+    board_power_w,
+    clock_reached_mhz,
+    dynamic_power_w,
+    execution_curve_ms,
+    gpu_truth,
+    launch_s,
+    memory_mib,
+    serve,
+    sm_count_of_share,
+    training_iteration_ms,
+)
+
+CLIENTS_MAX = 48
+READING_NOISE = 0.01
+"""Standard deviation of execution times and power between two readings, relative."""
+TEMPERATURE_C_IDLE, TEMPERATURE_C_RISE = 32.0, 45.0
+CAPABILITIES = {"set_clock": "", "set_power": "", "mps": "", "mig": "not simulated"}
+
+
+class Board:
+    """A GPU of a type. Workers are kept by name, in the order they were started."""
+
+    def __init__(self, gpu: GpuTruth, uuid: str, index: int, now_s: float) -> None:
+        self.gpu = gpu
+        self.uuid = uuid
+        self.index = index
+        self.mode = Mode.MPS
+        self.clock_mhz_sm: int | None = None
+        self.power_limit_w: float | None = None
+        self.workers: dict[str, Worker] = {}
+        self._gone: list[Worker] = []
+        self._noise = random.Random(uuid)
+        self._now_s = now_s
+        self._clock_reached = gpu.clock_mhz_sm_max
+        self._elapsed_s = self._energy_j = self._utilised_s = 0.0
+
+    def inventory(self) -> DeviceInventory:
+        """What the device is."""
+        return DeviceInventory(
+            uuid=self.uuid,
+            gpu_type=self.gpu.name,
+            product=self.gpu.product,
+            index=self.index,
+            memory_mib=self.gpu.memory_mib,
+            sm_count=self.gpu.sm_count,
+            clocks_mhz_sm=self.gpu.clocks_mhz_sm,
+            power_limit_w_min=self.gpu.power_limit_w_min,
+            power_limit_w_max=self.gpu.tdp_w,
+            driver_version="simulated",
+            capabilities=dict(CAPABILITIES),
+        )
+
+    def settings(self) -> DeviceSettings:
+        """Read-back of the settings."""
+        return DeviceSettings(
+            uuid=self.uuid, mode=self.mode, clock_mhz_sm=self.clock_mhz_sm, power_limit_w=self.power_limit_w
+        )
+
+    def set_mode(self, mode: Mode) -> None:
+        """Change how workers share the device."""
+        if mode is Mode.TIME_SLICED:
+            raise NotSupportedError("time slicing is not simulated")
+        if mode is not self.mode and self.workers:
+            raise BusyError(f"{self.uuid} still has {len(self.workers)} workers")
+        self.mode = mode
+
+    def set_clock(self, clock_mhz_sm: int | None) -> None:
+        """Lock or reset the SM clock."""
+        if clock_mhz_sm is not None and clock_mhz_sm not in self.gpu.clocks_mhz_sm:
+            raise OutOfRangeError(f"{clock_mhz_sm} MHz is not in the clock table of a {self.gpu.name}")
+        self.clock_mhz_sm = clock_mhz_sm
+
+    def set_power_limit(self, power_limit_w: float | None) -> None:
+        """Set or reset the power limit."""
+        low, high = self.gpu.power_limit_w_min, self.gpu.tdp_w
+        if power_limit_w is not None and not low <= power_limit_w <= high:
+            raise OutOfRangeError(f"{power_limit_w} W is outside {low} to {high} W")
+        self.power_limit_w = power_limit_w
+
+    def start(self, name: str, spec: WorkerSpec, now_s: float, time_factor: float) -> None:
+        """Admit a worker, if everything it would hold is free."""
+        share = spec.share_pct_sm + sum(worker.spec.share_pct_sm for worker in self.workers.values())
+        memory = spec.memory_mib_limit + sum(worker.spec.memory_mib_limit for worker in self.workers.values())
+        if not 1 <= spec.share_pct_sm <= 100 or spec.batch < 1:
+            raise OutOfRangeError(f"share {spec.share_pct_sm} % and batch {spec.batch} are not possible")
+        if share > 100:
+            raise BusyError(f"the shares on {self.uuid} would be {share} %")
+        if len(self.workers) >= (1 if self.mode is Mode.DEDICATED else CLIENTS_MAX):
+            raise BusyError(f"{self.uuid} takes no further client")
+        if memory > self.gpu.memory_mib:
+            raise OutOfMemoryError(f"limits on {self.uuid} would be {memory} of {self.gpu.memory_mib} MiB")
+        _check_fits(spec)
+        sm_count = sm_count_of_share(self.gpu, spec.share_pct_sm)
+        ready_at_s = now_s + launch_s(spec.model) / time_factor
+        self.workers[name] = Worker(name=name, spec=spec, sm_count=sm_count, since_s=now_s, ready_at_s=ready_at_s)
+
+    def tune(self, worker: Worker, spec: WorkerSpec) -> None:
+        """Give a worker another batch and latency limit."""
+        _check_fits(spec)
+        worker.spec = spec
+
+    def end(self, worker: Worker) -> None:
+        """Take a worker away; what it had not answered is dropped."""
+        del self.workers[worker.name]
+        worker.tally.arrived += worker.inflow
+        worker.tally.dropped += worker.queue + worker.inflow
+        worker.queue = worker.inflow = 0.0
+        self._gone.append(worker)
+
+    def advance(self, now_s: float) -> None:
+        """Let time pass, piece by piece: a piece ends where a worker becomes ready or an announced inflow is over."""
+        while self._now_s < now_s:
+            until_s = now_s
+            for worker in self.workers.values():
+                if worker.state is WorkerState.STARTING and worker.ready_at_s > self._now_s:
+                    until_s = min(until_s, worker.ready_at_s)
+                ends_in_s = worker.inflow_ends_in_s()
+                if ends_in_s is not None:
+                    until_s = min(until_s, self._now_s + max(ends_in_s, 1e-4))
+            self._run(until_s - self._now_s)
+            self._now_s = until_s
+            for worker in self.workers.values():
+                if worker.state is WorkerState.STARTING and worker.ready_at_s <= until_s:
+                    worker.enter(WorkerState.READY, until_s)
+
+    def _run(self, seconds: float) -> None:
+        gpu, limit_w = self.gpu, self.power_limit_w or self.gpu.tdp_w
+        workers = list(self.workers.values())
+        residents = [worker.resident() for worker in workers]
+        self._clock_reached = clock_reached_mhz(gpu, residents, self.clock_mhz_sm or gpu.clock_mhz_sm_max, limit_w)
+        for position, worker in enumerate(workers):
+            worker.tally.held_s += seconds
+            if worker.executes:
+                neighbours = residents[:position] + residents[position + 1 :]
+                self._execute(worker, neighbours, seconds)
+        residents = [worker.resident() for worker in workers]
+        power_w = board_power_w(gpu, residents, self._clock_reached, limit_w) * self._draw()
+        for worker, resident in zip(workers, residents, strict=True):
+            worker.tally.energy_j += dynamic_power_w(gpu, resident, self._clock_reached) * seconds
+        idle = 1.0
+        for resident in residents:
+            idle *= 1.0 - resident.busy
+        self._elapsed_s += seconds
+        self._energy_j += power_w * seconds
+        self._utilised_s += (1.0 - idle) * seconds
+
+    def _execute(self, worker: Worker, neighbours: list[Resident], seconds: float) -> None:
+        if worker.spec.kind == "job":
+            self._train(worker, neighbours, seconds)
+            return
+        arrived = worker.arrive(seconds)
+        if worker.spec.kind == "service" and arrived + worker.queue <= 0.0:
+            worker.busy = 0.0
+            return
+        curve = execution_curve_ms(self.gpu, worker.resident(), self._clock_reached, neighbours)
+        if worker.spec.kind == "task":
+            self._work_off(worker, curve[-1], seconds)
+            return
+        noise = self._draw()
+        served = serve(
+            worker.queue, arrived, seconds, [time_ms * noise for time_ms in curve], worker.spec.latency_ms_limit
+        )
+        worker.queue, worker.busy = served.queue, served.busy
+        worker.tally.add(arrived, served)
+
+    def _train(self, worker: Worker, neighbours: list[Resident], seconds: float) -> None:
+        spec = worker.spec
+        worker.busy = 0.0 if worker.finished or worker.state is WorkerState.DRAINING else 1.0
+        if worker.busy == 0.0 or spec.iteration_ms_reference is None:
+            return
+        reference = (gpu_truth(spec.gpu_type_reference) if spec.gpu_type_reference else None) or self.gpu
+        iteration_ms = training_iteration_ms(
+            self.gpu, worker.resident(), self._clock_reached, neighbours, (spec.iteration_ms_reference, reference)
+        )
+        _progress(worker, 1000.0 * seconds / iteration_ms)
+
+    @staticmethod
+    def _work_off(worker: Worker, batch_ms: float, seconds: float) -> None:
+        worker.busy = 0.0 if worker.finished or worker.state is WorkerState.DRAINING else 1.0
+        if worker.busy > 0.0:
+            before = worker.tally.iterations
+            _progress(worker, worker.spec.batch * 1000.0 * seconds / batch_ms)
+            done = float(worker.tally.iterations - before)
+            worker.tally.arrived += done
+            worker.tally.completed += done
+            worker.tally.batches += done / worker.spec.batch
+
+    def sample(self, now_s: float) -> DeviceSample:
+        """What happened since the last sample; call after `advance`."""
+        workers = [worker.sample(self.uuid, now_s, gone=False) for worker in self.workers.values()]
+        workers += [worker.sample(self.uuid, now_s, gone=True) for worker in self._gone]
+        elapsed_s, energy_j, utilised_s = self._elapsed_s, self._energy_j, self._utilised_s
+        self._gone, self._elapsed_s, self._energy_j, self._utilised_s = [], 0.0, 0.0, 0.0
+        power_w = energy_j / elapsed_s if elapsed_s > 0.0 else self.gpu.idle_w
+        wanted = self.clock_mhz_sm or self.gpu.clock_mhz_sm_max
+        return DeviceSample(
+            uuid=self.uuid,
+            power_w=power_w,
+            energy_j=energy_j,
+            utilisation_pct=min(100.0, 100.0 * utilised_s / elapsed_s) if elapsed_s > 0.0 else 0.0,
+            memory_mib_used=sum(worker.memory_mib_used for worker in self.workers.values()),
+            clock_mhz_sm=self._clock_reached,
+            temperature_c=TEMPERATURE_C_IDLE + TEMPERATURE_C_RISE * min(1.0, power_w / self.gpu.tdp_w),
+            throttle="power_cap" if self._clock_reached < wanted else "",
+            healthy=True,
+            workers=tuple(workers),
+        )
+
+    def _draw(self) -> float:
+        return 1.0 + READING_NOISE * max(-3.0, min(3.0, self._noise.gauss(0.0, 1.0)))
+
+
+def _check_fits(spec: WorkerSpec) -> None:
+    """A process that needs more than its own limit dies while it loads; say so before."""
+    if spec.kind == "job":
+        return
+    needed = memory_mib(spec.model, spec.batch)
+    if needed > spec.memory_mib_limit:
+        raise OutOfMemoryError(
+            f"{spec.model} needs {needed:.0f} MiB for a batch of {spec.batch}, its limit is {spec.memory_mib_limit}"
+        )
+
+
+def _progress(worker: Worker, steps: float) -> None:
+    before = worker.progress
+    total = worker.spec.iterations_total
+    worker.progress = before + steps if total is None else min(float(total), before + steps)
+    worker.tally.iterations += int(worker.progress) - int(before)

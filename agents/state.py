@@ -1,0 +1,77 @@
+"""The agent's state directory: its node token, the target it accepted, and whatever a back end must remember.
+
+Owns file names, modes and atomic writing: a file is either the old or the new one, also after a kill or a power cut.
+It refuses to guess: what it cannot read is reported as absent and said aloud by the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from agents.errors import StateFileError
+
+TOKEN_FILE = "token"
+TARGET_FILE = "target.json"
+DEVICES_FILE = "devices.json"
+
+
+class StateDirectory:
+    """A folder only its owner may enter."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)
+        except OSError as error:
+            raise StateFileError(f"cannot use state directory {path}: {error.strerror}") from error
+
+    def read_text(self, name: str) -> str | None:
+        """Content of a file, or None when it does not exist."""
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateFileError(f"cannot read {self.path / name}: {error}") from error
+
+    def read_json(self, name: str) -> object | None:
+        """Decoded content of a file, or None when it does not exist. Raises StateFileError when it is not JSON."""
+        text = self.read_text(name)
+        if text is None:
+            return None
+        try:
+            found: object = json.loads(text)
+        except ValueError as error:
+            raise StateFileError(f"{self.path / name} is not JSON: {error}") from error
+        return found
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a file at once; it is on disk when this returns."""
+        temporary = self.path / f".{name}.new"
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+            self._sync_directory()
+        except OSError as error:
+            raise StateFileError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+    def write_json(self, name: str, content: object) -> None:
+        """Replace a file with JSON."""
+        self.write_text(name, json.dumps(content, separators=(",", ":")))
+
+    def _sync_directory(self) -> None:
+        # Some file systems cannot sync a directory; the rename is atomic there all the same.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
