@@ -1,4 +1,6 @@
-"""What `run_cycle` needs from the world. Production and simulator hand in different implementations; the cycle cannot tell."""
+"""What `run_cycle` needs from the world. Production and simulator hand in different implementations; the cycle cannot
+tell.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Runner(Protocol):
     """Runs one planner under a deadline, in production in a child process."""
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
-        """The planner's answer. Raises EngineError when the planner is unknown, crashes, breaks its contract or overruns its deadline."""
+        """The planner's answer. Raises EngineError when the planner is unknown, crashes, breaks its contract or
+        overruns its deadline.
+        """
         ...
 
 
@@ -54,8 +58,9 @@ class Clock(Protocol):
 
 
 class Journal(Protocol):
-    """Remembers. `step` is told before each step; `draft` before actuation, so that a promoted plan always has a stored cause; `close` at the
-    end."""
+    """Remembers. `step` is told before each step; `draft` before actuation, so that a promoted plan always has a stored
+    cause; `close` at the end.
+    """
 
     def step(self, step: CycleStep) -> None:
         """A step is about to begin."""

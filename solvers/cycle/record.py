@@ -1,6 +1,7 @@
 """What a cycle leaves behind: everything needed to explain it and to replay it to the same plan digest.
 
-Owns the values; storing them is the shell's Journal. Wall-clock timings are kept beside the decision, never inside a digest.
+Owns the values; storing them is the shell's Journal. Wall-clock timings are kept beside the decision, never inside a
+digest.
 """
 
 from __future__ import annotations

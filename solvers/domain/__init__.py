@@ -1,1 +1,3 @@
-"""The vocabulary: immutable, typed, unit-suffixed values that every room speaks in. No behaviour beyond checks and simple derivations."""
+"""The vocabulary: immutable, typed, unit-suffixed values that every room speaks in. No behaviour beyond checks and
+simple derivations.
+"""

@@ -34,7 +34,9 @@ class ChangeKind(StrEnum):
 
 @value
 class Change:
-    """One difference, about a replica or a device. Before and after are the replica's assignments or the device's settings."""
+    """One difference, about a replica or a device. Before and after are the replica's assignments or the device's
+    settings.
+    """
 
     kind: ChangeKind
     subject: str

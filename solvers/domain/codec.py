@@ -1,8 +1,9 @@
 """Canonical JSON of domain values: encode, decode, digest.
 
-One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present, whole numbers without a fraction,
-other floats as the shortest text that reads back the same, NaN refused. Decoding is strict: unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields missing
-from older documents take their defaults.
+One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present, whole
+numbers without a fraction, other floats as the shortest text that reads back the same, NaN refused. Decoding is strict:
+unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields missing from older documents take their
+defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 def to_plain(item: object) -> Plain:
     """Turn a domain value into plain JSON data."""
-    if item is None or isinstance(item, bool | int | str) and not isinstance(item, Enum):
+    if item is None or (isinstance(item, bool | int | str) and not isinstance(item, Enum)):
         return cast("Plain", item)
     if isinstance(item, Enum):
         return cast("Plain", item.value)
@@ -108,9 +109,8 @@ def _decode_class(kind: type, plain: Plain, pointer: str) -> object:
             raise FieldError(pointer, f"{pointer}: {plain!r} is not one of {[item.value for item in kind]}") from None
     if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
         return float(plain)
-    if kind is bool or not isinstance(plain, bool):
-        if kind in (bool, int, str) and isinstance(plain, kind):
-            return plain
+    if kind in (bool, int, str) and isinstance(plain, kind) and (kind is bool or not isinstance(plain, bool)):
+        return plain
     raise _fail(pointer, kind.__name__, plain)
 
 

@@ -1,6 +1,8 @@
-"""The fleet: GPU types with what they can do and cost, nodes, devices (whole GPUs and MIG slices alike), power domains, taints.
+"""The fleet: GPU types with what they can do and cost, nodes, devices (whole GPUs and MIG slices alike), power domains,
+taints.
 
-Owns hardware facts and their checks, and the rounding of a share to whole SMs. It refuses to know what runs on a device.
+Owns hardware facts and their checks, and the rounding of a share to whole SMs. It refuses to know what runs on a
+device.
 """
 
 from __future__ import annotations
@@ -170,7 +172,9 @@ class PowerScope(StrEnum):
 
 @value
 class PowerCap:
-    """Upper limit of the summed GPU power of a power domain, watts. For scope `cluster` the subject is the cluster's name."""
+    """Upper limit of the summed GPU power of a power domain, watts. For scope `cluster` the subject is the cluster's
+    name.
+    """
 
     scope: PowerScope
     subject: str

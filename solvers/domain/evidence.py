@@ -1,6 +1,8 @@
-"""Why: reasons attached to decisions, findings of the verifier, and the reporter through which the core tells its shell what it does.
+"""Why: reasons attached to decisions, findings of the verifier, and the reporter through which the core tells its shell
+what it does.
 
-Owns the closed lists of codes. A sentence for people is built from code and values at the edge; the values are what tests look at.
+Owns the closed lists of codes. A sentence for people is built from code and values at the edge; the values are what
+tests look at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The answer: assignments of replicas to devices with all their knobs, device settings, what is left unplaced, cost and objective.
+"""The answer: assignments of replicas to devices with all their knobs, device settings, what is left unplaced, cost and
+objective.
 
-Owns the values; a plan is immutable and its id is the digest of its canonical form. It refuses to know how it was found beyond naming the
-planner, and how it will be carried out (that is `change`).
+Owns the values; a plan is immutable and its id is the digest of its canonical form. It refuses to know how it was found
+beyond naming the planner, and how it will be carried out (that is `change`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Envelope:
 
 @value
 class Assignment:
-    """One replica on one device. Memory limit in MiB; latency is the planned percentile of the SLO, end to end where the SLO says so."""
+    """One replica on one device. Memory limit in MiB; latency is the planned percentile of the SLO, end to end where
+    the SLO says so.
+    """
 
     replica: ReplicaId
     kind: WorkloadKind

@@ -1,4 +1,6 @@
-"""How to plan: which planner, with what margins, how eager to change. Versioned data, never code; the digest of a policy is in every record."""
+"""How to plan: which planner, with what margins, how eager to change. Versioned data, never code; the digest of a
+policy is in every record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was measured (or simulated, or scaled) about a model on a GPU type: points over batch × SM share × clock × neighbours.
+"""What was measured (or simulated, or scaled) about a model on a GPU type: points over batch × SM share × clock ×
+neighbours.
 
 Owns the values and their provenance; interpolation and belief live in `solvers.models`.
 """

@@ -1,6 +1,7 @@
 """The immutable picture a cycle plans from: fleet, work, beliefs, demand, what stands and what was asked for.
 
-Owns the value and its look-up tables; its id is the digest of its canonical form. It refuses to know a clock: `taken_at_s` is data.
+Owns the value and its look-up tables; its id is the digest of its canonical form. It refuses to know a clock:
+`taken_at_s` is data.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Replica:
 
 @value
 class NodeStatus:
-    """How a node is doing: seconds since its last report and the generation it has applied. Age None: never reported."""
+    """How a node is doing: seconds since its last report (None: never reported) and the generation it has applied."""
 
     node: NodeId
     age_s: float | None
@@ -135,7 +136,9 @@ class Snapshot:
         return {demand.service: demand for demand in self.demands}
 
     def price_usd_per_h(self, device: Device) -> float:
-        """Price of a whole hour of a device's GPU; a MIG slice pays by its part of the memory. 0 when no price row matches."""
+        """Price of a whole hour of a device's GPU; a MIG slice pays by its part of the memory. 0 when no price row
+        matches.
+        """
         gpu_type = self.gpu_types_by_name()[device.gpu_type]
         node = self.nodes_by_id()[device.node]
         kind: PriceKind = self.policy.price_kind or node.price_kind

@@ -1,4 +1,6 @@
-"""Named random streams: one independent generator per purpose, so that an extra draw in one place never disturbs another."""
+"""Named random streams: one independent generator per purpose, so that an extra draw in one place never disturbs
+another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class Streams:
 
     def stream(self, purpose: str) -> numpy.random.Generator:
         """Generator for one purpose; the same seed and purpose always give the same numbers."""
-        import numpy as np  # noqa: PLC0415 - the agent's light install has no numpy
+        import numpy as np  # the agent's light install has no numpy
 
         digest = hashlib.sha256(f"{self.seed}:{purpose}".encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:8], "big"))

@@ -1,4 +1,6 @@
-"""What was seen lately: demand per service, state of devices, performance of replicas. Every value carries its age in seconds."""
+"""What was seen lately: demand per service, state of devices, performance of replicas. Every value carries its age in
+seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What a domain value is, and the checks its fields share.
 
-Owns the `value` decorator (frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields are refused) and the
-range checks used in `__post_init__`. It refuses silence: NaN, infinities, wrong signs and empty names raise `FieldError` naming the field.
+Owns the `value` decorator (frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields
+are refused) and the range checks used in `__post_init__`. It refuses silence: NaN, infinities, wrong signs and empty
+names raise `FieldError` naming the field.
 """
 
 from __future__ import annotations

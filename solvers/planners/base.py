@@ -1,7 +1,8 @@
 """The one contract for every planner: papers, baselines, our own.
 
-A planner turns a request (snapshot, parent target, movable workloads, budget, random streams) into a proposal. State is a value that the shell
-stores as bytes and hands back, so learning planners stay pure. A planner refuses by status, never by exception, when it cannot apply.
+A planner turns a request (snapshot, parent target, movable workloads, budget, random streams) into a proposal. State is
+a value that the shell stores as bytes and hands back, so learning planners stay pure. A planner refuses by status,
+never by exception, when it cannot apply.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class PlannerSpec:
 
 @value
 class Budget:
-    """How long a planner may think. The deterministic budget counts planner-defined work units; None leaves only the wall deadline, which the
-    runner outside enforces."""
+    """How long a planner may think. The deterministic budget counts planner-defined work units; None leaves only the
+    wall deadline, which the runner outside enforces.
+    """
 
     deadline_s: float = 5.0
     work_units: int | None = None
@@ -55,7 +57,9 @@ class Budget:
 
 @value
 class PlanRequest:
-    """Everything a planner gets. Workloads not in `movable` keep their standing assignments of `snapshot.target` untouched (pinned)."""
+    """Everything a planner gets. Workloads not in `movable` keep their standing assignments of `snapshot.target`
+    untouched (pinned).
+    """
 
     snapshot: Snapshot
     movable: tuple[WorkloadId, ...]

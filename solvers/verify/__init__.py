@@ -1,1 +1,1 @@
-"""The independent check of a plan, re-derived from the snapshot alone; it shares no code with anything that proposes."""
+"""The independent check of a plan, re-derived from the snapshot alone; shares no code with anything that proposes."""

@@ -1,0 +1,267 @@
+"""From profiles to options: every measured configuration that keeps a workload's promise on a class of devices, and why
+the others do not.
+
+Owns the careful reading of the table. Only measured points become options, so that whoever checks a plan can find the
+very measurement behind each choice; a share is rounded up to the policy's step but judged by the measured share below
+it; on a device that may be shared, latency carries the interference margin. The memory limit is the measured memory
+plus a tenth, rounded up to 64 MiB. It refuses to choose.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import EllipsisType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.plan import Assignment
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.models.promise import Outcome, Promise, settle
+from solvers.models.table import Grid, ProfileTable
+from solvers.problems.choice import Option, Options
+from solvers.problems.fleet import DeviceClass
+from solvers.problems.needs import Need
+
+_Cells = tuple[NDArray[np.intp], NDArray[np.intp]] | EllipsisType
+"""Which cells of a grid: rows with columns, or all."""
+
+MEMORY_FACTOR = 1.1
+MEMORY_STEP_MIB = 64
+
+
+def memory_limit_mib(memory_mib: float) -> int:
+    """The limit to set for a replica that was measured to use this much."""
+    return math.ceil(memory_mib * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A grid seen from one workload on one class of devices."""
+
+    grid: Grid
+    outcome: Outcome
+    power_w: NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Beliefs:
+    """Tables of a snapshot, built when first asked for."""
+
+    policy: Policy
+    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
+    classes: list[DeviceClass]
+    _tables: dict[tuple[ModelName, GpuTypeName], ProfileTable | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(snapshot: Snapshot, classes: list[DeviceClass]) -> Beliefs:
+        """Beliefs over these classes of devices."""
+        return Beliefs(policy=snapshot.policy, profiles=snapshot.profiles_by_key(), classes=classes)
+
+    def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
+        """What is known of a model on a class at its clock."""
+        key = (model, device_class.gpu_type)
+        if key not in self._tables:
+            profile = self.profiles.get(key)
+            self._tables[key] = ProfileTable.of(profile) if profile is not None else None
+        table = self._tables[key]
+        return table.grid_at(device_class.clock_mhz_sm) if table is not None else None
+
+    def options(self, need: Need) -> tuple[Options, dict[int, Reason]]:
+        """All options of a need over all classes, and for each class without one the reason."""
+        parts: list[Options] = []
+        refusals: dict[int, Reason] = {}
+        for index, device_class in enumerate(self.classes):
+            if need.gpu_types_allowed and device_class.gpu_type not in need.gpu_types_allowed:
+                refusals[index] = Reason(code=ReasonCode.TYPE_NOT_ALLOWED, subject=device_class.gpu_type)
+                continue
+            judged = None if need.refusal is not None else self._judge(need, device_class)
+            if judged is None:
+                refusals[index] = need.refusal or Reason(code=ReasonCode.NO_PROFILE, subject=device_class.gpu_type)
+                continue
+            found = self._options_of_class(need, index, judged)
+            if len(found):
+                parts.append(found)
+            else:
+                refusals[index] = _refusal(need, device_class, judged)
+        return _joined(parts), refusals
+
+    def assess(self, need: Need, class_index: int, standing: Assignment) -> Option | None:
+        """A standing replica seen with today's beliefs; None when it no longer keeps its promise or its memory limit is
+        too small.
+        """
+        device_class = self.classes[class_index]
+        grid = None if need.refusal is not None else self.grid(need.model, device_class)
+        alone = self._alone(need, device_class)
+        clocks = {device_class.clock_mhz_sm, standing.envelope.clock_mhz_sm_min, standing.envelope.clock_mhz_sm_max}
+        if grid is None or standing.model != need.model or len(clocks) > 1 or (alone and standing.share_pct_sm < 100):
+            return None
+        highest = (
+            int(np.searchsorted(grid.shares_pct, standing.share_pct_sm * device_class.sm_part + 1e-9, "right")) - 1
+        )
+        for row in range(highest, -1, -1):
+            option = self._assess_at(need, class_index, standing, (grid, row))
+            if option is not None:
+                return option
+        return None
+
+    def _assess_at(self, need: Need, class_index: int, standing: Assignment, at: tuple[Grid, int]) -> Option | None:
+        """The standing replica judged by the points of one measured share that is not above its own."""
+        device_class, (grid, row) = self.classes[class_index], at
+        column, last = (_column(grid, row, batch) for batch in (standing.batch, standing.envelope.batch_max))
+        if column is None or last is None or standing.memory_mib_limit < grid.memory_mib[last]:
+            return None
+        batches = np.array([standing.batch, standing.envelope.batch_max], dtype=np.float64)
+        outcome = self._settle(need, device_class, grid, (batches, (np.array([row, row]), np.array([column, last]))))
+        if not outcome.feasible.all():
+            return None
+        part = max(standing.share_pct_sm / 100, standing.memory_mib_limit / device_class.memory_mib)
+        return Option(
+            device_class=class_index,
+            gpu_type=device_class.gpu_type,
+            batch=standing.batch,
+            share_pct=standing.share_pct_sm,
+            memory_mib=standing.memory_mib_limit,
+            latency_ms=float(outcome.latency_ms[0]),
+            capacity_rps=float(outcome.capacity_rps[0]),
+            power_w=float(_dynamic_power_w(grid, device_class)[row, column]),
+            usd_per_h=device_class.usd_per_h * standing.share_pct_sm / 100,
+            weight_usd_per_h=device_class.usd_per_h * part,
+            batch_min=standing.envelope.batch_min,
+            batch_max=standing.envelope.batch_max,
+            clock_mhz_sm=device_class.clock_mhz_sm,
+        )
+
+    @staticmethod
+    def _alone(need: Need, device_class: DeviceClass) -> bool:
+        return need.affinity.dedicated or device_class.exclusive
+
+    def _settle(
+        self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[NDArray[np.float64], _Cells]
+    ) -> Outcome:
+        margin = 1.0 if self._alone(need, device_class) else self.policy.interference_margin
+        busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
+        promise = Promise(
+            limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
+        )
+        batches, cells = at
+        return settle(promise, batches, grid.latency_ms_mean[cells] * margin, grid.latency_ms_tail[cells] * margin)
+
+    def _judge(self, need: Need, device_class: DeviceClass) -> _Judged | None:
+        grid = self.grid(need.model, device_class)
+        if grid is None:
+            return None
+        batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
+        outcome = self._settle(need, device_class, grid, (batches, ...))
+        return _Judged(grid=grid, outcome=outcome, power_w=_dynamic_power_w(grid, device_class))
+
+    def _options_of_class(self, need: Need, index: int, judged: _Judged) -> Options:
+        device_class, grid, outcome = self.classes[index], judged.grid, judged.outcome
+        alone = self._alone(need, device_class)
+        shares = _shares_given(grid, device_class, self.policy.share_step_pct, alone=alone)
+        limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
+        room_mib = device_class.memory_mib - self.policy.memory_margin_mib
+        usable = grid.measured & outcome.feasible & (shares <= 100)[:, None] & (limits <= room_mib)[None, :]
+        rows, columns = np.nonzero(usable)
+        held = np.searchsorted(grid.memory_mib, limits, side="right") - 1
+        reach = np.maximum.accumulate(np.where(usable, np.arange(len(grid.batches))[None, :], -1), axis=1)
+        share, limit = shares[rows], limits[columns]
+        part = np.maximum(share / 100, limit / device_class.memory_mib)
+        return Options(
+            device_class=np.full(len(rows), index, dtype=np.int64),
+            batch=grid.batches[columns],
+            share_pct=share,
+            memory_mib=limit,
+            latency_ms=outcome.latency_ms[rows, columns],
+            capacity_rps=outcome.capacity_rps[rows, columns],
+            power_w=judged.power_w[rows, columns],
+            usd_per_h=device_class.usd_per_h * share / 100,
+            weight_usd_per_h=device_class.usd_per_h * part,
+            gpus=device_class.gpu_part * share / 100,
+            batch_min=grid.batches[np.argmax(usable, axis=1)][rows],
+            batch_max=grid.batches[reach[rows, held[columns]]],
+        )
+
+    def option(self, options: Options, index: int) -> Option:
+        """One option as a record."""
+        class_index = int(options.device_class[index])
+        device_class = self.classes[class_index]
+        return Option(
+            device_class=class_index,
+            gpu_type=device_class.gpu_type,
+            batch=int(options.batch[index]),
+            share_pct=int(options.share_pct[index]),
+            memory_mib=int(options.memory_mib[index]),
+            latency_ms=float(options.latency_ms[index]),
+            capacity_rps=float(options.capacity_rps[index]),
+            power_w=float(options.power_w[index]),
+            usd_per_h=float(options.usd_per_h[index]),
+            weight_usd_per_h=float(options.weight_usd_per_h[index]),
+            batch_min=int(options.batch_min[index]),
+            batch_max=int(options.batch_max[index]),
+            clock_mhz_sm=device_class.clock_mhz_sm,
+        )
+
+
+def _column(grid: Grid, row: int, batch: int) -> int | None:
+    """The first batch measured at this share that is not below `batch`."""
+    fitting = np.flatnonzero(grid.measured[row] & (grid.batches >= batch))
+    return int(fitting[0]) if len(fitting) else None
+
+
+def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, alone: bool) -> NDArray[np.int64]:
+    """Share of the device to hand out for each measured share of a whole GPU; above 100 where the device is small."""
+    exact = np.ceil(grid.shares_pct / device_class.sm_part - 1e-9)
+    stepped = np.where(exact <= 100, np.minimum(100, np.ceil(exact / step_pct) * step_pct), exact).astype(np.int64)
+    if alone:
+        # The whole device is taken whatever the replica uses, so it may as well use the most that was measured.
+        fitting = np.flatnonzero(stepped <= 100)
+        only = np.full_like(stepped, 101)
+        only[fitting[-1:]] = 100
+        return only
+    return stepped
+
+
+def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> NDArray[np.float64]:
+    """Power above idle at full load; where none was measured, the share's part of the way from idle to the highest
+    limit.
+    """
+    whole_idle_w = device_class.idle_w / device_class.gpu_part
+    whole_limit_w = device_class.limit_w / device_class.gpu_part
+    guess = (whole_limit_w - whole_idle_w) * np.minimum(100, grid.shares_pct)[:, None] / 100
+    return np.where(np.isnan(grid.power_w), guess, np.maximum(0.0, grid.power_w - whole_idle_w))
+
+
+def _refusal(need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:
+    """The nearest miss: the fastest measured point breaks the promise, or what keeps it does not fit."""
+    keeps = judged.grid.measured & judged.outcome.feasible
+    if not keeps.any():
+        best_ms = float(judged.outcome.latency_ms[judged.grid.measured].min())
+        facts = (
+            Fact(name="latency_ms_best", value=round(best_ms, 3)),
+            Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
+        )
+        return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=device_class.gpu_type, facts=facts)
+    needed = memory_limit_mib(float(judged.grid.memory_mib[keeps.any(axis=0)].min()))
+    facts = (
+        Fact(name="memory_mib_needed", value=float(needed)),
+        Fact(name="memory_mib_device", value=float(device_class.memory_mib)),
+    )
+    return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=device_class.gpu_type, facts=facts)
+
+
+def _joined(parts: list[Options]) -> Options:
+    whole, floats = np.zeros(0, dtype=np.int64), np.zeros(0)
+    empty = {name: whole if name in _WHOLE else floats for name in _COLUMNS}
+    vectors = {name: np.concatenate([empty[name], *(getattr(part, name) for part in parts)]) for name in _COLUMNS}
+    return Options(**vectors)
+
+
+_WHOLE = ("device_class", "batch", "share_pct", "memory_mib", "batch_min", "batch_max")
+_COLUMNS = (*_WHOLE, "latency_ms", "capacity_rps", "power_w", "usd_per_h", "weight_usd_per_h", "gpus")

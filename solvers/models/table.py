@@ -1,0 +1,191 @@
+"""Profile table: what was measured of one model on one GPU type, as monotone look-up over batch x SM share x clock.
+
+Owns interpolation (linear in batch, logarithmic in share, linear in clock) and clamping at the edge of what was
+measured, with a flag that says where the table only clamps. Latency never falls when share or clock falls or batch
+rises, memory never falls when batch rises, power never falls when batch or share rises: where a measurement disagrees,
+the careful value wins. Points taken beside neighbours are left to interference models. It refuses to guess: without one
+solo point there is no table.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solvers.domain.profile import Profile, ProfilePoint
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Everything known at one clock; matrices are share x batch. `measured` marks cells with a point of their own."""
+
+    clock_mhz_sm: int
+    batches: NDArray[np.int64]
+    shares_pct: NDArray[np.int64]
+    latency_ms_mean: Floats
+    latency_ms_tail: Floats
+    """The p99 where it was measured, else the mean."""
+    memory_mib: Floats
+    """By batch."""
+    power_w: Floats
+    """NaN where no point at or below this share and batch has a power reading."""
+    measured: Flags
+    supported: Flags
+    """Measured, or between two measured batches of the same share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Values at the asked configurations; `support` is False where the table had to clamp."""
+
+    latency_ms_mean: Floats
+    latency_ms_tail: Floats
+    memory_mib: Floats
+    power_w: Floats
+    support: Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileTable:
+    """Grids by rising clock."""
+
+    grids: tuple[Grid, ...]
+
+    @staticmethod
+    def of(profile: Profile) -> ProfileTable | None:
+        """Table of a profile's solo points; None when there are none."""
+        solo = [point for point in profile.points if not point.neighbours]
+        clocks = sorted({point.clock_mhz_sm for point in solo})
+        grids = tuple(_grid(clock, [point for point in solo if point.clock_mhz_sm == clock]) for clock in clocks)
+        return ProfileTable(grids=grids) if grids else None
+
+    def grid_at(self, clock_mhz_sm: int) -> Grid | None:
+        """The grid of the highest measured clock that is not above `clock_mhz_sm`: never faster than the truth at that
+        clock.
+        """
+        usable = [grid for grid in self.grids if grid.clock_mhz_sm <= clock_mhz_sm]
+        return usable[-1] if usable else None
+
+    def predict(self, batch: ArrayLike, share_pct: ArrayLike, clock_mhz_sm: ArrayLike) -> Prediction:
+        """Values at any configurations (arrays broadcast against each other)."""
+        wanted = np.broadcast_arrays(*(np.asarray(item, dtype=np.float64) for item in (batch, share_pct, clock_mhz_sm)))
+        batches, shares, clocks = (np.ravel(item) for item in wanted)
+        planes = [_at_clock(grid, batches, shares) for grid in self.grids]
+        mean = _fall_with_clock(np.stack([plane.latency_ms_mean for plane in planes]))
+        tail = _fall_with_clock(np.stack([plane.latency_ms_tail for plane in planes]))
+        measured_clocks = np.array([grid.clock_mhz_sm for grid in self.grids], dtype=np.float64)
+        low, weight, inside = _bracket(measured_clocks, clocks)
+        shape = wanted[0].shape
+
+        def between(stack: Floats) -> Floats:
+            columns = np.arange(stack.shape[1])
+            high = np.minimum(low + 1, len(self.grids) - 1)
+            return ((1 - weight) * stack[low, columns] + weight * stack[high, columns]).reshape(shape)
+
+        support = np.stack([plane.support for plane in planes]).astype(np.float64)
+        return Prediction(
+            latency_ms_mean=between(mean),
+            latency_ms_tail=between(tail),
+            memory_mib=between(np.stack([plane.memory_mib for plane in planes])),
+            power_w=between(np.stack([plane.power_w for plane in planes])),
+            support=(between(support) == 1.0) & inside.reshape(shape),
+        )
+
+
+def _fall_with_clock(stack: Floats) -> Floats:
+    return np.maximum.accumulate(stack[::-1], axis=0)[::-1]
+
+
+def _grid(clock_mhz_sm: int, points: list[ProfilePoint]) -> Grid:
+    batches = np.array(sorted({point.batch for point in points}), dtype=np.int64)
+    shares = np.array(sorted({point.share_pct_sm for point in points}), dtype=np.int64)
+    column = {int(batch): index for index, batch in enumerate(batches)}
+    row = {int(share): index for index, share in enumerate(shares)}
+    mean = np.full((len(shares), len(batches)), -math.inf)
+    tail, power = mean.copy(), mean.copy()
+    memory = np.full(len(batches), -math.inf)
+    for point in points:
+        cell = row[point.share_pct_sm], column[point.batch]
+        mean[cell] = max(mean[cell], point.latency_ms_mean)
+        tail[cell] = max(tail[cell], point.latency_ms_p99 or point.latency_ms_mean)
+        power[cell] = max(power[cell], -math.inf if point.power_w is None else point.power_w)
+        memory[cell[1]] = max(memory[cell[1]], point.memory_mib)
+    measured = np.isfinite(mean)
+    supported = _bracketed(measured)
+    power = np.maximum.accumulate(np.maximum.accumulate(power, axis=0), axis=1)
+    return Grid(
+        clock_mhz_sm=clock_mhz_sm,
+        batches=batches,
+        shares_pct=shares,
+        latency_ms_mean=_monotone(_fill_rows(batches, mean, measured), supported),
+        latency_ms_tail=_monotone(_fill_rows(batches, tail, measured), supported),
+        memory_mib=np.maximum.accumulate(memory),
+        power_w=np.where(np.isfinite(power), power, np.nan),
+        measured=measured,
+        supported=supported,
+    )
+
+
+def _bracketed(measured: Flags) -> Flags:
+    from_left = np.logical_or.accumulate(measured, axis=1)
+    from_right = np.logical_or.accumulate(measured[:, ::-1], axis=1)[:, ::-1]
+    return from_left & from_right
+
+
+def _fill_rows(batches: NDArray[np.int64], cells: Floats, measured: Flags) -> Floats:
+    if measured.all():
+        return cells
+    rows = [np.interp(batches, batches[known], row[known]) for row, known in zip(cells, measured, strict=True)]
+    return np.stack(rows)
+
+
+def _monotone(cells: Floats, supported: Flags) -> Floats:
+    # Clamped cells must not push up measured ones, so they take part only after the supported ones have settled.
+    settled = np.where(supported, cells, -math.inf)
+    settled = np.maximum.accumulate(settled, axis=1)
+    settled = np.maximum.accumulate(settled[::-1], axis=0)[::-1]
+    return np.where(supported, settled, np.maximum(settled, cells))
+
+
+def _bracket(grid: Floats, wanted: Floats) -> tuple[NDArray[np.intp], Floats, Flags]:
+    """Lower neighbour, weight of the upper one and whether `wanted` lies inside; clamped outside."""
+    low = np.clip(np.searchsorted(grid, wanted, side="right") - 1, 0, max(0, len(grid) - 2))
+    high = np.minimum(low + 1, len(grid) - 1)
+    span = np.where(grid[high] > grid[low], grid[high] - grid[low], 1.0)
+    weight = np.clip((wanted - grid[low]) / span, 0.0, 1.0)
+    return low, weight, (wanted >= grid[0]) & (wanted <= grid[-1])
+
+
+def _at_clock(grid: Grid, batches: Floats, shares: Floats) -> Prediction:
+    column, to_right, inside_batch = _bracket(grid.batches.astype(np.float64), batches)
+    row, up, inside_share = _bracket(np.log(grid.shares_pct.astype(np.float64)), np.log(np.maximum(shares, 1e-9)))
+    right = np.minimum(column + 1, len(grid.batches) - 1)
+    above = np.minimum(row + 1, len(grid.shares_pct) - 1)
+
+    def blend(cells: Floats) -> Floats:
+        # A neighbour of weight zero must not count, not even as NaN.
+        corners = (
+            (row, column, 1 - up, 1 - to_right),
+            (row, right, 1 - up, to_right),
+            (above, column, up, 1 - to_right),
+            (above, right, up, to_right),
+        )
+        total = np.zeros_like(batches)
+        for share, batch, vertical, horizontal in corners:
+            weight = vertical * horizontal
+            total += np.where(weight > 0, weight * cells[share, batch], 0.0)
+        return total
+
+    return Prediction(
+        latency_ms_mean=blend(grid.latency_ms_mean),
+        latency_ms_tail=blend(grid.latency_ms_tail),
+        memory_mib=blend(np.broadcast_to(grid.memory_mib, grid.measured.shape)),
+        power_w=blend(grid.power_w),
+        support=(blend(grid.supported.astype(np.float64)) > 1 - 1e-9) & inside_batch & inside_share,
+    )

@@ -1,0 +1,221 @@
+"""Write a plan: names, knobs, device settings, reasons, what stays unplaced, objective.
+
+Owns the last step that every planner shares, from seated replicas to a `Plan`. Numbers that are only predictions are
+rounded (latency to a microsecond, capacity down), so that equal decisions have equal digests. It refuses to change a
+decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from solvers.domain.codec import digest
+from solvers.domain.device import DeviceMode, PowerScope
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
+from solvers.domain.plan import (
+    Assignment,
+    DeviceSetting,
+    Envelope,
+    Plan,
+    Unplaced,
+)
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.models.worth import pinned_settings, worth_of
+from solvers.planners.base import PlannerSpec, PlanRequest
+from solvers.planners.seating import Placed, Settled, name_replicas
+from solvers.problems.fleet import DeviceClass
+
+Explain = Callable[[Settled], tuple[Reason, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a planner decided: settled workloads, pinned replicas, and how to explain a workload's alternatives."""
+
+    settled: tuple[Settled, ...]
+    pinned: tuple[Assignment, ...]
+    standing: dict[WorkloadId, list[Assignment]]
+    explain: Explain
+
+
+def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
+    """The complete plan."""
+    snapshot = request.snapshot
+    pinned = (replace(item, reasons=(_pinned_reason(item),)) for item in answer.pinned)
+    assignments = [*pinned]
+    for settled in answer.settled:
+        assignments.extend(_assignments(snapshot, settled, answer))
+    ordered = tuple(sorted(assignments, key=lambda item: item.replica))
+    return Plan(
+        snapshot=digest(snapshot),
+        parent=snapshot.target.generation,
+        planner=spec.name,
+        planner_version=spec.version,
+        seed=request.seed,
+        assignments=ordered,
+        settings=_settings(request, ordered),
+        unplaced=tuple(sorted(_unplaced(answer.settled), key=lambda item: (item.kind, item.workload))),
+        objective=worth_of(snapshot, request.movable, ordered).objective,
+    )
+
+
+def _pinned_reason(item: Assignment) -> Reason:
+    return Reason(code=ReasonCode.PINNED_BY_MODE, subject=item.workload)
+
+
+def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer) -> Iterable[Assignment]:
+    alternatives = answer.explain(settled)
+    jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
+    for replica, placed in name_replicas(settled, answer.standing.get(settled.need.workload, [])):
+        if settled.need.kind is WorkloadKind.JOB:
+            yield _job_assignment(snapshot, settled, (replica, placed), jobs[settled.need.workload])
+        elif placed.option is None:
+            yield _blind_assignment(placed, alternatives)
+        else:
+            yield _measured_assignment(settled, (replica, placed), alternatives)
+
+
+def _measured_assignment(
+    settled: Settled, named: tuple[ReplicaId, Placed], alternatives: tuple[Reason, ...]
+) -> Assignment:
+    replica, placed = named
+    option, need = placed.option, settled.need
+    assert option is not None
+    chosen = ReasonCode.KEPT_STANDING if placed.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
+    facts = (
+        Fact(name="usd_per_h", value=round(option.usd_per_h, 6)),
+        Fact(name="latency_ms", value=_rounded_ms(option.latency_ms)),
+        Fact(name="capacity_rps", value=_rounded_rps(option.capacity_rps)),
+        Fact(name="share_pct_sm", value=float(option.share_pct)),
+        Fact(name="batch", value=float(option.batch)),
+        Fact(name="replicas", value=float(len(settled.placed))),
+        Fact(name="rate_rps", value=round(need.rate_rps, 4)),
+    )
+    return Assignment(
+        replica=replica,
+        kind=need.kind,
+        workload=need.workload,
+        model=need.model,
+        device=settled.fleet.devices[placed.seat.device].id,
+        share_pct_sm=option.share_pct,
+        memory_mib_limit=option.memory_mib,
+        batch=option.batch,
+        envelope=Envelope(
+            batch_min=option.batch_min,
+            batch_max=option.batch_max,
+            clock_mhz_sm_min=option.clock_mhz_sm,
+            clock_mhz_sm_max=option.clock_mhz_sm,
+        ),
+        latency_ms_planned=_rounded_ms(option.latency_ms) if need.limit_ms is not None else None,
+        capacity_rps=_rounded_rps(option.capacity_rps),
+        power_w_planned=_rounded_w(option.power_w),
+        reasons=(Reason(code=chosen, subject=option.gpu_type, facts=facts), *alternatives),
+    )
+
+
+def _blind_assignment(placed: Placed, alternatives: tuple[Reason, ...]) -> Assignment:
+    """A standing replica that cannot be shown to keep its promise, kept because the workload would be worse off without
+    it.
+    """
+    assert placed.standing is not None
+    kept = Reason(code=ReasonCode.KEPT_STANDING, subject=placed.standing.workload)
+    return replace(placed.standing, reasons=(kept, *alternatives))
+
+
+def _job_assignment(
+    snapshot: Snapshot, settled: Settled, named: tuple[ReplicaId, Placed], job: TrainingJob
+) -> Assignment:
+    replica, placed = named
+    fleet, seat = settled.fleet, placed.seat
+    kind = fleet.class_at(seat.device)
+    clock = kind.clock_mhz_sm
+    iterations_per_s = _iterations_per_s(snapshot, job, kind, seat.share_pct)
+    facts = (
+        Fact(name="share_pct_sm", value=float(seat.share_pct)),
+        Fact(name="usd_per_h", value=round(kind.usd_per_h * seat.share_pct / 100, 6)),
+        Fact(name="iterations_per_s", value=_rounded_rps(iterations_per_s)),
+    )
+    return Assignment(
+        replica=replica,
+        kind=WorkloadKind.JOB,
+        workload=settled.need.workload,
+        model=job.model,
+        device=fleet.devices[seat.device].id,
+        share_pct_sm=seat.share_pct,
+        memory_mib_limit=seat.memory_mib,
+        batch=1,
+        envelope=Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock),
+        latency_ms_planned=None,
+        capacity_rps=_rounded_rps(iterations_per_s),
+        power_w_planned=_rounded_w(seat.power_w),
+        reasons=(Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=kind.gpu_type, facts=facts),),
+    )
+
+
+def _iterations_per_s(snapshot: Snapshot, job: TrainingJob, kind: DeviceClass, share_pct: int) -> float:
+    """Speed on this share if it scales with share and with fp32 peak; the job's owner gave only the reference."""
+    types = snapshot.gpu_types_by_name()
+    here, reference = types[kind.gpu_type], types.get(job.gpu_type_reference)
+    ratio = here.fp32_tflops / reference.fp32_tflops if reference is not None else 1.0
+    return 1000 / job.iteration_ms_reference * ratio * kind.sm_part * share_pct / 100
+
+
+def _rounded_ms(latency_ms: float) -> float:
+    return round(latency_ms, 3)
+
+
+def _rounded_rps(rate_rps: float) -> float:
+    return math.floor(rate_rps * 1e4) / 1e4
+
+
+def _rounded_w(power_w: float) -> float:
+    return math.ceil(power_w * 1e3 - 1e-6) / 1e3
+
+
+def _settings(request: PlanRequest, assignments: tuple[Assignment, ...]) -> tuple[DeviceSetting, ...]:
+    """One setting per device in use; a device with a pinned replica keeps the one that stands."""
+    snapshot = request.snapshot
+    settings = {setting.device: setting for setting in pinned_settings(snapshot, request.movable)}
+    devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
+    dedicated: set[str] = {item.id for item in snapshot.services if item.affinity.dedicated}
+    caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+    for assignment in assignments:
+        device = devices.get(DeviceId(assignment.device))
+        if device is None or device.id in settings:
+            continue
+        mode = DeviceMode.DEDICATED if assignment.workload in dedicated else device.mode
+        limit_w: float | None = None
+        gpu_type = types[device.gpu_type]
+        if device.id in caps and device.mig is None:
+            limit_w = min(gpu_type.power_limit_w_max, max(gpu_type.power_limit_w_min, caps[device.id]))
+        settings[device.id] = DeviceSetting(device=device.id, mode=mode, power_limit_w=limit_w)
+    return tuple(settings[device] for device in sorted(settings))
+
+
+def _unplaced(settled: Iterable[Settled]) -> Iterable[Unplaced]:
+    for item in settled:
+        need = item.need
+        spread = need.affinity.failure_domains_min
+        lacks_domains = bool(item.placed) and len(item.domains) < spread
+        if not item.rate_rps_short and not item.replicas_missing and not lacks_domains:
+            continue
+        blockers = list(dict.fromkeys(item.blockers))
+        if need.kind is WorkloadKind.JOB:
+            blockers.insert(0, Reason(code=ReasonCode.WAITS_IN_LINE, subject=need.workload))
+        if item.replicas_missing:
+            facts = (Fact(name="replicas_missing", value=float(item.replicas_missing)),)
+            blockers.append(Reason(code=ReasonCode.REPLICAS_MIN, subject=need.workload, facts=facts))
+        if lacks_domains:
+            facts = (Fact(name="failure_domains_min", value=float(spread)),)
+            blockers.append(Reason(code=ReasonCode.ANTI_AFFINITY, subject=need.workload, facts=facts))
+        yield Unplaced(
+            kind=need.kind, workload=need.workload, rate_rps_short=_up(item.rate_rps_short), reasons=tuple(blockers)
+        )
+
+
+def _up(rate_rps: float) -> float:
+    return math.ceil(rate_rps * 1e4) / 1e4

@@ -1,0 +1,59 @@
+"""The chain of planners and its end: keep the target.
+
+Owns the order in which planners are tried and the plan that restates what stands, which is always possible, so that
+there is always an answer.
+"""
+
+from __future__ import annotations
+
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.plan import Plan, Proposal, ProposalStatus, Unplaced
+from solvers.domain.policy import Policy
+from solvers.models.worth import Shortage, worth_of
+from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
+
+SPEC = PlannerSpec(name="keep-target", version="1", knobs=(), needs_profiles=False)
+
+
+def order(policy: Policy) -> tuple[str, ...]:
+    """Planners to try, first to last; the end of the chain is not listed."""
+    return policy.planners
+
+
+class KeepTarget(Stateless):
+    """Restates the standing target, judged by the present snapshot."""
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Sets no knob."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - no state, no story
+        """The standing target as a plan."""
+        snapshot = request.snapshot
+        worth = worth_of(snapshot, request.movable, snapshot.target.assignments)
+        plan = Plan(
+            snapshot=digest(snapshot),
+            parent=snapshot.target.generation,
+            planner=SPEC.name,
+            planner_version=SPEC.version,
+            seed=request.seed,
+            assignments=tuple(sorted(snapshot.target.assignments, key=lambda item: item.replica)),
+            settings=tuple(sorted(snapshot.target.settings, key=lambda item: item.device)),
+            unplaced=tuple(
+                sorted((_unplaced(item) for item in worth.shortages), key=lambda item: (item.kind, item.workload))
+            ),
+            objective=worth.objective,
+        )
+        return Proposal(status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan)
+
+
+def _unplaced(shortage: Shortage) -> Unplaced:
+    facts = (Fact(name="replicas_missing", value=float(shortage.replicas_missing)),)
+    return Unplaced(
+        kind=shortage.need.kind,
+        workload=shortage.need.workload,
+        rate_rps_short=shortage.rate_rps_short,
+        reasons=(Reason(code=ReasonCode.KEPT_STANDING, subject=shortage.need.workload, facts=facts),),
+    )

@@ -1,0 +1,290 @@
+"""Pack all workloads onto the fleet, one after the other, either around what stands or afresh.
+
+Owns the order (services by priority, then the largest first; then tasks and jobs by priority) and the preference for
+what stands: around what stands, every standing replica that still keeps its promise holds its place until its own
+workload is settled, and a workload keeps its replicas unless a fresh choice is cheaper by more than `STAY_MARGIN`.
+Tasks and jobs come last and hold no place, but for jobs that may not be evicted again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Assignment
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.models.options import Beliefs
+from solvers.models.worth import held_clocks
+from solvers.planners.base import PlanRequest
+from solvers.planners.greedy.fill import Filler, Menu, floor_of
+from solvers.planners.greedy.jobs import place_job
+from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
+from solvers.problems.choice import Ask, Choice, choose
+from solvers.problems.fleet import Fleet, Search, open_fleet
+from solvers.problems.needs import Need, needs_of
+
+STAY_MARGIN = 0.1
+"""A running configuration is left only for one that is cheaper by more than this part."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """One request, prepared once for both packings."""
+
+    snapshot: Snapshot
+    movable: tuple[WorkloadId, ...]
+    beliefs: Beliefs
+    needs: tuple[Need, ...]
+    pinned: tuple[Assignment, ...]
+    standing: dict[WorkloadId, list[Assignment]]
+    menus: dict[WorkloadId, Menu]
+
+    @staticmethod
+    def of(request: PlanRequest) -> Case:
+        """Split the standing target into pinned and movable and list every workload's options."""
+        snapshot = request.snapshot
+        fleet = open_fleet(snapshot, held_clocks(snapshot, request.movable))
+        beliefs = Beliefs.of(snapshot, fleet.classes)
+        movable = set(request.movable)
+        known: set[str] = {service.id for service in snapshot.services}
+        known |= {job.id for job in snapshot.jobs} | {task.id for task in snapshot.tasks}
+        standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+        pinned: list[Assignment] = []
+        for assignment in sorted(snapshot.target.assignments, key=lambda item: item.replica):
+            if assignment.workload in movable:
+                standing[assignment.workload].append(assignment)
+            elif assignment.workload in known:
+                pinned.append(assignment)
+        needs = needs_of(snapshot, request.movable)
+        menus: dict[WorkloadId, Menu] = {}
+        for need in needs:
+            if need.kind is not WorkloadKind.JOB:
+                options, refusals = beliefs.options(need)
+                places = (fleet.index.get(item.device) for item in standing[need.workload])
+                familiar = tuple(place for place in places if place is not None)
+                menus[need.workload] = Menu(options=options, refusals=refusals, familiar=familiar)
+        return Case(
+            snapshot=snapshot,
+            movable=request.movable,
+            beliefs=beliefs,
+            needs=needs,
+            pinned=tuple(pinned),
+            standing=standing,
+            menus=menus,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Packing:
+    """The fleet's books with every workload settled on them."""
+
+    fleet: Fleet
+    settled: list[Settled] = field(default_factory=list)
+
+    @property
+    def unserved(self) -> float:
+        """As the objective counts it."""
+        return sum(item.need.weight * (item.rate_rps_short + item.replicas_missing) for item in self.settled)
+
+    @property
+    def usd_per_h(self) -> float:
+        """The bill by share."""
+        return sum(item.usd_per_h for item in self.settled)
+
+
+def pack(case: Case, *, around_standing: bool) -> Packing:
+    """Settle every need of the case."""
+    fleet = open_fleet(case.snapshot, held_clocks(case.snapshot, case.movable))
+    _put_pinned(case, fleet)
+    services = sorted(
+        (need for need in case.needs if need.kind is WorkloadKind.SERVICE),
+        key=lambda need: (-need.priority, -_size(case, need), need.workload),
+    )
+    rest = [need for need in case.needs if need.kind is not WorkloadKind.SERVICE]
+    jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
+    packing = Packing(fleet=fleet)
+    protected = _protected(case, fleet, rest)
+    reserved = {need.workload: _take_standing(case, fleet, need) for need in services} if around_standing else {}
+    for need in services:
+        for item in reserved.get(need.workload, []):
+            fleet.lift(item.seat)
+        packing.settled.append(_settle(case, fleet, need, reserved.get(need.workload, [])))
+    for need in rest:
+        if need.workload in protected:
+            packing.settled.append(protected[need.workload])
+        elif need.kind is WorkloadKind.JOB:
+            job = jobs[need.workload]
+            packing.settled.append(place_job(fleet, need, job, case.standing.get(need.workload, [])))
+        else:
+            kept = _take_standing(case, fleet, need)
+            for item in kept:
+                fleet.lift(item.seat)
+            packing.settled.append(_settle(case, fleet, need, kept))
+    return packing
+
+
+def _put_pinned(case: Case, fleet: Fleet) -> None:
+    dedicated: set[str] = {item.id for item in case.snapshot.services if item.affinity.dedicated}
+    for assignment in case.pinned:
+        alone = assignment.workload in dedicated
+        seat = standing_seat(fleet, assignment, dedicated=alone, power_w=assignment.power_w_planned)
+        if seat is not None:
+            fleet.put(seat)
+
+
+def _size(case: Case, need: Need) -> float:
+    """Part of a device that the preferred configuration takes, for placing the largest first."""
+    choice = _choice_if_empty(case, need)
+    if choice is None:
+        return 0.0
+    option = case.beliefs.option(case.menus[need.workload].options, choice.option)
+    device_class = case.beliefs.classes[option.device_class]
+    return max(option.share_pct / 100, option.memory_mib / device_class.memory_mib)
+
+
+def _choice_if_empty(case: Case, need: Need) -> Choice | None:
+    """What the need would choose if it had the whole fleet: no real choice can be cheaper."""
+    options = case.menus[need.workload].options
+    room = np.full(len(options), float(need.replicas_max))
+    ask = Ask(rate_rps=need.rate_rps, floor=floor_of(need), ceiling=need.replicas_max, room=room)
+    return choose(options, ask)
+
+
+def _take_standing(case: Case, fleet: Fleet, need: Need) -> list[Placed]:
+    """Put every standing replica that keeps its promise and fits where it stands."""
+    taken: list[Placed] = []
+    for assignment in case.standing.get(need.workload, []):
+        device = fleet.index.get(assignment.device)
+        if device is None or len(taken) >= need.replicas_max:
+            continue
+        option = case.beliefs.assess(need, int(fleet.class_of[device]), assignment)
+        if option is None:
+            continue
+        seat = seat_of(need, option, device)
+        if fleet.fits(_search(need, seat.share_pct, seat.memory_mib, seat.power_w), device):
+            fleet.put(seat)
+            taken.append(Placed(seat=seat, option=option, standing=assignment))
+    return taken
+
+
+def _search(need: Need, share_pct: int, memory_mib: int, power_w: float) -> Search:
+    return Search(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
+
+
+def _settle(case: Case, fleet: Fleet, need: Need, reserved: list[Placed]) -> Settled:
+    """The better of keeping what stands and choosing afresh; all the need's room must be free when called."""
+    if not reserved:
+        return _with_last_resort(case, _fresh(case, fleet, need))
+    kept = _around(case, fleet, need, reserved)
+    if not _may_beat(case, kept):
+        return kept
+    kept.clear()
+    fresh = _fresh(case, fleet, need)
+    cheaper = fresh.weight_usd_per_h < (1 - STAY_MARGIN) * kept.weight_usd_per_h and fresh.usd_per_h <= kept.usd_per_h
+    if _lack(fresh) < _lack(kept) or (_lack(fresh) == _lack(kept) and cheaper):
+        return _with_last_resort(case, fresh)
+    fresh.clear()
+    kept.restore()
+    return _with_last_resort(case, kept)
+
+
+def _lack(settled: Settled) -> tuple[float, int, int]:
+    spread = settled.need.affinity.failure_domains_min - len(settled.domains)
+    return round(settled.rate_rps_short, 6), settled.replicas_missing, max(0, spread)
+
+
+def _may_beat(case: Case, kept: Settled) -> bool:
+    """Whether a fresh choice could be worth its changes, judged as if the fleet were empty."""
+    if any(_lack(kept)):
+        return True
+    best = _choice_if_empty(case, kept.need)
+    return best is not None and best.weight_usd_per_h < (1 - STAY_MARGIN) * kept.weight_usd_per_h
+
+
+def _around(case: Case, fleet: Fleet, need: Need, reserved: list[Placed]) -> Settled:
+    """Keep the standing replicas with the best price per rate as far as they are needed, then add."""
+    settled = Settled(need=need, fleet=fleet)
+    for item in sorted(reserved, key=_price_per_rate):
+        enough = settled.rate_rps_short <= 0 and len(settled.placed) >= floor_of(need)
+        if not enough and _affordable(settled, item):
+            settled.add(item)
+    Filler(fleet, case.beliefs, case.menus[need.workload]).fill(settled)
+    return settled
+
+
+def _price_per_rate(item: Placed) -> tuple[float, str]:
+    weight = item.option.weight_usd_per_h if item.option is not None else 0.0
+    return weight / max(item.capacity_rps, 1e-9), item.standing.replica if item.standing is not None else ""
+
+
+def _affordable(settled: Settled, item: Placed) -> bool:
+    need, fleet = settled.need, settled.fleet
+    usd_per_h = fleet.class_at(item.seat.device).usd_per_h * item.seat.share_pct / 100
+    within_budget = need.budget_usd_per_h is None or settled.usd_per_h + usd_per_h <= need.budget_usd_per_h + 1e-9
+    quota_left = fleet.quota_left.get(need.project, float("inf"))
+    return within_budget and fleet.gpus(item.seat.device, item.seat.share_pct) <= quota_left + 1e-9
+
+
+def _fresh(case: Case, fleet: Fleet, need: Need) -> Settled:
+    """Cheapest first; where that leaves something short, fewest replicas first, and the better of the two."""
+    menu = case.menus[need.workload]
+    cheapest = Settled(need=need, fleet=fleet)
+    Filler(fleet, case.beliefs, menu).fill(cheapest)
+    if not any(_lack(cheapest)) or not len(menu.options):
+        return cheapest
+    cheapest.clear()
+    fewest = Settled(need=need, fleet=fleet)
+    Filler(fleet, case.beliefs, menu, fewest=True).fill(fewest)
+    if _lack(fewest) < _lack(cheapest):
+        return fewest
+    fewest.clear()
+    cheapest.restore()
+    return cheapest
+
+
+def _with_last_resort(case: Case, settled: Settled) -> Settled:
+    """A workload that is short keeps whatever else of it stands and fits: a slow answer is better than none, and the
+    plan says so.
+    """
+    fleet, need = settled.fleet, settled.need
+    held = {item.standing.replica for item in settled.placed if item.standing is not None}
+    for assignment in case.standing.get(need.workload, []):
+        served = settled.rate_rps_short <= 0 and not settled.replicas_missing
+        if served or len(settled.placed) >= need.replicas_max:
+            break
+        seat = standing_seat(fleet, assignment, dedicated=need.affinity.dedicated, power_w=assignment.power_w_planned)
+        if seat is None or assignment.replica in held:
+            continue
+        option = case.beliefs.assess(need, int(fleet.class_of[seat.device]), assignment)
+        item = Placed(
+            seat=seat_of(need, option, seat.device) if option is not None else seat, option=option, standing=assignment
+        )
+        search = _search(need, item.seat.share_pct, item.seat.memory_mib, item.seat.power_w)
+        if fleet.fits(search, seat.device) and _affordable(settled, item):
+            settled.add(item)
+    return settled
+
+
+def _protected(case: Case, fleet: Fleet, needs: list[Need]) -> dict[WorkloadId, Settled]:
+    """Jobs that were evicted as often as they bear keep their place before services choose."""
+    evictions = {status.workload: status.evictions for status in case.snapshot.job_statuses}
+    limits = {WorkloadId(job.id): job.evictions_max for job in case.snapshot.jobs}
+    kept: dict[WorkloadId, Settled] = {}
+    for need in needs:
+        standing = case.standing.get(need.workload, [])
+        if need.kind is not WorkloadKind.JOB or evictions.get(need.workload, 0) < limits[need.workload]:
+            continue
+        for assignment in standing[:1]:
+            seat = standing_seat(fleet, assignment, dedicated=False, power_w=assignment.power_w_planned)
+            settled = Settled(need=need, fleet=fleet)
+            if seat is None:
+                continue
+            search = _search(need, seat.share_pct, seat.memory_mib, seat.power_w)
+            if fleet.fits(search, seat.device):
+                settled.add(Placed(seat=seat, standing=assignment))
+                kept[need.workload] = settled
+    return kept

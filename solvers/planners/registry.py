@@ -1,0 +1,43 @@
+"""Planners by name, imported when first asked for.
+
+Owns the table of names; a new planner is one line here. Callers choose by name from policy data and judge by spec,
+never by class.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from solvers.domain.evidence import Reporter, SilentReporter
+from solvers.domain.plan import Proposal
+from solvers.errors import EngineError
+from solvers.planners.base import Planner, PlanRequest
+
+_FACTORIES = {
+    "greedy": ("solvers.planners.greedy.planner", "Greedy"),
+    "keep-target": ("solvers.planners.chain", "KeepTarget"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All planners that can be named in a policy."""
+    return tuple(sorted(_FACTORIES))
+
+
+def create(name: str) -> Planner:
+    """A planner by name. Raises EngineError for an unknown name."""
+    if name not in _FACTORIES:
+        raise EngineError(f"no planner is called {name}", planner=name)
+    module, factory = _FACTORIES[name]
+    return cast("Planner", getattr(import_module(module), factory)())
+
+
+def propose(name: str, request: PlanRequest, state: bytes | None = None, reporter: Reporter | None = None) -> Proposal:
+    """Run one planner here and now; a plain function of picklable values, so that a child process can be told to run
+    it.
+    """
+    planner = create(name)
+    return planner.propose(
+        request, planner.first_state() if state is None else state, SilentReporter() if reporter is None else reporter
+    )

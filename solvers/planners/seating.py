@@ -1,0 +1,146 @@
+"""Replicas on devices before they have names: what planners hand to the writer of plans.
+
+Owns the record of one placed replica, the settled state of one workload, and the naming of replicas so that as many as
+possible keep the slot, and with it the device, they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from solvers.domain.evidence import Reason
+from solvers.domain.ids import DeviceId, ProjectName, ReplicaId, replica_id
+from solvers.domain.plan import Assignment
+from solvers.problems.choice import Option
+from solvers.problems.fleet import Fleet, Seat
+from solvers.problems.needs import Need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One replica on one device. `standing` is set when it stays exactly as it is; without an option nothing is known
+    of its performance.
+    """
+
+    seat: Seat
+    option: Option | None = None
+    standing: Assignment | None = None
+
+    @property
+    def capacity_rps(self) -> float:
+        """Rate it can be shown to serve."""
+        return self.option.capacity_rps if self.option is not None else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Settled:
+    """One workload after placement."""
+
+    need: Need
+    placed: list[Placed] = field(default_factory=list)
+    blockers: list[Reason] = field(default_factory=list)
+    fleet: Fleet
+
+    @property
+    def rate_rps_short(self) -> float:
+        """What is left unserved; dust is nothing."""
+        short = self.need.rate_rps - sum(item.capacity_rps for item in self.placed)
+        return short if short > 1e-6 * max(1.0, self.need.rate_rps) else 0.0
+
+    @property
+    def replicas_missing(self) -> int:
+        """Replicas missing below the owner's floor."""
+        return max(0, self.need.replicas_min - len(self.placed))
+
+    @property
+    def weight_usd_per_h(self) -> float:
+        """Price of the room taken."""
+        return sum(item.option.weight_usd_per_h for item in self.placed if item.option is not None)
+
+    @property
+    def usd_per_h(self) -> float:
+        """The bill by share."""
+        return sum(self.fleet.class_at(item.seat.device).usd_per_h * item.seat.share_pct / 100 for item in self.placed)
+
+    @property
+    def domains(self) -> frozenset[int]:
+        """Failure domains in use."""
+        return frozenset(int(self.fleet.failure_domain[item.seat.device]) for item in self.placed)
+
+    def add(self, placed: Placed) -> None:
+        """Take the room and remember it."""
+        self.fleet.put(placed.seat)
+        self.placed.append(placed)
+
+    def clear(self) -> None:
+        """Give all room back, keeping the list."""
+        for item in self.placed:
+            self.fleet.lift(item.seat)
+
+    def restore(self) -> None:
+        """Take all room again."""
+        for item in self.placed:
+            self.fleet.put(item.seat)
+
+
+def seat_of(need: Need, option: Option, device: int) -> Seat:
+    """What a replica of this option takes."""
+    return Seat(
+        workload=need.workload,
+        project=need.project,
+        device=device,
+        share_pct=option.share_pct,
+        memory_mib=option.memory_mib,
+        power_w=option.power_w,
+        dedicated=need.affinity.dedicated,
+    )
+
+
+def standing_seat(fleet: Fleet, assignment: Assignment, *, dedicated: bool, power_w: float) -> Seat | None:
+    """What a standing replica takes; None when its device is gone."""
+    device = fleet.index.get(assignment.device)
+    if device is None:
+        return None
+    return Seat(
+        workload=assignment.workload,
+        project=ProjectName(assignment.workload.partition("/")[0]),
+        device=device,
+        share_pct=assignment.share_pct_sm,
+        memory_mib=assignment.memory_mib_limit,
+        power_w=power_w,
+        dedicated=dedicated,
+    )
+
+
+def name_replicas(settled: Settled, standing: list[Assignment]) -> list[tuple[ReplicaId, Placed]]:
+    """Give every placed replica its slot: unchanged ones keep theirs, then same device, then any standing slot, then
+    the lowest new one.
+    """
+    named = [(item.standing.replica, item) for item in settled.placed if item.standing is not None]
+    taken = {replica for replica, _ in named}
+    free = sorted((item for item in standing if item.replica not in taken), key=lambda item: item.replica)
+    nameless = sorted(
+        (item for item in settled.placed if item.standing is None),
+        key=lambda item: (settled.fleet.devices[item.seat.device].id, item.seat.share_pct),
+    )
+    moving: list[Placed] = []
+    for item in nameless:
+        device: DeviceId = settled.fleet.devices[item.seat.device].id
+        same = next((slot for slot in free if slot.device == device), None)
+        if same is None:
+            moving.append(item)
+            continue
+        free.remove(same)
+        named.append((same.replica, item))
+    slots = [item.replica for item in free]
+    used = {*taken, *slots, *(replica for replica, _ in named)}
+    ordinal = 0
+    for item in moving:
+        if slots:
+            named.append((slots.pop(0), item))
+            continue
+        while replica_id(settled.need.workload, ordinal) in used:
+            ordinal += 1
+        used.add(replica_id(settled.need.workload, ordinal))
+        named.append((replica_id(settled.need.workload, ordinal), item))
+    return named

@@ -1,0 +1,375 @@
+"""The fleet as a set of bins: what is free on each device, who may go where, and where a replica fits best.
+
+Owns the hard placement rules (usable devices, taints, colocation class, shares, memory, clients, anti-affinity, avoided
+neighbours, dedication, power caps, project quotas) as vectors over devices, so that one search over a thousand devices
+costs microseconds. It refuses to choose configurations: it is told share, memory and power and answers with a device or
+with the rule that left none.
+
+Conventions shared with the verifier only through documentation: a device draws min(its power limit, idle + dynamic);
+every known device counts its idle power in its power domains; half of a device's MPS clients stay free so that a
+replica can be replaced without a gap; a MIG slice counts by its part of the GPU's memory for price, power and quota; a
+GPU that is cut into slices hosts nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, PowerScope, Taint
+from solvers.domain.evidence import ReasonCode
+from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import AntiAffinity, WorkloadKind
+from solvers.problems.needs import Need
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """Devices that are interchangeable to a configuration: same type, size, price and clock."""
+
+    gpu_type: GpuTypeName
+    usd_per_h: float
+    """Of the device: a MIG slice has its part of the GPU's price."""
+    memory_mib: int
+    sm_part: float
+    """SMs of the device over SMs of a whole GPU."""
+    gpu_part: float
+    """Part of a GPU for price, power and quota: 1 but for MIG slices."""
+    exclusive: bool
+    """Only one replica at a time."""
+    clock_mhz_sm: int
+    idle_w: float
+    limit_w: float
+    """Highest power the device may draw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What one replica takes on one device."""
+
+    workload: WorkloadId
+    project: ProjectName
+    device: int
+    share_pct: int
+    memory_mib: int
+    power_w: float
+    dedicated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is looked for: room of this size, on devices of this class (None: any), preferring failure domains not in
+    `domains_used`.
+    """
+
+    need: Need
+    share_pct: int
+    memory_mib: int
+    power_w: float
+    device_class: int | None = None
+    domains_used: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Domains:
+    """One kind of power domain: index of each device's domain (-1: no cap) and what is left in each."""
+
+    of_device: NDArray[np.intp]
+    headroom_w: Floats
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Mutable books of one planning run; never leaves the planner."""
+
+    devices: list[Device]
+    classes: list[DeviceClass]
+    class_of: NDArray[np.intp]
+    usable: Flags
+    share_free: Floats
+    memory_free: Floats
+    clients_free: NDArray[np.intp]
+    occupants: NDArray[np.intp]
+    closed: NDArray[np.intp]
+    """How many dedicated replicas stand on the device."""
+    dynamic_w: Floats
+    idle_w: Floats
+    limit_w: Floats
+    failure_domain: NDArray[np.intp]
+    domains: list[_Domains]
+    foes: dict[WorkloadId, set[WorkloadId]]
+    quota_left: dict[ProjectName, float]
+    taints: list[frozenset[Taint]]
+    index: dict[DeviceId, int]
+    hosts: dict[WorkloadId, dict[int, int]] = field(default_factory=dict)
+    _eligible: dict[tuple[object, ...], Flags] = field(default_factory=dict)
+
+    def put(self, seat: Seat) -> None:
+        """Take the seat's room, whether or not it fits."""
+        self._book(seat, 1)
+
+    def lift(self, seat: Seat) -> None:
+        """Give the seat's room back."""
+        self._book(seat, -1)
+
+    def _book(self, seat: Seat, sign: int) -> None:
+        device = seat.device
+        before = self._draw(device)
+        self.share_free[device] -= sign * seat.share_pct
+        self.memory_free[device] -= sign * seat.memory_mib
+        self.clients_free[device] -= sign
+        self.occupants[device] += sign
+        self.closed[device] += sign * seat.dedicated
+        self.dynamic_w[device] += sign * seat.power_w
+        change = self._draw(device) - before
+        for domains in self.domains:
+            domain = domains.of_device[device]
+            if domain >= 0:
+                domains.headroom_w[domain] -= change
+        if seat.project in self.quota_left:
+            self.quota_left[seat.project] -= sign * self.gpus(device, seat.share_pct)
+        held = self.hosts.setdefault(seat.workload, {})
+        held[device] = held.get(device, 0) + sign
+        if not held[device]:
+            del held[device]
+
+    def _draw(self, device: int) -> float:
+        return float(min(self.limit_w[device], self.idle_w[device] + self.dynamic_w[device]))
+
+    def class_at(self, device: int) -> DeviceClass:
+        """The device's class."""
+        return self.classes[int(self.class_of[device])]
+
+    def gpus(self, device: int, share_pct: int) -> float:
+        """Part of a whole GPU, for quotas."""
+        return self.class_at(device).gpu_part * share_pct / 100
+
+    def eligible(self, need: Need) -> Flags:
+        """Devices this workload may ever use, by type, taints, colocation class and health."""
+        key = (need.kind, need.tolerations, need.gpu_types_allowed)
+        if key not in self._eligible:
+            tolerated = set(need.tolerations)
+            unfit = ColocationClass.INFERENCE if need.kind is WorkloadKind.JOB else ColocationClass.TRAINING
+            allowed = set(need.gpu_types_allowed)
+            fit = [
+                taints <= tolerated and device.colocation is not unfit and (not allowed or device.gpu_type in allowed)
+                for device, taints in zip(self.devices, self.taints, strict=True)
+            ]
+            self._eligible[key] = np.asarray(self.usable & np.array(fit, dtype=bool))
+        return self._eligible[key]
+
+    def companions(self, need: Need) -> Flags:
+        """Devices whose present occupants let this workload in."""
+        allowed: Flags = np.asarray(self.closed == 0)
+        shunned = set(self.foes.get(need.workload, ()))
+        if need.affinity.anti_affinity is AntiAffinity.HARD:
+            shunned.add(need.workload)
+        for workload in shunned:
+            allowed[list(self.hosts.get(workload, ()))] = False
+        if need.affinity.dedicated:
+            allowed &= self.occupants == 0
+        return allowed
+
+    def fits(self, search: Search, device: int) -> bool:
+        """Whether this very device has room under every rule."""
+        chosen = np.zeros(len(self.devices), dtype=bool)
+        chosen[device] = True
+        return bool(self._sieve(search, chosen)[0].any())
+
+    def room(self, search: Search) -> Flags | ReasonCode:
+        """Every device with room under every rule, or the rule that ruled out the last one."""
+        everything = np.ones(len(self.devices), dtype=bool)
+        if search.device_class is not None:
+            everything = self.class_of == search.device_class
+        room, blocker = self._sieve(search, everything)
+        return room if blocker is None else blocker
+
+    def find(self, search: Search) -> int | ReasonCode:
+        """The device that fits best (least share left over), or the rule that ruled out the last one."""
+        room = self.room(search)
+        if isinstance(room, ReasonCode):
+            return room
+        candidates = np.flatnonzero(room)
+        score = self.share_free[candidates] + self.memory_free[candidates] / 1e9
+        held = self.hosts.get(search.need.workload, {})
+        if held:
+            score += 1e4 * np.isin(candidates, list(held))
+        if search.domains_used:
+            score += 1e6 * np.isin(self.failure_domain[candidates], list(search.domains_used))
+        return int(candidates[np.argmin(score)])
+
+    def replicas_bound(self, need: Need, device_class: int, share_pct: Floats, memory_mib: Floats) -> Floats:
+        """Upper bound on how many replicas of each size the class still takes (power aside)."""
+        open_to = self.eligible(need) & self.companions(need) & (self.clients_free > 0)
+        devices = np.flatnonzero(open_to & (self.class_of == device_class))
+        share, memory = np.sort(self.share_free[devices]), np.sort(self.memory_free[devices])
+        by_share = len(devices) - np.searchsorted(share, share_pct - EPSILON)
+        by_memory = len(devices) - np.searchsorted(memory, memory_mib - EPSILON)
+        one_each = np.minimum(by_share, by_memory).astype(np.float64)
+        if need.affinity.dedicated or need.affinity.anti_affinity is AntiAffinity.HARD:
+            return one_each
+        stacked = np.minimum(np.sum(np.maximum(share, 0)) / share_pct, np.sum(np.maximum(memory, 0)) / memory_mib)
+        clients = float(self.clients_free[devices].sum())
+        return np.where(one_each > 0, np.minimum(np.floor(stacked + EPSILON), clients), 0.0)
+
+    def _sieve(self, search: Search, room: Flags) -> tuple[Flags, ReasonCode | None]:
+        stages: tuple[tuple[ReasonCode, Callable[[], Flags]], ...] = (
+            (ReasonCode.NO_DEVICE_OF_TYPE, lambda: self.usable),
+            (ReasonCode.TAINTED, lambda: self.eligible(search.need)),
+            (ReasonCode.ANTI_AFFINITY, lambda: self.companions(search.need)),
+            (ReasonCode.NO_SHARE_LEFT, lambda: self.share_free >= search.share_pct - EPSILON),
+            (ReasonCode.NO_MEMORY_LEFT, lambda: self.memory_free >= search.memory_mib - EPSILON),
+            (ReasonCode.CLIENTS_MAX, lambda: self.clients_free > 0),
+            (ReasonCode.POWER_CAP, lambda: self._within_power(search.power_w)),
+        )
+        for code, stage in stages:
+            room = np.asarray(room & stage())
+            if not room.any():
+                return room, code
+        return room, None
+
+    def _within_power(self, power_w: float) -> Flags:
+        fine = np.ones(len(self.devices), dtype=bool)
+        if not self.domains:
+            return fine
+        before = np.minimum(self.limit_w, self.idle_w + self.dynamic_w)
+        change = np.minimum(self.limit_w, self.idle_w + self.dynamic_w + power_w) - before
+        for domains in self.domains:
+            left = np.append(domains.headroom_w, np.inf)
+            fine &= change <= left[domains.of_device] + EPSILON
+        return fine
+
+
+def silent_nodes(snapshot: Snapshot) -> set[NodeId]:
+    """Nodes that never reported or not for longer than the policy bears."""
+    limit_s = snapshot.policy.device_silent_after_s
+    heard = {status.node for status in snapshot.node_statuses if status.age_s is not None and status.age_s <= limit_s}
+    return {node.id for node in snapshot.nodes} - heard
+
+
+def open_fleet(snapshot: Snapshot, clocks_mhz_sm: dict[DeviceId, int]) -> Fleet:
+    """Empty books of a snapshot's devices. `clocks_mhz_sm` names devices whose clock is held by a setting that must
+    stay.
+    """
+    types, nodes = snapshot.gpu_types_by_name(), snapshot.nodes_by_id()
+    devices = sorted(
+        (item for item in snapshot.devices if item.gpu_type in types and item.node in nodes), key=lambda item: item.id
+    )
+    classes = [
+        _class_of(snapshot, item, nodes[item.node], types[item.gpu_type], clocks_mhz_sm.get(item.id))
+        for item in devices
+    ]
+    distinct = sorted(set(classes), key=lambda item: (item.gpu_type, item.usd_per_h, repr(item)))
+    position = {item: index for index, item in enumerate(distinct)}
+    failure_domains = sorted({node.failure_domain for node in snapshot.nodes})
+    idle_w = np.array([item.idle_w for item in classes], dtype=np.float64)
+    parents = {item.mig.parent for item in devices if item.mig is not None}
+    idle_w[[index for index, item in enumerate(devices) if item.id in parents]] = 0.0
+    margin_mib = snapshot.policy.memory_margin_mib
+    return Fleet(
+        devices=devices,
+        classes=distinct,
+        class_of=np.array([position[item] for item in classes], dtype=np.intp),
+        usable=np.array(_usable(snapshot, devices, parents), dtype=bool),
+        share_free=np.full(len(devices), 100.0),
+        memory_free=np.array([float(item.memory_mib - margin_mib) for item in devices], dtype=np.float64),
+        clients_free=np.array(
+            [_clients(snapshot, types[item.gpu_type], kind) for item, kind in zip(devices, classes, strict=True)],
+            dtype=np.intp,
+        ),
+        occupants=np.zeros(len(devices), dtype=np.intp),
+        closed=np.zeros(len(devices), dtype=np.intp),
+        dynamic_w=np.zeros(len(devices)),
+        idle_w=idle_w,
+        limit_w=np.array([item.limit_w for item in classes], dtype=np.float64),
+        failure_domain=np.array(
+            [failure_domains.index(nodes[item.node].failure_domain) for item in devices], dtype=np.intp
+        ),
+        domains=_power_domains(snapshot, devices, nodes, idle_w),
+        foes=_foes(snapshot),
+        quota_left={
+            project.name: project.quota_gpus for project in snapshot.projects if project.quota_gpus is not None
+        },
+        taints=[frozenset((*item.taints, *nodes[item.node].taints)) for item in devices],
+        index={item.id: index for index, item in enumerate(devices)},
+    )
+
+
+def _class_of(
+    snapshot: Snapshot, device: Device, node: Node, gpu_type: GpuType, clock_mhz_sm: int | None
+) -> DeviceClass:
+    part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
+    price = gpu_type.price_usd_per_h(snapshot.policy.price_kind or node.price_kind, node.region) or 0.0
+    return DeviceClass(
+        gpu_type=gpu_type.name,
+        usd_per_h=price * part,
+        memory_mib=device.memory_mib,
+        sm_part=device.sm_count / gpu_type.sm_count if device.mig is not None else 1.0,
+        gpu_part=part,
+        exclusive=device.mode is not DeviceMode.MPS,
+        clock_mhz_sm=clock_mhz_sm or gpu_type.clock_mhz_sm_max,
+        idle_w=gpu_type.idle_w * part,
+        limit_w=gpu_type.power_limit_w_max * part,
+    )
+
+
+def _clients(snapshot: Snapshot, gpu_type: GpuType, kind: DeviceClass) -> int:
+    if kind.exclusive:
+        return 1
+    room = int(gpu_type.mps_clients_max * kind.sm_part) // 2
+    return max(1, min(snapshot.policy.replicas_per_device_max, room))
+
+
+def _usable(snapshot: Snapshot, devices: list[Device], parents: set[DeviceId]) -> list[bool]:
+    nodes, silent = snapshot.nodes_by_id(), silent_nodes(snapshot)
+    sick = {reading.device for reading in snapshot.device_telemetry if not reading.healthy}
+    return [
+        item.schedulable
+        and nodes[item.node].schedulable
+        and item.node not in silent
+        and item.id not in sick
+        and item.id not in parents
+        for item in devices
+    ]
+
+
+def _power_domains(
+    snapshot: Snapshot, devices: list[Device], nodes: dict[NodeId, Node], idle_w: Floats
+) -> list[_Domains]:
+    kinds: list[_Domains] = []
+    for scope in PowerScope:
+        caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is scope}
+        if not caps:
+            continue
+        subjects = sorted(caps)
+        of_device = np.full(len(devices), -1, dtype=np.intp)
+        headroom_w = np.array([caps[subject] for subject in subjects], dtype=np.float64)
+        for index, device in enumerate(devices):
+            subject = {
+                PowerScope.DEVICE: device.id,
+                PowerScope.NODE: device.node,
+                PowerScope.RACK: nodes[device.node].rack,
+                PowerScope.CLUSTER: snapshot.cluster,
+            }[scope]
+            if subject in caps:
+                of_device[index] = subjects.index(subject)
+                headroom_w[of_device[index]] -= idle_w[index]
+        kinds.append(_Domains(of_device=of_device, headroom_w=headroom_w))
+    return kinds
+
+
+def _foes(snapshot: Snapshot) -> dict[WorkloadId, set[WorkloadId]]:
+    foes: dict[WorkloadId, set[WorkloadId]] = {}
+    for service in snapshot.services:
+        for other in service.affinity.avoid_services:
+            foes.setdefault(WorkloadId(service.id), set()).add(WorkloadId(other))
+            foes.setdefault(WorkloadId(other), set()).add(WorkloadId(service.id))
+    return foes

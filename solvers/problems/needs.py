@@ -1,0 +1,150 @@
+"""What each workload needs, whatever its kind: a rate under a latency promise, between so many replicas, under its
+owner's rules.
+
+Owns the reading of SLO kinds. A service's `latency` SLO bounds the request (scopes `end_to_end` and `window`) or the
+execution; `deadline` bounds the request by the deadline; `throughput` sets a floor under the rate and no latency;
+`tokens` cannot be planned without token profiles, which do not exist yet, so such a need carries its refusal. An
+offline task needs its remaining rate and no latency. A training job needs one replica with a range of share. Rates are
+the upper demand (or the declared rate where none was observed) times the policy's headroom.
+"""
+
+from __future__ import annotations
+
+from solvers.domain.device import Taint
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand
+from solvers.domain.value import value
+from solvers.domain.workload import (
+    Affinity,
+    AntiAffinity,
+    OfflineTask,
+    Service,
+    SloKind,
+    SloScope,
+    TrainingJob,
+    WorkloadKind,
+)
+
+TASK_REPLICAS_MAX = 16
+"""An offline task may spread this far; its owner declares no bound of its own."""
+
+
+@value
+class Need:
+    """One workload's wish in the planner's terms."""
+
+    kind: WorkloadKind
+    workload: WorkloadId
+    project: ProjectName
+    model: ModelName
+    priority: int
+    rate_rps: float
+    """Headroom included; for a job 0."""
+    limit_ms: float | None = None
+    percentile: float = 99.0
+    end_to_end: bool = False
+    replicas_min: int = 1
+    replicas_max: int = 1
+    gpu_types_allowed: tuple[GpuTypeName, ...] = ()
+    tolerations: tuple[Taint, ...] = ()
+    affinity: Affinity = Affinity(anti_affinity=AntiAffinity.OFF)
+    budget_usd_per_h: float | None = None
+    refusal: Reason | None = None
+    """Set when no planner of ours can serve this SLO."""
+
+    @property
+    def weight(self) -> float:
+        """What one unit short counts in the objective."""
+        return float(max(1, self.priority))
+
+
+def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need, ...]:
+    """Needs of the movable workloads that still have work, by kind, then falling priority, then id."""
+    wanted: set[str] = set(movable)
+    demands = snapshot.demands_by_service()
+    headroom = snapshot.policy.demand_headroom
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    services = [_of_service(item, demands.get(item.id), headroom) for item in snapshot.services if item.id in wanted]
+    tasks = [
+        _of_task(task)
+        for task in snapshot.tasks
+        if task.id in wanted and done.get(WorkloadId(task.id), 0) < task.inputs_total
+    ]
+    jobs = [
+        _of_job(job)
+        for job in snapshot.jobs
+        if job.id in wanted and done.get(WorkloadId(job.id), 0) < job.iterations_total
+    ]
+    return (*_ordered(services), *_ordered([*tasks, *jobs]))
+
+
+def _ordered(needs: list[Need]) -> list[Need]:
+    return sorted(needs, key=lambda need: (-need.priority, need.kind, need.workload))
+
+
+def _of_service(service: Service, demand: Demand | None, headroom: float) -> Need:
+    rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
+    slo = service.slo
+    limit_ms, refusal = slo.latency_ms, None
+    if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
+        limit_ms = 1000 * slo.deadline_s
+    elif slo.kind is SloKind.THROUGHPUT and slo.throughput_rps_min is not None:
+        rate = max(rate, slo.throughput_rps_min)
+    elif slo.kind is SloKind.TOKENS:
+        refusal = Reason(
+            code=ReasonCode.NO_PROFILE, subject=service.model, facts=(Fact(name="profile_kind", value="tokens"),)
+        )
+    return Need(
+        kind=WorkloadKind.SERVICE,
+        workload=WorkloadId(service.id),
+        project=service.project,
+        model=service.model,
+        priority=service.priority,
+        rate_rps=rate * headroom,
+        limit_ms=limit_ms,
+        percentile=slo.percentile,
+        end_to_end=slo.scope is not SloScope.EXECUTION,
+        replicas_min=service.replicas_min,
+        replicas_max=service.replicas_max,
+        gpu_types_allowed=service.gpu_types_allowed,
+        tolerations=service.tolerations,
+        affinity=service.affinity,
+        budget_usd_per_h=service.budget_usd_per_h,
+        refusal=refusal,
+    )
+
+
+def task_rate_rps(task: OfflineTask) -> float:
+    """The rate a task needs: its floor, or all its inputs spread over its deadline."""
+    if task.slo.kind is SloKind.THROUGHPUT:
+        return task.slo.throughput_rps_min or 0.0
+    return task.inputs_total / task.slo.deadline_s if task.slo.deadline_s else 0.0
+
+
+def _of_task(task: OfflineTask) -> Need:
+    return Need(
+        kind=WorkloadKind.TASK,
+        workload=WorkloadId(task.id),
+        project=task.project,
+        model=task.model,
+        priority=task.priority,
+        rate_rps=task_rate_rps(task),
+        replicas_max=TASK_REPLICAS_MAX,
+        gpu_types_allowed=task.gpu_types_allowed,
+        tolerations=task.tolerations,
+    )
+
+
+def _of_job(job: TrainingJob) -> Need:
+    return Need(
+        kind=WorkloadKind.JOB,
+        workload=WorkloadId(job.id),
+        project=job.project,
+        model=job.model,
+        priority=job.priority,
+        rate_rps=0.0,
+        gpu_types_allowed=job.gpu_types_allowed,
+        tolerations=job.tolerations,
+    )
