@@ -160,8 +160,9 @@ class Ledger:
 
     def send(self, client: Client) -> None:
         """Send what waits, oldest first. What the API refuses for good is dropped; the rest waits for better times."""
+        size = REPORTS_PER_SEND_MAX
         while self._waiting:
-            batch = [self._waiting[index] for index in range(min(REPORTS_PER_SEND_MAX, len(self._waiting)))]
+            batch = [self._waiting[index] for index in range(min(size, len(self._waiting)))]
             try:
                 client.call("POST", "/v1/agent/edge-reports", json=[encode(report) for report in batch], attempts_max=1)
             except UnreachableError as error:
@@ -171,7 +172,11 @@ class Ledger:
                 if error.status >= 500 or error.status in (401, 403, 429):
                     _log.warning("report.delayed", error, waiting=len(self._waiting))
                     return
-                _log.warning("report.refused", error, reports=len(batch))
+                if len(batch) > 1:
+                    # One of them is bad; from now on each stands for itself.
+                    size = 1
+                    continue
+                _log.warning("report.refused", error, sequence=batch[0].sequence)
             for _ in batch:
                 self._waiting.popleft()
 

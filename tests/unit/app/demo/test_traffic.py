@@ -168,6 +168,26 @@ def test_a_report_refused_for_good_is_not_sent_for_ever(status: int) -> None:
     assert ledger.waiting == 0
 
 
+def test_one_bad_report_does_not_cost_its_neighbours() -> None:
+    stored: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sequences = [report["sequence"] for report in json.loads(request.content)]
+        if 2 in sequences:
+            return httpx.Response(422, json={"detail": "bad", "code": "field-invalid"})
+        stored.extend(sequences)
+        return httpx.Response(202, json={})
+
+    ledger = Ledger("g", "boot")
+    for second in range(1, 5):
+        ledger.count("p/a", 1, 0)
+        ledger.cut(float(second), 1.0)
+    with Client("http://api.test", "t", transport=httpx.MockTransport(answer)) as client:
+        ledger.send(client)
+    assert stored == [1, 3, 4]
+    assert ledger.waiting == 0
+
+
 def test_the_buffer_is_bounded_and_an_empty_interval_is_no_report() -> None:
     ledger = Ledger("g", "boot")
     ledger.cut(0.0, 1.0)

@@ -1,0 +1,81 @@
+"""The shipped examples are valid documents that refer to each other, and the demo is the fleet it claims to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from app.cli.documents import Declared, read_documents
+from app.demo.fleet import NODES
+from app.demo.rates import read_traffic_plan
+from solvers.domain.codec import from_plain
+from solvers.domain.device import GpuType, Node, PowerCap
+from solvers.domain.policy import Policy
+from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+CLASSES: dict[str, type] = {
+    "gpu-type": GpuType,
+    "project": Project,
+    "model": ModelVariant,
+    "policy": Policy,
+    "node": Node,
+    "power-cap": PowerCap,
+    "service": Service,
+    "job": TrainingJob,
+}
+
+
+def documents(*names: str) -> list[Declared]:
+    return read_documents([str(EXAMPLES / name) for name in names])
+
+
+def fields(found: list[Declared], kind: str, field: str) -> set[str]:
+    return {document.fields[field] for document in found if document.kind == kind}
+
+
+@pytest.mark.parametrize("name", ["demo", "vision.yaml", "bigger.yaml"])
+def test_every_example_is_a_valid_document(name: str) -> None:
+    found = documents(name)
+    checked = [from_plain(CLASSES[each.kind], each.fields) for each in found if each.kind != "profiles"]
+    assert checked
+
+
+@pytest.mark.parametrize("name", ["vision.yaml", "bigger.yaml"])
+def test_examples_refer_to_what_the_demo_declares(name: str) -> None:
+    demo, found = documents("demo"), documents(name)
+    assert fields(found, "service", "model") <= fields(demo, "model", "name")
+    assert fields(found, "service", "project") <= fields(demo, "project", "name")
+
+
+def test_the_demo_is_a_mixed_fleet_of_twelve_gpus_with_prices() -> None:
+    found = documents("demo")
+    types = [from_plain(GpuType, each.fields) for each in found if each.kind == "gpu-type"]
+    assert Counter(gpu.lower() for node in NODES for gpu in node.gpus) == {"t4": 4, "l4": 4, "v100": 2, "a100": 2}
+    assert {gpu_type.name for gpu_type in types} == {"t4", "l4", "v100", "a100"}
+    assert all(row.usd_per_h > 0 and "list price" in row.source for each in types for row in each.prices)
+    assert all(each.prices for each in types)
+    nodes = {each.fields["id"]: each.fields for each in found if each.kind == "node"}
+    assert {node.name: (node.rack, node.failure_domain) for node in NODES} == {
+        name: (node["rack"], node["failure_domain"]) for name, node in nodes.items()
+    }
+    assert len({node.rack for node in NODES}) == 2
+
+
+def test_the_demo_has_eight_services_with_profiles_and_traffic_and_two_jobs() -> None:
+    found = documents("demo")
+    services = [from_plain(Service, each.fields) for each in found if each.kind == "service"]
+    assert len(services) == 8
+    assert sum(each.kind == "job" for each in found) == 2
+    models = fields(found, "model", "name")
+    assert {service.model for service in services} | fields(found, "job", "model") <= models
+    assert {service.project for service in services} == fields(found, "project", "name")
+    (profiles,) = [each for each in found if each.kind == "profiles"]
+    assert profiles.csv is not None
+    measured = {tuple(line.split(",")[:2]) for line in profiles.csv.splitlines()[1:]}
+    types = fields(found, "gpu-type", "name")
+    assert {(service.model, gpu_type) for service in services for gpu_type in types} <= measured
+    played = {shape.service: shape.rate_rps_mean for shape in read_traffic_plan(EXAMPLES / "traffic.yaml").shapes}
+    assert played == {service.id: service.rate_rps_declared for service in services}
