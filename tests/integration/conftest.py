@@ -1,4 +1,4 @@
-"""Databases for every integration test: a migrated one of its own per test, cloned from a template, and both servers for migrations."""
+"""Databases for integration tests: a migrated one for each, cloned from a template, and both servers for migrations."""
 
 from __future__ import annotations
 

