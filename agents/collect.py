@@ -1,0 +1,148 @@
+"""Turns what devices did into reports, and keeps reports until the control plane has them.
+
+Owns intervals (monotonic clock), the order of `observed_at_s` and sequences within a boot, and the bounded buffer. It
+never edits a reading: rows are what the back end said, in the wire's words.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from agents.devices.base import DeviceSample, Devices, WorkerSample
+from agents.wire import DeviceReport, ReplicaReport, Report
+
+REPORTS_KEPT_MAX = 720
+"""An hour of reports at 5 s; older ones are given up."""
+INTERVAL_S_MAX = 3600.0
+"""Longer pauses (a suspended host) are reported as this long."""
+INTERVAL_S_MIN = 1e-3
+
+
+class Collector:
+    """Cuts time into reports. Not thread-safe."""
+
+    def __init__(
+        self,
+        node: str,
+        boot_id: str,
+        devices: Devices,
+        clocks: tuple[Callable[[], float], Callable[[], float]],
+    ) -> None:
+        """`clocks`: monotonic and wall clock, seconds."""
+        self._node = node
+        self._boot_id = boot_id
+        self._devices = devices
+        self._monotonic_s, self._wall_s = clocks
+        self._cut_at_s = self._monotonic_s()
+        self._observed_at_s = 0.0
+        self._sequence = 0
+
+    def observed_at_s(self) -> float:
+        """Wall-clock time that never runs backwards within this boot."""
+        self._observed_at_s = max(self._observed_at_s, self._wall_s())
+        return self._observed_at_s
+
+    def cut(self, generation_applied: int) -> Report:
+        """Close the interval."""
+        now_s = self._monotonic_s()
+        samples = self._devices.collect()
+        interval_s = min(INTERVAL_S_MAX, max(INTERVAL_S_MIN, now_s - self._cut_at_s))
+        self._cut_at_s = now_s
+        self._sequence += 1
+        return Report(
+            node=self._node,
+            boot_id=self._boot_id,
+            sequence=self._sequence,
+            observed_at_s=self.observed_at_s(),
+            interval_s=interval_s,
+            generation_applied=generation_applied,
+            devices=tuple(_device_row(sample) for sample in samples),
+            replicas=tuple(
+                _replica_row(sample.uuid, worker, interval_s) for sample in samples for worker in sample.workers
+            ),
+        )
+
+
+def _device_row(sample: DeviceSample) -> DeviceReport:
+    return DeviceReport(
+        uuid=sample.uuid,
+        power_w=sample.power_w,
+        energy_j=sample.energy_j,
+        utilisation_pct=sample.utilisation_pct,
+        memory_mib_used=sample.memory_mib_used,
+        clock_mhz_sm=sample.clock_mhz_sm,
+        temperature_c=sample.temperature_c,
+        share_pct_sm_total=sum(worker.reading.spec.share_pct_sm for worker in sample.workers if not worker.gone),
+        throttle=sample.throttle,
+        healthy=sample.healthy,
+    )
+
+
+def _replica_row(uuid: str, sample: WorkerSample, interval_s: float) -> ReplicaReport:
+    reading, spec = sample.reading, sample.reading.spec
+    return ReplicaReport(
+        replica=spec.replica,
+        kind=spec.kind,
+        workload=spec.workload,
+        project=spec.project,
+        model=spec.model,
+        uuid=uuid,
+        state="draining" if sample.gone else reading.state.value,
+        share_pct_sm=spec.share_pct_sm,
+        sm_count=reading.sm_count,
+        memory_mib_limit=spec.memory_mib_limit,
+        memory_mib_used=0.0 if sample.gone else sample.memory_mib_used,
+        batch=spec.batch,
+        held_s=min(interval_s, sample.held_s),
+        arrived=sample.arrived,
+        completed=sample.completed,
+        violated=sample.violated,
+        dropped=sample.dropped,
+        queue_length=sample.queue_length,
+        batch_mean=sample.batch_mean,
+        latency_ms_p50=sample.latency_ms_p50,
+        latency_ms_p95=sample.latency_ms_p95,
+        latency_ms_p99=sample.latency_ms_p99,
+        energy_j=sample.energy_j,
+        iterations_done=sample.iterations_done,
+    )
+
+
+class ReportBuffer:
+    """Reports that nobody has acknowledged yet, oldest first; the oldest are lost when it is full. Thread-safe."""
+
+    def __init__(self, kept_max: int = REPORTS_KEPT_MAX) -> None:
+        self._reports: deque[Report] = deque()
+        self._kept_max = kept_max
+        self._lock = threading.Lock()
+        self.lost = 0
+        """Given up because the buffer was full."""
+        self.refused = 0
+        """Given up because the control plane refused them."""
+
+    def add(self, report: Report) -> None:
+        """Keep a report."""
+        with self._lock:
+            self._reports.append(report)
+            while len(self._reports) > self._kept_max:
+                self._reports.popleft()
+                self.lost += 1
+
+    def oldest(self, count: int) -> tuple[Report, ...]:
+        """The next reports to send."""
+        with self._lock:
+            return tuple(self._reports[position] for position in range(min(count, len(self._reports))))
+
+    def settle(self, reports: Sequence[Report], *, refused: bool = False) -> None:
+        """Forget reports that were acknowledged, or refused for good."""
+        done = {(report.boot_id, report.sequence) for report in reports}
+        with self._lock:
+            self._reports = deque(report for report in self._reports if (report.boot_id, report.sequence) not in done)
+            if refused:
+                self.refused += len(done)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._reports)

@@ -1,0 +1,146 @@
+"""HTTP to the control plane with the standard library: one connection, bearer token, JSON bodies.
+
+Owns connecting, time-outs and the bound on what is read. It refuses to interpret statuses and to retry; callers decide.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from agents.errors import AgentError, ConfigError
+
+TIMEOUT_S = 10.0
+BODY_BYTES_MAX = 32 * 2**20
+LINE_BYTES_MAX = 64 * 2**10
+
+
+class UnreachableError(AgentError):
+    """The control plane could not be reached, or hung up in the middle of an answer."""
+
+    code = "unreachable"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer. Header names are lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """2xx."""
+        return 200 <= self.status < 300
+
+    def json(self) -> object:
+        """The decoded body. Raises UnreachableError when it is not JSON: something else answered."""
+        try:
+            found: object = json.loads(self.body)
+        except ValueError as error:
+            raise UnreachableError(f"the answer is not JSON: {error}") from None
+        return found
+
+    def reason(self) -> str:
+        """A short account for logs: the problem's detail, or the status."""
+        try:
+            found = json.loads(self.body)
+        except ValueError:
+            return f"status {self.status}"
+        detail = found.get("detail") or found.get("title") if isinstance(found, dict) else None
+        return f"status {self.status}: {detail}" if detail else f"status {self.status}"
+
+
+class Connection:
+    """One keep-alive connection to the server at `base_url`. Not thread-safe."""
+
+    def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{base_url!r} is not an http:// or https:// address")
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._timeout_s = timeout_s
+        self._open: http.client.HTTPConnection | None = None
+        self.token = ""
+
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
+        """One request. A kept connection that the server has closed meanwhile is opened anew once, before anything was
+        answered on it. Raises UnreachableError.
+        """
+        kept = self._open is not None
+        try:
+            return self._exchange(method, path, body, headers)
+        except UnreachableError:
+            if not kept:
+                raise
+            return self._exchange(method, path, body, headers)
+
+    def lines(self, path: str, silence_s: float) -> Iterator[bytes]:
+        """Lines of an endless answer, empty ones included. Raises UnreachableError when it ends, breaks, or is silent
+        for `silence_s`; a status other than 200 comes as StatusError.
+        """
+        self.close()
+        try:
+            response = self._send("GET", path, None, None)
+            if response.status != 200:
+                raise StatusError(response.status)
+            if self._open is not None and self._open.sock is not None:
+                self._open.sock.settimeout(silence_s)
+            while True:
+                line = response.readline(LINE_BYTES_MAX)
+                if not line:
+                    raise UnreachableError("the stream ended")
+                yield line
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _exchange(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> Answer:
+        try:
+            response = self._send(method, path, body, headers)
+            content = response.read(BODY_BYTES_MAX + 1)
+            if len(content) > BODY_BYTES_MAX:
+                raise UnreachableError("the answer is too long")
+        except UnreachableError:
+            self.close()
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise UnreachableError(f"{type(error).__name__}: {error}") from None
+        if response.will_close:
+            self.close()
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+
+    def _send(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> http.client.HTTPResponse:
+        if self._open is None:
+            self._open = self._kind(self._host, self._port, timeout=self._timeout_s)
+        sent = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **(headers or {})}
+        content = None
+        if body is not None:
+            content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+            sent["Content-Type"] = "application/json"
+        self._open.request(method, self._prefix + path, body=content, headers=sent)
+        return self._open.getresponse()
+
+
+class StatusError(AgentError):
+    """A stream was refused."""
+
+    code = "status"
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
