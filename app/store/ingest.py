@@ -117,6 +117,9 @@ _LOG_TYPES = {
 }
 _device_values = attrgetter(*_DEVICE_TYPES)
 _replica_values = attrgetter(*_REPLICA_TYPES)
+_device_int4s = attrgetter(*(name for name, kind in _DEVICE_TYPES.items() if kind == "int4"))
+_replica_int4s = attrgetter(*(name for name, kind in _REPLICA_TYPES.items() if kind == "int4"))
+INT4_MAX = 2**31 - 1
 Row = tuple[Any, ...]
 # What a value that fits no column raises, from the driver or from the server.
 _UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
@@ -275,6 +278,7 @@ def _seen(connection: psycopg.Connection, name: tuple[str, str, int]) -> tuple[b
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
+    _check_int4s(report)
     observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
     stem = (observed_at, report.node, report.boot_id, report.sequence, report.interval_s)
     batch.devices += [stem + _device_values(device) for device in report.devices]
@@ -291,6 +295,14 @@ def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
         if done:
             project, _, name = replica.workload.partition("/")
             batch.progress[replica.kind, project, name] += done  # type: ignore[assignment]
+
+
+def _check_int4s(report: Report) -> None:
+    """Raise OverflowError for whole numbers too large for their columns, which the driver would cut down silently."""
+    numbers = [number for device in report.devices for number in _device_int4s(device)]
+    numbers += [number for replica in report.replicas for number in _replica_int4s(replica)]
+    if numbers and not -INT4_MAX <= min(numbers) <= max(numbers) <= INT4_MAX:
+        raise OverflowError("a whole number does not fit into its column")
 
 
 def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:

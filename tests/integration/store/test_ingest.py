@@ -1,0 +1,235 @@
+"""Reports are stored exactly once, whatever order, repetition, rivalry or nonsense they come in."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+
+import pytest
+from sqlalchemy import select
+
+from agents.wire import EdgeReport, RateSample
+from app.store import ingest, nodes, progress
+from app.store.documents import Kind
+from app.store.engine import Database
+from app.store.ingest import Outcome, OutcomeKind, RefusalCode
+from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_heads, report_log
+from solvers.domain.workload import WorkloadKind
+from tests.integration.store.samples import (
+    count,
+    device_report,
+    edge_report,
+    job,
+    put,
+    put_node,
+    put_project,
+    replica_report,
+    report,
+)
+
+pytestmark = pytest.mark.integration
+ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
+DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
+
+
+def _refused(code: RefusalCode) -> Outcome:
+    return Outcome(kind=OutcomeKind.REFUSED, code=code)
+
+
+@pytest.fixture
+def fleet(database: Database) -> Database:
+    """Two nodes that have joined."""
+    with database.transaction() as session:
+        put_node(session, "n1")
+        put_node(session, "n2")
+    return database
+
+
+def _send(database: Database, *reports: ingest.Report) -> tuple[Outcome, ...]:
+    with database.raw() as connection:
+        return ingest.ingest(connection, reports)
+
+
+def _stored(database: Database, table: str) -> int:
+    with database.raw() as connection:
+        return count(connection, table)
+
+
+def test_every_field_is_stored(fleet: Database) -> None:
+    device = device_report("GPU-1")
+    first = replica_report("vision/a#0", "GPU-1")
+    second = replica_report("vision/b#0", "GPU-1", latency_ms_p50=None, latency_ms_p95=None, latency_ms_p99=None)
+    sent = report("n1", 7, generation=3, devices=[device], replicas=[first, second])
+    assert _send(fleet, sent) == (ACCEPTED,)
+    with fleet.reading() as session:
+        stored_device = session.execute(select(device_samples)).mappings().one()
+        assert asdict(device).items() <= dict(stored_device).items()
+        replicas = session.execute(select(replica_samples).order_by(replica_samples.c.replica)).mappings().all()
+        assert [asdict(item).items() <= dict(row).items() for item, row in zip((first, second), replicas, strict=True)]
+        for row in (stored_device, *replicas):
+            assert (row["node_id"], row["boot_id"], row["sequence"], row["interval_s"]) == ("n1", "boot-a", 7, 5.0)
+            assert row["observed_at"].timestamp() == sent.observed_at_s
+        log = session.execute(select(report_log)).mappings().one()
+        assert (log["source"], log["sequence"], log["rows"]) == ("node/n1", 7, 3)
+        assert log["received_at"] == stored_device["received_at"] == replicas[0]["received_at"]
+        state = nodes.get(session, "n1")
+        assert (state.last_report_at, state.generation_applied) == (log["received_at"], 3)
+        assert nodes.get(session, "n2").last_report_at is None
+
+
+def test_a_repeat_is_acknowledged_and_stored_once(fleet: Database) -> None:
+    sent = report("n1", 1, devices=[device_report("GPU-1")])
+    assert _send(fleet, sent) == (ACCEPTED,)
+    assert _send(fleet, sent, sent) == (DUPLICATE, DUPLICATE)
+    assert _stored(fleet, "device_samples") == _stored(fleet, "report_log") == 1
+
+
+def test_a_repeat_inside_a_batch_is_stored_once(fleet: Database) -> None:
+    sent = report("n1", 1, devices=[device_report("GPU-1")])
+    assert _send(fleet, sent, sent, replace(sent, sequence=2), sent) == (ACCEPTED, DUPLICATE, ACCEPTED, DUPLICATE)
+    assert _stored(fleet, "device_samples") == 2
+
+
+def test_gaps_are_fine_and_late_ones_are_kept_without_moving_the_head(fleet: Database) -> None:
+    assert _send(fleet, report("n1", 1), report("n1", 5, generation=4)) == (ACCEPTED, ACCEPTED)
+    late = report("n1", 3, generation=2)
+    assert _send(fleet, late) == (ACCEPTED,)
+    assert _send(fleet, late) == (DUPLICATE,)
+    with fleet.reading() as session:
+        head = session.execute(select(report_heads)).one()
+        assert (head.sequence, nodes.get(session, "n1").generation_applied) == (5, 4)
+
+
+def test_a_clock_that_runs_backwards_is_refused(fleet: Database) -> None:
+    assert _send(fleet, report("n1", 1, observed_at_s=1_000.0)) == (ACCEPTED,)
+    back = report("n1", 2, observed_at_s=990.0, devices=[device_report("GPU-1")])
+    assert _send(fleet, back) == (_refused(RefusalCode.CLOCK_WENT_BACKWARDS),)
+    assert _stored(fleet, "device_samples") == 0
+    assert _send(fleet, replace(back, observed_at_s=1_000.0)) == (ACCEPTED,)
+
+
+def test_a_new_boot_may_start_over_in_number_and_time(fleet: Database) -> None:
+    assert _send(fleet, report("n1", 90, observed_at_s=2_000.0, generation=9)) == (ACCEPTED,)
+    assert _send(fleet, report("n1", 1, boot_id="boot-b", observed_at_s=1_000.0, generation=2)) == (ACCEPTED,)
+    with fleet.reading() as session:
+        state = nodes.get(session, "n1")
+        assert (state.boot_id, state.generation_applied) == ("boot-b", 2)
+
+
+def test_a_straggler_of_an_older_boot_is_kept_once_and_changes_nothing_else(fleet: Database) -> None:
+    old = report("n1", 1)
+    assert _send(fleet, old, report("n1", 1, boot_id="boot-b")) == (ACCEPTED, ACCEPTED)
+    assert _send(fleet, old) == (DUPLICATE,)
+    straggler = report("n1", 2, generation=99)
+    assert _send(fleet, straggler, straggler) == (ACCEPTED, DUPLICATE)
+    with fleet.reading() as session:
+        state = nodes.get(session, "n1")
+        assert (state.boot_id, state.generation_applied) == ("boot-b", 0)
+
+
+def test_the_applied_generation_never_falls_within_a_boot(fleet: Database) -> None:
+    _send(fleet, report("n1", 1, generation=5))
+    _send(fleet, report("n1", 2, generation=4))
+    with fleet.reading() as session:
+        assert nodes.get(session, "n1").generation_applied == 5
+
+
+def test_unknown_nodes_are_refused_beside_known_ones(fleet: Database) -> None:
+    outcomes = _send(fleet, report("n1", 1), report("stranger", 1), report("n2", 1))
+    assert outcomes == (ACCEPTED, _refused(RefusalCode.UNKNOWN_NODE), ACCEPTED)
+    assert _stored(fleet, "report_heads") == 2
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        report("n1", 1, devices=[device_report("GPU-\x00")]),
+        report("n1", 1, devices=[device_report("GPU-\ud800")]),
+        report("n1", 1, devices=[replace(device_report("GPU-1"), clock_mhz_sm=2**40)]),
+        report("n1", 2**70),
+        report("n1", 1, observed_at_s=math.nan),
+        report("n1", 1, observed_at_s=-1.0),
+        report("n1", 1, observed_at_s=1e18),
+        report("n1", 1, generation=2**65),
+    ],
+    ids=["nul", "surrogate", "int4", "sequence", "nan", "negative", "future", "generation"],
+)
+def test_one_unstorable_report_costs_only_itself(fleet: Database, spoiled: ingest.Report) -> None:
+    good = report("n2", 1, devices=[device_report("GPU-2")])
+    assert _send(fleet, spoiled, good) == (_refused(RefusalCode.DATA_INVALID), ACCEPTED)
+    assert _stored(fleet, "device_samples") == _stored(fleet, "report_log") == 1
+    assert _send(fleet, report("n1", 1)) == (ACCEPTED,)
+
+
+def test_a_caller_that_fails_afterwards_leaves_nothing(fleet: Database) -> None:
+    def fail() -> None:
+        with fleet.raw() as connection:
+            ingest.ingest(connection, [report("n1", 1, devices=[device_report("GPU-1")])])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert _stored(fleet, "device_samples") == _stored(fleet, "report_heads") == 0
+    assert _send(fleet, report("n1", 1)) == (ACCEPTED,)
+
+
+def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
+    with fleet.transaction() as session:
+        put_project(session)
+        put(session, Kind.JOB, job("train"))
+    training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=12, arrived=0.0, completed=0.0)
+    ghost = replica_report("vision/ghost#0", "GPU-1", kind="job", iterations_done=3)
+    first = report("n1", 1, replicas=[training, ghost])
+    _send(fleet, first, report("n1", 2, replicas=[training]), report("n2", 1, replicas=[training]))
+    _send(fleet, first)
+    with fleet.reading() as session:
+        found = progress.find(session, WorkloadKind.JOB, "vision", "train")
+        assert found is not None
+        assert found.done == 36
+        assert progress.find(session, WorkloadKind.JOB, "vision", "ghost") is None
+
+
+def test_rivals_sending_the_same_reports_store_them_once(fleet: Database) -> None:
+    batches = [
+        [report(node, sequence, devices=[device_report(f"GPU-{node}")]) for node in order]
+        for sequence in range(1, 21)
+        for order in (("n1", "n2"), ("n2", "n1"))
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = [outcome for sent in pool.map(lambda batch: _send(fleet, *batch), batches) for outcome in sent]
+    assert outcomes.count(ACCEPTED) == outcomes.count(DUPLICATE) == 40
+    assert _stored(fleet, "device_samples") == _stored(fleet, "report_log") == 40
+
+
+def test_offered_load_is_stored_once_per_gateway(database: Database) -> None:
+    sent = edge_report(1, {"vision/a": 10.0, "vision/b": 0.0})
+    with database.raw() as connection:
+        assert ingest.ingest_edge(connection, [sent, sent]) == (ACCEPTED, DUPLICATE)
+        assert ingest.ingest_edge(connection, [edge_report(1, {"vision/a": 4.0}, gateway="other")]) == (ACCEPTED,)
+    with database.reading() as session:
+        rows = session.execute(select(rate_samples).order_by(rate_samples.c.arrived)).all()
+        assert [(row.gateway, row.service, row.project, row.arrived) for row in rows] == [
+            ("edge", "vision/b", "vision", 0.0),
+            ("other", "vision/a", "vision", 4.0),
+            ("edge", "vision/a", "vision", 10.0),
+        ]
+
+
+def test_a_bad_edge_report_costs_only_itself(database: Database) -> None:
+    bad = EdgeReport(
+        gateway="edge",
+        boot_id="b",
+        sequence=1,
+        observed_at_s=5.0,
+        samples=(RateSample(service="\x00", arrived=1.0, interval_s=1.0),),
+    )
+    with database.raw() as connection:
+        outcomes = ingest.ingest_edge(connection, [bad, edge_report(1, {"vision/a": 1.0}, gateway="other")])
+    assert outcomes == (_refused(RefusalCode.DATA_INVALID), ACCEPTED)
+
+
+def test_a_gateway_and_a_node_of_one_name_do_not_meet(fleet: Database) -> None:
+    _send(fleet, report("n1", 5, boot_id="boot-a"))
+    with fleet.raw() as connection:
+        assert ingest.ingest_edge(connection, [edge_report(5, {"vision/a": 1.0}, gateway="n1")]) == (ACCEPTED,)
