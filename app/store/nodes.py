@@ -102,6 +102,12 @@ def raise_generation(session: Session, node_id: str, boot_id: str, generation: i
     return raised.one_or_none() is not None
 
 
+def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
+    """UUIDs of a node's devices."""
+    query = select(devices.c.uuid).where(devices.c.node_id == node_id).order_by(devices.c.uuid)
+    return tuple(session.execute(query).scalars())
+
+
 def device_states(session: Session) -> tuple[DeviceState, ...]:
     """Live columns of every device, by uuid."""
     return tuple(DeviceState(**row) for row in session.execute(select(*_DEVICE).order_by(devices.c.uuid)).mappings())

@@ -90,6 +90,16 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
     return cut(LISTING, found, limit, lambda summary: (summary.model, summary.gpu_type))
 
 
+def count(session: Session, *, model: str | None = None, gpu_type: str | None = None) -> int:
+    """How many points there are, of one model or GPU type where named."""
+    query = select(func.count()).select_from(points)
+    if model is not None:
+        query = query.where(points.c.model == model)
+    if gpu_type is not None:
+        query = query.where(points.c.gpu_type == gpu_type)
+    return int(session.execute(query).scalar_one())
+
+
 def delete(session: Session, model: str, gpu_type: str) -> int:
     """Delete a profile; returns how many points it had. Raises NotFoundError."""
     statement = delete_from(points).where(points.c.model == model, points.c.gpu_type == gpu_type)

@@ -36,8 +36,8 @@ class StoredReceipt:
     document: dict[str, Any]
 
 
-def add(session: Session, receipt: NodeReceipt) -> int | None:
-    """Store a receipt and return its id; None when it was stored before."""
+def put(session: Session, receipt: NodeReceipt) -> bool:
+    """Store a receipt; False when it was stored before."""
     statement = insert(receipts).values(
         node_id=receipt.node,
         boot_id=receipt.boot_id,
@@ -49,7 +49,8 @@ def add(session: Session, receipt: NodeReceipt) -> int | None:
         problems=list(receipt.problems),
         document=encode(receipt),
     )
-    return session.execute(statement.on_conflict_do_nothing().returning(receipts.c.id)).scalar_one_or_none()
+    stored = session.execute(statement.on_conflict_do_nothing().returning(receipts.c.id))
+    return stored.scalar_one_or_none() is not None
 
 
 def page(

@@ -55,6 +55,15 @@ class Promoted:
     fencing_token: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDocument:
+    """What one node must hold; the document is a plain `NodeTarget`."""
+
+    node_id: str
+    generation: int
+    document: dict[str, Plain]
+
+
 def promote(session: Session, wish: Promotion) -> Generation:
     """Make a plan the target and return its generation.
 
@@ -176,9 +185,14 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
     return cut(LISTING, found, limit, lambda promoted: (promoted.generation,))
 
 
+def node_document(session: Session, node_id: str) -> NodeDocument | None:
+    """What a node must hold, as a plain `NodeTarget`; None when the standing target was made without it."""
+    query = select(node_targets.c.node_id, node_targets.c.generation, node_targets.c.document)
+    row = session.execute(query.where(node_targets.c.node_id == node_id)).one_or_none()
+    return None if row is None else NodeDocument(**row._mapping)
+
+
 def of_node(session: Session, node_id: str) -> NodeTarget | None:
     """What a node must hold; None when the standing target was made without it."""
-    document = session.execute(
-        select(node_targets.c.document).where(node_targets.c.node_id == node_id)
-    ).scalar_one_or_none()
-    return None if document is None else decode_node_target(document)
+    found = node_document(session, node_id)
+    return None if found is None else decode_node_target(found.document)
