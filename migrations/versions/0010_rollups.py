@@ -151,7 +151,7 @@ BEGIN
         least(60, coalesce(sum(p.seconds) FILTER (WHERE d.throttle <> ''), 0)),
         least(60, coalesce(sum(p.seconds) FILTER (WHERE NOT d.healthy), 0))
     FROM headroom_report_pieces(p_from, p_to) p
-    JOIN device_samples d ON d.received_at = p.received_at AND d.node_id = p.source AND d.boot_id = p.boot_id
+    JOIN device_samples d ON d.received_at = p.received_at AND 'node/' || d.node_id = p.source AND d.boot_id = p.boot_id
         AND d.sequence = p.sequence
     WHERE d.received_at >= p_from AND d.received_at < p_to + INTERVAL '75 minutes' AND p.seconds > 0
     GROUP BY p.minute, d.uuid;
@@ -176,7 +176,8 @@ BEGIN
             r.held_s) / p.span_s) AS held,
             r.completed * p.fraction AS answers
         FROM pieces p
-        JOIN replica_samples r ON r.received_at = p.received_at AND r.node_id = p.source AND r.boot_id = p.boot_id
+        JOIN replica_samples r ON r.received_at = p.received_at AND 'node/' || r.node_id = p.source
+            AND r.boot_id = p.boot_id
             AND r.sequence = p.sequence
         WHERE r.received_at >= p_from AND r.received_at < p_to + INTERVAL '75 minutes' AND r.kind = 'service'
     ),
@@ -197,7 +198,8 @@ BEGIN
         SELECT p.minute, e.service, min(e.project) AS project, sum(e.arrived * p.fraction) AS offered,
             sum(e.unrouted * p.fraction) AS unrouted
         FROM pieces p
-        JOIN rate_samples e ON e.received_at = p.received_at AND e.gateway = p.source AND e.boot_id = p.boot_id
+        JOIN rate_samples e ON e.received_at = p.received_at AND 'gateway/' || e.gateway = p.source
+            AND e.boot_id = p.boot_id
             AND e.sequence = p.sequence
         WHERE e.received_at >= p_from AND e.received_at < p_to + INTERVAL '75 minutes'
         GROUP BY p.minute, e.service

@@ -141,7 +141,7 @@ BEGIN
             CASE WHEN spec #>> '{mig,parent}' IS NULL THEN 1
                  ELSE least(1, (spec ->> 'memory_mib')::numeric / (type_spec ->> 'memory_mib')::numeric) END AS fraction
         FROM billable_devices
-        WHERE billed_from < p_to AND coalesce(billed_until, 'infinity') > p_from
+        WHERE billed_from < p_to AND coalesce(billed_until, 'infinity') > greatest(p_from, billed_from)
     ),
     listed AS MATERIALIZED (
         SELECT k.*, (
@@ -193,7 +193,7 @@ BEGIN
     DELETE FROM device_bills b USING billable_devices d
     WHERE b.minute >= p_from AND b.minute < p_to AND d.uuid = b.device_uuid AND NOT EXISTS (
         SELECT FROM billable_devices w WHERE w.uuid = b.device_uuid AND w.billed_from < b.minute + INTERVAL '1 minute'
-            AND coalesce(w.billed_until, 'infinity') > b.minute);
+            AND coalesce(w.billed_until, 'infinity') > greatest(b.minute, w.billed_from));
     RETURN v_rows;
 END
 $body$;

@@ -53,9 +53,9 @@ LANGUAGE sql STABLE ROWS 20000 SET timezone = 'UTC' SET enable_nestloop = off SE
         p.received_at,
         p.span_s, x.seconds, greatest(0, d.energy_j)::numeric * x.seconds / p.span_s
     FROM pieces p
-    JOIN device_samples d ON d.received_at = p.received_at AND d.node_id = p.source AND d.boot_id = p.boot_id
+    JOIN device_samples d ON d.received_at = p.received_at AND 'node/' || d.node_id = p.source AND d.boot_id = p.boot_id
         AND d.sequence = p.sequence
-    JOIN device_bills b ON b.minute = p.minute AND b.device_uuid = d.uuid AND b.node_id = p.source
+    JOIN device_bills b ON b.minute = p.minute AND b.device_uuid = d.uuid AND b.node_id = d.node_id
     CROSS JOIN LATERAL (
         SELECT extract(epoch FROM least(p.end_at, b.until_at) - greatest(p.free_at, b.from_at)) AS seconds) AS x
     WHERE d.received_at >= p_from AND d.received_at < p_to + INTERVAL '75 minutes'
@@ -87,7 +87,8 @@ BEGIN
                 ELSE greatest(0, s.held_s)::numeric / r.span_s END AS held,
             greatest(0, s.energy_j)::numeric * r.seconds / r.span_s AS energy_j
         FROM readings r
-        JOIN replica_samples s ON s.received_at = r.received_at AND s.node_id = r.source AND s.boot_id = r.boot_id
+        JOIN replica_samples s ON s.received_at = r.received_at AND 'node/' || s.node_id = r.source
+            AND s.boot_id = r.boot_id
             AND s.sequence = r.sequence AND s.uuid = r.device_uuid
         WHERE s.received_at >= p_from AND s.received_at < p_to + INTERVAL '75 minutes'
     ),
