@@ -21,23 +21,31 @@ from solvers.domain.ids import Digest
 from solvers.errors import FieldError
 
 T = TypeVar("T")
+_AS_IS = frozenset({type(None), bool, int, str})
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 
 def to_plain(item: object) -> Plain:
     """Turn a domain value into plain JSON data."""
-    if item is None or (isinstance(item, bool | int | str) and not isinstance(item, Enum)):
+    # Exact types first: a snapshot has hundreds of thousands of numbers and its digest is taken in every cycle.
+    kind = type(item)
+    if kind in _AS_IS:
         return cast("Plain", item)
-    if isinstance(item, Enum):
-        return cast("Plain", item.value)
     if isinstance(item, float):
         # 5 and 5.0 (and -0.0 and 0) are the same number, so they share one text.
-        return int(item) if item.is_integer() and abs(item) < 2**53 else item
+        return int(item) if item.is_integer() and abs(item) < 2**53 else float(item)
+    if isinstance(item, Enum):
+        return cast("Plain", item.value)
     if isinstance(item, tuple | list):
         return [to_plain(part) for part in item]
     if is_dataclass(item) and not isinstance(item, type):
-        return {field.name: to_plain(getattr(item, field.name)) for field in fields(item)}
-    raise FieldError("", f"{type(item).__name__} has no canonical form")
+        return {name: to_plain(getattr(item, name)) for name in _field_names(kind)}
+    raise FieldError("", f"{kind.__name__} has no canonical form")
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def canonical_json(item: object) -> str:

@@ -106,14 +106,16 @@ class Beliefs:
             int(np.searchsorted(grid.shares_pct, standing.share_pct_sm * device_class.sm_part + 1e-9, "right")) - 1
         )
         for row in range(highest, -1, -1):
-            option = self._assess_at(need, class_index, standing, (grid, row))
+            option = self._assess_at(need, class_index, standing, (grid, row, highest))
             if option is not None:
                 return option
         return None
 
-    def _assess_at(self, need: Need, class_index: int, standing: Assignment, at: tuple[Grid, int]) -> Option | None:
-        """The standing replica judged by the points of one measured share that is not above its own."""
-        device_class, (grid, row) = self.classes[class_index], at
+    def _assess_at(
+        self, need: Need, class_index: int, standing: Assignment, at: tuple[Grid, int, int]
+    ) -> Option | None:
+        """The standing replica judged by the points of one measured share, its power by the highest below its own."""
+        device_class, (grid, row, drawn) = self.classes[class_index], at
         column, last = (_column(grid, row, batch) for batch in (standing.batch, standing.envelope.batch_max))
         if column is None or last is None or standing.memory_mib_limit < grid.memory_mib[last]:
             return None
@@ -130,7 +132,7 @@ class Beliefs:
             memory_mib=standing.memory_mib_limit,
             latency_ms=float(outcome.latency_ms[0]),
             capacity_rps=float(outcome.capacity_rps[0]),
-            power_w=float(_dynamic_power_w(grid, device_class)[row, column]),
+            power_w=float(_dynamic_power_w(grid, device_class)[drawn, column]),
             usd_per_h=device_class.usd_per_h * standing.share_pct_sm / 100,
             weight_usd_per_h=device_class.usd_per_h * part,
             batch_min=standing.envelope.batch_min,
@@ -172,6 +174,8 @@ class Beliefs:
         held = np.searchsorted(grid.memory_mib, limits, side="right") - 1
         reach = np.maximum.accumulate(np.where(usable, np.arange(len(grid.batches))[None, :], -1), axis=1)
         share, limit = shares[rows], limits[columns]
+        # The share handed out may reach a higher measured share than the one that latency is judged by.
+        drawn = np.searchsorted(grid.shares_pct, share * device_class.sm_part + 1e-9, side="right") - 1
         part = np.maximum(share / 100, limit / device_class.memory_mib)
         return Options(
             device_class=np.full(len(rows), index, dtype=np.int64),
@@ -180,7 +184,7 @@ class Beliefs:
             memory_mib=limit,
             latency_ms=outcome.latency_ms[rows, columns],
             capacity_rps=outcome.capacity_rps[rows, columns],
-            power_w=judged.power_w[rows, columns],
+            power_w=judged.power_w[drawn, columns],
             usd_per_h=device_class.usd_per_h * share / 100,
             weight_usd_per_h=device_class.usd_per_h * part,
             gpus=device_class.gpu_part * share / 100,
