@@ -163,8 +163,8 @@ class Applier:
             self._fail((uuid, "read", ""), error)
             return 0, False
         self._failures.pop((uuid, "read", ""), None)
-        planned = next_steps(view, target, elsewhere)
-        self._forget(uuid, planned.steps)
+        planned = next_steps(view, target, elsewhere, self._starts_delayed(uuid))
+        self._forget(target, planned.steps)
         forbidden: set[StepKind] = set()
         calls = 0
         for step in planned.steps:
@@ -218,10 +218,20 @@ class Applier:
         wait_s = (BACKOFF_S_MAX if not error.retryable else longest) * self._jitter.uniform(0.5, 1.0)
         self._failures[key] = _Failure(times, self._now_s() + wait_s, f"{error.code}: {error}")
 
-    def _forget(self, uuid: str, steps: tuple[Step, ...]) -> None:
-        """Drop failures of steps that nobody wants any more."""
+    def _starts_delayed(self, uuid: str) -> frozenset[str]:
+        now_s = self._now_s()
+        return frozenset(
+            replica
+            for (device, kind, replica), failure in self._failures.items()
+            if device == uuid and kind == StepKind.START and now_s < failure.not_before_s
+        )
+
+    def _forget(self, target: DeviceTarget, steps: tuple[Step, ...]) -> None:
+        """Drop failures of steps that nobody wants any more. A start that waits for its time is still wanted."""
         wanted = {(step.uuid, step.kind.value, step.replica) for step in steps}
-        for key in [key for key in self._failures if key[0] == uuid and key not in wanted]:
+        delayed = self._starts_delayed(target.uuid) & {replica.replica for replica in target.replicas}
+        wanted |= {(target.uuid, StepKind.START.value, replica) for replica in delayed}
+        for key in [key for key in self._failures if key[0] == target.uuid and key not in wanted]:
             del self._failures[key]
 
     def _note_gaps(self) -> None:

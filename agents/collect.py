@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from agents.devices.base import DeviceSample, Devices, WorkerSample
+from agents.devices.base import Devices, DeviceSample, WorkerSample
 from agents.wire import DeviceReport, ReplicaReport, Report
 
 REPORTS_KEPT_MAX = 720

@@ -7,8 +7,10 @@ It refuses to guess: what it cannot read is reported as absent and said aloud by
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from agents.errors import StateFileError
@@ -16,6 +18,7 @@ from agents.errors import StateFileError
 TOKEN_FILE = "token"
 TARGET_FILE = "target.json"
 DEVICES_FILE = "devices.json"
+LOCK_FILE = "lock"
 
 
 class StateDirectory:
@@ -28,6 +31,16 @@ class StateDirectory:
             path.chmod(0o700)
         except OSError as error:
             raise StateFileError(f"cannot use state directory {path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the one agent that uses this directory. Raises StateFileError when another one lives."""
+        with (self.path / LOCK_FILE).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StateFileError(f"another agent uses {self.path}") from None
+            yield
 
     def read_text(self, name: str) -> str | None:
         """Content of a file, or None when it does not exist."""

@@ -116,9 +116,11 @@ def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
     )
 
 
-def next_steps(view: DeviceView, target: DeviceTarget, awaited_elsewhere: Iterable[str] = ()) -> DeviceSteps:
+def next_steps(
+    view: DeviceView, target: DeviceTarget, awaited_elsewhere: Iterable[str] = (), not_now: Iterable[str] = ()
+) -> DeviceSteps:
     """Steps to take now, in order. `awaited_elsewhere`: replicas of this node that are not ready yet on another
-    device, so that their workers here go on until they are.
+    device, so that their workers here go on until they are. `not_now`: replicas whose start failed lately.
     """
     wanted = {replica.replica: spec_of(replica) for replica in target.replicas}
     found = _sort(view, target, wanted, frozenset(awaited_elsewhere))
@@ -128,7 +130,8 @@ def next_steps(view: DeviceView, target: DeviceTarget, awaited_elsewhere: Iterab
         steps += _change_mode(view, target, found)
     else:
         steps += _tune(found, wanted)
-        steps += _start(view, wanted, found, len(found.ending))
+        delayed = frozenset(not_now)
+        steps += _start(view, {name: spec for name, spec in wanted.items() if name not in delayed}, found)
     started = {step.replica for step in steps if step.kind is StepKind.START}
     leaving = len(view.workers) > len(found.keep)
     if not mode_differs and not leaving and started | set(found.keep) == set(wanted):
@@ -215,7 +218,7 @@ def _tune(found: _Sorted, wanted: dict[str, WorkerSpec]) -> list[Step]:
     return steps
 
 
-def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted, ending: int) -> list[Step]:
+def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> list[Step]:
     """Start what fits, what frees most first. When nothing fits and nothing is on its way, one worker makes room."""
     stopped = {step.worker for step in found.ending if step.kind is StepKind.STOP}
     holding = [worker.spec for worker in view.workers if worker.worker not in stopped]
@@ -236,7 +239,7 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted, endi
             share -= spec.share_pct_sm
             memory -= spec.memory_mib_limit
             steps.append(Step(kind=StepKind.START, uuid=view.inventory.uuid, replica=replica, spec=spec))
-    stuck = bool(waiting) and not steps and not ending and not found.under_way
+    stuck = bool(waiting) and not steps and not found.ending and not found.under_way
     if stuck and found.standing:
         victim = min(found.standing, key=growth)
         return [_end(StepKind.DRAIN, found.standing[victim], gap=True)]

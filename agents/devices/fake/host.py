@@ -238,7 +238,11 @@ class FakeDevices:
             for board in self._boards.values()
         ]
         content = {"version": VERSION, "boot_id": self._boot_id, "started": self._started, "boards": boards}
-        self._state.write_json(DEVICES_FILE, content)
+        try:
+            self._state.write_json(DEVICES_FILE, content)
+        except StateFileError as error:
+            # Processes do not end because a disk is full; only the next agent will not find these.
+            self.state_lost = str(error)
 
     def _load(self) -> None:
         if self._state is None:
