@@ -7,7 +7,6 @@ from one that does not exist.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -20,7 +19,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.ratelimit import RateLimiter
 from app.errors import ForbiddenError, UnauthenticatedError
-from app.services.actors import Actor, Purpose, Role
+from app.services.actors import Actor
+from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError
 
 CACHE_TTL_MS = 3000.0
@@ -53,8 +53,8 @@ class Rule:
 class Identities(Protocol):
     """Where secrets are looked up: the token service."""
 
-    def actor_of(self, secret_hash: bytes) -> Actor | None:
-        """The live token with this hash."""
+    def actor_of(self, secret: str) -> Actor | None:
+        """Whose secret this is."""
         ...
 
 
@@ -69,20 +69,21 @@ class Authenticator:
         self._people = RateLimiter(rate_limit_per_s)
         self._agents = RateLimiter(rate_limit_per_s * AGENT_RATE_FACTOR)
 
-    def remembered(self, secret_hash: bytes) -> tuple[bool, Actor | None]:
+    def remembered(self, secret: str) -> tuple[bool, Actor | None]:
         """Whether the cache knows this secret, and whose it is."""
         with self._lock:
-            entry = self._known.get(secret_hash)
+            entry = self._known.get(secret_hash(secret))
         if entry is None or entry[1] < self._elapsed_ms():
             return False, None
         return True, entry[0]
 
-    def look_up(self, secret_hash: bytes) -> Actor | None:
+    def look_up(self, secret: str) -> Actor | None:
         """Ask the database and remember the answer. Raises TransientError when it cannot be asked."""
-        actor = self._identities.actor_of(secret_hash)
+        actor = self._identities.actor_of(secret)
+        key = secret_hash(secret)
         with self._lock:
-            self._known[secret_hash] = (actor, self._elapsed_ms() + CACHE_TTL_MS)
-            self._known.move_to_end(secret_hash)
+            self._known[key] = (actor, self._elapsed_ms() + CACHE_TTL_MS)
+            self._known.move_to_end(key)
             while len(self._known) > CACHE_SIZE_MAX:
                 self._known.popitem(last=False)
         return actor
@@ -102,11 +103,6 @@ class Authenticator:
         self._people.take(f"host:{host}", self._elapsed_ms())
 
 
-def hash_secret(secret: str) -> bytes:
-    """What is stored in place of a secret."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
-
-
 bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="A Headroom token.")
 
 
@@ -114,13 +110,13 @@ async def identify(request: Request, credentials: HTTPAuthorizationCredentials |
     """The actor behind a request. Asynchronous only so that a remembered identity costs no hop to a thread."""
     authenticator: Authenticator = request.app.state.authenticator
     host = request.client.host if request.client else "-"
-    if credentials is None or not credentials.credentials or len(credentials.credentials) > _SECRET_LENGTH_MAX:
+    secret = credentials.credentials if credentials is not None else ""
+    if not secret or not secret.isascii() or len(secret) > _SECRET_LENGTH_MAX:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("send a token: Authorization: Bearer <token>")
-    secret_hash = hash_secret(credentials.credentials)
-    known, actor = authenticator.remembered(secret_hash)
+    known, actor = authenticator.remembered(secret)
     if not known:
-        actor = await run_in_threadpool(authenticator.look_up, secret_hash)
+        actor = await run_in_threadpool(authenticator.look_up, secret)
     if actor is None:
         authenticator.throttle_stranger(host)
         raise UnauthenticatedError("the token is unknown, expired or revoked")

@@ -10,9 +10,9 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from fastapi import Depends, Request
+from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 
 from app.errors import FieldFault, FieldsError, MalformedError, MediaTypeError
@@ -27,9 +27,6 @@ _FAULTS_MAX = 50
 async def read_body(request: Request) -> bytes:
     """The whole body, already limited in size by the middleware."""
     return await request.body()
-
-
-RawBody = Annotated[bytes, Depends(read_body)]
 
 
 def require_media_type(request: Request, *allowed: str) -> str:

@@ -12,6 +12,7 @@ from fastapi import Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.errors import FieldFault, FieldsError
+from app.store.documents import Precondition
 
 _TAG = re.compile(r'(W/)?"([^"]*)"')
 NEVER = -1
@@ -20,9 +21,8 @@ NEVER = -1
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", max_length=200, description='Version that must be current, such as `"3"`.')
 ]
-IfNoneMatch = Annotated[
-    str | None, Header(alias="If-None-Match", max_length=400, description="`*`: only create. On GET: a tag you hold.")
-]
+IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=200, description="`*`: only create.")]
+HeldTag = Annotated[str | None, Header(alias="If-None-Match", max_length=400, description="Tags you hold.")]
 
 
 def etag(version: int | str) -> str:
@@ -30,28 +30,34 @@ def etag(version: int | str) -> str:
     return f'"{version}"'
 
 
-def expected_version(if_match: str | None) -> int | None:
-    """The one version If-Match allows; None without the header. Raises FieldsError for `*` and for lists."""
+def precondition(if_match: str | None, if_none_match: str | None = None) -> Precondition:
+    """What a write demands.
+
+    Raises FieldsError for anything but one tag in If-Match and `*` in If-None-Match.
+    """
+    return Precondition(version=_expected(if_match), absent=_absent(if_none_match))
+
+
+def _expected(if_match: str | None) -> int | None:
     if if_match is None:
         return None
     found = _TAG.fullmatch(if_match.strip())
     if found is None:
-        raise FieldsError(
-            (FieldFault(pointer="header:If-Match", code="value-invalid", detail='If-Match takes one tag, such as "3"'),)
-        )
+        raise _fault("header:If-Match", 'If-Match takes one tag, such as "3"')
     weak, text = found.groups()
-    return int(text) if not weak and text.isdigit() and len(text) < 19 else NEVER
+    return int(text) if not weak and text.isascii() and text.isdigit() and len(text) < 19 else NEVER
 
 
-def only_create(if_none_match: str | None) -> bool:
-    """Whether a PUT may only create. Raises FieldsError for anything but `*`."""
+def _absent(if_none_match: str | None) -> bool:
     if if_none_match is None:
         return False
     if if_none_match.strip() != "*":
-        raise FieldsError(
-            (FieldFault(pointer="header:If-None-Match", code="value-invalid", detail="PUT takes If-None-Match: *"),)
-        )
+        raise _fault("header:If-None-Match", "a write takes If-None-Match: *")
     return True
+
+
+def _fault(pointer: str, detail: str) -> FieldsError:
+    return FieldsError((FieldFault(pointer=pointer, code="value-invalid", detail=detail),))
 
 
 def held(request: Request, tag: str) -> bool:

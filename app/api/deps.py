@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Protocol, cast
+from typing import Protocol, cast
 
-from fastapi import Depends, Request
+from fastapi import Request
 
 from app.api.problems import request_id_of
 from app.logs import EventLog
+from app.services.actors import Actor, Deed
+from app.services.costs import Costs
+from app.services.documents import Documents
+from app.services.fleet import Fleet
+from app.services.history import History
+from app.services.plans import Plans
+from app.services.profiles import Profiles
+from app.services.status import Status
+from app.services.telemetry import Telemetry
+from app.services.tokens import Tokens
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.record import Lane
@@ -61,14 +71,31 @@ class ApiContext:
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The use cases behind the routes, built once per application."""
+
+    documents: Documents
+    fleet: Fleet
+    profiles: Profiles
+    telemetry: Telemetry
+    tokens: Tokens
+    plans: Plans
+    costs: Costs
+    history: History
+    status: Status
+
+
 def context_of(request: Request) -> ApiContext:
     """The application's context."""
     return cast("ApiContext", request.app.state.context)
 
 
-def request_id(request: Request) -> str:
-    """The id the middleware gave this request."""
-    return request_id_of(request.scope)
+def services_of(request: Request) -> Services:
+    """The application's use cases."""
+    return cast("Services", request.app.state.services)
 
 
-Context = Annotated[ApiContext, Depends(context_of)]
+def deed_of(request: Request, actor: Actor) -> Deed:
+    """Who does something in this request."""
+    return Deed(actor=actor.name, request_id=request_id_of(request.scope))

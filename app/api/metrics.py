@@ -60,17 +60,17 @@ class DoorbellMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetGauges:
-    """State of the fleet at a scrape."""
+    """State of the fleet at a scrape; what is not known is left out."""
 
-    generation: int
-    nodes_up: int
-    nodes_known: int
-    devices: int
-    replicas_ready: int
-    replicas_planned: int
-    plan_cost_usd_per_h: float
-    ledger_age_s: float | None
     database_up: bool
+    generation: int | None = None
+    nodes_up: int | None = None
+    nodes_known: int | None = None
+    devices: int | None = None
+    replicas_ready: int | None = None
+    replicas_planned: int | None = None
+    plan_cost_usd_per_h: float | None = None
+    ledger_age_s: float | None = None
 
 
 _GAUGES = (

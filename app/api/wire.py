@@ -121,9 +121,9 @@ class BoundedMessage(Generic[T]):
             raise fields_error(error.errors(include_url=False, include_input=False)) from None
         return found
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self, ref_template: str = "#/$defs/{model}") -> dict[str, Any]:
         """The message's JSON Schema, ranges included."""
-        return GenerateJsonSchema(by_alias=True).generate(self.schema, mode="validation")
+        return GenerateJsonSchema(by_alias=True, ref_template=ref_template).generate(self.schema, mode="validation")
 
 
 JOIN: BoundedMessage[Join] = BoundedMessage(Join)
@@ -132,6 +132,13 @@ REPORT: BoundedMessage[Report] = BoundedMessage(Report)
 REPORT_LIST: BoundedMessage[tuple[Report, ...]] = BoundedMessage(tuple[Report, ...])
 EDGE_REPORT: BoundedMessage[EdgeReport] = BoundedMessage(EdgeReport)
 EDGE_REPORT_LIST: BoundedMessage[tuple[EdgeReport, ...]] = BoundedMessage(tuple[EdgeReport, ...])
+MESSAGES: Mapping[str, BoundedMessage[Any]] = {
+    "Join": JOIN,
+    "Report": REPORT,
+    "NodeReceipt": RECEIPT,
+    "EdgeReport": EDGE_REPORT,
+}
+"""What agents send, by the name of its schema."""
 
 
 def decode_reports(body: bytes) -> tuple[Report, ...]:

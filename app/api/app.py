@@ -1,0 +1,157 @@
+"""The application: routers, handlers, middleware and the doorbell's life, put together from what bootstrap hands in."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from app.api import openapi, problems
+from app.api.auth import Authenticator
+from app.api.deps import ApiContext, Services
+from app.api.doorbell import Hub, Listener
+from app.api.metrics import DoorbellMetrics, FleetCollector, FleetGauges, IngestMetrics, RequestMetrics
+from app.api.middleware import Edge, EdgeOptions
+from app.api.routers import agent, costs, doorbell, health, history, plans, profiles, status, telemetry, tokens
+from app.api.routers.nouns import nouns_router
+from app.clock import new_id
+from app.services.costs import Costs
+from app.services.documents import Documents
+from app.services.fleet import Fleet
+from app.services.generations import announcements
+from app.services.history import History
+from app.services.plans import Plans
+from app.services.profiles import Profiles
+from app.services.status import Status
+from app.services.telemetry import Telemetry
+from app.services.tokens import Tokens
+from app.store.ingest import Outcome
+from solvers.errors import HeadroomError
+
+THREADS_MAX = 40
+"""Requests handled at once. More than the pool's connections: threads that wait for a group commit hold none."""
+DESCRIPTION = (
+    "Headroom finds the cheapest plan that keeps every SLO on a mixed GPU fleet, explains it and lets agents hold it. "
+    "Errors are RFC 9457 problems with stable codes. PUT is declarative and guarded by If-Match; POST takes an "
+    "Idempotency-Key; lists are paged by cursor; unknown fields are refused."
+)
+
+
+def create_app(context: ApiContext) -> FastAPI:
+    """The application, ready to serve; it opens no connection before its first request or its start."""
+    registry = CollectorRegistry()
+    services = build_services(context, IngestMetrics(registry))
+    hub = Hub(DoorbellMetrics(registry))
+    cluster = context.settings.cluster
+    listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
+    app = FastAPI(
+        title="Headroom",
+        version=importlib.metadata.version("headroom"),
+        summary="An optimising control plane for mixed GPU fleets.",
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        lifespan=_lifespan(listener),
+        redirect_slashes=False,
+    )
+    authenticator = Authenticator(services.tokens, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
+    services.tokens.when_revoked(authenticator.forget)
+    app.state.context = context
+    app.state.services = services
+    app.state.authenticator = authenticator
+    app.state.hub = hub
+    app.state.listener = listener
+    app.state.metrics = registry
+    registry.register(FleetCollector(lambda: _gauges(services.status)))
+    problems.install(app)
+    openapi.install(app)
+    _add_routes(app)
+    options = EdgeOptions(
+        body_bytes_max=context.settings.body_bytes_max,
+        new_id=new_id,
+        elapsed_ms=context.clock.elapsed_ms,
+        metrics=RequestMetrics(registry),
+        log=context.log,
+    )
+    app.add_middleware(Edge, options=options)
+    return app
+
+
+def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
+    """The use cases over one database."""
+    database, cluster = context.database, context.settings.cluster
+    return Services(
+        documents=Documents(database, cluster),
+        fleet=Fleet(database, cluster),
+        profiles=Profiles(database),
+        telemetry=Telemetry(database, context.clock, context.settings.report_clock_skew_s, _Counting(metrics)),
+        tokens=Tokens(database),
+        plans=Plans(database),
+        costs=Costs(database),
+        history=History(database, cluster),
+        status=Status(database, cluster),
+    )
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.include_router(nouns_router())
+    for module in (profiles, plans, history, status, telemetry, costs, tokens, agent, doorbell, health):
+        app.include_router(module.router)
+    if importlib.util.find_spec("app.api.console") is not None:
+        console = importlib.import_module("app.api.console")
+        app.include_router(console.router)
+
+
+def _lifespan(listener: Listener) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
+        listener.start(asyncio.get_running_loop())
+        try:
+            yield
+        finally:
+            listener.stop()
+            await anyio.to_thread.run_sync(listener.join)
+
+    return life
+
+
+class _Counting:
+    """Turns what was ingested into metrics."""
+
+    def __init__(self, metrics: IngestMetrics) -> None:
+        self._metrics = metrics
+
+    def stored(self, batch: Sequence[tuple[int, Outcome]]) -> None:
+        """Count one commit."""
+        self._metrics.batch.observe(len(batch))
+        for rows, outcome in batch:
+            self._metrics.reports.labels(outcome.kind.value).inc()
+            if outcome.kind == "accepted":
+                self._metrics.rows.inc(rows)
+
+
+def _gauges(reader: Status) -> FleetGauges:
+    """The gauges; with the database away, only that it is."""
+    try:
+        counts = reader.gauges()
+    except HeadroomError:
+        return FleetGauges(database_up=False)
+    return FleetGauges(
+        database_up=True,
+        generation=counts.generation,
+        nodes_up=counts.nodes_up,
+        nodes_known=counts.nodes_known,
+        devices=counts.devices,
+        replicas_ready=counts.replicas_ready,
+        replicas_planned=counts.replicas_planned,
+        plan_cost_usd_per_h=counts.plan_cost_usd_per_h,
+        ledger_age_s=counts.ledger_age_s,
+    )

@@ -1,0 +1,124 @@
+"""The API's own description: what FastAPI derives, made true.
+
+Owns the parts that the framework cannot know: bodies that are decoded by our own reader, problem answers instead of
+the framework's default, the schemas of the agents' messages with their ranges. The result is committed as
+`openapi/openapi.json`; a test fails on drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from app.api import wire
+from app.api.body import adapter_of
+from app.api.schemas.problem import Problem
+
+REF = "#/components/schemas/{model}"
+_PROBLEMS: Mapping[str, str] = {
+    "401": "No valid token.",
+    "403": "The token may not do this.",
+    "404": "There is no such thing, or the token may not know of it.",
+    "409": "The current state does not allow it.",
+    "412": "The stored version is another one.",
+    "413": "The body is too large.",
+    "415": "The media type is not read here.",
+    "422": "Something in the request is invalid; `errors` point to it.",
+    "429": "Too many requests; see Retry-After.",
+    "500": "The server failed.",
+    "503": "Try again shortly; see Retry-After.",
+}
+_BODIES: dict[str, Any] = {}
+_METHODS = ("get", "put", "post", "delete")
+
+
+def json_body(kind: Any, *, example: object = None) -> dict[str, Any]:
+    """What a route that decodes `kind` by `app.api.body.parse` says of its body."""
+    name = kind.__name__
+    _BODIES[name] = kind
+    return request_body({"application/json": {"schema": {"$ref": REF.format(model=name)}}}, example)
+
+
+def request_body(content: dict[str, Any], example: object = None) -> dict[str, Any]:
+    """`openapi_extra` of a route with this body."""
+    if example is not None:
+        content["application/json"]["example"] = example
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def install(app: FastAPI) -> None:
+    """Replace the application's description by ours."""
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _describe(app)
+        return app.openapi_schema
+
+    app.openapi = describe  # type: ignore[method-assign]
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    spec = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        separate_input_output_schemas=False,
+        tags=app.openapi_tags,
+    )
+    schemas: dict[str, Any] = spec.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for name, schema in _body_schemas().items():
+        schemas.setdefault(name, schema)
+    schemas.update(_messages())
+    for path, operations in spec["paths"].items():
+        for method in _METHODS:
+            if method in operations:
+                _add_problems(path, method, operations[method])
+    return dict(spec)
+
+
+def _body_schemas() -> dict[str, Any]:
+    inputs = [(kind, "validation", adapter_of(kind)) for kind in _BODIES.values()]
+    found: dict[str, Any] = {}
+    for kind, _, adapter in inputs:
+        schema = adapter.json_schema(ref_template=REF)
+        found.update(schema.pop("$defs", {}))
+        found[kind.__name__] = schema
+    _, definitions = models_json_schema([(Problem, "validation")], ref_template=REF)
+    return {**found, **definitions["$defs"]}
+
+
+def _messages() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, message in wire.MESSAGES.items():
+        schema = message.json_schema(REF)
+        found.update(schema.pop("$defs", {}))
+        found[name] = schema
+    return found
+
+
+def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    codes = {"422", "500", "503"}
+    if "security" in operation:
+        codes |= {"401", "403", "429"}
+    if "{" in path:
+        codes.add("404")
+    if "requestBody" in operation:
+        codes |= {"413", "415"}
+    if method in ("put", "delete"):
+        codes |= {"409", "412", "404"}
+    if method == "post":
+        codes |= {"409", "404"}
+    shown = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
+    for code in sorted(codes):
+        if code == "422" or code not in responses:
+            responses[code] = {"description": _PROBLEMS[code], "content": shown}
+    operation["responses"] = dict(sorted(responses.items()))

@@ -1,0 +1,57 @@
+"""What was spent, by whom, under which accounting."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from app.api.auth import visible_project
+from app.api.deps import context_of, services_of
+from app.api.moments import Moment, utc
+from app.api.rules import CostReader
+from app.api.schemas.costs import Costs
+from app.store.ledger import Accounting, CostBy, CostQuery
+from solvers.domain.value import NAME_PATTERN
+
+router = APIRouter(tags=["costs"])
+DEFAULT_SPAN = timedelta(hours=24)
+_DIGITS = 6
+
+
+def span(
+    request: Request,
+    start: Annotated[Moment, Query(alias="from", description="Default: 24 hours before `to`.")] = None,
+    end: Annotated[Moment, Query(alias="to", description="Default: now.")] = None,
+) -> tuple[datetime, datetime]:
+    """From when to when."""
+    until = utc("to", end) or context_of(request).clock.now()
+    return utc("from", start) or until - DEFAULT_SPAN, until
+
+
+@router.get("/v1/costs", operation_id="get_costs", summary="Cost report", response_model=Costs)
+def get_costs(
+    request: Request,
+    actor: CostReader,
+    *,
+    by: CostBy = CostBy.SERVICE,
+    accounting: Accounting = Accounting.SHARE,
+    project: Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63)] = None,
+    wanted: tuple[datetime, datetime] = Depends(span),
+) -> Any:
+    """Whole hours, the running one included. A project's token sees its own project."""
+    start, end = wanted
+    query = CostQuery(by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project))
+    report = services_of(request).costs.report(query)
+    plain = asdict(report)
+    plain["items"] = [_rounded(row) for row in plain.pop("rows")]
+    plain["usd"] = round(float(report.usd), _DIGITS)
+    return JSONResponse(jsonable_encoder(plain))
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: part if isinstance(part, str) else round(float(part), _DIGITS) for name, part in row.items()}

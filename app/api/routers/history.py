@@ -1,0 +1,107 @@
+"""Targets, receipts, cycles, audit events: what happened, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from app.api.conditional import HeldTag, etag, tagged
+from app.api.deps import services_of
+from app.api.keys import Opaque
+from app.api.paging import Page, Paging, page_of
+from app.api.rules import ClusterReader
+from app.api.schemas.history import CycleSummary, EventLine, ReceiptLine, StoredCycle, TargetLine
+from app.store.cycles import CycleState
+from app.store.events import StoredEvent
+from solvers.cycle.record import Lane
+from solvers.domain.change import Target
+from solvers.domain.codec import to_plain
+from solvers.domain.value import NAME_PATTERN
+
+router = APIRouter(tags=["history"])
+INT8_MAX = 2**63 - 1
+NodeFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this node.")]
+ProjectFilter = Annotated[str | None, Query(pattern=NAME_PATTERN, max_length=63, description="Only of this project.")]
+SubjectFilter = Annotated[
+    str | None, Query(pattern=r"^[\x21-\x7e]+$", max_length=256, description="Only of this, such as `nodes/node-1`.")
+]
+GenerationFilter = Annotated[int | None, Query(ge=0, le=INT8_MAX, description="Only of this generation.")]
+
+
+@router.get("/v1/targets", operation_id="list_targets", summary="List targets", response_model=Page[TargetLine])
+def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
+    """Every generation there was."""
+    page = services_of(request).history.targets(order.limit, order.cursor)
+    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+
+
+@router.get(
+    "/v1/targets/current",
+    operation_id="get_current_target",
+    summary="What the fleet must hold now",
+    response_model=Target,
+    responses={304: {"description": "You hold this generation."}},
+)
+def current_target(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    if_none_match: HeldTag = None,  # noqa: ARG001 - read by `tagged`, declared for the description
+) -> Any:
+    """Generation 0 is the empty target before the first plan."""
+    target = services_of(request).history.target()
+    return tagged(request, to_plain(target), etag(target.generation))
+
+
+@router.get("/v1/receipts", operation_id="list_receipts", summary="List receipts", response_model=Page[ReceiptLine])
+def list_receipts(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    order: Paging,
+    node: NodeFilter = None,
+    generation: GenerationFilter = None,
+) -> Any:
+    """What nodes read back after applying a target."""
+    page = services_of(request).history.receipts(order.limit, order.cursor, node, generation)
+    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+
+
+@router.get("/v1/cycles", operation_id="list_cycles", summary="List cycles", response_model=Page[CycleSummary])
+def list_cycles(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    order: Paging,
+    lane: Lane | None = None,
+    state: CycleState | None = None,
+) -> Any:
+    """Planning cycles with their decisions."""
+    page = services_of(request).history.cycles(order.limit, order.cursor, lane, state)
+    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+
+
+@router.get("/v1/cycles/{cycle_id}", operation_id="get_cycle", summary="Get a cycle", response_model=StoredCycle)
+def get_cycle(request: Request, actor: ClusterReader, cycle_id: Opaque) -> Any:  # noqa: ARG001 - the actor is the guard
+    """Snapshot, attempts, findings, transition, decision: all that is needed to replay it."""
+    summary, record = services_of(request).history.cycle(cycle_id)
+    plain = jsonable_encoder(asdict(summary))
+    return JSONResponse({**plain, "record": to_plain(record) if record is not None else None})
+
+
+@router.get("/v1/events", operation_id="list_events", summary="List audit events", response_model=Page[EventLine])
+def list_events(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    order: Paging,
+    subject: SubjectFilter = None,
+    project: ProjectFilter = None,
+) -> Any:
+    """Who did what to what."""
+    page = services_of(request).history.events(order.limit, order.cursor, subject, project)
+    return JSONResponse(page_of([_event(item) for item in page.items], page.next_cursor))
+
+
+def _event(stored: StoredEvent) -> Any:
+    return jsonable_encoder({"id": stored.id, "at": stored.at, **asdict(stored.event)})

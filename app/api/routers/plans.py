@@ -1,0 +1,145 @@
+"""Plans: look at them, ask for one, apply one, and ask why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from app.api.auth import visible_project
+from app.api.body import parse, read_body, require_media_type
+from app.api.deps import context_of, services_of
+from app.api.idempotency import IdempotencyKey, Posted, once
+from app.api.keys import PlanKey
+from app.api.openapi import json_body
+from app.api.paging import Page, Paging, page_of
+from app.api.rules import ClusterWriter, SharedReader
+from app.api.schemas.plans import Applied, ApplyRequest, Explanation, PlanSummary, ProposeRequest, StoredPlan
+from app.services.plans import Explained, ExplainedGap, Told
+from app.store.plans import PlanState
+from solvers.cycle.record import Lane
+from solvers.domain.codec import to_plain
+
+router = APIRouter(tags=["plans"])
+Workload = Annotated[
+    str | None,
+    Query(pattern=r"^[a-z0-9._-]{1,63}/[a-z0-9._-]{1,63}$", description="Only this workload: `project/name`."),
+]
+
+
+@router.get("/v1/plans", operation_id="list_plans", summary="List plans", response_model=Page[PlanSummary])
+def list_plans(
+    request: Request,
+    actor: SharedReader,  # noqa: ARG001 - the actor is the guard
+    order: Paging,
+    lane: Lane | None = None,
+    state: PlanState | None = None,
+) -> Any:
+    """Newest first."""
+    page = services_of(request).plans.page(order.limit, order.cursor, lane, state)
+    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+
+
+@router.get("/v1/plans/{plan_id}", operation_id="get_plan", summary="Get a plan", response_model=StoredPlan)
+def get_plan(request: Request, actor: SharedReader, plan_id: PlanKey) -> Any:
+    """A project's token sees its own assignments."""
+    return JSONResponse(_stored(request, plan_id, actor.project))
+
+
+@router.get(
+    "/v1/plans/{plan_id}/explain",
+    operation_id="explain_plan",
+    summary="Why is the plan as it is?",
+    response_model=Explanation,
+)
+def explain_plan(request: Request, actor: SharedReader, plan_id: PlanKey, workload: Workload = None) -> Any:
+    """Per assignment: why there, and why not on other GPU types; per gap: what blocks it."""
+    project = visible_project(actor, workload.partition("/")[0] if workload is not None else None)
+    found = services_of(request).plans.explain(plan_id, actor.project if workload is None else project, workload)
+    return JSONResponse(
+        {
+            "summary": jsonable_encoder(asdict(found.summary)),
+            "assignments": [_explained(item) for item in found.assignments],
+            "unplaced": [_gap(item) for item in found.unplaced],
+        }
+    )
+
+
+@router.post(
+    "/v1/plans",
+    operation_id="propose_plan",
+    summary="Plan now",
+    status_code=201,
+    response_model=StoredPlan,
+    openapi_extra=json_body(ProposeRequest),
+)
+def propose_plan(
+    request: Request, actor: ClusterWriter, idempotency_key: IdempotencyKey = None, body: bytes = Depends(read_body)
+) -> Any:
+    """One cycle that changes nothing: the plan is stored and may be applied."""
+    require_media_type(request, "application/json")
+    wanted = parse(ProposeRequest, body)
+
+    def work() -> Response:
+        plan_id = context_of(request).planning.propose(wanted.lane, actor.name)
+        return JSONResponse(
+            _stored(request, plan_id, None), status_code=201, headers={"Location": f"/v1/plans/{plan_id}"}
+        )
+
+    return once(Posted(request, actor, idempotency_key, body), work)
+
+
+@router.post(
+    "/v1/plans/{plan_id}/apply",
+    operation_id="apply_plan",
+    summary="Make a plan the target",
+    response_model=Applied,
+    openapi_extra=json_body(ApplyRequest),
+)
+def apply_plan(
+    request: Request,
+    actor: ClusterWriter,
+    plan_id: PlanKey,
+    idempotency_key: IdempotencyKey = None,
+    body: bytes = Depends(read_body),
+) -> Any:
+    """Works while the plan's parent generation is still current; otherwise 409, and a new plan is needed."""
+    require_media_type(request, "application/json")
+    if body.strip():
+        parse(ApplyRequest, body)
+
+    def work() -> Response:
+        generation = context_of(request).planning.apply(plan_id, actor.name)
+        return JSONResponse({"plan_id": plan_id, "generation": generation})
+
+    return once(Posted(request, actor, idempotency_key, body), work)
+
+
+def _stored(request: Request, plan_id: str, project: str | None) -> Any:
+    summary, plan = services_of(request).plans.get(plan_id, project)
+    return {**jsonable_encoder(asdict(summary)), "plan": to_plain(plan)}
+
+
+def _explained(item: Explained) -> Any:
+    return {
+        "assignment": to_plain(item.assignment),
+        "gpu_type": item.gpu_type,
+        "why": [_told(each) for each in item.why],
+        "alternatives": [_told(each) for each in item.alternatives],
+    }
+
+
+def _gap(item: ExplainedGap) -> Any:
+    return {
+        "workload": item.workload,
+        "kind": item.kind,
+        "rate_rps_short": item.rate_rps_short,
+        "why": [_told(each) for each in item.why],
+    }
+
+
+def _told(item: Told) -> Any:
+    return {"reason": to_plain(item.reason), "sentence": item.sentence}

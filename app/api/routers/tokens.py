@@ -1,0 +1,71 @@
+"""Tokens: list, issue, revoke. Admins only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from app.api.body import parse, read_body, require_media_type
+from app.api.deps import deed_of, services_of
+from app.api.idempotency import IdempotencyKey, Posted, once
+from app.api.keys import Opaque
+from app.api.openapi import json_body
+from app.api.paging import Page, Paging, page_of
+from app.api.rules import ClusterAdmin
+from app.api.schemas.tokens import IssuedToken, NewToken, Token
+from app.services.tokens import TokenRequest
+
+router = APIRouter(tags=["tokens"])
+
+
+@router.get("/v1/tokens", operation_id="list_tokens", summary="List tokens", response_model=Page[Token])
+def list_tokens(request: Request, actor: ClusterAdmin, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
+    """Revoked and expired ones too; never a secret."""
+    page = services_of(request).tokens.page(order.limit, order.cursor)
+    return JSONResponse(page_of([jsonable_encoder(asdict(token)) for token in page.items], page.next_cursor))
+
+
+@router.get("/v1/tokens/{token_id}", operation_id="get_token", summary="Get a token", response_model=Token)
+def get_token(request: Request, actor: ClusterAdmin, token_id: Opaque) -> Any:  # noqa: ARG001 - the actor is the guard
+    """One token without its secret."""
+    return JSONResponse(jsonable_encoder(asdict(services_of(request).tokens.get(token_id))))
+
+
+@router.post(
+    "/v1/tokens",
+    operation_id="create_token",
+    summary="Issue a token",
+    status_code=201,
+    response_model=IssuedToken,
+    openapi_extra=json_body(NewToken),
+)
+def create_token(
+    request: Request, actor: ClusterAdmin, idempotency_key: IdempotencyKey = None, body: bytes = Depends(read_body)
+) -> Any:
+    """The secret is in this answer and nowhere else."""
+    require_media_type(request, "application/json")
+    wanted = parse(NewToken, body)
+
+    def work() -> Response:
+        issued = services_of(request).tokens.issue(TokenRequest(**wanted.model_dump()), deed_of(request, actor))
+        plain = jsonable_encoder({**asdict(issued.token), "secret": issued.secret})
+        return JSONResponse(plain, status_code=201, headers={"Location": f"/v1/tokens/{issued.token.id}"})
+
+    return once(Posted(request, actor, idempotency_key, body), work, secret_field="secret")
+
+
+@router.delete(
+    "/v1/tokens/{token_id}",
+    operation_id="revoke_token",
+    summary="Revoke a token",
+    status_code=204,
+    response_class=Response,
+)
+def revoke_token(request: Request, actor: ClusterAdmin, token_id: Opaque) -> Response:
+    """Works within seconds on every API process; its entry stays for the audit."""
+    services_of(request).tokens.revoke(token_id, deed_of(request, actor))
+    return Response(status_code=204)

@@ -1,0 +1,92 @@
+"""Plans and their explanations on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from app.store.plans import PlanState
+from solvers.cycle.record import Lane
+from solvers.domain.evidence import Reason
+from solvers.domain.plan import Assignment, Plan
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class PlanSummary(_Closed):
+    """A stored plan without its document."""
+
+    id: str
+    lane: Lane
+    state: PlanState
+    parent_generation: int
+    generation: int | None
+    cycle_id: str | None
+    planner: str
+    policy: str | None
+    cost_usd_per_h: float
+    bound_usd_per_h: float | None
+    unplaced_count: int
+    created_at: datetime
+    created_by: str
+    decided_at: datetime | None
+    decided_by: str | None
+
+
+class StoredPlan(PlanSummary):
+    """A stored plan, whole. A project's token sees only its own assignments and no device settings."""
+
+    plan: Plan
+
+
+class ProposeRequest(_Closed):
+    """Which lane to plan in. `act` moves services on auto, `approve` also those on approve, `shadow` all but off."""
+
+    lane: Lane = Lane.ACT
+
+
+class ApplyRequest(_Closed):
+    """Nothing to say; the body may also be left out."""
+
+
+class Applied(_Closed):
+    """The plan is the target."""
+
+    plan_id: str
+    generation: int
+
+
+class ToldReason(_Closed):
+    """A reason in words and in values."""
+
+    reason: Reason
+    sentence: str
+
+
+class ExplainedAssignment(_Closed):
+    """One replica: where it went, why, and why not on other GPU types."""
+
+    assignment: Assignment
+    gpu_type: str | None
+    why: list[ToldReason]
+    alternatives: list[ToldReason]
+
+
+class ExplainedGap(_Closed):
+    """A workload that found no place, or not enough of it."""
+
+    workload: str
+    kind: str
+    rate_rps_short: float
+    why: list[ToldReason]
+
+
+class Explanation(_Closed):
+    """Why a plan is as it is."""
+
+    summary: PlanSummary
+    assignments: list[ExplainedAssignment]
+    unplaced: list[ExplainedGap]

@@ -1,0 +1,106 @@
+"""Declarative documents as use cases: read, put and delete any kind, each write in one transaction with its checks
+and its audit event.
+
+Owns the order of things in a write. What a kind may refer to and what may refer to it is `references`; what a
+document means is the domain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.services import references
+from app.services.actors import Deed
+from app.store import documents, events
+from app.store.documents import Key, Kind, Precondition, PutResult, Stored
+from app.store.engine import Database
+from app.store.pages import Page
+from solvers.domain.codec import Plain, to_plain
+
+NOUNS: Mapping[Kind, str] = {
+    Kind.GPU_TYPE: "gpu_type",
+    Kind.MODEL: "model",
+    Kind.POLICY: "policy",
+    Kind.PROJECT: "project",
+    Kind.POWER_CAP: "power_cap",
+    Kind.NODE: "node",
+    Kind.DEVICE: "device",
+    Kind.SERVICE: "service",
+    Kind.JOB: "job",
+    Kind.TASK: "task",
+}
+"""How audit events call a kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What of a list is wanted."""
+
+    limit: int
+    cursor: str | None = None
+    project: str | None = None
+
+
+class Documents:
+    """Documents of every kind."""
+
+    def __init__(self, database: Database, cluster: str) -> None:
+        self._database = database
+        self._cluster = cluster
+
+    def get(self, kind: Kind, key: Key) -> Stored:
+        """One document. Raises NotFoundError."""
+        with self._database.reading() as session:
+            return documents.get(session, kind, key)
+
+    def page(self, kind: Kind, listing: Listing) -> Page[Stored]:
+        """A page of a kind. Raises FieldError for a foreign cursor."""
+        with self._database.reading() as session:
+            return documents.page(session, kind, limit=listing.limit, cursor=listing.cursor, project=listing.project)
+
+    def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
+        """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
+        with self._database.transaction() as session:
+            references.check(session, value, self._cluster)
+            return put_audited(session, kind, value, precondition, deed)
+
+    def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
+        """Delete a document. Raises NotFoundError, PreconditionError, ReferencedError."""
+        with self._database.transaction() as session:
+            before = documents.get(session, kind, key)
+            references.check_unused(session, kind, key)
+            references.release(session, kind, key)
+            documents.delete(session, kind, key, precondition)
+            facts: dict[str, Plain] = {"version_before": before.version}
+            events.append(session, _event(kind, key, "deleted", facts, deed))
+
+
+def put_audited(session: Session, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
+    """Store a document and its audit event; an equal document leaves neither."""
+    spec: Any = to_plain(value)
+    before = documents.find(session, kind, documents.key_of(kind, spec))
+    result = documents.put(session, kind, spec, precondition)
+    if result.changed:
+        facts: dict[str, Plain] = {
+            "version_before": None if before is None or result.created else before.version,
+            "version_after": result.stored.version,
+        }
+        verb = "created" if result.created else "updated"
+        events.append(session, _event(kind, result.stored.key, verb, facts, deed))
+    return result
+
+
+def _event(kind: Kind, key: Key, verb: str, facts: Mapping[str, Plain], deed: Deed) -> events.Event:
+    project = key[0] if kind.in_project or kind is Kind.PROJECT else None
+    return events.Event(
+        name=f"{NOUNS[kind]}.{verb}",
+        actor=deed.actor,
+        subject=f"{kind.value}/{'/'.join(key)}",
+        project=project,
+        request_id=deed.request_id,
+        facts=facts,
+    )

@@ -1,0 +1,66 @@
+"""The fleet as use cases: what a new cluster starts with, agents that join, what a node must hold, whether this
+process can serve.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from agents.wire import Join, NodeTarget, encode
+from app.services import joining
+from app.services.actors import Actor, Deed
+from app.services.documents import put_audited
+from app.services.joining import Admission
+from app.services.references import DEFAULT
+from app.store import documents, migrate, summaries, targets
+from app.store.documents import Kind, Precondition
+from app.store.engine import Database
+from solvers.domain.ids import PolicyName, ProjectName
+from solvers.domain.policy import Policy
+from solvers.domain.workload import Project
+from solvers.errors import TransientError
+
+
+def ensure_defaults(session: Session) -> None:
+    """Make the project and the policy called `default` unless they exist; for the first start of a cluster."""
+    deed = Deed(actor="system")
+    if documents.find(session, Kind.PROJECT, (DEFAULT,)) is None:
+        put_audited(session, Kind.PROJECT, Project(name=ProjectName(DEFAULT)), Precondition(), deed)
+    if documents.find(session, Kind.POLICY, (DEFAULT,)) is None:
+        put_audited(session, Kind.POLICY, Policy(name=PolicyName(DEFAULT)), Precondition(), deed)
+
+
+class Fleet:
+    """Nodes of the cluster."""
+
+    def __init__(self, database: Database, cluster: str) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._schema_checked = False
+
+    def require_ready(self) -> None:
+        """Raise TransientError unless the database answers with the schema this release needs."""
+        with self._database.reading() as session:
+            if self._schema_checked:
+                targets.generation(session, self._cluster)
+                return
+            found, needed = summaries.schema_revision(session), migrate.head()
+        if found != needed:
+            raise TransientError(f"the database schema is at {found or 'nothing'}, this release needs {needed}")
+        self._schema_checked = True
+
+    def join(self, request: Join, actor: Actor, deed: Deed) -> Admission:
+        """Admit an agent; see `joining.join` for what it refuses."""
+        with self._database.transaction() as session:
+            return joining.join(session, request, actor, deed, self._cluster)
+
+    def node_target(self, node: str) -> dict[str, Any]:
+        """What a node must hold, as a plain `NodeTarget`; nothing when the standing target was made without it."""
+        with self._database.reading() as session:
+            stored = targets.node_document(session, node)
+            if stored is not None:
+                return dict(stored.document)
+            generation = targets.generation(session, self._cluster)
+        return encode(NodeTarget(node=node, generation=generation, plan=None, devices=()))

@@ -1,0 +1,94 @@
+"""Reasons as sentences for people, from their code and facts.
+
+Owns the wording; one template per code, held complete by a test. It refuses to add knowledge: whatever a sentence
+says stands in the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from solvers.cycle.record import HoldReason
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+
+_REASONS: Mapping[ReasonCode, str] = {
+    ReasonCode.CHEAPEST_FEASIBLE: "{subject} is the cheapest choice that keeps the SLO",
+    ReasonCode.KEPT_STANDING: "{subject} stays as it is: it still keeps the SLO and changing it would not pay",
+    ReasonCode.PINNED_BY_MODE: "{subject} is left alone because its mode does not allow changes here",
+    ReasonCode.REJECTED_ALTERNATIVE: "{subject} was looked at and rejected",
+    ReasonCode.NO_PROFILE: "nothing is known about {subject}: no profile",
+    ReasonCode.SLO_UNREACHABLE: "{subject} cannot keep the SLO at any share, batch and clock known",
+    ReasonCode.NO_DEVICE_OF_TYPE: "the fleet has no usable device of type {subject}",
+    ReasonCode.TYPE_NOT_ALLOWED: "{subject} is not among the GPU types allowed",
+    ReasonCode.NO_SHARE_LEFT: "{subject} has too little SM share left",
+    ReasonCode.NO_MEMORY_LEFT: "{subject} has too little memory left",
+    ReasonCode.POWER_CAP: "a power cap stands in the way on {subject}",
+    ReasonCode.ANTI_AFFINITY: "{subject} is barred by neighbour rules",
+    ReasonCode.TAINTED: "{subject} carries a taint that is not tolerated",
+    ReasonCode.REPLICAS_MAX: "{subject} may not have more replicas",
+    ReasonCode.REPLICAS_MIN: "{subject} has more replicas than its load needs, because its minimum says so",
+    ReasonCode.CLIENTS_MAX: "{subject} already has as many processes as it can share itself among",
+    ReasonCode.BUDGET: "the budget of {subject} does not allow it",
+    ReasonCode.QUOTA: "the project's quota stands in the way for {subject}",
+    ReasonCode.FILLS_SPARE_SHARE: "{subject} runs in share that nobody else needs now",
+    ReasonCode.WAITS_IN_LINE: "{subject} waits in line",
+    ReasonCode.COSTLIER: "{subject} would keep the SLO but costs more",
+}
+
+_HOLDS: Mapping[HoldReason, str] = {
+    HoldReason.NO_PLAN: "no planner produced a plan",
+    HoldReason.FATAL_FINDINGS: "the verifier found something fatal",
+    HoldReason.STALE_DATA: "the telemetry is too old to act on",
+    HoldReason.NOTHING_TO_CHANGE: "the target already is what the plan asks for",
+    HoldReason.SMALL_GAIN: "the gain is smaller than the policy's minimum",
+    HoldReason.COOLDOWN: "the last change is too recent",
+    HoldReason.CHURN_BUDGET: "the plan would start and stop more replicas than one change may",
+    HoldReason.AWAITING_APPROVAL: "the plan waits for somebody to apply it",
+    HoldReason.SHADOW_ONLY: "the plan was made only to be looked at",
+    HoldReason.SUPERSEDED: "another plan was promoted in between",
+    HoldReason.LEASE_LOST: "another planner took over in between",
+}
+
+# A unit at the end of a fact's name becomes the unit behind its number; the longest match wins.
+_UNITS = (
+    ("_usd_per_h", " $/h"),
+    ("usd_per_h", " $/h"),
+    ("_rps", " requests/s"),
+    ("_pct_sm", " % of the SMs"),
+    ("_pct", " %"),
+    ("_mib", " MiB"),
+    ("_mhz", " MHz"),
+    ("_ms", " ms"),
+    ("_s", " s"),
+    ("_w", " W"),
+)
+
+
+def sentence(reason: Reason) -> str:
+    """A reason in words."""
+    return _REASONS[reason.code].format(subject=reason.subject) + facts_text(reason.facts) + "."
+
+
+def hold_sentence(reason: HoldReason, facts: Iterable[Fact] = ()) -> str:
+    """Why a gate held a plan back, in words."""
+    return _HOLDS[reason] + facts_text(facts) + "."
+
+
+def facts_text(facts: Iterable[Fact]) -> str:
+    """Facts in brackets, or nothing."""
+    shown = [f"{_label(fact.name)} {_amount(fact)}" for fact in facts]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _label(name: str) -> str:
+    for unit, _ in _UNITS:
+        if name.endswith(unit) and name != unit.lstrip("_"):
+            return name.removesuffix(unit).replace("_", " ")
+    return "cost" if name == "usd_per_h" else name.replace("_", " ")
+
+
+def _amount(fact: Fact) -> str:
+    if isinstance(fact.value, str):
+        return fact.value
+    unit = next((text for suffix, text in _UNITS if fact.name.endswith(suffix)), "")
+    return f"{fact.value:.4g}{unit}"

@@ -1,0 +1,74 @@
+"""Bodies are read strictly, and every fault points to its place."""
+
+import pytest
+
+from app.api.body import parse, pointer_of, require_key
+from app.errors import FieldsError, MalformedError
+from solvers.domain.device import GpuType
+from solvers.domain.workload import Service
+
+_GOOD = '{"project": "default", "name": "a", "model": "m", "slo": {"latency_ms": 80}, "rate_rps_declared": 300}'
+
+
+def _fault(body: str) -> tuple[str, str]:
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, body.encode())
+    assert len(caught.value.faults) == 1, caught.value.faults
+    return caught.value.faults[0].pointer, caught.value.faults[0].code
+
+
+def test_a_good_body_becomes_the_domain_value() -> None:
+    service = parse(Service, _GOOD.encode())
+    assert (service.id, service.slo.latency_ms) == ("default/a", 80.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pointer", "code"),
+    [
+        ('"latency_ms": 80', '"latency_ms": 0', "/slo/latency_ms", "value-invalid"),
+        ('"latency_ms": 80', '"latency_ms": -5', "/slo/latency_ms", "value-invalid"),
+        ('"latency_ms": 80', '"latency_ms": 80, "colour": 1', "/slo/colour", "unknown-field"),
+        ('"latency_ms": 80', '"latency_ms": "80"', "/slo/latency_ms", "float-type"),
+        ("300", "-1", "/rate_rps_declared", "value-invalid"),
+        ("300", "true", "/rate_rps_declared", "float-type"),
+        ("300", "NaN", "", "number-not-finite"),
+        ("300", "-Infinity", "", "number-not-finite"),
+        ("300", "1e999", "", "number-not-finite"),
+        ("300", "9" * 400, "", "number-out-of-range"),
+        ("300", '300, "extra": {}', "/extra", "unknown-field"),
+        ("300", '300, "replicas_min": 5, "replicas_max": 2', "/replicas_min", "value-invalid"),
+        ("300", '300, "mode": "sometimes"', "/mode", "enum"),
+        ("300", '300, "name": "b"', "", "key-repeated"),
+        ('"m"', '"../m"', "/model", "value-invalid"),
+        ('"model": "m", ', "", "/model", "missing"),
+    ],
+)
+def test_wrong_fields_are_pointed_at(old: str, new: str, pointer: str, code: str) -> None:
+    assert old in _GOOD
+    assert _fault(_GOOD.replace(old, new)) == (pointer, code)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff\xfe", b"[" * 200_000, b'{"a": "\\u0000"}', b'{"a": "\\ud800"}', b"'single'"],
+    ids=["empty", "cut", "no-utf8", "deep", "nul", "surrogate", "quotes"],
+)
+def test_what_is_no_json_is_malformed(body: bytes) -> None:
+    with pytest.raises((MalformedError, FieldsError)):
+        parse(Service, body)
+
+
+def test_the_wrong_kind_of_json_is_a_fault() -> None:
+    with pytest.raises(FieldsError):
+        parse(GpuType, b"[]")
+
+
+def test_pointers_escape_as_the_rfc_says() -> None:
+    assert pointer_of(("a/b", 3, "m~n")) == "/a~1b/3/m~0n"
+
+
+def test_the_body_must_repeat_the_key() -> None:
+    require_key("/name", "a", "a")
+    with pytest.raises(FieldsError) as caught:
+        require_key("/name", "a", "b")
+    assert caught.value.faults[0].pointer == "/name"
