@@ -51,7 +51,7 @@ class Outcome:
 ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
 DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
 
-_DEVICE_TYPES = {
+DEVICE_TYPES = {
     "uuid": "text",
     "power_w": "float8",
     "energy_j": "float8",
@@ -63,7 +63,7 @@ _DEVICE_TYPES = {
     "throttle": "text",
     "healthy": "bool",
 }
-_REPLICA_TYPES = {
+REPLICA_TYPES = {
     "replica": "text",
     "kind": "text",
     "workload": "text",
@@ -89,14 +89,14 @@ _REPLICA_TYPES = {
     "energy_j": "float8",
     "iterations_done": "int8",
 }
-_NODE_TYPES = {
+NODE_TYPES = {
     "observed_at": "timestamptz",
     "node_id": "text",
     "boot_id": "text",
     "sequence": "int8",
     "interval_s": "float8",
 }
-_RATE_TYPES = {
+RATE_TYPES = {
     "observed_at": "timestamptz",
     "gateway": "text",
     "boot_id": "text",
@@ -107,7 +107,7 @@ _RATE_TYPES = {
     "interval_s": "float8",
     "unrouted": "float8",
 }
-_LOG_TYPES = {
+LOG_TYPES = {
     "source": "text",
     "boot_id": "text",
     "sequence": "int8",
@@ -115,10 +115,10 @@ _LOG_TYPES = {
     "interval_s": "float8",
     "rows": "int4",
 }
-_device_values = attrgetter(*_DEVICE_TYPES)
-_replica_values = attrgetter(*_REPLICA_TYPES)
-_device_int4s = attrgetter(*(name for name, kind in _DEVICE_TYPES.items() if kind == "int4"))
-_replica_int4s = attrgetter(*(name for name, kind in _REPLICA_TYPES.items() if kind == "int4"))
+_device_values = attrgetter(*DEVICE_TYPES)
+_replica_values = attrgetter(*REPLICA_TYPES)
+_device_int4s = attrgetter(*(name for name, kind in DEVICE_TYPES.items() if kind == "int4"))
+_replica_int4s = attrgetter(*(name for name, kind in REPLICA_TYPES.items() if kind == "int4"))
 INT4_MAX = 2**31 - 1
 Row = tuple[Any, ...]
 # What a value that fits no column raises, from the driver or from the server.
@@ -316,10 +316,10 @@ def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
 
 
 def _write(connection: psycopg.Connection, batch: _Batch) -> None:
-    _copy(connection, "device_samples", _NODE_TYPES | _DEVICE_TYPES, batch.devices)
-    _copy(connection, "replica_samples", _NODE_TYPES | _REPLICA_TYPES, batch.replicas)
-    _copy(connection, "rate_samples", _RATE_TYPES, batch.rates)
-    _copy(connection, "report_log", _LOG_TYPES, batch.log)
+    _copy(connection, "device_samples", NODE_TYPES | DEVICE_TYPES, batch.devices)
+    _copy(connection, "replica_samples", NODE_TYPES | REPLICA_TYPES, batch.replicas)
+    _copy(connection, "rate_samples", RATE_TYPES, batch.rates)
+    _copy(connection, "report_log", LOG_TYPES, batch.log)
     moved = [(source, head) for source, head in batch.heads.items() if head.moved]
     if moved:
         connection.execute(

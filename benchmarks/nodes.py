@@ -1,0 +1,174 @@
+"""Simulated nodes for load: what they join with, what they report, and a lean HTTP/1.1 connection that costs the
+machine little.
+
+Owns the shape of the load (devices and replicas per report). It refuses to be clever: bodies are made once, only
+sequence and time change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from agents.wire import DeviceInventory, DeviceReport, Join, ReplicaReport, Report, encode
+
+DEVICES = 8
+REPLICAS_PER_DEVICE = 3
+ROWS = DEVICES * (1 + REPLICAS_PER_DEVICE)
+"""Device and replica rows in one report; the log row comes on top."""
+BOOT = "boot-1"
+INTERVAL_S = 5.0
+GPU_TYPE = {
+    "name": "t4",
+    "product": "Tesla T4",
+    "architecture": "Turing",
+    "sm_count": 40,
+    "memory_mib": 15360,
+    "tdp_w": 70,
+    "idle_w": 10,
+    "power_limit_w_min": 60,
+    "power_limit_w_max": 70,
+    "memory_bandwidth_gb_per_s": 320,
+    "pcie_bandwidth_gb_per_s": 16,
+    "l2_mib": 4,
+    "fp32_tflops": 8.1,
+    "fp16_tflops": 65,
+    "clocks_mhz_sm": [1590],
+    "prices": [{"kind": "on_demand", "usd_per_h": 0.526}],
+}
+
+
+def join_of(node: str) -> Join:
+    """The first message of a node."""
+    return Join(
+        node=node,
+        boot_id=BOOT,
+        agent_version="benchmark",
+        protocol_version=1,
+        rack="rack-0",
+        failure_domain="zone-0",
+        region="default",
+        endpoint=None,
+        devices=tuple(
+            DeviceInventory(
+                uuid=f"GPU-{node}-{index}",
+                gpu_type="t4",
+                product="Tesla T4",
+                index=index,
+                memory_mib=15360,
+                sm_count=40,
+                clocks_mhz_sm=(1590,),
+                power_limit_w_min=60.0,
+                power_limit_w_max=70.0,
+            )
+            for index in range(DEVICES)
+        ),
+    )
+
+
+def report_of(node: str, sequence: int, observed_at_s: float) -> Report:
+    """One report of a busy node."""
+    uuids = [f"GPU-{node}-{index}" for index in range(DEVICES)]
+    return Report(
+        node=node,
+        boot_id=BOOT,
+        sequence=sequence,
+        observed_at_s=observed_at_s,
+        interval_s=INTERVAL_S,
+        generation_applied=0,
+        devices=tuple(_device(uuid) for uuid in uuids),
+        replicas=tuple(_replica(uuid, slot) for uuid in uuids for slot in range(REPLICAS_PER_DEVICE)),
+    )
+
+
+def _device(uuid: str) -> DeviceReport:
+    return DeviceReport(
+        uuid=uuid,
+        power_w=61.25,
+        energy_j=306.25,
+        utilisation_pct=73.5,
+        memory_mib_used=9216.0,
+        clock_mhz_sm=1590,
+        temperature_c=55.0,
+        share_pct_sm_total=30 * REPLICAS_PER_DEVICE,
+    )
+
+
+def _replica(uuid: str, slot: int) -> ReplicaReport:
+    return ReplicaReport(
+        replica=f"default/service-{slot}#{uuid[-12:]}",
+        kind="service",
+        workload=f"default/service-{slot}",
+        project="default",
+        model="resnet50",
+        uuid=uuid,
+        state="ready",
+        share_pct_sm=30,
+        sm_count=12,
+        memory_mib_limit=3072,
+        memory_mib_used=2710.5,
+        batch=8,
+        held_s=INTERVAL_S,
+        arrived=412.0,
+        completed=411.0,
+        violated=1.0,
+        dropped=0.0,
+        queue_length=2.5,
+        batch_mean=6.75,
+        latency_ms_p50=31.5,
+        latency_ms_p95=44.25,
+        latency_ms_p99=58.125,
+        energy_j=92.5,
+    )
+
+
+class Body:
+    """A report as bytes, of which only sequence and time are written anew."""
+
+    def __init__(self, node: str) -> None:
+        plain = encode(report_of(node, 0, 0.0))
+        plain["sequence"], plain["observed_at_s"] = "@sequence", "@observed"
+        text = json.dumps(plain, separators=(",", ":"))
+        head, rest = text.split('"@sequence"')
+        middle, tail = rest.split('"@observed"')
+        self._parts = (head.encode(), middle.encode(), tail.encode())
+
+    def at(self, sequence: int, observed_at_s: float) -> bytes:
+        """The body of one report."""
+        head, middle, tail = self._parts
+        return b"%s%d%s%.3f%s" % (head, sequence, middle, observed_at_s, tail)
+
+
+@dataclass(slots=True)
+class Connection:
+    """A kept-alive connection to the API with one token."""
+
+    port: int
+    token: str
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send a body; status and answer."""
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        assert self.reader is not None
+        self.writer.write(
+            b"POST %s HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % (path.encode(), self.token.encode(), len(body))
+        )
+        self.writer.write(body)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = 0
+        for line in head.split(b"\r\n")[1:]:
+            name, _, text = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(text)
+        answer = await self.reader.readexactly(length) if length else b""
+        return int(head.split(b" ", 2)[1]), answer
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,114 @@
+"""A control plane for a benchmark: embedded PostgreSQL and a real API process on a free port, in a folder that is
+thrown away.
+
+Owns start, credentials and end. It refuses to share anything with a running `headroom up`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.client import Client
+from app.clock import new_id, new_secret
+from app.store import tokens
+from app.store.embedded import embedded_url, stop_embedded
+from app.store.engine import Database
+from app.store.migrate import upgrade
+from app.store.tokens import NewToken, Purpose, Role
+from solvers.errors import HeadroomError
+
+READY_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Where everything is."""
+
+    url: str
+    server: str
+    port: int
+    admin_token: str
+    api_pid: int
+
+    def token(self, role: Role, purpose: Purpose | None = None, subject: str | None = None) -> str:
+        """A fresh token, made straight in the database."""
+        database = Database(self.url)
+        try:
+            return _make_token(database, role, purpose, subject)
+        finally:
+            database.dispose()
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_stack(**settings: str) -> Iterator[Stack]:
+    """Database and API, ready; both gone at the end. `settings` become `HEADROOM_…` variables."""
+    with tempfile.TemporaryDirectory(prefix="headroom-bench-") as folder:
+        home = Path(folder)
+        url = embedded_url(home)
+        upgrade(url)
+        database = Database(url)
+        admin = _make_token(database, Role.ADMIN)
+        database.dispose()
+        port = free_port()
+        environment = {
+            **os.environ,
+            "HEADROOM_HOME": folder,
+            "HEADROOM_DATABASE_URL": url,
+            "HEADROOM_PORT": str(port),
+            "HEADROOM_LOG_LEVEL": "ERROR",
+            **{f"HEADROOM_{name.upper()}": text for name, text in settings.items()},
+        }
+        api = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environment)
+        try:
+            server = f"http://127.0.0.1:{port}"
+            _await_ready(server, admin)
+            yield Stack(url=url, server=server, port=port, admin_token=admin, api_pid=api.pid)
+        finally:
+            api.terminate()
+            api.wait(20)
+            stop_embedded(home)
+
+
+def _make_token(database: Database, role: Role, purpose: Purpose | None = None, subject: str | None = None) -> str:
+    secret = new_secret("hr")
+    new = NewToken(id=new_id(), name="benchmark", role=role, purpose=purpose, subject=subject, created_by="benchmark")
+    with database.transaction() as session:
+        tokens.create(session, new, secret)
+    return secret
+
+
+def _await_ready(server: str, token: str) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    while time.monotonic() < deadline:
+        with Client(server, token, attempts_max=1) as client:
+            try:
+                if client.ready():
+                    return
+            except HeadroomError:
+                pass
+        time.sleep(0.1)
+    raise TimeoutError("the API did not become ready")
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
