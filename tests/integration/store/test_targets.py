@@ -1,0 +1,185 @@
+"""Promotion happens once per generation, whole or not at all, and never by a leader that was replaced."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from sqlalchemy import text
+
+from agents.wire import NodeTarget
+from app.store import events, leases, plans, targets
+from app.store.engine import Database
+from app.store.plans import PlanState
+from solvers.domain.change import Target
+from solvers.domain.codec import digest
+from solvers.errors import FieldError, HeadroomError, LeaseLostError, NotFoundError, StateError, SupersededError
+from tests.integration.store.plans import CLUSTER, keep, plan, promote
+
+pytestmark = pytest.mark.integration
+
+
+def test_before_the_first_plan_the_target_is_empty(database: Database) -> None:
+    with database.reading() as session:
+        assert targets.generation(session, CLUSTER) == 0
+        assert targets.current(session, CLUSTER) == Target()
+        assert targets.of_node(session, "a") is None
+
+
+def test_a_promotion_writes_everything_together(database: Database) -> None:
+    chosen = plan()
+    with database.listening(targets.CHANNEL) as bell:
+        with database.transaction() as session:
+            assert promote(session, chosen, nodes=("a", "b")) == 1
+        rung = next(bell.notifies(timeout=10, stop_after=1))
+    assert rung.payload == "1"
+    with database.reading() as session:
+        standing = targets.current(session, CLUSTER)
+        assert (standing.generation, standing.plan) == (1, digest(chosen))
+        assert (standing.assignments, standing.settings) == (chosen.assignments, chosen.settings)
+        assert standing.promoted_at_s > 1.7e9
+        assert targets.generation(session, CLUSTER) == 1
+        assert targets.of_node(session, "b") == NodeTarget(node="b", generation=1, plan=digest(chosen), devices=())
+        summary = plans.get(session, digest(chosen))
+        assert (summary.state, summary.generation, summary.decided_by) == (PlanState.PROMOTED, 1, "somebody")
+        (event,) = events.page(session, limit=5).items
+        assert (event.event.name, event.event.facts["generation"]) == ("plan.promoted", 1)
+
+
+def test_a_rollback_leaves_nothing_and_rings_nothing(database: Database) -> None:
+    def fail() -> None:
+        with database.transaction() as session:
+            promote(session, plan())
+            raise RuntimeError
+
+    with database.listening(targets.CHANNEL) as bell:
+        with pytest.raises(RuntimeError):
+            fail()
+        with database.transaction() as session:
+            session.execute(text("SELECT pg_notify('headroom_generation', 'end')"))
+        assert [rung.payload for rung in bell.notifies(timeout=10, stop_after=1)] == ["end"]
+    with database.reading() as session:
+        assert targets.generation(session, CLUSTER) == 0
+        assert targets.page(session, limit=5).items == ()
+        assert plans.page(session, limit=5).items == ()
+
+
+def test_generations_rise_by_one_and_keep_their_history(database: Database) -> None:
+    for parent in range(3):
+        with database.transaction() as session:
+            assert promote(session, plan(parent)) == parent + 1
+    with database.reading() as session:
+        first = targets.page(session, limit=2)
+        assert [item.generation for item in first.items] == [3, 2]
+        second = targets.page(session, limit=2, cursor=first.next_cursor)
+        assert [item.generation for item in second.items] == [1]
+        assert second.next_cursor is None
+        assert targets.at(session, 2).plan == digest(plan(1))
+        states = [plans.get(session, digest(plan(parent))).state for parent in range(3)]
+        assert states == [PlanState.SUPERSEDED, PlanState.SUPERSEDED, PlanState.PROMOTED]
+        with pytest.raises(NotFoundError):
+            targets.at(session, 9)
+        with pytest.raises(FieldError):
+            targets.page(session, limit=2, cursor="nonsense")
+
+
+def test_a_plan_for_an_older_generation_is_superseded(database: Database) -> None:
+    with database.transaction() as session:
+        promote(session, plan(0))
+    with pytest.raises(SupersededError) as caught, database.transaction() as session:
+        promote(session, plan(0, seed=2))
+    assert caught.value.context["generation"] == 1
+
+
+def test_a_plan_for_a_generation_that_never_was_is_superseded(database: Database) -> None:
+    with pytest.raises(SupersededError), database.transaction() as session:
+        promote(session, plan(5))
+
+
+def test_of_many_rivals_exactly_one_wins(database: Database) -> None:
+    rivals = 6
+    start = Barrier(rivals)
+
+    def run(seed: int) -> int | type[HeadroomError]:
+        start.wait(timeout=30)
+        try:
+            with database.transaction() as session:
+                return promote(session, plan(0, seed=seed))
+        except HeadroomError as error:
+            return type(error)
+
+    with ThreadPoolExecutor(rivals) as pool:
+        outcomes = list(pool.map(run, range(rivals)))
+    assert sorted(map(str, outcomes)) == sorted(["1"] + [str(SupersededError)] * (rivals - 1))
+    with database.reading() as session:
+        assert targets.generation(session, CLUSTER) == 1
+        assert len(targets.page(session, limit=9).items) == 1
+
+
+def test_a_replaced_leader_cannot_promote(database: Database) -> None:
+    with database.transaction() as session:
+        old = leases.acquire(session, leases.PLANNER, "old", 60.0)
+        leases.release(session, leases.PLANNER, "old")
+        new = leases.acquire(session, leases.PLANNER, "new", 60.0)
+    assert old is not None
+    assert new is not None
+    with pytest.raises(LeaseLostError) as caught, database.transaction() as session:
+        promote(session, plan(0), token=old.token)
+    assert caught.value.context["token"] == new.token
+    with database.transaction() as session:
+        assert promote(session, plan(0), token=new.token) == 1
+
+
+def test_the_token_last_written_fences_even_without_a_lease_row(database: Database) -> None:
+    with database.transaction() as session:
+        promote(session, plan(0), token=8)
+    with pytest.raises(LeaseLostError), database.transaction() as session:
+        promote(session, plan(1), token=7)
+    with database.transaction() as session:
+        assert promote(session, plan(1), token=8) == 2
+
+
+def test_a_person_needs_no_token_and_does_not_lower_the_fence(database: Database) -> None:
+    with database.transaction() as session:
+        promote(session, plan(0), token=8)
+    with database.transaction() as session:
+        assert promote(session, plan(1)) == 2
+    with pytest.raises(LeaseLostError), database.transaction() as session:
+        promote(session, plan(2), token=7)
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [(PlanState.SHADOW, StateError), (PlanState.REJECTED, StateError), (PlanState.SUPERSEDED, SupersededError)],
+)
+def test_only_open_plans_are_promoted(database: Database, state: PlanState, error: type[HeadroomError]) -> None:
+    wish = targets.Promotion(
+        cluster=CLUSTER, plan_id=digest(plan()), parent_generation=0, promoted_by="somebody", node_documents={}
+    )
+    with database.transaction() as session:
+        keep(session, plan(), state=state)
+    with pytest.raises(error), database.transaction() as session:
+        targets.promote(session, wish)
+    with database.reading() as session:
+        assert targets.generation(session, CLUSTER) == 0
+
+
+def test_nodes_left_out_hold_nothing_any_more(database: Database) -> None:
+    with database.transaction() as session:
+        promote(session, plan(0), nodes=("a", "b"))
+    with database.transaction() as session:
+        promote(session, plan(1), nodes=("b", "c"))
+    with database.reading() as session:
+        held = [targets.of_node(session, name) for name in ("a", "b", "c")]
+        assert [None if item is None else item.generation for item in held] == [None, 2, 2]
+
+
+def test_plans_overtaken_by_a_promotion_are_set_aside(database: Database) -> None:
+    with database.transaction() as session:
+        waiting = keep(session, plan(0, seed=5), state=PlanState.AWAITING_APPROVAL)
+        shadow = keep(session, plan(0, seed=6), state=PlanState.SHADOW)
+        ahead = keep(session, plan(1, seed=7))
+        promote(session, plan(0))
+        states = [plans.get(session, name).state for name in (waiting, shadow, ahead)]
+    assert states == [PlanState.SUPERSEDED, PlanState.SHADOW, PlanState.PROPOSED]
