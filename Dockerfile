@@ -22,7 +22,8 @@ RUN /opt/server/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir
 
 FROM docker.io/library/python:3.11-slim-bookworm AS agent
 COPY --from=build /opt/agent /opt/agent
-RUN useradd --system --uid 10001 --home-dir /var/lib/headroom --create-home headroom
+RUN useradd --system --uid 10001 --home-dir /var/lib/headroom --create-home headroom && \
+    install -d -o headroom -g headroom /state
 ENV PATH=/opt/agent/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /var/lib/headroom

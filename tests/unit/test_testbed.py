@@ -1,0 +1,82 @@
+"""The testbed's files: they parse, hold no secret, and run nobody as root."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "docker-compose.yml").read_text())  # type: ignore[no-any-return]
+
+
+def test_every_secret_comes_from_the_environment(compose: dict[str, Any]) -> None:
+    secret_names = re.compile(r"(PASSWORD|TOKEN)$")
+    seen = 0
+    for service in compose["services"].values():
+        for name, value in service.get("environment", {}).items():
+            if secret_names.search(name) or "DATABASE_URL" in name:
+                seen += 1
+                assert re.search(r"\$\{[A-Z_]+:\?", value), f"{name} must come from .env and be required"
+    assert seen >= 8
+
+
+def test_own_images_are_read_only_without_privileges(compose: dict[str, Any]) -> None:
+    own = {name: service for name, service in compose["services"].items() if "build" in service}
+    assert {"api", "planner", "migrate", "traffic", "node-a1"} <= set(own)
+    for name, service in own.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+
+
+def test_images_run_as_an_ordinary_user() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
+    final = [stage for stage in stages if re.search(r"AS (agent|server)\n", stage)]
+    assert len(final) == 2
+    for stage in final:
+        assert re.search(r"^USER 10001$", stage, flags=re.M)
+
+
+def test_ports_are_bound_to_this_machine_only(compose: dict[str, Any]) -> None:
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_prometheus_is_optional_and_scrapes_the_api(compose: dict[str, Any]) -> None:
+    assert compose["services"]["prometheus"]["profiles"] == ["metrics"]
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == ["api:8080"]
+
+
+def test_alerts_speak_of_metrics_that_exist() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    exported = (ROOT / "app/api/metrics.py").read_text()
+    names = {name for rule in rules for name in re.findall(r"headroom_[a-z_]+", rule["expr"])}
+    assert names
+    for name in names:
+        assert f'"{name}"' in exported, name
+
+
+def test_new_env_makes_fresh_private_secrets_and_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    script = tmp_path / "deploy" / "new-env.sh"
+    script.write_text((ROOT / "deploy/new-env.sh").read_text())
+    environment = {"PATH": os.environ["PATH"]}
+    subprocess.run(["sh", str(script)], check=True, env=environment, capture_output=True)
+    made = (tmp_path / ".env").read_text()
+    assert (tmp_path / ".env").stat().st_mode & 0o077 == 0
+    values = [line.split("=", 1)[1] for line in made.splitlines()]
+    assert len(values) == len(set(values)) == 4
+    assert all(len(value) >= 48 for value in values)
+    subprocess.run(["sh", str(script)], check=True, env=environment, capture_output=True)
+    assert (tmp_path / ".env").read_text() == made
