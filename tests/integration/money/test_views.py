@@ -1,0 +1,184 @@
+"""What people and BI tools read: every query of docs/sql.md, the views' own promises, and the read-only role."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.orm import Session
+
+from app.store.ledger import account
+from solvers.domain.device import PriceKind, PriceRow
+from tests.integration.money.telemetry import Fleet, Holding
+
+pytestmark = pytest.mark.integration
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "sql.md"
+BLOCKS = re.findall(r"^### ([^\n]+)\n(?:(?!^###).)*?^```sql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+QUERIES = dict(BLOCKS)
+VIEWS = (
+    "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "slo_by_service_hour",
+        "slo_by_service_minute",
+    "energy_by_device_hour", "ledger_check", "cost_focus",
+)  # fmt: skip
+FOCUS_COLUMNS = {
+    "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "ConsumedQuantity", "ConsumedUnit",
+    "PricingQuantity", "PricingUnit", "ListUnitPrice", "ContractedUnitPrice", "PricingCategory", "ChargeCategory",
+    "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodStart", "ChargePeriodEnd", "BillingPeriodStart",
+    "BillingPeriodEnd", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName",
+    "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceId", "SkuPriceDetails", "RegionId", "RegionName",
+    "SubAccountId", "SubAccountName", "SubAccountType", "BillingAccountId", "BillingAccountName", "BillingAccountType",
+    "ProviderName", "PublisherName", "InvoiceIssuerName", "Tags",
+}  # fmt: skip
+
+
+@pytest.fixture
+def spent(session: Session, fleet: Fleet) -> Session:
+    """Since yesterday's midnight: two busy devices, an idle one, one that is silent, in reports of five minutes."""
+    now: datetime = session.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
+    start = now.replace(hour=0, minute=0) - timedelta(days=1)
+    kinds = [PriceRow(kind=kind, usd_per_h=usd) for kind, usd in ((PriceKind.ON_DEMAND, 3.6), (PriceKind.OWNED, 0.5))]
+    fleet.policy(0.36, 1.5)
+    fleet.gpu_type("v100", 32768, *kinds)
+    fleet.node("n1")
+    fleet.node("n2", price_kind=PriceKind.OWNED)
+    for uuid, node in (("g1", "n1"), ("g2", "n1"), ("g3", "n2"), ("silent", "n2")):
+        fleet.device(uuid, node=node, gpu_type="v100", memory_mib=32768, billed=(start, None))
+    holdings = [
+        _serving("vision/a#0", "g1", share_pct_sm=50, energy_j=9000),
+        _serving("speech/b#0", "g1", share_pct_sm=30, energy_j=6000),
+        _serving("speech/c#0", "g3", share_pct_sm=40, energy_j=6000),
+        Holding(replica="train/d#0", uuid="g3", share_pct_sm=60, energy_j=30000, kind="job"),
+    ]
+    moment = start
+    while moment + timedelta(minutes=5) <= now:
+        moment += timedelta(minutes=5)
+        fleet.report("n1", moment, {"g1": 30000.0, "g2": 9000.0}, holdings[:2], interval_s=300)
+        fleet.report("n2", moment, {"g3": 45000.0}, holdings[2:], interval_s=300)
+        fleet.edge(moment, {"vision/a": (3005.0, 5.0), "speech/b": (3000.0, 0.0)}, interval_s=300)
+    fleet.write()
+    while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
+        pass
+    session.execute(text("SET LOCAL ROLE headroom_reader"))
+    return session
+
+
+def _serving(replica: str, uuid: str, *, share_pct_sm: int, energy_j: float) -> Holding:
+    return Holding(
+        replica=replica, uuid=uuid, share_pct_sm=share_pct_sm, energy_j=energy_j, arrived=3000, completed=2990,
+            violated=15,
+        dropped=10, latency_ms_p50=20, latency_ms_p95=50, latency_ms_p99=70,
+    )  # fmt: skip
+
+
+def rows(session: Session, title: str) -> Sequence[Row[Any]]:
+    """What a query of the page answers."""
+    return session.execute(text(QUERIES[title])).all()
+
+
+def test_every_query_of_the_page_answers_sensibly(spent: Session) -> None:
+    """Not empty, nothing negative, no column without any value; as the read-only role."""
+    assert len(BLOCKS) == len(QUERIES) >= 10
+    for title in QUERIES:
+        found = rows(spent, title)
+        assert found, title
+        for column in zip(*found, strict=True):
+            assert any(value is not None for value in column), (title, found)
+            assert all(value >= 0 for value in column if isinstance(value, int | float | Decimal)), (title, found)
+
+
+def test_costs_of_yesterday(spent: Session) -> None:
+    """24 h at $3.60 and $0.50, by share and by whole GPU."""
+    by_service = {row.service: row for row in rows(spent, "What did each service cost yesterday?")}
+    assert by_service["vision/a"].usd_share == Decimal("43.2000")
+    assert by_service["vision/a"].usd_whole == Decimal("54.0000")
+    assert by_service["train/d"].usd_share == Decimal("7.2000")
+    assert by_service["train/d"].kind == "job"
+    assert by_service["vision/a"].usd_memory == Decimal("2.7000")
+
+
+def test_derived_figures(spent: Session) -> None:
+    """Attainment, requests, energy, reserved memory, waste and check, each worked out by hand."""
+    slo = {row.service: row for row in rows(spent, "Who keeps the SLO?")}
+    assert slo["vision/a"].attainment_pct == pytest.approx(Decimal(100 * 2975) / 3005, abs=Decimal("0.01"))
+    assert slo["speech/b"].worst_p99_ms == 70
+    per_million = {row.service: row for row in rows(spent, "Dollars per million requests")}
+    assert per_million["vision/a"].usd_share_per_million == pytest.approx(Decimal("50.17"), rel=Decimal("0.05"))
+    energy = {row.service: row for row in rows(spent, "Energy per request, and carbon on a grid of 400 gCO2/kWh")}
+    assert energy["speech/b"].joules_per_request == pytest.approx(Decimal("2.007"), rel=Decimal("0.05"))
+    reserved = {row.service: row for row in rows(spent, "Used, reserved or occupied: one service under three rules")}
+    assert reserved["vision/a"].usd_reserved == pytest.approx(2 * reserved["vision/a"].usd_used, rel=Decimal("0.001"))
+    blind = {row.node_id: row for row in rows(spent, "What does flying blind cost?")}
+    assert blind["n2"].observed_pct == pytest.approx(Decimal(50), abs=1)
+    idle = {row.device_uuid: row.idle_pct for row in rows(spent, "What do we pay for nothing, by device?")}
+    assert idle["g2"] == pytest.approx(Decimal(100), abs=1)
+    assert idle["g3"] == 0
+    checks = rows(spent, "Does the ledger sum to the bill?")
+    assert {row.accounting for row in checks} == {"memory", "share", "whole", "energy"}
+    assert all(row.difference_usd_max == 0 and row.bill_usd == row.ledger_usd > 0 for row in checks)
+    showback = rows(spent, "Showback: this and last month by project, idle shared out in proportion")
+    assert {row.project for row in showback} == {"vision", "speech", "train"}
+
+
+def test_every_grouping_sums_to_the_same_bill(spent: Session) -> None:
+    """Projects with nobody's part, FOCUS rows, devices."""
+    bill = spent.execute(text("SELECT sum(usd) FROM idle_by_device_hour")).scalar_one()
+    for statement in (
+        "SELECT sum(usd_share) FROM cost_by_project_day",
+        "SELECT sum(usd_memory) FROM cost_by_project_day",
+        'SELECT sum("BilledCost") FROM cost_focus',
+        'SELECT sum("x_CostByWholeGpu") FROM cost_focus',
+    ):
+        assert spent.execute(text(statement)).scalar_one() == bill > 0
+
+
+def test_focus_rows_have_the_columns_of_the_specification(spent: Session) -> None:
+    """All columns are FOCUS 1.2's or start with x_; periods are whole hours; what nobody held has no sub-account."""
+    found = spent.execute(text("SELECT * FROM cost_focus")).mappings().all()
+    columns = {str(column) for column in found[0]}
+    assert columns >= FOCUS_COLUMNS
+    assert all(column.startswith("x_") for column in columns - FOCUS_COLUMNS)
+    for row in found:
+        assert row["ChargePeriodEnd"] - row["ChargePeriodStart"] == timedelta(hours=1)
+        assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
+        assert row["BillingPeriodStart"].day == row["BillingPeriodEnd"].day == 1
+        assert (row["SubAccountId"] is None) == (row["x_LedgerKind"] in ("idle", "unobserved"))
+        assert row["Tags"]["kind"] == row["x_LedgerKind"]
+        assert row["BilledCost"] == pytest.approx(row["PricingQuantity"] * row["ListUnitPrice"], abs=Decimal("1e-6"))
+
+
+def test_hours_do_not_move_with_the_readers_time_zone(spent: Session) -> None:
+    """A reader in a zone of half hours sees the same hours."""
+    statement = text("SELECT hour, sum(usd) FROM idle_by_device_hour GROUP BY hour ORDER BY hour")
+    utc = spent.execute(statement).all()
+    spent.execute(text("SET LOCAL timezone = 'Asia/Kolkata'"))
+    assert spent.execute(statement).all() == utc
+
+
+def test_the_reader_reads_the_views_and_nothing_else(session: Session) -> None:
+    """No tokens, no telemetry, no ledger behind the views, no writing, no accounting."""
+    session.execute(text("SET LOCAL ROLE headroom_reader"))
+    for view in VIEWS:
+        session.execute(text(f"SELECT * FROM {view} LIMIT 1"))
+    refused = (
+        "SELECT * FROM tokens",
+        "SELECT * FROM ledger",
+        "SELECT * FROM replica_samples",
+        "SELECT * FROM services",
+        "INSERT INTO slo_by_service_hour (hour, service) VALUES (now(), 'x')",
+        "UPDATE slo_by_service_hour SET completed = 0",
+        "DELETE FROM slo_by_service_minute",
+        "CREATE TABLE mine (id integer)",
+        "SELECT headroom_account_minutes(now() - INTERVAL '5 minutes', now(), true)",
+        "SELECT headroom_drop_raw(now(), 1)",
+    )
+    for statement in refused:
+        with pytest.raises(ProgrammingError, match="permission denied"), session.begin_nested():
+            session.execute(text(statement))
