@@ -18,6 +18,9 @@ from dataclasses import dataclass
 QUEUE_S_MAX = 30.0
 """Without a latency limit, the queue holds at most this many seconds of capacity; what comes on top is dropped."""
 FULL = 0.999
+"""Beyond this part of capacity the queue is treated as filling."""
+ROUNDING = 1.0 + 1e-9
+"""A server that just meets its limit meets it, whatever the last digit says."""
 _PHASES = tuple((k + 0.5) / 12 for k in range(12))
 _SPREAD = ((-1.28, 0.2), (-0.52, 0.2), (0.0, 0.2), (0.52, 0.2), (1.04, 0.1), (1.55, 0.06), (2.33, 0.04))
 """Standard normal points with weights, for the number of arrivals during a batch."""
@@ -72,7 +75,7 @@ def serve(
     wait_ms = 1000.0 * QUEUE_S_MAX if latency_ms_limit is None else max(full_ms, latency_ms_limit - full_ms)
     ceiling = capacity * wait_ms
     backlog = _Backlog(
-        queue=queue, drift=rate - capacity, capacity=capacity, full_ms=full_ms, floor=floor, ceiling=ceiling
+        queue=queue, drift=rate - capacity, capacity=capacity, exec_ms=exec_ms, floor=floor, ceiling=ceiling
     )
     filled = backlog.run(interval_ms)
     fluid_part = filled.lasted_ms / interval_ms
@@ -123,7 +126,7 @@ def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | Non
         batch += 0.7 * (wanted - batch)
     kept, lost = [], 0.0
     for point in _steady_points(rate, exec_ms, batch, during):
-        if latency_ms_limit is not None and point.latency_ms > latency_ms_limit >= point.own_ms:
+        if latency_ms_limit is not None and point.latency_ms > latency_ms_limit * ROUNDING >= point.own_ms:
             lost += point.weight
         elif point.weight > 0.0:
             kept.append(point)
@@ -187,7 +190,7 @@ class _Backlog:
     queue: float
     drift: float
     capacity: float
-    full_ms: float
+    exec_ms: Sequence[float]
     floor: float
     ceiling: float
 
@@ -213,8 +216,9 @@ class _Backlog:
         """What completes while the queue goes from start to end: its wait in line, then its own batch."""
         made = []
         for phase in _PHASES:
-            line_ms = (start + (end - start) * phase) / self.capacity
-            made.append(_Point(max(line_ms, phase * self.full_ms) + self.full_ms, self.full_ms, weight / len(_PHASES)))
+            waiting = start + (end - start) * phase
+            own_ms = _at(self.exec_ms, min(float(len(self.exec_ms)), max(1.0, waiting)))
+            made.append(_Point(max(waiting / self.capacity, phase * own_ms) + own_ms, own_ms, weight / len(_PHASES)))
         return made
 
 
@@ -240,7 +244,9 @@ def _percentile(points: list[_Point], level: float) -> float | None:
 
 def _above(points: list[_Point], limit_ms: float) -> float:
     total = sum(point.weight for point in points)
-    return sum(point.weight for point in points if point.latency_ms > limit_ms) / total if total > 0.0 else 0.0
+    return (
+        sum(point.weight for point in points if point.latency_ms > limit_ms * ROUNDING) / total if total > 0.0 else 0.0
+    )
 
 
 def _at(exec_ms: Sequence[float], batch: float) -> float:

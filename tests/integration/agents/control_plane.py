@@ -176,12 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                 self.wfile.flush()
                 with plane.changed:
-                    plane.changed.wait_for(
-                        lambda: (
-                            not plane.alive(self.server) or (plane.target or {"generation": 0})["generation"] != said
-                        ),
-                        plane.heartbeat_s,
-                    )
+                    if plane.alive(self.server) and (plane.target or {"generation": 0})["generation"] == said:
+                        plane.changed.wait(plane.heartbeat_s)
         except OSError:
             return
 
