@@ -44,10 +44,9 @@ WITH standing AS (
     SELECT state.generation, plan.cost_usd_per_h, jsonb_array_length(plan.document -> 'assignments') AS planned
     FROM cluster_state AS state LEFT JOIN plans AS plan ON plan.id = state.plan_id WHERE state.cluster = :cluster
 ), newest AS (
-    SELECT DISTINCT ON (node_id) node_id, boot_id, sequence, received_at
-    FROM report_log JOIN node_states ON source = 'node/' || node_id AND report_log.boot_id = node_states.boot_id
-    WHERE received_at > now() - make_interval(secs => :silent_s)
-    ORDER BY node_id, received_at DESC, sequence DESC
+    SELECT substr(source, 6) AS node_id, boot_id, sequence, received_at
+    FROM report_heads
+    WHERE source LIKE 'node/%' AND received_at > now() - make_interval(secs => :silent_s)
 )
 SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
        (SELECT count(*) FROM nodes) AS nodes_known,

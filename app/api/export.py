@@ -1,0 +1,112 @@
+"""Writes the API's description and the JSON Schemas of stored values into `openapi/`: `python -m app.api.export
+[directory]`.
+
+Owns the list of what is published beside the API. It opens no connection. The files are committed; a test fails when
+they drift from the code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from agents.wire import NodeTarget
+from app.api import wire
+from app.api.app import create_app
+from app.api.deps import ApiContext
+from app.clock import SystemClock
+from app.settings import Settings
+from app.store.engine import Database
+from solvers.cycle.record import CycleRecord, Lane
+from solvers.domain.change import Receipt, Target, Transition
+from solvers.domain.device import Device, GpuType, Node, PowerCap
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
+from solvers.errors import EngineError
+
+VALUES: tuple[type, ...] = (
+    CycleRecord,
+    Device,
+    GpuType,
+    ModelVariant,
+    Node,
+    NodeTarget,
+    OfflineTask,
+    Plan,
+    Policy,
+    PowerCap,
+    Profile,
+    ProfilePoint,
+    Project,
+    Proposal,
+    Receipt,
+    Service,
+    Snapshot,
+    Target,
+    TrainingJob,
+    Transition,
+)
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _NoPlanning:
+    """Stands where planning is wired in a real process; describing the API plans nothing."""
+
+    def propose(self, lane: Lane, actor: str) -> str:
+        """Refuse."""
+        raise EngineError(f"{actor} cannot plan in {lane.value}: this process only describes the API")
+
+    def apply(self, plan_id: str, actor: str) -> int:
+        """Refuse."""
+        raise EngineError(f"{actor} cannot apply {plan_id}: this process only describes the API")
+
+
+def files() -> Mapping[str, str]:
+    """Text of every generated file by its path inside `openapi/`."""
+    found = {"openapi.json": _text(_description())}
+    for kind in VALUES:
+        found[f"schemas/{kind.__name__}.json"] = _text(_titled(TypeAdapter(kind).json_schema(), kind.__name__))
+    for name, message in wire.MESSAGES.items():
+        found[f"schemas/{name}.json"] = _text(_titled(message.json_schema(), name))
+    return found
+
+
+def write(directory: Path) -> None:
+    """Write all files and remove schemas that are not generated any more."""
+    fresh = files()
+    (directory / "schemas").mkdir(parents=True, exist_ok=True)
+    for path in (directory / "schemas").glob("*.json"):
+        if f"schemas/{path.name}" not in fresh:
+            path.unlink()
+    for name, text in fresh.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def _description() -> dict[str, Any]:
+    context = ApiContext(
+        settings=Settings(),
+        database=Database("postgresql://localhost/never-opened"),
+        clock=SystemClock(),
+        planning=_NoPlanning(),
+    )
+    return create_app(context).openapi()
+
+
+def _titled(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    return {"$schema": DIALECT, "title": name, **schema}
+
+
+def _text(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("openapi"))

@@ -1,0 +1,203 @@
+"""A served cluster for the API's tests: the real application over a real database, with tokens of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from agents.wire import DeviceInventory, Join, encode
+from app.api.app import create_app
+from app.api.deps import ApiContext
+from app.clock import SystemClock
+from app.services.actors import Deed
+from app.services.documents import put_audited
+from app.services.fleet import ensure_defaults
+from app.services.tokens import TokenRequest, Tokens
+from app.settings import Settings
+from app.store import plans, targets
+from app.store.documents import Kind, Precondition
+from app.store.engine import Database
+from app.store.plans import NewPlan, PlanState
+from app.store.targets import Promotion
+from app.store.tokens import Purpose, Role
+from solvers.cycle.record import Lane
+from solvers.domain.codec import to_plain
+from solvers.domain.ids import PolicyName, ProjectName
+from solvers.domain.policy import Policy
+from solvers.domain.workload import Project
+from solvers.errors import StateError
+from tests import builders
+from tests.integration.store import plans as stored
+
+CLUSTER = stored.CLUSTER
+OWN, FOREIGN = "demo", "other"
+NODE = "a"
+DEVICE = "GPU-a-0"
+
+
+class StoredPlanning:
+    """Planning without planners: proposes one stored plan, and really promotes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.proposed = 0
+
+    def propose(self, lane: Lane, actor: str) -> str:
+        """Store a plan of the lane."""
+        self.proposed += 1
+        with self._database.transaction() as session:
+            standing = targets.generation(session, CLUSTER)
+            plan = stored.plan(parent=standing, seed=self.proposed)
+            new = NewPlan(plan=plan, lane=lane, state=PlanState.PROPOSED, created_by=actor)
+            return plans.put(session, new).id
+
+    def apply(self, plan_id: str, actor: str) -> int:
+        """Promote a stored plan."""
+        with self._database.transaction() as session:
+            summary = plans.get(session, plan_id)
+            if summary.state is PlanState.SHADOW:
+                raise StateError("the plan was made only to be looked at")
+            wish = Promotion(
+                cluster=CLUSTER,
+                plan_id=plan_id,
+                parent_generation=summary.parent_generation,
+                promoted_by=actor,
+                node_documents={},
+            )
+            return targets.promote(session, wish)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The application and everybody's tokens by the names used in tests."""
+
+    app: FastAPI
+    client: TestClient
+    database: Database
+    secrets: dict[str, str]
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        who: str | None = "admin",
+        *,
+        plain: object = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """One request; `plain` is sent as JSON, `body` as it is."""
+        sent = dict(headers or {})
+        if who is not None:
+            sent["Authorization"] = f"Bearer {self.secrets[who]}"
+        content = json.dumps(plain).encode() if plain is not None else body
+        if content is not None:
+            sent.setdefault("Content-Type", "application/json")
+        answer: httpx.Response = self.client.request(method, path, content=content, headers=sent)
+        return answer
+
+    def put(self, kind: Kind, value: object) -> None:
+        """Store a document past the API."""
+        with self.database.transaction() as session:
+            put_audited(session, kind, value, Precondition(), Deed(actor="test"))
+
+    def joined(self, node: str = NODE, boot_id: str = "boot-1", types: tuple[str, ...] = ("t4",)) -> dict[str, Any]:
+        """Join a node over HTTP and remember its token under its name."""
+        answer = self.call("POST", "/v1/agent/join", "join", plain=encode(join_message(node, boot_id, types)))
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        self.secrets[node] = found["token"]
+        return found
+
+
+def join_message(node: str = NODE, boot_id: str = "boot-1", types: tuple[str, ...] = ("t4",)) -> Join:
+    """What an agent of a node with these GPUs says first."""
+    return Join(
+        node=node,
+        boot_id=boot_id,
+        agent_version="0.1.0",
+        protocol_version=1,
+        rack="rack-1",
+        failure_domain="zone-1",
+        region="default",
+        endpoint="http://127.0.0.1:9000",
+        devices=tuple(inventory(node, index, gpu_type) for index, gpu_type in enumerate(types)),
+    )
+
+
+def inventory(node: str, index: int, gpu_type: str) -> DeviceInventory:
+    """A GPU as an agent finds it."""
+    shape = builders.gpu_type(gpu_type)
+    return DeviceInventory(
+        uuid=f"GPU-{node}-{index}",
+        gpu_type=gpu_type,
+        product=shape.product,
+        index=index,
+        memory_mib=shape.memory_mib,
+        sm_count=shape.sm_count,
+        clocks_mhz_sm=shape.clocks_mhz_sm,
+        power_limit_w_min=shape.power_limit_w_min,
+        power_limit_w_max=shape.power_limit_w_max,
+        driver_version="550.54",
+        capabilities={"set_clock": "", "mig": "not supported"},
+    )
+
+
+WHO: Mapping[str, TokenRequest] = {
+    "admin": TokenRequest(name="admin", role=Role.ADMIN),
+    "operator": TokenRequest(name="operator", role=Role.OPERATOR),
+    "viewer": TokenRequest(name="viewer", role=Role.VIEWER),
+    "reporter": TokenRequest(name="reporter", role=Role.REPORTER),
+    "own operator": TokenRequest(name="own operator", role=Role.OPERATOR, project=OWN),
+    "own viewer": TokenRequest(name="own viewer", role=Role.VIEWER, project=OWN),
+    "own reporter": TokenRequest(name="own reporter", role=Role.REPORTER, project=OWN),
+    "foreign operator": TokenRequest(name="foreign operator", role=Role.OPERATOR, project=FOREIGN),
+    "foreign viewer": TokenRequest(name="foreign viewer", role=Role.VIEWER, project=FOREIGN),
+    "join": TokenRequest(name="join", role=Role.AGENT, purpose=Purpose.JOIN),
+    "node": TokenRequest(name="node", role=Role.AGENT, purpose=Purpose.NODE, subject=NODE),
+    "foreign node": TokenRequest(name="foreign node", role=Role.AGENT, purpose=Purpose.NODE, subject="b"),
+    "gateway": TokenRequest(name="gateway", role=Role.AGENT, purpose=Purpose.GATEWAY, subject="edge"),
+}
+
+
+def build_world(database: Database, **settings: Any) -> World:
+    """The application with a catalogue, two projects, and tokens of everybody."""
+    chosen = Settings(cluster=CLUSTER, **{"rate_limit_per_s": 0.0, **settings})
+    context = ApiContext(settings=chosen, database=database, clock=SystemClock(), planning=StoredPlanning(database))
+    app = create_app(context)
+    with database.transaction() as session:
+        ensure_defaults(session)
+        deed = Deed(actor="test")
+        for name in (OWN, FOREIGN):
+            put_audited(session, Kind.PROJECT, Project(name=ProjectName(name)), Precondition(), deed)
+        for name in ("t4", "v100"):
+            put_audited(session, Kind.GPU_TYPE, builders.gpu_type(name), Precondition(), deed)
+        put_audited(session, Kind.MODEL, builders.model(), Precondition(), deed)
+    tokens = Tokens(database)
+    issued = {name: tokens.issue(request, Deed(actor="test")) for name, request in WHO.items()}
+    return World(
+        app=app,
+        client=TestClient(app, raise_server_exceptions=False),
+        database=database,
+        secrets={name: each.secret for name, each in issued.items()},
+        ids={name: each.token.id for name, each in issued.items()},
+    )
+
+
+def spec(value: object) -> dict[str, Any]:
+    """A domain value as plain JSON data."""
+    plain = to_plain(value)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def spare_policy() -> Policy:
+    """A policy that nothing uses."""
+    return Policy(name=PolicyName("spare"))

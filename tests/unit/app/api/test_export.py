@@ -1,0 +1,88 @@
+"""What is committed in `openapi/` is what the code says, and it says enough."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from app.api import export
+from solvers.domain.codec import to_plain
+from tests import builders
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="module")
+def spec() -> dict[str, Any]:
+    """The API's description."""
+    found: dict[str, Any] = json.loads(export.files()["openapi.json"])
+    return found
+
+
+def _operations(spec: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def test_the_committed_files_are_up_to_date() -> None:
+    fresh = export.files()
+    committed = {str(path.relative_to(ROOT / "openapi")) for path in (ROOT / "openapi").rglob("*.json")}
+    assert committed == set(fresh), "run `make openapi`"
+    for name, text in fresh.items():
+        assert (ROOT / "openapi" / name).read_text(encoding="utf-8") == text, f"{name} drifted: run `make openapi`"
+
+
+def test_every_operation_is_described(spec: dict[str, Any]) -> None:
+    operations = list(_operations(spec))
+    names = [operation["operationId"] for _, _, operation in operations]
+    assert len(names) == len(set(names)) > 60
+    for path, method, operation in operations:
+        assert operation["summary"], (method, path)
+        assert operation["tags"], (method, path)
+        problems = [code for code in operation["responses"] if int(code) >= 400]
+        assert "500" in problems, (method, path)
+        for code in problems:
+            assert list(operation["responses"][code]["content"]) == ["application/problem+json"], (method, path, code)
+        if path not in ("/v1/health", "/v1/ready", "/v1/version", "/metrics"):
+            assert operation["security"] == [{"bearer": []}], (method, path)
+            assert {"401", "403", "429"} <= set(operation["responses"]), (method, path)
+        if method in ("put", "post"):
+            assert "requestBody" in operation, (method, path)
+
+
+def test_the_frameworks_own_problem_is_gone(spec: dict[str, Any]) -> None:
+    assert "HTTPValidationError" not in json.dumps(spec)
+
+
+def test_every_reference_leads_somewhere(spec: dict[str, Any]) -> None:
+    known = {f"#/components/schemas/{name}" for name in spec["components"]["schemas"]}
+
+    def walk(part: object) -> Iterator[str]:
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                yield part["$ref"]
+            for inner in part.values():
+                yield from walk(inner)
+        elif isinstance(part, list):
+            for inner in part:
+                yield from walk(inner)
+
+    references = set(walk(spec))
+    assert len(references) > 50
+    assert references <= known
+
+
+def test_schemas_accept_what_the_codec_writes() -> None:
+    snapshot = to_plain(builders.lab([builders.service()]))
+    schema = json.loads(export.files()["schemas/Snapshot.json"])
+    Draft202012Validator.check_schema(schema)
+    Draft202012Validator(schema).validate(snapshot)
+    assert isinstance(snapshot, dict)
+    with pytest.raises(Exception, match="extra"):
+        Draft202012Validator(schema).validate({**snapshot, "extra": 1})
