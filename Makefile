@@ -109,7 +109,7 @@ fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
 	$(BIN)/pytest -q -m "not slow and not integration and not gpu" $(TEST_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
-	$(BIN)/python -m app.api.specification openapi
+	$(BIN)/python -m app.api.export openapi
 
 bench: $(VENV)/.dev-stamp ## Measure what the project promises
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
