@@ -28,7 +28,7 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 def to_plain(item: object) -> Plain:
     """Turn a domain value into plain JSON data."""
     # Exact types first: a snapshot has hundreds of thousands of numbers and its digest is taken in every cycle.
-    kind = type(item)
+    kind: type = type(item)
     if kind in _AS_IS:
         return cast("Plain", item)
     if isinstance(item, float):

@@ -10,6 +10,8 @@ the upper demand (or the declared rate where none was observed) times the policy
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from solvers.domain.device import Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
@@ -77,7 +79,16 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
         for job in snapshot.jobs
         if job.id in wanted and done.get(WorkloadId(job.id), 0) < job.iterations_total
     ]
-    return (*_ordered(services), *_ordered([*tasks, *jobs]))
+    catalogue = {model.name for model in snapshot.models}
+    return tuple(_checked(need, catalogue) for need in (*_ordered(services), *_ordered([*tasks, *jobs])))
+
+
+def _checked(need: Need, catalogue: set[ModelName]) -> Need:
+    """Nothing can be started of a model that the catalogue does not know."""
+    if need.model in catalogue or need.refusal is not None:
+        return need
+    facts = (Fact(name="catalogue", value="unknown"),)
+    return replace(need, refusal=Reason(code=ReasonCode.NO_PROFILE, subject=need.model, facts=facts))
 
 
 def _ordered(needs: list[Need]) -> list[Need]:

@@ -20,9 +20,16 @@ from solvers.verify.structure import check_structure
 __all__ = ["is_fatal", "verify"]
 
 
-def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...]) -> tuple[Finding, ...]:
-    """All findings, ordered by code, subject and severity; equal findings once."""
-    picture = Picture.of(snapshot, plan, movable)
+def everything(snapshot: Snapshot) -> tuple[WorkloadId, ...]:
+    """Every workload of a snapshot."""
+    services = (WorkloadId(item.id) for item in snapshot.services)
+    jobs = (WorkloadId(item.id) for item in snapshot.jobs)
+    return (*services, *jobs, *(WorkloadId(item.id) for item in snapshot.tasks))
+
+
+def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...] | None = None) -> tuple[Finding, ...]:
+    """All findings, ordered by code, subject and severity; equal findings once. Without `movable` all may move."""
+    picture = Picture.of(snapshot, plan, everything(snapshot) if movable is None else movable)
     found = {
         *check_structure(picture),
         *check_devices(picture),

@@ -13,7 +13,7 @@ from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
 from solvers.verify.picture import Picture, knobs
-from solvers.verify.report import about, fatal, promise
+from solvers.verify.report import fatal, promise
 
 
 def check_structure(picture: Picture) -> Iterator[Finding]:
@@ -40,25 +40,24 @@ def _names(picture: Picture) -> Iterator[Finding]:
             yield fatal(FindingCode.DUPLICATE_REPLICA, replica, count=float(count))
     for item in picture.plan.assignments:
         if not item.replica.startswith(f"{item.workload}#"):
-            yield about(picture, FindingCode.UNKNOWN_WORKLOAD, item.replica, [item], workload=item.workload)
+            yield fatal(FindingCode.UNKNOWN_WORKLOAD, item.replica, workload=item.workload)
+        # Nobody could carry these out, so not even standing replicas are excused.
         if picture.host(item) is None:
-            yield about(picture, FindingCode.UNKNOWN_DEVICE, item.device, [item], replica=item.replica)
+            yield fatal(FindingCode.UNKNOWN_DEVICE, item.device, replica=item.replica)
         if not picture.known(item.kind, item.workload):
-            yield about(picture, FindingCode.UNKNOWN_WORKLOAD, item.workload, [item], replica=item.replica)
+            yield fatal(FindingCode.UNKNOWN_WORKLOAD, item.workload, replica=item.replica)
         elif item.model not in _models(picture, item):
             yield promise(picture, FindingCode.UNKNOWN_MODEL, item, model=item.model)
     for setting in picture.plan.settings:
-        if setting.device not in picture.devices and not any(
-            setting.device == standing.device for standing in picture.snapshot.target.settings
-        ):
+        if setting.device not in picture.devices:
             yield fatal(FindingCode.UNKNOWN_DEVICE, setting.device)
 
 
 def _models(picture: Picture, item: Assignment) -> set[ModelName]:
     """Models this replica may run."""
-    if item.kind is WorkloadKind.JOB:
-        return {picture.jobs[item.workload].model}
     catalogue = {model.name for model in picture.snapshot.models}
+    if item.kind is WorkloadKind.JOB:
+        return {picture.jobs[item.workload].model} & catalogue
     if item.kind is WorkloadKind.TASK:
         return {picture.tasks[item.workload].model} & catalogue
     service = picture.services[item.workload]
@@ -71,6 +70,8 @@ def _pins(picture: Picture) -> Iterator[Finding]:
         if standing.workload in picture.movable or not picture.known(standing.kind, standing.workload):
             continue
         after = planned.get(replica)
+        if picture.host(standing) is None and after is None:
+            continue
         if after is None or knobs(after) != knobs(standing):
             yield fatal(FindingCode.PINNED_CHANGED, replica)
     for item in picture.plan.assignments:

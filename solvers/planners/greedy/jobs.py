@@ -24,6 +24,9 @@ MEMORY_STEP_MIB = 64
 def place_job(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment]) -> Settled:
     """Settle one job; without room it waits in line and says for what."""
     settled = Settled(need=need, fleet=fleet)
+    if need.refusal is not None:
+        settled.blockers.append(need.refusal)
+        return settled
     memory_mib = math.ceil(job.memory_mib / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
     for assignment in standing[:1]:
         device = fleet.index.get(assignment.device)

@@ -57,7 +57,7 @@ class Case:
         for assignment in sorted(snapshot.target.assignments, key=lambda item: item.replica):
             if assignment.workload in movable:
                 standing[assignment.workload].append(assignment)
-            elif assignment.workload in known:
+            elif assignment.workload in known and assignment.device in fleet.index:
                 pinned.append(assignment)
         needs = needs_of(snapshot, request.movable)
         menus: dict[WorkloadId, Menu] = {}
@@ -117,8 +117,8 @@ def pack(case: Case, *, around_standing: bool) -> Packing:
         if need.workload in protected:
             packing.settled.append(protected[need.workload])
         elif need.kind is WorkloadKind.JOB:
-            job = jobs[need.workload]
-            packing.settled.append(place_job(fleet, need, job, case.standing.get(need.workload, [])))
+            standing = case.standing.get(need.workload, [])
+            packing.settled.append(place_job(fleet, need, jobs[need.workload], standing))
         else:
             kept = _take_standing(case, fleet, need)
             for item in kept:

@@ -1,0 +1,190 @@
+"""One planning cycle: observe, propose, verify, diff, gate, actuate, record. The only implementation, in production and
+simulation.
+
+Owns the order of steps and the fallbacks: a planner that fails, has no plan, or is refuted by the verifier gives way to
+the next in the chain, and at its end the target stays. What went wrong is in the record either way. It refuses to know
+time, storage and processes: they are ports. Errors other than a planner's own (EngineError) and a lost race
+(SupersededError, LeaseLostError while promoting) abort the cycle by passing through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from solvers.cycle.diff import diff
+from solvers.cycle.gate import Case, fatal_codes, gate
+from solvers.cycle.order import CycleOrder, movable_workloads
+from solvers.cycle.ports import Ports
+from solvers.cycle.record import Attempt, CycleRecord, CycleStep, Decision, HoldReason, Timing
+from solvers.domain.change import Transition
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Finding
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.errors import EngineError, LeaseLostError, SupersededError
+from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.chain import KeepTarget
+from solvers.planners.chain import order as chain_order
+from solvers.verify.checks import is_fatal, verify
+
+__all__ = ["CycleOrder", "movable_workloads", "run_cycle"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What the chain ended with: the accepted proposal, or the first one that was refuted, or none."""
+
+    attempts: tuple[Attempt, ...]
+    proposal: Proposal | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Tells the journal of every step and times it."""
+
+    ports: Ports
+    timings: list[Timing] = field(default_factory=list)
+
+    def run(self, step: CycleStep, work: Callable[[], T]) -> T:
+        """One step."""
+        self.ports.journal.step(step)
+        begun_ms = self.ports.clock.elapsed_ms()
+        result = work()
+        self.timings.append(Timing(step=step, elapsed_ms=self.ports.clock.elapsed_ms() - begun_ms))
+        return result
+
+
+def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
+    """Run one cycle and return its closed record.
+
+    Raises whatever the observer, the journal or the actuator raises, but for SupersededError and LeaseLostError of the
+    actuator, which become hold reasons; the journal then knows the last step that began.
+    """
+    watch = _Watch(ports)
+    started_at_s = ports.clock.now_s()
+    snapshot = watch.run(CycleStep.OBSERVE, ports.observer.observe)
+    record = CycleRecord(
+        id=order.id,
+        lane=order.lane,
+        started_at_s=started_at_s,
+        seed=order.seed,
+        budget=Budget(deadline_s=snapshot.policy.deadline_s),
+        movable=movable_workloads(snapshot, order.lane),
+        software_version=order.software_version,
+        snapshot=snapshot,
+        snapshot_digest=digest(snapshot),
+    )
+    request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
+    chosen = _try_chain(watch, request)
+    plan = chosen.proposal.plan if chosen.proposal is not None else None
+    record = replace(
+        record,
+        attempts=chosen.attempts,
+        proposal=chosen.proposal,
+        plan_digest=digest(plan) if plan is not None else None,
+        findings=chosen.findings,
+    )
+    if plan is not None and not is_fatal(chosen.findings):
+        record = replace(record, transition=watch.run(CycleStep.DIFF, partial(_transition, snapshot, plan)))
+    decision = watch.run(CycleStep.GATE, partial(_judge, ports, order, request, record))
+    record = replace(record, decision=decision)
+    if decision.promote and plan is not None and record.transition is not None:
+        record = _actuate(watch, record, plan, record.transition)
+    _report(ports, record)
+    return watch.run(CycleStep.RECORD, partial(_close, watch, record))
+
+
+def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
+    closed = replace(record, timings=tuple(watch.timings))
+    watch.ports.journal.close(closed)
+    return closed
+
+
+def _try_chain(watch: _Watch, request: PlanRequest) -> _Chosen:
+    """The first plan of the chain that verifies; else the first refuted one, so that people can see what was wrong with
+    it.
+    """
+    attempts: list[Attempt] = []
+    refuted: _Chosen | None = None
+    for planner in chain_order(request.snapshot.policy):
+        attempt, proposal = watch.run(CycleStep.PROPOSE, partial(_ask, watch.ports, planner, request))
+        plan = proposal.plan if proposal is not None else None
+        if proposal is None or plan is None:
+            attempts.append(attempt)
+            continue
+        findings = watch.run(CycleStep.VERIFY, partial(verify, request.snapshot, plan, request.movable))
+        if not is_fatal(findings):
+            return _Chosen((*attempts, attempt), proposal, findings)
+        attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
+        watch.ports.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
+        refuted = refuted or _Chosen((), proposal, findings)
+    if refuted is None:
+        return _Chosen(tuple(attempts))
+    return replace(refuted, attempts=tuple(attempts))
+
+
+def _ask(ports: Ports, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:
+    try:
+        proposal = ports.runner.propose(planner, request)
+    except EngineError as error:
+        ports.reporter.event("planner.failed", planner=planner, error=error.message)
+        return Attempt(planner=planner, status="failed", error=error.message), None
+    return Attempt(planner=planner, status=proposal.status.value), proposal
+
+
+def _transition(snapshot: Snapshot, plan: Plan) -> Transition:
+    return diff(snapshot.target, plan, {model.name: model.launch_s for model in snapshot.models})
+
+
+def _judge(ports: Ports, order: CycleOrder, request: PlanRequest, record: CycleRecord) -> Decision:
+    standing = KeepTarget().propose(request, b"", ports.reporter).plan
+    case = Case(
+        order=order,
+        snapshot=record.snapshot,
+        movable=record.movable,
+        plan=record.plan,
+        findings=record.findings,
+        transition=record.transition or Transition(changes=()),
+        standing=standing,
+        standing_findings=() if standing is None else verify(record.snapshot, standing, record.movable),
+    )
+    return gate(case)
+
+
+def _actuate(watch: _Watch, record: CycleRecord, plan: Plan, transition: Transition) -> CycleRecord:
+    """Store the cause, then change the target. A lost race leaves the target to whoever won it."""
+    ports = watch.ports
+
+    def promote() -> Generation | HoldReason:
+        ports.journal.draft(record)
+        try:
+            return ports.actuator.promote(record, plan, transition)
+        except LeaseLostError:
+            return HoldReason.LEASE_LOST
+        except SupersededError:
+            return HoldReason.SUPERSEDED
+
+    outcome = watch.run(CycleStep.ACTUATE, promote)
+    if isinstance(outcome, HoldReason):
+        return replace(record, decision=Decision(promote=False, reasons=(outcome,)))
+    return replace(record, generation=outcome)
+
+
+def _report(ports: Ports, record: CycleRecord) -> None:
+    decision = record.decision
+    if record.generation is not None and record.plan is not None:
+        ports.reporter.event(
+            "plan.promoted",
+            generation=record.generation,
+            planner=record.plan.planner,
+            usd_per_h=record.plan.objective.cost_usd_per_h,
+        )
+    elif decision is not None:
+        ports.reporter.event("plan.held", reasons=",".join(reason.value for reason in decision.reasons))

@@ -1,0 +1,155 @@
+"""Whether a verified plan is worth acting on now: promote, or hold for enumerated reasons with their facts.
+
+Owns hysteresis. The standing target is judged by the same snapshot and the same objective as the plan. A plan is urgent
+when it is the first one, was forced by a person, serves more, risks less, replaces what stands on lost devices, or
+repairs a target that today's rules forbid; urgency sets cooldown and small gain aside. The churn budget counts starts
+and stops of replicas, but for those on lost devices and for new replicas that serve more; only the first plan and a
+forced one may exceed it. Fatal findings and stale data hold whatever the urgency. It refuses to plan and to act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from solvers.cycle.order import CycleOrder
+from solvers.cycle.record import Decision, HoldReason, Lane
+from solvers.domain.change import ChangeKind, Transition
+from solvers.domain.evidence import Fact, Finding, Severity
+from solvers.domain.ids import DeviceId, NodeId, ReplicaId, WorkloadId
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import DemandOrigin
+
+DUST = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What the gate judges. `standing` is the target restated as a plan under the present snapshot; `plan` None: nobody
+    had one.
+    """
+
+    order: CycleOrder
+    snapshot: Snapshot
+    movable: tuple[WorkloadId, ...]
+    plan: Plan | None
+    findings: tuple[Finding, ...] = ()
+    transition: Transition = field(default_factory=lambda: Transition(changes=()))
+    standing: Plan | None = None
+    standing_findings: tuple[Finding, ...] = ()
+
+
+def gate(case: Case) -> Decision:
+    """Promote when nothing holds."""
+    if case.plan is None or case.standing is None:
+        return _hold({HoldReason.NO_PLAN: ()})
+    fatal = [finding for finding in case.findings if finding.severity is Severity.FATAL]
+    if fatal:
+        return _hold({HoldReason.FATAL_FINDINGS: (Fact(name="findings_fatal", value=float(len(fatal))),)})
+    if not case.transition.changes:
+        return _with_lane(case, {HoldReason.NOTHING_TO_CHANGE: ()})
+    lost = lost_replicas(case.snapshot)
+    served_more, urgent = _urgency(case, case.plan, case.standing, lost)
+    holds = _staleness(case, case.plan, demand_matters=not lost)
+    if case.order.lane is Lane.ACT:
+        holds |= _cooldown(case, urgent=urgent)
+        holds |= _churn(case, lost, served_more=served_more)
+    if not urgent:
+        holds |= _small_gain(case, case.plan, case.standing)
+    return _with_lane(case, holds)
+
+
+def _with_lane(case: Case, holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
+    if case.order.lane is Lane.SHADOW:
+        return _hold(holds | {HoldReason.SHADOW_ONLY: ()})
+    if holds:
+        return _hold(holds)
+    if case.order.lane is Lane.APPROVE or not case.order.promote:
+        return _hold({HoldReason.AWAITING_APPROVAL: ()})
+    return Decision(promote=True)
+
+
+def _hold(holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
+    reasons = tuple(reason for reason in HoldReason if reason in holds)
+    return Decision(promote=False, reasons=reasons, facts=tuple(fact for reason in reasons for fact in holds[reason]))
+
+
+def lost_replicas(snapshot: Snapshot) -> frozenset[ReplicaId]:
+    """Replicas of the target whose device is gone, sick or silent."""
+    limit_s = snapshot.policy.device_silent_after_s
+    heard = {status.node for status in snapshot.node_statuses if status.age_s is not None and status.age_s <= limit_s}
+    sick = {reading.device for reading in snapshot.device_telemetry if not reading.healthy}
+    fine = {device.id for device in snapshot.devices if device.node in heard and device.id not in sick}
+    return frozenset(item.replica for item in snapshot.target.assignments if item.device not in fine)
+
+
+def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId]) -> tuple[bool, bool]:
+    """Whether the plan serves more (or risks less), and whether it is urgent for any reason."""
+    now, then = standing.objective, plan.objective
+    served_more = then.unserved < now.unserved - DUST
+    less_risk = then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
+    broken = any(finding.severity is Severity.FATAL for finding in case.standing_findings)
+    first = case.snapshot.target.generation == 0
+    moved = any(change.subject in lost for change in case.transition.changes)
+    return served_more, served_more or less_risk or broken or first or moved or case.order.forced
+
+
+def _staleness(case: Case, plan: Plan, *, demand_matters: bool) -> dict[HoldReason, tuple[Fact, ...]]:
+    """Silence of nodes that the plan uses, and of the edges that count its demand. A lost device cannot wait for the
+    edges.
+    """
+    limit_s, movable = case.snapshot.policy.stale_after_s, set(case.movable)
+    node_of: dict[DeviceId, NodeId] = {device.id: device.node for device in case.snapshot.devices}
+    used = {node_of[item.device] for item in plan.assignments if item.workload in movable and item.device in node_of}
+    ages = {status.node: status.age_s for status in case.snapshot.node_statuses}
+    facts: list[Fact] = []
+    for node in sorted(used):
+        age_s = ages.get(node)
+        if age_s is None or age_s > limit_s:
+            facts.append(Fact(name="node_silent", value=node))
+    for demand in case.snapshot.demands if demand_matters else ():
+        observed = demand.origin is DemandOrigin.OBSERVED and WorkloadId(demand.service) in movable
+        if observed and demand.age_s > limit_s:
+            facts.append(Fact(name="demand_silent", value=demand.service))
+    return {HoldReason.STALE_DATA: tuple(facts)} if facts else {}
+
+
+def _cooldown(case: Case, *, urgent: bool) -> dict[HoldReason, tuple[Fact, ...]]:
+    since_s = case.snapshot.taken_at_s - case.snapshot.target.promoted_at_s
+    left_s = case.snapshot.policy.cooldown_s - since_s
+    if urgent or left_s <= 0:
+        return {}
+    return {HoldReason.COOLDOWN: (Fact(name="cooldown_left_s", value=round(left_s, 3)),)}
+
+
+def _churn(case: Case, lost: frozenset[ReplicaId], *, served_more: bool) -> dict[HoldReason, tuple[Fact, ...]]:
+    if case.order.forced or case.snapshot.target.generation == 0:
+        return {}
+    counted = tuple(
+        change
+        for change in case.transition.changes
+        if change.subject not in lost and not (served_more and change.kind is ChangeKind.START)
+    )
+    voluntary = Transition(changes=counted)
+    changes, most = voluntary.process_starts + voluntary.process_stops, case.snapshot.policy.changes_max
+    if changes <= most:
+        return {}
+    facts = (Fact(name="changes", value=float(changes)), Fact(name="changes_max", value=float(most)))
+    return {HoldReason.CHURN_BUDGET: facts}
+
+
+def _small_gain(case: Case, plan: Plan, standing: Plan) -> dict[HoldReason, tuple[Fact, ...]]:
+    """Only reached when the plan serves no more than the target: then it must be cheaper, and serve no less."""
+    gain = standing.objective.cost_usd_per_h - plan.objective.cost_usd_per_h
+    serves_less = plan.objective.unserved > standing.objective.unserved + DUST
+    if gain >= case.snapshot.policy.gain_usd_per_h_min and not serves_less:
+        return {}
+    return {HoldReason.SMALL_GAIN: (Fact(name="gain_usd_per_h", value=round(gain, 6)),)}
+
+
+def fatal_codes(findings: Iterable[Finding]) -> str:
+    """Codes of the fatal findings with their subjects, the first few, for an attempt's error."""
+    named = [f"{item.code.value} ({item.subject})" for item in findings if item.severity is Severity.FATAL]
+    rest = f" and {len(named) - 5} more" if len(named) > 5 else ""
+    return ", ".join(named[:5]) + rest
