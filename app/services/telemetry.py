@@ -139,6 +139,7 @@ class Telemetry:
             )
 
     def _check_devices(self, prefix: str, report: Report) -> None:
+        _check_distinct(prefix, report)
         known = self.registry.devices_of(report.node)
         named = {device.uuid for device in report.devices} | {replica.uuid for replica in report.replicas}
         if named <= known:
@@ -170,6 +171,15 @@ class Telemetry:
             self._listener.stored(list(zip(rows, outcomes, strict=True)))
         parts = iter(outcomes)
         return [tuple(next(parts) for _ in range(size)) for size in sizes]
+
+
+def _check_distinct(prefix: str, report: Report) -> None:
+    """A device twice in one report would count its energy twice. A replica may: beside its shadow."""
+    seen: set[str] = set()
+    for index, device in enumerate(report.devices):
+        if device.uuid in seen:
+            raise _fault(f"{prefix}/devices/{index}/uuid", "key-repeated", f"{device.uuid} stands twice")
+        seen.add(device.uuid)
 
 
 def _check_count(count: int) -> None:

@@ -117,7 +117,7 @@ def held(house: House, node: str) -> dict[str, tuple[str, int, int]]:
         replica: (uuid, share_pct, memory_mib)
         for replica, uuid, share_pct, memory_mib in house.rows(
             "SELECT replica, uuid, share_pct_sm, memory_mib_limit FROM replica_samples AS sample"
-            " JOIN report_heads AS head ON head.source = sample.node_id AND head.boot_id = sample.boot_id"
+            " JOIN report_heads AS head ON head.source = 'node/' || sample.node_id AND head.boot_id = sample.boot_id"
             " AND head.sequence = sample.sequence WHERE sample.node_id = %s AND sample.state = 'ready'",
             node,
         )

@@ -100,7 +100,7 @@ def report(node: str, boot_id: str, sequence: int, observed_at_s: float) -> Repo
 
 
 class Reporter:
-    """One node's reports. `boots` more than one: it restarts half-way, with a new boot and sequences from 1 on."""
+    """One node's reports."""
 
     def __init__(self, address: str, node: str, join_token: str, stream: random.Random) -> None:
         self.node = node
@@ -109,7 +109,6 @@ class Reporter:
         self.acknowledged: list[tuple[str, int]] = []
         self.refused: list[str] = []
         self.resent = 0
-        self.stop_after: int | None = None
         self._stream = stream
         self._waiting: list[Report] = []
         self._http = httpx.Client(base_url=address, timeout=10.0)

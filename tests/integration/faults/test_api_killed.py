@@ -19,7 +19,8 @@ pytestmark = pytest.mark.integration
 
 SEED = 20_241
 NODES = 4
-KILLS = 2
+KILLS = 3
+REPORTS_BETWEEN = 60
 
 
 def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) -> None:
@@ -44,17 +45,20 @@ def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) 
         ending.set()
         for thread in threads:
             thread.join(30.0)
+        for reporter in reporters:
+            reporter.close()
     assert not any(thread.is_alive() for thread in threads), f"seed {SEED}"
     _check_stored(house, reporters)
 
 
 def _await_progress(house: House, reporters: list[Reporter]) -> None:
-    """Every node gets at least 30 more reports acknowledged: the next fault hits a full stream."""
+    """Every node gets more reports acknowledged, so that the next fault hits a full stream."""
     before = [len(reporter.acknowledged) for reporter in reporters]
     house.await_true(
         "every node reports",
         lambda: all(
-            len(reporter.acknowledged) >= count + 30 for reporter, count in zip(reporters, before, strict=True)
+            len(reporter.acknowledged) >= count + REPORTS_BETWEEN
+            for reporter, count in zip(reporters, before, strict=True)
         ),
     )
 
@@ -65,7 +69,11 @@ def _kill_mid_stream(api: Process, stream: random.Random) -> None:
 
 
 def _check_stored(house: House, reporters: list[Reporter]) -> None:
-    sent = {(reporter.node, boot_id, sequence) for reporter in reporters for boot_id, sequence in reporter.acknowledged}
+    sent = {
+        (f"node/{reporter.node}", boot_id, sequence)
+        for reporter in reporters
+        for boot_id, sequence in reporter.acknowledged
+    }
     assert all(reporter.refused == [] for reporter in reporters), [reporter.refused[:2] for reporter in reporters]
     assert all(len(reporter.acknowledged) == reporter.sequence for reporter in reporters)
     assert sum(reporter.resent for reporter in reporters) >= KILLS, "the kills hit nobody"
@@ -74,9 +82,10 @@ def _check_stored(house: House, reporters: list[Reporter]) -> None:
     assert logged == sent, f"seed {SEED}: lost {sorted(sent - logged)[:5]}, unasked {sorted(logged - sent)[:5]}"
     for table, rows in (("device_samples", DEVICES_PER_NODE), ("replica_samples", REPLICAS_PER_NODE)):
         stored = house.rows(
-            f"SELECT node_id, boot_id, sequence, count(*), bool_and(energy_j = sequence) FROM {table} GROUP BY 1, 2, 3"
+            "SELECT 'node/' || node_id, boot_id, sequence, count(*), bool_and(energy_j = sequence)"
+            f" FROM {table} GROUP BY 1, 2, 3"
         )
         assert {tuple(row[:3]) for row in stored} == sent, table
         assert {(row[3], row[4]) for row in stored} == {(rows, True)}, table
     heads = house.rows("SELECT source, boot_id, sequence FROM report_heads")
-    assert {tuple(row) for row in heads} == {(each.node, each.boot_id, each.sequence) for each in reporters}
+    assert {tuple(row) for row in heads} == {(f"node/{each.node}", each.boot_id, each.sequence) for each in reporters}

@@ -45,10 +45,11 @@ def test_everything_recovers_from_a_crash_of_the_database(house: House) -> None:
     finally:
         ending.set()
         thread.join(30.0)
+        reporter.close()
     assert not thread.is_alive()
     assert all(process.alive for process in (api, planner, *agents)), house.story()
     assert reporter.refused == []
-    logged = house.rows("SELECT boot_id, sequence FROM report_log WHERE source = 'node-c'")
+    logged = house.rows("SELECT boot_id, sequence FROM report_log WHERE source = 'node/node-c'")
     assert sorted(tuple(row) for row in logged) == sorted(reporter.acknowledged), f"seed {SEED}"
     check_afterwards(house)
 
