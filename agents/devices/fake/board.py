@@ -98,8 +98,8 @@ class Board:
         """Admit a worker, if everything it would hold is free."""
         share = spec.share_pct_sm + sum(worker.spec.share_pct_sm for worker in self.workers.values())
         memory = spec.memory_mib_limit + sum(worker.spec.memory_mib_limit for worker in self.workers.values())
-        if not 1 <= spec.share_pct_sm <= 100 or spec.batch < 1:
-            raise OutOfRangeError(f"share {spec.share_pct_sm} % and batch {spec.batch} are not possible")
+        if not 1 <= spec.share_pct_sm <= 100:
+            raise OutOfRangeError(f"a share of {spec.share_pct_sm} % is not possible")
         if share > 100:
             raise BusyError(f"the shares on {self.uuid} would be {share} %")
         if len(self.workers) >= (1 if self.mode is Mode.DEDICATED else CLIENTS_MAX):
@@ -126,6 +126,7 @@ class Board:
 
     def advance(self, now_s: float) -> None:
         """Let time pass, piece by piece: a piece ends where a worker becomes ready or an announced inflow is over."""
+        self._admit_ready()
         while self._now_s < now_s:
             until_s = now_s
             for worker in self.workers.values():
@@ -136,9 +137,12 @@ class Board:
                     until_s = min(until_s, self._now_s + max(ends_in_s, 1e-4))
             self._run(until_s - self._now_s)
             self._now_s = until_s
-            for worker in self.workers.values():
-                if worker.state is WorkerState.STARTING and worker.ready_at_s <= until_s:
-                    worker.enter(WorkerState.READY, until_s)
+            self._admit_ready()
+
+    def _admit_ready(self) -> None:
+        for worker in self.workers.values():
+            if worker.state is WorkerState.STARTING and worker.ready_at_s <= self._now_s:
+                worker.enter(WorkerState.READY, worker.ready_at_s)
 
     def _run(self, seconds: float) -> None:
         gpu, limit_w = self.gpu, self.power_limit_w or self.gpu.tdp_w
@@ -229,6 +233,8 @@ class Board:
 
 def _check_fits(spec: WorkerSpec) -> None:
     """A process that needs more than its own limit dies while it loads; say so before."""
+    if spec.batch < 1:
+        raise OutOfRangeError(f"a batch of {spec.batch} is not possible")
     if spec.kind == "job":
         return
     needed = memory_mib(spec.model, spec.batch)
