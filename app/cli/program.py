@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import click
 import typer
 
-from app.cli import access, declare, planning, processes, reports, watch
+from app.cli import access, checking, declare, planning, processes, reports, watch
 from app.cli.failures import Exit, exit_code_of, sentence_of
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or input, 3 not found, 4 refused, 5 conflict, 6 unreachable, 7 checked and
-found wrong, 8 needs headroom[server].
+found wrong, 8 needs headroom\\[server].
 """
 
 app = typer.Typer(
@@ -27,9 +27,13 @@ app = typer.Typer(
     help=_ABOUT,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+INTERRUPTED = 130
+# Typer brings its own copy of click or uses the installed one, by release; its exceptions lead to the right base.
+_ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
 
@@ -49,8 +53,8 @@ app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.explain)
-app.command(rich_help_panel=_PLAN)(planning.verify)
-app.command(rich_help_panel=_PLAN)(planning.replay)
+app.command(rich_help_panel=_PLAN)(checking.verify)
+app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)
@@ -79,19 +83,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = typer.main.get_command(app).main(args=arguments, prog_name="headroom", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
-        typer.echo(error.format_message())
-        return Exit.USAGE
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        usage = f" (see: {context.command_path} --help)" if context is not None else ""
-        typer.echo(f"headroom: {error.format_message()}{usage}", err=True)
-        return error.exit_code
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except _ClickError as error:
+        return _say_usage(error)
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
         typer.echo("headroom: interrupted", err=True)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; nothing more can be said, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,3 +101,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         typer.echo(f"headroom: {' '.join(sentence.split())}", err=True)
         return exit_code_of(error)
     return outcome if isinstance(outcome, int) else Exit.OK
+
+
+def _say_usage(error: Any) -> int:
+    """One line and where help is; a group called without a command has printed its help already."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if message and type(error).__name__ != "NoArgsIsHelpError":
+        usage = f" (see: {context.command_path} --help)" if context is not None else ""
+        typer.echo(f"headroom: {message}{usage}", err=True)
+    return int(error.exit_code)

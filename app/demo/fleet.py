@@ -1,8 +1,8 @@
 """The demo's fleet: which simulated nodes there are, what is declared about them and their services, and when the
 first plan stands.
 
-Owns the list of nodes (their documents are `examples/demo/fleet.yaml`) and the seeding, which only ever adds: what a
-user changed or deleted in an earlier run stays so.
+Owns the list of nodes (their documents are `examples/demo/fleet.yaml`) and the seeding, which never takes back what a
+user changed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ NODES = (
 
 
 def seed(client: Client, folder: Path | None = None) -> int:
-    """Declare what is not there yet; returns how many documents were made."""
+    """Declare the demo; returns how many documents were written.
+
+    A blank control plane takes all of it, its default policy included; in any other, only what is missing is added.
+    """
+    only_create = not is_blank(client)
     made = 0
     for document in read_documents([str(folder or examples_path() / "demo")]):
         if document.kind == PROFILES:
             client.import_profiles(csv=document.csv, points=document.fields.get("points"))
             continue
         try:
-            client.put(document.kind, document.fields, only_create=True)
+            client.put(document.kind, document.fields, only_create=only_create)
             made += 1
         except ApiError as error:
             if error.status != 412:

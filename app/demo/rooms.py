@@ -1,7 +1,7 @@
 """The rooms of a local control plane as real processes: embedded or named database, API, planner, agents, traffic.
 
 Owns their command lines, environments and tokens. Secrets travel in the environment or lie in files of mode 0600;
-none is on a command line but the agents' join token, which is good for joining only and expires.
+none is on a command line, which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -123,11 +123,12 @@ class LocalRooms:
         return ChildSpec(
             name=f"agent-{node.name}",
             command=(
-                *(sys.executable, "-m", "agents", "--server", self._address, "--token", self._secret("join")),
+                *(sys.executable, "-m", "agents", "--server", self._address),
                 *("--node", node.name, "--devices", "fake:" + ",".join(node.gpus)),
                 *("--state-dir", str(self._home.path / "agents" / node.name), "--listen", "127.0.0.1:0"),
-                *("--rack", node.rack, "--failure-domain", node.failure_domain, "--region", "default"),
+                *("--rack", node.rack, "--failure-domain", node.failure_domain),
             ),
+            environment={"HEADROOM_TOKEN": self._secret("join")},
         )
 
     def _server_environment(self, url: str) -> dict[str, str]:
@@ -159,7 +160,9 @@ class LocalRooms:
             fleet = self._api().fleet()
         except (ApiError, UnreachableError):
             return False
-        return bool(fleet)
+        applied = {node["id"]: node["generation_applied"] for node in fleet["nodes"] if node["up"]}
+        generation = fleet["generation"]
+        return generation > 0 and all(applied.get(node.name, 0) >= generation for node in NODES)
 
     def _api(self) -> Client:
         if self._client is None:

@@ -1,0 +1,188 @@
+"""Commands about plans: make one, explain one.
+
+Owns how a plan and its reasons are laid out for people. It refuses to plan and to word reasons: both are the
+server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.failures import CommandError, Exit
+from app.cli.output import Format, Output, rows, show, usd, word
+from app.client import Client, Document
+
+_ALTERNATIVES_SHOWN = 6
+
+
+class Lane(StrEnum):
+    """Whose services may move in a plan."""
+
+    ACT = "act"
+    APPROVE = "approve"
+    SHADOW = "shadow"
+
+
+def plan(
+    lane: Annotated[
+        Lane, typer.Option(help="act: services on auto; approve: also those on approve; shadow: all but off.")
+    ] = Lane.ACT,
+    apply: Annotated[bool, typer.Option("--apply", help="Make the plan the target.")] = False,
+    output: Output = Format.TABLE,
+    *,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Plan now and show the answer. Nothing changes unless --apply is given."""
+    with connect(server, token) as client:
+        made = client.plan({"lane": lane.value})
+        explained = client.explain(made["id"])
+        if apply:
+            made["generation"] = client.apply_plan(made["id"])["generation"]
+    show(made, output, [*_plan_head(made), _choices(explained), *_gaps(explained)])
+    if made["unplaced_count"] and output is Format.TABLE:
+        typer.echo(f"headroom: {made['unplaced_count']} workloads found no place, or too little of it", err=True)
+
+
+def explain(
+    workload: Annotated[str, typer.Argument(help="project/name, or the name alone where it is unique.")],
+    plan_id: Annotated[str | None, typer.Option("--plan", help="A stored plan; default: the one that stands.")] = None,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Why a workload is where it is: the choice, its cost, and what spoke against the others."""
+    with connect(server, token) as client:
+        name = full_name(client, workload)
+        chosen = plan_id or _standing_plan(client)
+        answer = client.explain(chosen, workload=name)
+    show(answer, output, [*_plan_head(answer["summary"]), *_explanation(name, answer)])
+
+
+def full_name(client: Client, workload: str) -> str:
+    """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
+    if "/" in workload:
+        return workload
+    found = sorted(
+        f"{item['project']}/{item['name']}"
+        for route in ("services", "jobs", "tasks")
+        for item in client.items(route)
+        if item["name"] == workload
+    )
+    if not found:
+        raise CommandError(f"there is no workload named {workload}", Exit.NOT_FOUND)
+    if len(found) > 1:
+        raise CommandError(f"{workload} is ambiguous: {', '.join(found)}", Exit.USAGE)
+    return found[0]
+
+
+def _standing_plan(client: Client) -> str:
+    standing = client.fleet()["plan"]
+    if standing is None:
+        raise CommandError("no plan stands yet", Exit.NOT_FOUND)
+    return str(standing["id"])
+
+
+def _plan_head(summary: Document) -> list[Any]:
+    cost, bound = summary["cost_usd_per_h"], summary["bound_usd_per_h"]
+    gap = f", at most {100 * (cost - bound) / cost:.1f} % above the optimum" if bound is not None and cost > 0 else ""
+    stands = f"generation {summary['generation']}" if summary["generation"] is not None else summary["state"]
+    return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}{gap}"]
+
+
+def _choices(explained: Document) -> Any:
+    """One line per workload and GPU type chosen, marked, and below it what else was looked at."""
+    lines: list[Sequence[object]] = []
+    for workload, items in _by_workload(explained["assignments"]):
+        for gpu_type, replicas in _by_gpu_type(items):
+            first = replicas[0]["assignment"]
+            shares = sorted({item["assignment"]["share_pct_sm"] for item in replicas})
+            batches = sorted({item["assignment"]["batch"] for item in replicas})
+            capacity = sum(item["assignment"]["capacity_rps"] for item in replicas)
+            lines.append(
+                (
+                    f"* {workload}",
+                    f"{len(replicas)} x {gpu_type}",
+                    "/".join(map(str, shares)),
+                    "/".join(map(str, batches)),
+                    first["latency_ms_planned"],
+                    capacity if first["kind"] == "service" else None,
+                    _sentences(replicas, "why")[0] if _sentences(replicas, "why") else "",
+                )
+            )
+        rejected = _sentences(items, "alternatives")
+        lines.extend(("", "", "", "", "", "", sentence) for sentence in rejected[:_ALTERNATIVES_SHOWN])
+    return rows(
+        ("workload", "chosen", ">share %", ">batch", ">latency ms", ">capacity rps", "why, and why not"), _blank(lines)
+    )
+
+
+def _blank(lines: Iterable[Sequence[object]]) -> Iterable[Sequence[object]]:
+    """Empty cells stay empty in continuation lines, where a dash would only be noise."""
+    from rich.text import Text
+
+    for line in lines:
+        yield [Text("") if cell == "" else Text(word(cell)) for cell in line]
+
+
+def _explanation(name: str, answer: Document) -> list[Any]:
+    items = answer["assignments"]
+    gaps = _gaps(answer)
+    if not items and not gaps:
+        return [f"{name} has no part in this plan"]
+    lines = [
+        (
+            item["assignment"]["replica"],
+            item["gpu_type"],
+            item["assignment"]["device"],
+            item["assignment"]["share_pct_sm"],
+            item["assignment"]["memory_mib_limit"],
+            item["assignment"]["batch"],
+            item["assignment"]["latency_ms_planned"],
+            item["assignment"]["capacity_rps"],
+        )
+        for item in items
+    ]
+    columns = ("replica", "GPU", "device", ">share %", ">memory MiB", ">batch", ">latency ms", ">capacity rps")
+    parts: list[Any] = [rows(columns, lines)] if lines else []
+    for title, field in (("why", "why"), ("why not", "alternatives")):
+        sentences = _sentences(items, field)
+        if sentences:
+            parts.extend([f"\n{title}", *(f"  {sentence}" for sentence in sentences)])
+    return [*parts, *gaps]
+
+
+def _gaps(explained: Document) -> list[Any]:
+    gaps = explained["unplaced"]
+    if not gaps:
+        return []
+    lines = [
+        (gap["workload"], gap["rate_rps_short"] or None, " ".join(told["sentence"] for told in gap["why"]))
+        for gap in gaps
+    ]
+    return [rows(("without a place", ">rps short", "what blocks it"), lines)]
+
+
+def _sentences(items: Iterable[Document], field: str) -> list[str]:
+    """Sentences of several replicas, each once, in order."""
+    return list(dict.fromkeys(told["sentence"] for item in items for told in item[field]))
+
+
+def _by_workload(items: Iterable[Document]) -> list[tuple[str, list[Document]]]:
+    return _grouped(items, lambda item: str(item["assignment"]["workload"]))
+
+
+def _by_gpu_type(items: Iterable[Document]) -> list[tuple[str, list[Document]]]:
+    return _grouped(items, lambda item: str(item["gpu_type"] or "?"))
+
+
+def _grouped(items: Iterable[Document], key: Any) -> list[tuple[str, list[Document]]]:
+    groups: dict[str, list[Document]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items())

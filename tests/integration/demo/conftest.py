@@ -1,0 +1,59 @@
+"""A home, a port and a way to run the command line as a user does, for the tests that start whole control planes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+COMMAND_DEADLINE_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One home on this machine, and the commands of its user."""
+
+    home: Path
+    port: int
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one command of `headroom` to its end."""
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")}
+        return subprocess.run(
+            [sys.executable, "-m", "app", *arguments],
+            env={**kept, "HEADROOM_HOME": str(self.home), "HEADROOM_PORT": str(self.port)},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_DEADLINE_S,
+            check=False,
+        )
+
+    def do(self, *arguments: str) -> str:
+        """Run one command that must succeed; its output."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+        return done.stdout
+
+    def logs(self) -> str:
+        """The last lines of every process, for a test that failed."""
+        parts = []
+        for file in sorted((self.home / "logs").glob("*.log")):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
+            parts.append("\n".join([f"--- {file.name}", *lines]))
+        return "\n".join(parts)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    made = Machine(home=tmp_path / "home", port=port)
+    yield made
+    made.run("down")

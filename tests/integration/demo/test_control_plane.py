@@ -1,0 +1,104 @@
+"""`headroom up --no-demo` with real processes: it stands, survives crashes, stops, and keeps its data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+
+import pytest
+
+from app.demo.home import Home, ProcessId
+from app.demo.process import alive
+from tests.integration.demo.conftest import Machine
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+def until(true: Callable[[], bool], machine: Machine, deadline_s: float = 30.0) -> None:
+    end_s = time.monotonic() + deadline_s
+    while not true():
+        assert time.monotonic() < end_s, f"the condition did not come true in time\n{machine.logs()}"
+        time.sleep(0.1)
+
+
+def process(machine: Machine, name: str) -> ProcessId | None:
+    state = Home(machine.home).read_state()
+    return next((each for each in state.processes if each.name == name), None) if state else None
+
+
+def serves(machine: Machine) -> bool:
+    return machine.run("get", "projects", "-o", "json").returncode == 0
+
+
+def test_a_control_plane_lives_through_crashes_and_restarts(machine: Machine) -> None:
+    said = machine.do("up", "--no-demo", "-v")
+    assert f"http://127.0.0.1:{machine.port}/" in said
+    assert "database" in said
+    connection = machine.home / "client.json"
+    assert stat.S_IMODE(connection.stat().st_mode) == 0o600
+    token = json.loads(connection.read_text())["token"]
+    assert token in said
+
+    assert "already running" in machine.do("up", "--no-demo")
+
+    file = machine.home / "project.yaml"
+    file.write_text("kind: project\nname: kept\ndescription: survives\n")
+    assert machine.do("apply", "-f", str(file)).split() == ["created", "project/kept"]
+    assert machine.do("apply", "-f", str(file)).split() == ["unchanged", "project/kept"]
+
+    before = process(machine, "api")
+    assert before is not None
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: (now := process(machine, "api")) is not None and now != before, machine)
+    until(lambda: serves(machine), machine)
+
+    state = Home(machine.home).read_state()
+    assert state is not None
+    assert "stopped" in machine.do("down")
+    assert not any(alive(each) for each in (state.supervisor, *state.processes))
+    assert "not running" in machine.do("down")
+    assert machine.run("get", "projects").returncode == 6
+
+    again = machine.do("up", "--no-demo")
+    assert token in again
+    kept = json.loads(machine.do("get", "project", "kept", "-o", "json"))
+    assert kept == {"kind": "project", "name": "kept", "description": "survives", "quota_gpus": None}
+
+
+def test_what_a_killed_supervisor_left_is_cleared(machine: Machine) -> None:
+    machine.do("up", "--no-demo")
+    first = Home(machine.home).read_state()
+    assert first is not None
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    until(lambda: not alive(first.supervisor), machine)
+    assert any(alive(each) for each in first.processes)
+
+    machine.do("up", "--no-demo")
+    second = Home(machine.home).read_state()
+    assert second is not None
+    assert not any(alive(each) for each in first.processes)
+    assert serves(machine)
+
+    os.kill(second.supervisor.pid, signal.SIGKILL)
+    until(lambda: not alive(second.supervisor), machine)
+    assert "leftovers" in machine.do("down")
+    assert not any(alive(each) for each in second.processes)
+    assert not (machine.home / "pgdata" / "postmaster.pid").exists()
+
+
+def test_a_port_in_use_is_one_line_and_leaves_nothing(machine: Machine) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", machine.port))
+        other.listen()
+        refused = machine.run("up", "--no-demo")
+    assert refused.returncode == 5
+    assert refused.stdout == ""
+    assert refused.stderr.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{machine.port}" in refused.stderr
+    assert not Home(machine.home).running()
+    assert not (machine.home / "pgdata").exists()

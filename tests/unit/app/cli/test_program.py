@@ -1,0 +1,178 @@
+"""The program as a whole: exit statuses, one-line errors, lean imports, completion, and complete documentation."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+
+from app.cli.failures import Exit
+from app.cli.program import app, run
+from tests.unit.app.cli.conftest import Api, Headroom
+
+ROOT = Path(__file__).parents[4]
+HEAVY = (
+    "sqlalchemy",
+    "fastapi",
+    "ortools",
+    "numpy",
+    "psycopg",
+    "pydantic",
+    "alembic",
+    "uvicorn",
+    "apscheduler",
+    "rich",
+)
+
+
+def run_fresh(*code_or_arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = ["-c", code] if code is not None else ["-m", "app", *code_or_arguments]
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=dict(os.environ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("bogus",), Exit.USAGE, "No such command"),
+        (("get",), Exit.USAGE, "Missing argument"),
+        (("get", "pods"), Exit.USAGE, "unknown kind 'pods'"),
+        (("get", "services", "--nope"), Exit.USAGE, "No such option"),
+        (("get", "services", "-o", "xml"), Exit.USAGE, "'--output'"),
+        (("apply",), Exit.USAGE, "-f"),
+        (("apply", "-f", "nowhere.yaml"), Exit.USAGE, "nowhere.yaml: no such file"),
+        (("delete",), Exit.USAGE, "not both"),
+        (("report", "cost", "--last", "soon"), Exit.USAGE, "'soon' is not a duration"),
+        (("get", "project", "gone"), Exit.NOT_FOUND, "nothing at /v1/projects/gone"),
+        (("serve", "--port", "0"), Exit.USAGE, "--port"),
+    ],
+)
+def test_errors_are_one_line_with_their_status(
+    api: Api, headroom: Headroom, arguments: tuple[str, ...], status: Exit, words: str
+) -> None:
+    said = headroom(*arguments)
+    assert said.status == status
+    assert said.out == ""
+    assert said.err.startswith("headroom: ")
+    assert said.err.count("\n") == 1
+    assert words in said.err
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(401, Exit.REFUSED), (403, Exit.REFUSED), (409, Exit.CONFLICT), (422, Exit.USAGE), (500, Exit.FAILED)],
+)
+def test_what_the_server_refuses_has_its_status(api: Api, headroom: Headroom, code: int, status: Exit) -> None:
+    api.answers["GET /v1/fleet"] = httpx.Response(code, json={"detail": "so it is", "code": "such"})
+    said = headroom("status")
+    assert (said.status, said.err) == (status, "headroom: so it is (such)\n")
+
+
+def test_no_answer_has_its_status(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/fleet"] = httpx.ConnectError("refused")
+    said = headroom("status")
+    assert said.status == Exit.UNREACHABLE
+    assert "cannot reach http://control.test" in said.err
+
+
+def test_settings_that_make_no_sense_are_named(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_PORT", "many")
+    said = headroom("migrate", "current")
+    assert said.status == Exit.USAGE
+    assert "HEADROOM_PORT='many'" in said.err
+
+
+def test_a_bug_of_ours_is_not_hidden(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.answers["GET /v1/fleet"] = {"surprise": True}
+    with pytest.raises(KeyError):
+        run(["status"])
+
+
+def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
+    names = {
+        command.name or command.callback.__name__  # type: ignore[union-attr]
+        for command in app.registered_commands
+    } | {group.name for group in app.registered_groups}
+    shown = headroom("--help")
+    assert shown.status == Exit.OK
+    nothing = headroom()
+    assert nothing.status == Exit.USAGE
+    for name in names:
+        assert re.search(rf"\b{name}\b", shown.out)
+        assert re.search(rf"\b{name}\b", nothing.out + nothing.err)
+
+
+def test_the_documentation_lists_every_command_and_status() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    command = typer.main.get_command(app)
+    for name, child in command.commands.items():  # type: ignore[attr-defined]
+        for leaf in getattr(child, "commands", {"": None}):
+            words = f"{name} {leaf}".strip()
+            assert re.search(rf"headroom {name}\b", text), name
+            assert not leaf or re.search(rf"headroom {words}\b|`{leaf}\b", text), words
+    documented = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert documented == {*map(int, Exit), 130}
+
+
+def test_version_and_client_commands_import_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from app.cli.program import run\n"
+        "run(['version'])\n"
+        "run(['get', 'services', '--server', 'http://127.0.0.1:9', '--token', 't', '-o', 'json'])\n"
+        f"found = sorted(set(sys.modules) & {set(HEAVY)!r})\n"
+        "print(found)\n"
+    )
+    done = run_fresh(code=code)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert "cannot reach" in done.stderr
+
+
+def test_without_the_server_extra_a_server_command_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('uvicorn', 'sqlalchemy', 'fastapi', 'alembic', 'psycopg'):\n"
+        "    sys.modules[name] = None\n"
+        "from app.cli.program import run\n"
+        "print(run(['serve']), run(['migrate', 'current']), run(['version']))\n"
+    )
+    done = run_fresh(code=code)
+    assert done.stdout.splitlines()[-1] == "8 8 0", done.stderr
+    assert done.stderr.count("needs headroom[server]") == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_had_enough_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m app --help | head -c 1",
+        shell=True, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_completion_is_offered() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "app"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "_HEADROOM_COMPLETE": "complete_bash", "COMP_WORDS": "headroom exp", "COMP_CWORD": "1"},
+    )  # fmt: skip
+    assert done.stdout.split() == ["explain"], done.stderr
+
+
+def test_the_module_is_the_program() -> None:
+    done = run_fresh("version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("headroom ")
