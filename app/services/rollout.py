@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, encode
-from app.store import targets
+from app.store import progress, targets
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord
 from solvers.domain.change import Transition
 from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device
-from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId
+from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloKind, WorkloadKind
@@ -62,7 +62,22 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
         fencing_token=author.fencing,
     )
     with database.transaction() as session:
-        return targets.promote(session, promotion)
+        generation = targets.promote(session, promotion)
+        for kind, project, name in evicted(plan, snapshot):
+            progress.count_eviction(session, kind, project, name)
+        return generation
+
+
+def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, str], ...]:
+    """Unfinished jobs and tasks that stand in the snapshot's target and get no place in the plan: kind, project, name."""
+    standing = {item.workload for item in snapshot.target.assignments} - {item.workload for item in plan.assignments}
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    open_jobs = [job for job in snapshot.jobs if done.get(WorkloadId(job.id), 0) < job.iterations_total]
+    open_tasks = [task for task in snapshot.tasks if done.get(WorkloadId(task.id), 0) < task.inputs_total]
+    return (
+        *((WorkloadKind.JOB, job.project, job.name) for job in open_jobs if job.id in standing),
+        *((WorkloadKind.TASK, task.project, task.name) for task in open_tasks if task.id in standing),
+    )
 
 
 def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from app.store import documents, observations, profiles, targets
+from app.store import documents, nodes, observations, profiles, targets
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.observations import DemandRow, DeviceRow, ReplicaRow
@@ -117,12 +117,12 @@ def _point_key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
 def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:
     return tuple(
         NodeStatus(
-            node=NodeId(row.node),
+            node=NodeId(state.node_id),
             # A clock step of the server may put a report a little into its future.
-            age_s=max(row.age_s, 0.0) if row.age_s is not None else None,
-            generation_applied=row.generation_applied,
+            age_s=max(state.age_s, 0.0) if state.age_s is not None else None,
+            generation_applied=state.generation_applied,
         )
-        for row in sorted(observations.nodes(session), key=lambda row: row.node)
+        for state in sorted(nodes.all_states(session), key=lambda state: state.node_id)
     )
 
 

@@ -1,4 +1,4 @@
-"""What was seen lately, read for planning: ages of nodes, newest readings, demand at the edge, marks of change.
+"""What was seen lately, read for planning: newest readings, demand at the edge, progress, marks of change.
 
 Owns the queries whose results become a snapshot or decide that a new one is due. Ages are the database's, so that one
 clock judges all. It refuses to interpret: rows come out as they were reported.
@@ -10,15 +10,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
-    """A node's live state."""
-
-    node: str
-    age_s: float | None
-    generation_applied: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +72,6 @@ class ProgressRow:
     done: float
     evictions: int
 
-
-_NODES = text("""
-SELECT node_id AS node, extract(epoch FROM now() - last_report_at)::float8 AS age_s, generation_applied
-FROM node_states ORDER BY node_id
-""")
 
 # A gateway's rate inside a bin is what it counted over the time it counted, so that bins need not match its intervals.
 # A sample with a bad interval would divide by zero; the edge refuses those, the filter keeps us safe.
@@ -167,11 +153,6 @@ SELECT string_agg(mark, ' ') FROM (
 _LIVE = text("""
 SELECT node_id FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s) ORDER BY node_id
 """)
-
-
-def nodes(session: Session) -> tuple[NodeRow, ...]:
-    """Live state of every node that ever joined."""
-    return tuple(NodeRow(**row) for row in session.execute(_NODES).mappings())
 
 
 def demand(session: Session, window_s: float, bin_s: float) -> tuple[DemandRow, ...]:

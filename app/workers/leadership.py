@@ -16,7 +16,6 @@ from app.store.engine import Database
 from solvers.cycle.ports import Clock
 from solvers.errors import HeadroomError
 
-LEASE_NAME = "planner"
 _log = EventLog("headroom.leadership")
 
 
@@ -53,7 +52,7 @@ class LeaseKeeper:
         self._term = None
         try:
             with self._database.transaction() as session:
-                released = leases.release(session, LEASE_NAME, self.holder)
+                released = leases.release(session, leases.PLANNER, self.holder)
         except HeadroomError as error:
             _log.warning("lease.left", error, holder=self.holder)
             return
@@ -82,7 +81,7 @@ class LeaseKeeper:
     def _renew(self) -> None:
         asked_ms = self._clock.elapsed_ms()
         with self._database.transaction() as session:
-            lease = leases.acquire(session, LEASE_NAME, self.holder, self._ttl_s)
+            lease = leases.acquire(session, leases.PLANNER, self.holder, self._ttl_s)
         before = self._term
         self._term = Term(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
         if lease is None:

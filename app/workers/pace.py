@@ -88,10 +88,10 @@ def remember_failure(sight: Sight, before: Memory, now_s: float) -> Memory:
 
 def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
     reasons = set(record.decision.reasons) if record.decision is not None else {HoldReason.NO_PLAN}
-    if not reasons & _PASSING:
+    if not reasons or not reasons <= _PASSING:
         return None
     cooled_s = record.snapshot.target.promoted_at_s + record.snapshot.policy.cooldown_s
-    if reasons & _PASSING == {HoldReason.COOLDOWN}:
+    if reasons == {HoldReason.COOLDOWN}:
         # Never sooner than a moment from now: the clocks of database and planner may differ a little.
         return max(cooled_s, now_s) + 0.1
     return now_s + RETRY_S
@@ -104,7 +104,7 @@ def demand_alarms(
     usable_rps: dict[str, float] = defaultdict(float)
     for assignment in target.assignments:
         if assignment.kind is WorkloadKind.SERVICE:
-            usable_rps[assignment.workload] += assignment.capacity_rps * policy.utilisation_max
+            usable_rps[assignment.workload] += assignment.capacity_rps
     alarmed = []
     for demand in demands:
         wanted_rps = demand.rate_rps_upper * policy.demand_headroom

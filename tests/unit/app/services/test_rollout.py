@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from agents.wire import ReplicaTarget, decode_node_target, encode
-from app.services.rollout import node_targets
+from app.services.rollout import evicted, node_targets
+from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
-from solvers.domain.ids import DeviceId, Generation, ModelName
+from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Objective, Plan
+from solvers.domain.snapshot import JobStatus
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import InvariantError
 from tests.unit.app.services.small_fleet import assignment, snapshot
@@ -100,3 +102,17 @@ def test_a_plan_about_another_world_is_our_bug(wrong: Assignment) -> None:
     plan = plan_of(wrong)
     with pytest.raises(InvariantError):
         node_targets(plan, digest(plan), SNAPSHOT, Generation(1))
+
+
+def test_unfinished_jobs_that_lose_their_place_are_evicted() -> None:
+    standing = (
+        assignment("vision/labels", "GPU-a0"),
+        assignment("vision/train", "GPU-a0", WorkloadKind.JOB),
+        assignment("vision/embed", "GPU-a1", WorkloadKind.TASK),
+    )
+    world = replace(SNAPSHOT, target=Target(generation=Generation(6), assignments=standing))
+    assert evicted(plan_of(*standing), world) == ()
+    assert evicted(plan_of(), world) == ((WorkloadKind.JOB, "vision", "train"), (WorkloadKind.TASK, "vision", "embed"))
+    moved = assignment("vision/train", "GPU-b0", WorkloadKind.JOB)
+    finished = replace(world, job_statuses=(JobStatus(workload=WorkloadId("vision/embed"), done=5000),))
+    assert evicted(plan_of(moved), finished) == ()

@@ -1,0 +1,125 @@
+"""The only wiring: settings to database, services, API and planner worker.
+
+Owns which part is handed to which, and the wait for a database that is up and whose schema this software knows. It
+refuses to start on anything else, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from app.clock import SystemClock, new_id
+from app.logs import EventLog, LogReporter
+from app.services.planning import Planning, PlanningParts
+from app.settings import Settings
+from app.store import migrate
+from app.store.embedded import embedded_url
+from app.store.engine import Database
+from app.workers.leadership import LeaseKeeper
+from app.workers.retention import Housekeeping
+from app.workers.scheduler import PlannerWorker, WorkerParts
+from app.workers.solve_pool import PoolLimits, SolvePool
+from solvers.errors import StateError, TransientError
+from solvers.planners import registry
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+WAIT_S = 120.0
+"""How long a process waits for its database and for the schema before it gives up."""
+WAIT_INTERVAL_S = 0.25
+PLANNER_CONNECTIONS = 8
+"""Each loop and the lease keeper hold at most one."""
+_log = EventLog("headroom.bootstrap")
+
+
+def build_api(settings: Settings) -> FastAPI:
+    """The API over a database that is ready. Raises StateError when none becomes ready in time."""
+    from app.api.app import create_app
+    from app.api.deps import ApiContext
+
+    database = open_database(settings, "headroom api", settings.pool_size)
+    clock = SystemClock()
+    # Its child process starts with the first plan somebody asks for.
+    planning = _planning(settings, database, clock, _pool(settings, LogReporter(EventLog("headroom.core"))))
+    return create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning))
+
+
+def build_planner(settings: Settings) -> PlannerWorker:
+    """The planner process over a database that is ready. Raises StateError when none becomes ready in time."""
+    database = open_database(settings, "headroom planner", PLANNER_CONNECTIONS)
+    clock = SystemClock()
+    pool = _pool(settings, LogReporter(EventLog("headroom.core")))
+    return PlannerWorker(
+        WorkerParts(
+            settings=settings,
+            database=database,
+            clock=clock,
+            keeper=LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s),
+            pool=pool,
+            planning=_planning(settings, database, clock, pool),
+            housekeeping=Housekeeping(database, settings),
+        )
+    )
+
+
+def open_database(settings: Settings, application_name: str, pool_size: int) -> Database:
+    """Connections to the database of these settings, once it answers and its schema is at least this software's.
+
+    Without a URL that is the embedded server, started where needed. Raises StateError after `WAIT_S`.
+    """
+    url = settings.database_url or embedded_url(settings.home)
+    await_schema(lambda: migrate.current(url), migrate.head())
+    return Database(url, pool_size=pool_size, application_name=application_name)
+
+
+def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float = WAIT_S) -> None:
+    """Wait until the schema is at `wanted` or newer; migrations only ever add, so newer ones are fine.
+
+    Raises StateError naming what is missing when that takes longer than `wait_s`.
+    """
+    clock, pause = SystemClock(), threading.Event()
+    end_ms = clock.elapsed_ms() + wait_s * 1000.0
+    told = ""
+    while True:
+        try:
+            found = current()
+        except TransientError as error:
+            missing = f"the database does not answer: {error.message}"
+        else:
+            if found is not None and found >= wanted:
+                return
+            missing = f"the schema is at {found or 'base'}, but this software needs {wanted}; run: headroom migrate up"
+        if clock.elapsed_ms() >= end_ms:
+            raise StateError(f"gave up after {wait_s:g} s: {missing}")
+        if missing != told:
+            _log.info("database.awaited", missing=missing, wait_s_max=wait_s)
+            told = missing
+        pause.wait(WAIT_INTERVAL_S)
+
+
+def holder_name() -> str:
+    """Name of this process as a holder of the lease: readable, and never the same for two processes."""
+    return f"{socket.gethostname()}:{os.getpid()}:{new_id()[:8]}"
+
+
+def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:
+    return SolvePool(registry.create, reporter, PoolLimits(grace_s=settings.solve_grace_s))
+
+
+def _planning(settings: Settings, database: Database, clock: SystemClock, pool: SolvePool) -> Planning:
+    return Planning(
+        PlanningParts(
+            database=database,
+            runner=pool,
+            clock=clock,
+            reporter=LogReporter(EventLog("headroom.core")),
+            cluster=settings.cluster,
+            software_version=version("headroom"),
+        )
+    )
