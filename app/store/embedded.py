@@ -98,6 +98,9 @@ def stop_embedded(home: Path) -> bool:
         stopped = _pg_ctl(data, _account(data), "stop", "-m", "fast", "-w", "-t", str(STOP_DEADLINE_S))
         if stopped.returncode != 0:
             raise StateError(f"the embedded database did not stop: {_words(stopped)}")
+        sockets = _socket_path(data, _account(data))
+        if sockets != data:
+            sockets.rmdir()
     return True
 
 

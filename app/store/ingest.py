@@ -11,12 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from operator import attrgetter
-from typing import Any
 
 import psycopg
 
 from agents.wire import EdgeReport, Report
+from app.store.bulk import (
+    DEVICE_TYPES,
+    LOG_TYPES,
+    NODE_TYPES,
+    RATE_TYPES,
+    REPLICA_TYPES,
+    Row,
+    check_int4s,
+    copy,
+    device_values,
+    replica_values,
+)
 
 OBSERVED_AT_S_MAX = 4_102_444_800.0
 """The year 2100: later times cannot be meant."""
@@ -51,76 +61,6 @@ class Outcome:
 ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
 DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
 
-DEVICE_TYPES = {
-    "uuid": "text",
-    "power_w": "float8",
-    "energy_j": "float8",
-    "utilisation_pct": "float8",
-    "memory_mib_used": "float8",
-    "clock_mhz_sm": "int4",
-    "temperature_c": "float8",
-    "share_pct_sm_total": "int4",
-    "throttle": "text",
-    "healthy": "bool",
-}
-REPLICA_TYPES = {
-    "replica": "text",
-    "kind": "text",
-    "workload": "text",
-    "project": "text",
-    "model": "text",
-    "uuid": "text",
-    "state": "text",
-    "share_pct_sm": "int4",
-    "sm_count": "int4",
-    "memory_mib_limit": "int4",
-    "memory_mib_used": "float8",
-    "batch": "int4",
-    "held_s": "float8",
-    "arrived": "float8",
-    "completed": "float8",
-    "violated": "float8",
-    "dropped": "float8",
-    "queue_length": "float8",
-    "batch_mean": "float8",
-    "latency_ms_p50": "float8",
-    "latency_ms_p95": "float8",
-    "latency_ms_p99": "float8",
-    "energy_j": "float8",
-    "iterations_done": "int8",
-}
-NODE_TYPES = {
-    "observed_at": "timestamptz",
-    "node_id": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "interval_s": "float8",
-}
-RATE_TYPES = {
-    "observed_at": "timestamptz",
-    "gateway": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "service": "text",
-    "project": "text",
-    "arrived": "float8",
-    "interval_s": "float8",
-    "unrouted": "float8",
-}
-LOG_TYPES = {
-    "source": "text",
-    "boot_id": "text",
-    "sequence": "int8",
-    "observed_at": "timestamptz",
-    "interval_s": "float8",
-    "rows": "int4",
-}
-_device_values = attrgetter(*DEVICE_TYPES)
-_replica_values = attrgetter(*REPLICA_TYPES)
-_device_int4s = attrgetter(*(name for name, kind in DEVICE_TYPES.items() if kind == "int4"))
-_replica_int4s = attrgetter(*(name for name, kind in REPLICA_TYPES.items() if kind == "int4"))
-INT4_MAX = 2**31 - 1
-Row = tuple[Any, ...]
 # What a value that fits no column raises, from the driver or from the server.
 _UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
 
@@ -278,11 +218,11 @@ def _seen(connection: psycopg.Connection, name: tuple[str, str, int]) -> tuple[b
 
 
 def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
-    _check_int4s(report)
+    check_int4s(report)
     observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
     stem = (observed_at, report.node, report.boot_id, report.sequence, report.interval_s)
-    batch.devices += [stem + _device_values(device) for device in report.devices]
-    batch.replicas += [stem + _replica_values(replica) for replica in report.replicas]
+    batch.devices += [stem + device_values(device) for device in report.devices]
+    batch.replicas += [stem + replica_values(replica) for replica in report.replicas]
     rows = len(report.devices) + len(report.replicas)
     batch.log.append((source, report.boot_id, report.sequence, observed_at, report.interval_s, rows))
     head = batch.heads[source]
@@ -297,14 +237,6 @@ def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
             batch.progress[replica.kind, project, name] += done  # type: ignore[assignment]
 
 
-def _check_int4s(report: Report) -> None:
-    """Raise OverflowError for whole numbers too large for their columns, which the driver would cut down silently."""
-    numbers = [number for device in report.devices for number in _device_int4s(device)]
-    numbers += [number for replica in report.replicas for number in _replica_int4s(replica)]
-    if numbers and not -INT4_MAX <= min(numbers) <= max(numbers) <= INT4_MAX:
-        raise OverflowError("a whole number does not fit into its column")
-
-
 def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
     observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
     stem = (observed_at, report.gateway, report.boot_id, report.sequence)
@@ -316,10 +248,10 @@ def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
 
 
 def _write(connection: psycopg.Connection, batch: _Batch) -> None:
-    _copy(connection, "device_samples", NODE_TYPES | DEVICE_TYPES, batch.devices)
-    _copy(connection, "replica_samples", NODE_TYPES | REPLICA_TYPES, batch.replicas)
-    _copy(connection, "rate_samples", RATE_TYPES, batch.rates)
-    _copy(connection, "report_log", LOG_TYPES, batch.log)
+    copy(connection, "device_samples", NODE_TYPES | DEVICE_TYPES, batch.devices)
+    copy(connection, "replica_samples", NODE_TYPES | REPLICA_TYPES, batch.replicas)
+    copy(connection, "rate_samples", RATE_TYPES, batch.rates)
+    copy(connection, "report_log", LOG_TYPES, batch.log)
     moved = [(source, head) for source, head in batch.heads.items() if head.moved]
     if moved:
         connection.execute(
@@ -337,17 +269,6 @@ def _write(connection: psycopg.Connection, batch: _Batch) -> None:
     empty = [source for source, head in batch.heads.items() if not head.boot_id]
     if empty:
         connection.execute("DELETE FROM report_heads WHERE source = ANY(%s) AND boot_id = ''", (empty,))
-
-
-def _copy(connection: psycopg.Connection, table: str, types: dict[str, str], rows: Sequence[Row]) -> None:
-    """Binary COPY: the driver packs whole tuples, the server parses nothing."""
-    if not rows:
-        return
-    statement = f"COPY {table} ({', '.join(types)}) FROM STDIN (FORMAT binary)"
-    with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-        copy.set_types(list(types.values()))
-        for row in rows:
-            copy.write_row(row)
 
 
 def _write_node_states(connection: psycopg.Connection, batch: _Batch) -> None:

@@ -46,7 +46,9 @@ def decode_cursor(listing: str, cursor: str, kinds: tuple[type[str] | type[int],
     except (binascii.Error, ValueError):
         found = None
     if isinstance(found, list) and found[:1] == [listing] and [type(part) for part in found[1:]] == list(kinds):
-        return tuple(found[1:])
+        key = tuple(found[1:])
+        if encode_cursor(listing, key) == cursor:
+            return key
     raise FieldError("cursor", "cursor must be the next_cursor of an earlier page of this list")
 
 

@@ -73,12 +73,6 @@ def page(
     return cut(LISTING, [_stored(row) for row in session.execute(query)], limit, lambda receipt: (receipt.id,))
 
 
-def latest(session: Session) -> tuple[StoredReceipt, ...]:
-    """The newest receipt of every node, by node."""
-    query = select(receipts).distinct(receipts.c.node_id).order_by(receipts.c.node_id, receipts.c.id.desc())
-    return tuple(_stored(row) for row in session.execute(query))
-
-
 def delete_older(session: Session, days: float) -> int:
     """Delete receipts that came in longer ago; returns how many."""
     old = receipts.c.received_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, days * 86_400)

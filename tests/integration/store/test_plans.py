@@ -1,0 +1,187 @@
+"""Plans come back as they were and change state only along allowed ways; so do cycles with their records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from app.store import cycles, plans
+from app.store.cycles import CycleState, NewCycle
+from app.store.engine import Database
+from app.store.plans import PlanState
+from solvers.cycle.record import CycleStep, Lane
+from solvers.domain.codec import digest
+from solvers.domain.ids import CycleId, Generation
+from solvers.errors import FieldError, LeaseLostError, NotFoundError, StateError, SupersededError
+from tests.integration.store.plans import keep, plan, promote, record
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_plan_comes_back_with_its_digest(database: Database) -> None:
+    with database.transaction() as session:
+        plan_id = keep(session, plan())
+    with database.reading() as session:
+        assert plans.load(session, plan_id) == plan()
+        assert digest(plans.load(session, plan_id)) == plan_id
+        summary = plans.get(session, plan_id)
+        assert (summary.lane, summary.state, summary.cost_usd_per_h) == (Lane.ACT, PlanState.PROPOSED, 0.35)
+        assert (summary.unplaced_count, summary.parent_generation, summary.generation) == (1, 0, None)
+        for missing in (plans.load, plans.get):
+            with pytest.raises(NotFoundError):
+                missing(session, "sha256:none")
+
+
+def test_putting_a_decided_plan_again_keeps_the_decision(database: Database) -> None:
+    with database.transaction() as session:
+        plan_id = keep(session, plan(), state=PlanState.SHADOW, lane=Lane.SHADOW)
+        keep(session, plan(), state=PlanState.AWAITING_APPROVAL, lane=Lane.APPROVE)
+        assert plans.get(session, plan_id).state is PlanState.AWAITING_APPROVAL
+        plans.decide(session, plan_id, PlanState.REJECTED, "ann", among=[PlanState.AWAITING_APPROVAL])
+        keep(session, plan())
+        found = plans.get(session, plan_id)
+        assert (found.state, found.lane, found.decided_by) == (PlanState.REJECTED, Lane.APPROVE, "ann")
+
+
+def test_decisions_are_compare_and_set(database: Database) -> None:
+    with database.transaction() as session:
+        plan_id = keep(session, plan(), state=PlanState.AWAITING_APPROVAL)
+        with pytest.raises(StateError, match="awaiting_approval"):
+            plans.decide(session, plan_id, PlanState.REJECTED, "ann", among=[PlanState.PROPOSED])
+        newer = keep(session, plan(seed=2), state=PlanState.AWAITING_APPROVAL)
+        assert plans.supersede_awaiting(session, newer, "planner") == 1
+        with pytest.raises(SupersededError):
+            plans.decide(session, plan_id, PlanState.REJECTED, "ann", among=[PlanState.AWAITING_APPROVAL])
+        with pytest.raises(NotFoundError):
+            plans.decide(session, "none", PlanState.REJECTED, "ann", among=[PlanState.PROPOSED])
+        assert plans.get(session, newer).state is PlanState.AWAITING_APPROVAL
+
+
+def test_plans_are_listed_newest_first_by_lane_and_state(database: Database) -> None:
+    ids = []
+    for seed in range(5):
+        with database.transaction() as session:
+            lane = Lane.SHADOW if seed % 2 else Lane.ACT
+            state = PlanState.SHADOW if seed % 2 else PlanState.PROPOSED
+            ids.append(keep(session, plan(seed=seed), lane=lane, state=state))
+    with database.reading() as session:
+        first = plans.page(session, limit=2)
+        second = plans.page(session, limit=2, cursor=first.next_cursor)
+        third = plans.page(session, limit=2, cursor=second.next_cursor)
+        assert [item.id for page in (first, second, third) for item in page.items] == ids[::-1]
+        assert third.next_cursor is None
+        assert [item.id for item in plans.page(session, limit=9, lane=Lane.SHADOW).items] == [ids[3], ids[1]]
+        assert [item.id for item in plans.page(session, limit=9, state=PlanState.SHADOW).items] == [ids[3], ids[1]]
+        with pytest.raises(FieldError):
+            plans.page(session, limit=2, cursor=str(first.next_cursor)[:-2])
+
+
+def test_plans_of_one_moment_are_all_listed(database: Database) -> None:
+    with database.transaction() as session:
+        ids = {keep(session, plan(seed=seed)) for seed in range(5)}
+    with database.reading() as session:
+        first = plans.page(session, limit=3)
+        second = plans.page(session, limit=3, cursor=first.next_cursor)
+    assert {item.id for item in (*first.items, *second.items)} == ids
+
+
+def test_old_plans_go_but_the_standing_one_stays(database: Database) -> None:
+    with database.transaction() as session:
+        for parent in range(3):
+            promote(session, plan(parent))
+        assert plans.delete_older(session, 1.0) == 0
+        session.execute(text("UPDATE plans SET created_at = now() - interval '2 days'"))
+        assert plans.delete_older(session, 1.0) == 2
+        assert [item.generation for item in plans.page(session, limit=9).items] == [3]
+
+
+def _begin(database: Database, cycle_id: str = "cycle-1", token: int = 1) -> None:
+    new = NewCycle(id=CycleId(cycle_id), lane=Lane.ACT, holder="me", fencing_token=token, software_version="0.1.0")
+    with database.transaction() as session:
+        cycles.begin(session, new)
+
+
+def test_a_cycle_leaves_its_whole_record(database: Database) -> None:
+    _begin(database)
+    with database.transaction() as session:
+        cycles.note_step(session, "cycle-1", CycleStep.GATE)
+        with pytest.raises(StateError, match="left no record"):
+            cycles.load(session, "cycle-1")
+    with database.transaction() as session:
+        cycles.draft(session, record())
+    with database.reading() as session:
+        running = cycles.get(session, "cycle-1")
+        assert (running.state, running.step, running.ended_at) == (CycleState.RUNNING, "gate", None)
+        assert cycles.load(session, "cycle-1") == record()
+    finished = replace(record(), generation=Generation(3))
+    with database.transaction() as session:
+        cycles.close(session, finished)
+    with database.reading() as session:
+        assert cycles.load(session, "cycle-1") == finished
+        closed = cycles.get(session, "cycle-1")
+        assert (closed.state, closed.generation, closed.elapsed_ms) == (CycleState.CLOSED, 3, 21.75)
+        assert (closed.snapshot_digest, closed.plan_digest) == (finished.snapshot_digest, finished.plan_digest)
+        assert (closed.policy, closed.planner) == ("default", "greedy")
+        assert closed.decision is not None
+        assert closed.decision["reasons"] == ["cooldown"]
+
+
+def test_a_closed_cycle_is_not_written_again(database: Database) -> None:
+    _begin(database)
+    with database.transaction() as session:
+        cycles.close(session, record())
+        with pytest.raises(StateError):
+            cycles.close(session, record())
+        with pytest.raises(NotFoundError):
+            cycles.draft(session, record("cycle-2"))
+
+
+def test_a_new_leader_aborts_what_the_old_one_left(database: Database) -> None:
+    _begin(database, "old", token=1)
+    _begin(database, "own", token=2)
+    with database.transaction() as session:
+        assert cycles.abort_older(session, 2) == ("old",)
+    with database.transaction() as session:
+        assert cycles.abort_older(session, 2) == ()
+        assert cycles.get(session, "own").state is CycleState.RUNNING
+        old = cycles.get(session, "old")
+        assert (old.state, old.generation) == (CycleState.ABORTED, None)
+        assert old.ended_at is not None
+        for write in (cycles.draft, cycles.close):
+            with pytest.raises(LeaseLostError):
+                write(session, record("old"))
+
+
+def test_an_aborted_cycle_that_had_promoted_knows_its_generation(database: Database) -> None:
+    _begin(database)
+    with database.transaction() as session:
+        cycles.draft(session, record())
+        promote(session, plan())
+    with database.transaction() as session:
+        assert cycles.abort_older(session, 2) == ("cycle-1",)
+        assert cycles.get(session, "cycle-1").generation == 1
+        assert cycles.load(session, "cycle-1") == record()
+
+
+def test_a_single_cycle_can_be_aborted(database: Database) -> None:
+    _begin(database)
+    with database.transaction() as session:
+        assert cycles.abort(session, "cycle-1")
+        assert not cycles.abort(session, "cycle-1")
+
+
+def test_cycles_are_listed_newest_first_and_old_ones_go(database: Database) -> None:
+    for number in range(3):
+        _begin(database, f"cycle-{number}")
+    with database.transaction() as session:
+        cycles.close(session, record("cycle-1"))
+        first = cycles.page(session, limit=2)
+        rest = cycles.page(session, limit=2, cursor=first.next_cursor)
+        assert [item.id for item in (*first.items, *rest.items)] == ["cycle-2", "cycle-1", "cycle-0"]
+        assert [item.id for item in cycles.page(session, limit=9, state=CycleState.CLOSED).items] == ["cycle-1"]
+        assert cycles.page(session, limit=9, lane=Lane.SHADOW).items == ()
+        session.execute(text("UPDATE cycles SET started_at = now() - interval '2 days'"))
+        assert cycles.delete_older(session, 1.0) == 1
+        assert {item.id for item in cycles.page(session, limit=9).items} == {"cycle-0", "cycle-2"}

@@ -1,0 +1,162 @@
+"""Partitions are there before their day, late rows move in, and series add up what was reported."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.store import ingest, nodes, observations, telemetry
+from app.store.engine import Database
+from app.store.telemetry import Window
+from solvers.errors import FieldError
+from tests.integration.store.samples import device_report, edge_report, put_node, replica_report, report
+
+pytestmark = pytest.mark.integration
+
+PARENTS = ("device_samples", "rate_samples", "replica_samples", "report_log")
+PARTITIONS = """
+SELECT child.relname FROM pg_inherits
+JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
+WHERE parent.relname = :parent ORDER BY child.relname
+"""
+LOG_ROW = """
+INSERT INTO report_log (received_at, source, boot_id, sequence, observed_at, interval_s, rows)
+VALUES (:at, 'node/n1', 'b', :sequence, :at, 5, 0)
+"""
+
+
+def _today() -> datetime:
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _partitions(session: Session, parent: str) -> list[str]:
+    return list(session.execute(text(PARTITIONS), {"parent": parent}).scalars())
+
+
+def _log(session: Session, *times: datetime) -> None:
+    for sequence, at in enumerate(times):
+        session.execute(text(LOG_ROW), {"at": at, "sequence": sequence})
+
+
+def _homes(session: Session) -> list[str]:
+    query = "SELECT tableoid::regclass::text FROM report_log ORDER BY received_at, sequence"
+    return list(session.execute(text(query)).scalars())
+
+
+def test_partitions_of_the_coming_days_are_made_once(database: Database) -> None:
+    with database.transaction() as session:
+        telemetry.ensure_partitions(session, 9)
+        assert telemetry.ensure_partitions(session, 9) == 0
+        days = [_today() + timedelta(days=ahead) for ahead in range(10)]
+        for parent in PARENTS:
+            expected = {f"{parent}_p{day:%Y%m%d}" for day in days} | {f"{parent}_default"}
+            assert expected <= set(_partitions(session, parent))
+
+
+def test_rows_on_both_sides_of_midnight_go_to_their_day(database: Database) -> None:
+    midnight = _today() + timedelta(days=1)
+    around = (midnight - timedelta(microseconds=1), midnight, midnight + timedelta(days=1))
+    with database.transaction() as session:
+        telemetry.ensure_partitions(session, 3)
+        _log(session, *around)
+        days = [_today() + timedelta(days=ahead) for ahead in (0, 1, 2)]
+        assert _homes(session) == [f"report_log_p{day:%Y%m%d}" for day in days]
+
+
+def test_days_are_utc_days_whatever_the_session_thinks(database: Database) -> None:
+    midnight = _today() + timedelta(days=1)
+    with database.transaction() as session:
+        session.execute(text("SET LOCAL timezone = 'Asia/Kolkata'"))
+        session.execute(text(f"DROP TABLE report_log_p{midnight:%Y%m%d}"))
+        assert telemetry.ensure_partitions(session, 7) == 1
+        _log(session, midnight - timedelta(seconds=1), midnight)
+        assert _homes(session) == [f"report_log_p{_today():%Y%m%d}", f"report_log_p{midnight:%Y%m%d}"]
+
+
+def test_rows_without_a_partition_wait_and_move_in_when_it_is_made(database: Database) -> None:
+    late = _today() + timedelta(days=12, hours=6)
+    later = _today() + timedelta(days=40)
+    with database.transaction() as session:
+        _log(session, late, later)
+        assert _homes(session) == ["report_log_default", "report_log_default"]
+    with database.transaction() as session:
+        telemetry.ensure_partitions(session, 12)
+        assert _homes(session) == [f"report_log_p{late:%Y%m%d}", "report_log_default"]
+
+
+def _send(database: Database) -> None:
+    with database.transaction() as session:
+        put_node(session, "n1")
+    both = [
+        replica_report("vision/a#0", "GPU-1"),
+        replica_report("vision/a#1", "GPU-2", completed=0.0, latency_ms_p50=None),
+    ]
+    devices = [device_report("GPU-1", 50.0), device_report("GPU-2", 30.0)]
+    with database.raw() as connection:
+        ingest.ingest(connection, [report("n1", 1, devices=devices, replicas=both)])
+    devices = [device_report("GPU-1", 100.0)]
+    with database.raw() as connection:
+        ingest.ingest(connection, [report("n1", 2, generation=4, devices=devices, replicas=both[:1])])
+        rates = [edge_report(1, {"vision/a": 20.0, "vision/b": 1.0}), edge_report(2, {"vision/a": 40.0})]
+        ingest.ingest_edge(connection, [*rates, edge_report(1, {"vision/a": 5.0}, gateway="other")])
+
+
+def _window(step_s: float = 3600.0) -> Window:
+    now = datetime.now(UTC)
+    return Window(since=now - timedelta(minutes=30), until=now + timedelta(minutes=30), step_s=step_s)
+
+
+def test_a_device_series_averages_over_time(database: Database) -> None:
+    _send(database)
+    with database.reading() as session:
+        (point,) = telemetry.device_series(session, "GPU-1", _window())
+        assert (point.power_w, point.energy_j, point.clock_mhz_sm, point.healthy) == (75.0, 750.0, 1590.0, True)
+        assert telemetry.device_series(session, "GPU-none", _window()) == ()
+
+
+def test_a_service_series_sums_replicas_and_gateways(database: Database) -> None:
+    _send(database)
+    with database.reading() as session:
+        (point,) = telemetry.service_series(session, "vision/a", _window())
+        assert (point.offered_rps, point.unrouted_rps) == (35.0, 0.0)
+        assert (point.arrived_rps, point.completed_rps, point.replicas) == (20.0, 10.0, 2)
+        assert (point.latency_ms_p50, point.latency_ms_p99, point.violation_fraction) == (20.0, 60.0, 0.03)
+        (unserved,) = telemetry.service_series(session, "vision/b", _window())
+        assert (unserved.offered_rps, unserved.completed_rps, unserved.replicas) == (1.0, None, 0)
+
+
+def test_series_are_cut_into_steps(database: Database) -> None:
+    since = _today() + timedelta(hours=1)
+    with database.transaction() as session:
+        for minute in (0, 0.5, 1, 3):
+            session.execute(
+                text("INSERT INTO rate_samples VALUES (:at, :at, 'edge', 'b', 1, 'vision/a', 'vision', 60, 1, 0)"),
+                {"at": since + timedelta(minutes=minute)},
+            )
+        window = Window(since=since, until=since + timedelta(minutes=3), step_s=60.0)
+        points = telemetry.service_series(session, "vision/a", window)
+    assert [point.at for point in points] == [since, since + timedelta(minutes=1)]
+    assert [point.offered_rps for point in points] == [60.0, 60.0]
+
+
+@pytest.mark.parametrize(("seconds", "step_s"), [(60.0, 0.0), (60.0, -5.0), (0.0, 1.0), (-60.0, 1.0), (1e6, 1.0)])
+def test_windows_that_make_no_sense_are_refused(seconds: float, step_s: float) -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(FieldError):
+        Window(since=since, until=since + timedelta(seconds=seconds), step_s=step_s)
+
+
+def test_planning_sees_only_each_nodes_newest_report(database: Database) -> None:
+    _send(database)
+    with database.reading() as session:
+        assert [(row.uuid, row.power_w) for row in observations.devices(session, 60.0)] == [("GPU-1", 100.0)]
+        assert [row.replica for row in observations.replicas(session, 60.0)] == ["vision/a#0"]
+        node = nodes.get(session, "n1")
+        assert node.generation_applied == 4
+        assert node.age_s is not None
+        assert 0 <= node.age_s < 60
+        demand = {row.service: row.rate_rps_mean for row in observations.demand(session, 60.0, 15.0)}
+        assert demand == {"vision/a": 35.0, "vision/b": 1.0}

@@ -1,0 +1,87 @@
+"""Tokens are found by their secret while they live, and by nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from app.store import tokens
+from app.store.engine import Database
+from app.store.tokens import NewToken, Purpose, Role
+from solvers.errors import NotFoundError
+
+pytestmark = pytest.mark.integration
+
+VIEWER = NewToken(id="t1", name="dashboard", role=Role.VIEWER, created_by="root", project="vision")
+
+
+def _create(database: Database, new: NewToken = VIEWER, secret: str = "hr_secret") -> tokens.Token:
+    with database.transaction() as session:
+        return tokens.create(session, new, secret)
+
+
+def test_a_token_is_found_by_its_secret_alone(database: Database) -> None:
+    made = _create(database)
+    assert (made.role, made.project, made.purpose, made.expires_at) == (Role.VIEWER, "vision", None, None)
+    with database.reading() as session:
+        assert tokens.find_by_secret(session, "hr_secret") == made
+        assert tokens.find_by_secret(session, "hr_secreT") is None
+        assert tokens.get(session, "t1") == made
+        kept = session.execute(text("SELECT tokens::text FROM tokens")).scalar_one()
+        assert "hr_secret" not in kept
+        assert tokens.secret_hash("hr_secret").hex() in kept
+        with pytest.raises(NotFoundError):
+            tokens.get(session, "t2")
+
+
+def test_expired_and_revoked_tokens_are_dead(database: Database) -> None:
+    _create(database, replace(VIEWER, id="short", ttl_s=-1.0), "expired")
+    long = _create(database, replace(VIEWER, id="long", ttl_s=3600.0), "alive")
+    assert long.expires_at is not None
+    assert (long.expires_at - long.created_at).total_seconds() == 3600.0
+    with database.transaction() as session:
+        assert tokens.find_by_secret(session, "expired") is None
+        assert tokens.find_by_secret(session, "alive") == long
+        first = tokens.revoke(session, "long")
+        assert tokens.find_by_secret(session, "alive") is None
+    with database.transaction() as session:
+        assert tokens.revoke(session, "long").revoked_at == first.revoked_at
+        with pytest.raises(NotFoundError):
+            tokens.revoke(session, "nobody")
+
+
+def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
+    agent = NewToken(id="a1", name="n1", role=Role.AGENT, created_by="join", purpose=Purpose.NODE, subject="n1")
+    _create(database, agent, "one")
+    _create(database, replace(agent, id="a2"), "two")
+    _create(database, replace(agent, id="b1", subject="n2"), "other")
+    with database.transaction() as session:
+        assert tokens.revoke_of_subject(session, Purpose.NODE, "n1", keep="a2") == 1
+    with database.reading() as session:
+        assert tokens.find_by_secret(session, "one") is None
+        assert tokens.find_by_secret(session, "two") is not None
+        assert tokens.find_by_secret(session, "other") is not None
+
+
+def test_use_is_remembered_at_most_once_a_minute(database: Database) -> None:
+    _create(database)
+    with database.transaction() as session:
+        assert tokens.touch(session, "t1")
+        used = tokens.get(session, "t1").last_used_at
+    with database.transaction() as session:
+        assert not tokens.touch(session, "t1")
+        assert tokens.get(session, "t1").last_used_at == used
+        session.execute(text("UPDATE tokens SET last_used_at = now() - interval '61 seconds'"))
+        assert tokens.touch(session, "t1")
+
+
+def test_pages_list_every_token(database: Database) -> None:
+    for number in range(5):
+        _create(database, replace(VIEWER, id=f"t{number}"), f"secret {number}")
+    with database.reading() as session:
+        first = tokens.page(session, limit=3)
+        rest = tokens.page(session, limit=3, cursor=first.next_cursor)
+    assert [token.id for token in (*first.items, *rest.items)] == [f"t{number}" for number in range(5)]
+    assert rest.next_cursor is None
