@@ -55,7 +55,8 @@ class Applier:
         self._notes: list[str] = []
         self._elapsed_ms = 0.0
         self._settled = False
-        self._told: tuple[int, str, tuple[str, ...]] | None = None
+        self._told: tuple[object, ...] | None = None
+        self._told_settled = False
 
     def accept(self, target: NodeTarget) -> bool:
         """Take a target over; False when it is the one already held. Raises TargetRefusedError."""
@@ -66,7 +67,7 @@ class Applier:
         self._accepted_s = self._now_s()
         self._failures.clear()
         self._notes.clear()
-        self._settled = False
+        self._settled = self._told_settled = False
         self._told = None
         return True
 
@@ -95,23 +96,23 @@ class Applier:
             self._elapsed_ms = 1000.0 * (self._now_s() - self._accepted_s)
             self.generation_applied = self.target.generation
         self._settled = settled
+        self._told_settled = self._told_settled and settled
         return Pass(calls=calls, settled=settled)
 
     def receipt(self, boot_id: str, observed_at_s: float) -> NodeReceipt | None:
         """The receipt to send now: the first of a target, and every one that says something new."""
-        if self.target is None:
+        if self.target is None or (self._settled and self._told_settled):
             return None
         outcome = "applied" if self._settled else "partial"
         failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
-        told = (self.target.generation, outcome, (*failing, *self._notes))
+        problems = (*failing, *self._notes)[:PROBLEMS_MAX]
+        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
+        told = (outcome, problems, found.devices, found.replicas)
         if told == self._told:
             return None
-        self._told = told
+        self._told, self._told_settled = told, self._settled
         elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
-        receipt = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
-        return replace(
-            receipt, outcome=outcome, elapsed_ms=elapsed_ms, problems=(*failing, *self._notes)[:PROBLEMS_MAX]
-        )
+        return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems)
 
     def refusal(self, boot_id: str, observed_at_s: float, generation: int, reason: str) -> NodeReceipt:
         """The receipt of a target that was refused: what the node holds instead."""

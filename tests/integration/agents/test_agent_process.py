@@ -1,0 +1,297 @@
+"""Agents as real processes against a small control plane: joining, outages, kills and restarts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.agents.control_plane import JOIN_TOKEN, NODE_TOKEN, ControlPlane
+
+pytestmark = pytest.mark.integration
+LIMITS_MIB = {"t4": 15_360, "v100": 32_768}
+
+
+class AgentProcess:
+    """`python -m agents` with two simulated GPUs, started and ended as often as a test likes."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane = plane
+        self.state = folder / "state"
+        self.log = folder / "agent.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str, token: str = JOIN_TOKEN) -> None:
+        command = [sys.executable, "-m", "agents", "--server", self.plane.url, "--node", "node-1"]
+        command += ["--devices", "fake:T4,V100", "--state-dir", str(self.state), "--time-factor", "20", *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, env={**os.environ, "HEADROOM_TOKEN": token})
+
+    def end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(timeout=20)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+@pytest.fixture
+def plane() -> Iterator[ControlPlane]:
+    found = ControlPlane()
+    yield found
+    found.go_away()
+
+
+@pytest.fixture
+def agent(plane: ControlPlane, tmp_path: Path) -> Iterator[AgentProcess]:
+    found = AgentProcess(plane, tmp_path)
+    yield found
+    if found.process is not None and found.process.poll() is None:
+        found.process.kill()
+        found.process.wait(timeout=20)
+
+
+def replica(name: str, share: int, **more: object) -> dict[str, Any]:
+    fields = {
+        "replica": name,
+        "kind": "service",
+        "workload": "team/svc",
+        "project": "team",
+        "model": "resnet50",
+        "share_pct_sm": share,
+        "memory_mib_limit": 3000,
+        "batch": 8,
+        "batch_min": 1,
+        "batch_max": 16,
+        "clock_mhz_sm_min": 300,
+        "clock_mhz_sm_max": 1590,
+        "latency_ms_limit": 200.0,
+        "launch_s": 6.0,
+    }
+    return fields | more
+
+
+def target(plane: ControlPlane, generation: int, *by_device: list[dict[str, Any]]) -> dict[str, Any]:
+    uuids = [device["uuid"] for device in plane.joins[0]["devices"]]
+    devices = [
+        {"uuid": uuid, "mode": "mps", "clock_mhz_sm": None, "power_limit_w": None, "replicas": replicas}
+        for uuid, replicas in zip(uuids, by_device, strict=True)
+    ]
+    return {"node": "node-1", "generation": generation, "plan": f"plan-{generation}", "devices": devices}
+
+
+def applied(plane: ControlPlane, generation: int, boot_id: str | None = None) -> bool:
+    return any(
+        receipt["generation"] == generation
+        and receipt["outcome"] == "applied"
+        and boot_id in (None, receipt["boot_id"])
+        for receipt in plane.receipts
+    )
+
+
+def later(plane: ControlPlane, boots: set[str]) -> list[dict[str, Any]]:
+    """Receipts of boots other than these."""
+    return [receipt for receipt in plane.receipts if receipt["boot_id"] not in boots]
+
+
+def assert_never_over_limits(plane: ControlPlane) -> None:
+    types = {device["uuid"]: device["gpu_type"] for device in plane.joins[0]["devices"]}
+    for report in plane.reports:
+        held: dict[str, int] = dict.fromkeys(types, 0)
+        seconds: dict[str, float] = dict.fromkeys(types, 0.0)
+        for row in report["replicas"]:
+            seconds[row["uuid"]] += row["share_pct_sm"] * row["held_s"]
+        for device in report["devices"]:
+            assert 0 <= device["share_pct_sm_total"] <= 100
+            held[device["uuid"]] = device["share_pct_sm_total"]
+        assert all(each <= 100.0 * report["interval_s"] * 1.001 for each in seconds.values())
+    for receipt in plane.receipts:
+        for uuid, gpu_type in types.items():
+            rows = [row for row in receipt["replicas"] if row["uuid"] == uuid]
+            assert sum(row["share_pct_sm"] for row in rows) <= 100
+            assert sum(row["memory_mib_limit"] for row in rows) <= LIMITS_MIB[gpu_type]
+
+
+def test_it_joins_applies_what_the_bell_announces_and_reports(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start("--rack", "rack-7")
+    plane.wait_for(lambda: plane.joins)
+    joined = plane.joins[0]
+    assert (joined["node"], joined["rack"], joined["token"]) == ("node-1", "rack-7", JOIN_TOKEN)
+    assert [device["gpu_type"] for device in joined["devices"]] == ["t4", "v100"]
+    plane.promote(target(plane, 1, [replica("a", 50)], [replica("b", 30)]))
+    plane.wait_for(lambda: applied(plane, 1))
+    token_file = agent.state / "token"
+    assert token_file.read_text(encoding="utf-8").strip() == NODE_TOKEN
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    assert agent.state.stat().st_mode & 0o777 == 0o700
+    seen = len(plane.reports)
+    plane.wait_for(lambda: len(plane.reports) >= seen + 3)
+    report = plane.reports[-1]
+    assert report["generation_applied"] == 1
+    assert {row["replica"]: row["state"] for row in report["replicas"]} == {"a": "ready", "b": "ready"}
+    for device in report["devices"]:
+        rows = [row for row in report["replicas"] if row["uuid"] == device["uuid"]]
+        assert device["share_pct_sm_total"] == sum(row["share_pct_sm"] for row in rows)
+
+
+def test_its_endpoint_takes_load_and_the_reports_show_it(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 1, [replica("a", 50)], []))
+    plane.wait_for(lambda: applied(plane, 1))
+    connection = http.client.HTTPConnection(urlsplit(plane.joins[0]["endpoint"]).netloc, timeout=5)
+    load = {"replicas": {"a": 40, "nobody": 3}, "interval_s": 0.5}
+    connection.request("POST", "/load", json.dumps(load))
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    assert answer == {"unknown": ["nobody"], "not_ready": []}
+
+    def finished() -> float:
+        return sum(row["completed"] for report in plane.reports for row in report["replicas"])
+
+    plane.wait_for(lambda: finished() > 39.9)
+    assert finished() == pytest.approx(40.0)
+    latencies = [row["latency_ms_p99"] for report in plane.reports for row in report["replicas"] if row["completed"]]
+    assert all(0.0 < latency < 200.0 for latency in latencies)
+
+
+def test_older_generations_are_refused_and_the_newer_one_stays(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 5, [replica("a", 50)], []))
+    plane.wait_for(lambda: applied(plane, 5))
+    plane.promote(target(plane, 4, [], []))
+    # The bell never rings backwards, so make the stream tell of something newer while the target is old.
+    agent.end(signal.SIGKILL)
+    agent.start()
+    plane.wait_for(lambda: any(receipt["outcome"] == "refused" for receipt in plane.receipts))
+    refused = next(receipt for receipt in plane.receipts if receipt["outcome"] == "refused")
+    assert refused["generation"] == 4
+    assert "older" in refused["problems"][0]
+    assert [row["replica"] for row in refused["replicas"]] == ["a"]
+    seen = len(plane.reports)
+    plane.wait_for(lambda: len(plane.reports) > seen + 1)
+    assert [row["replica"] for row in plane.reports[-1]["replicas"]] == ["a"]
+
+
+def test_reports_of_an_outage_arrive_afterwards_once_and_in_order(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: len(plane.reports) >= 2)
+    plane.failing = True
+    attempts = plane.attempts
+    plane.wait_for(lambda: agent.events("control-plane.away"))
+    plane.go_away()
+    before = plane.reports[-1]["sequence"]
+    plane.come_back()
+    plane.wait_for(lambda: plane.reports[-1]["sequence"] >= before + 5)
+    sequences = [report["sequence"] for report in plane.reports]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert plane.attempts > attempts
+    moments = [report["observed_at_s"] for report in plane.reports]
+    assert all(earlier <= later for earlier, later in pairwise(moments))
+    assert len({report["boot_id"] for report in plane.reports}) == 1
+
+
+def test_a_report_that_is_refused_is_dropped_alone(plane: ControlPlane, agent: AgentProcess) -> None:
+    plane.refuse_sequences = {2, 5}
+    agent.start()
+    plane.wait_for(lambda: any(report["sequence"] >= 8 for report in plane.reports))
+    sequences = [report["sequence"] for report in plane.reports]
+    assert sequences[:6] == [1, 3, 4, 6, 7, 8]
+    assert [event["sequence"] for event in agent.events("report.refused")] == [2, 5]
+
+
+def test_the_target_is_held_across_a_restart_with_nobody_there(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 1, [replica("a", 50)], [replica("b", 30)]))
+    plane.wait_for(lambda: applied(plane, 1))
+    plane.go_away()
+    assert agent.end(signal.SIGTERM) == 0
+    devices = json.loads((agent.state / "devices.json").read_text(encoding="utf-8"))
+    assert sum(len(board["workers"]) for board in devices["boards"]) == 2
+    # As if the host had rebooted: no process survived, only the accepted target did.
+    (agent.state / "devices.json").unlink()
+    said = len(agent.events("target.read_back"))
+    agent.start(token="")
+    plane.wait_for(lambda: any(each["outcome"] == "applied" for each in agent.events("target.read_back")[said:]))
+    plane.come_back()
+    plane.wait_for(lambda: len(plane.joins) == 2)
+    assert plane.joins[1]["token"] == NODE_TOKEN
+    assert plane.joins[1]["boot_id"] != plane.joins[0]["boot_id"]
+    plane.wait_for(lambda: applied(plane, 1, plane.joins[1]["boot_id"]))
+
+
+@pytest.mark.parametrize("passes", range(3))
+def test_killed_in_the_middle_of_a_change_it_converges_after_a_restart(
+    plane: ControlPlane, agent: AgentProcess, passes: int
+) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    plane.promote(target(plane, 1, [replica("a", 60), replica("b", 40)], [replica("c", 50)]))
+    plane.wait_for(lambda: applied(plane, 1))
+    seen = len(plane.receipts)
+    plane.promote(target(plane, 2, [replica("a", 30), replica("b", 70)], [replica("c", 40), replica("d", 20)]))
+    plane.wait_for(lambda: len(plane.receipts) > seen + passes)
+    agent.end(signal.SIGKILL)
+    boots = {receipt["boot_id"] for receipt in plane.receipts}
+    agent.start()
+    plane.wait_for(
+        lambda: any(applied(plane, 2, each["boot_id"]) for each in plane.receipts if each["boot_id"] not in boots)
+    )
+    last = plane.receipts[-1]
+    held = {row["replica"]: row["share_pct_sm"] for row in last["replicas"]}
+    assert held == {"a": 30, "b": 70, "c": 40, "d": 20}
+    assert all(row["ready"] for row in last["replicas"])
+    plane.wait_for(lambda: plane.reports[-1]["generation_applied"] == 2)
+    assert_never_over_limits(plane)
+
+
+def test_told_to_end_it_keeps_workers_and_restores_clocks_only_when_asked(
+    plane: ControlPlane, agent: AgentProcess
+) -> None:
+    agent.start("--restore-on-exit")
+    plane.wait_for(lambda: plane.joins)
+    wanted = target(plane, 1, [replica("a", 50)], [])
+    wanted["devices"][0] |= {"clock_mhz_sm": 1200, "power_limit_w": 65.0}
+    plane.promote(wanted)
+    plane.wait_for(lambda: applied(plane, 1))
+    assert agent.end(signal.SIGTERM) == 0
+    board = json.loads((agent.state / "devices.json").read_text(encoding="utf-8"))["boards"][0]
+    assert (board["clock_mhz_sm"], board["power_limit_w"], len(board["workers"])) == (None, None, 1)
+    assert agent.events("agent.ended")
+
+
+def test_a_second_agent_on_the_same_state_is_turned_away(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start()
+    plane.wait_for(lambda: plane.joins)
+    twin = subprocess.run(
+        [sys.executable, "-m", "agents", "--server", plane.url, "--devices", "fake:T4", "--state-dir", agent.state],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert twin.returncode == 2
+    assert "another agent" in twin.stderr
+
+
+def test_a_wrong_token_is_said_and_does_not_end_the_agent(plane: ControlPlane, agent: AgentProcess) -> None:
+    agent.start(token="wrong")
+    plane.wait_for(lambda: agent.events("control-plane.away"))
+    assert "unknown token" in agent.events("control-plane.away")[0]["reason"]
+    assert agent.process is not None
+    assert agent.process.poll() is None
+    assert plane.joins == []
