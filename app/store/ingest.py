@@ -229,12 +229,10 @@ def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
     if head.boot_id == report.boot_id and head.sequence == report.sequence:
         head.generation = report.generation_applied
     for replica in report.replicas:
-        done = (
-            replica.iterations_done if replica.kind == "job" else replica.completed if replica.kind == "task" else None
-        )
+        done = replica.iterations_done if replica.kind != "service" else None
         if done:
             project, _, name = replica.workload.partition("/")
-            batch.progress[replica.kind, project, name] += done  # type: ignore[assignment]
+            batch.progress[replica.kind, project, name] += done
 
 
 def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:

@@ -108,11 +108,6 @@ def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
     return tuple(session.execute(query).scalars())
 
 
-def device_states(session: Session) -> tuple[DeviceState, ...]:
-    """Live columns of every device, by uuid."""
-    return tuple(DeviceState(**row) for row in session.execute(select(*_DEVICE).order_by(devices.c.uuid)).mappings())
-
-
 def device_state(session: Session, uuid: str) -> DeviceState:
     """Live columns of a device. Raises NotFoundError."""
     row = session.execute(select(*_DEVICE).where(devices.c.uuid == uuid)).one_or_none()

@@ -16,7 +16,6 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from agents.wire import NodeTarget, decode_node_target
 from app.store import events, leases, plans
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import cluster_state, node_targets, target_history
@@ -190,9 +189,3 @@ def node_document(session: Session, node_id: str) -> NodeDocument | None:
     query = select(node_targets.c.node_id, node_targets.c.generation, node_targets.c.document)
     row = session.execute(query.where(node_targets.c.node_id == node_id)).one_or_none()
     return None if row is None else NodeDocument(**row._mapping)
-
-
-def of_node(session: Session, node_id: str) -> NodeTarget | None:
-    """What a node must hold; None when the standing target was made without it."""
-    found = node_document(session, node_id)
-    return None if found is None else decode_node_target(found.document)

@@ -13,7 +13,7 @@ from app.store.documents import Kind
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, ProjectName
-from solvers.domain.workload import Project, Service, Slo, TrainingJob
+from solvers.domain.workload import OfflineTask, Project, Service, Slo, SloKind, TrainingJob
 
 
 def spec_of(item: object) -> dict[str, Plain]:
@@ -60,6 +60,17 @@ def job(name: str, project: str = "vision") -> TrainingJob:
         iteration_ms_reference=100.0,
         gpu_type_reference=GpuTypeName("t4"),
         memory_mib=2_000,
+    )
+
+
+def task(name: str, project: str = "vision") -> OfflineTask:
+    """An offline task."""
+    return OfflineTask(
+        project=ProjectName(project),
+        name=name,
+        model=ModelName("resnet"),
+        inputs_total=10,
+        slo=Slo(kind=SloKind.DEADLINE, deadline_s=3600.0),
     )
 
 

@@ -15,9 +15,9 @@ from solvers.domain.codec import from_plain
 from solvers.domain.device import Node, PowerCap, PowerScope
 from solvers.domain.ids import ModelName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Slo, SloKind
+from solvers.domain.workload import ModelVariant, Project
 from solvers.errors import FieldError, InputError, NotFoundError
-from tests.integration.store.samples import device, gpu_type, job, put, put_project, service, spec_of
+from tests.integration.store.samples import device, gpu_type, job, put, put_project, service, spec_of, task
 
 pytestmark = pytest.mark.integration
 
@@ -34,16 +34,7 @@ ONE_OF_EACH: dict[Kind, tuple[object, tuple[str, ...]]] = {
     Kind.DEVICE: (device("GPU-1", "n1"), ("GPU-1",)),
     Kind.SERVICE: (service("a"), ("vision", "a")),
     Kind.JOB: (job("train"), ("vision", "train")),
-    Kind.TASK: (
-        OfflineTask(
-            project=ProjectName("vision"),
-            name="embed",
-            model=ModelName("resnet"),
-            inputs_total=10,
-            slo=Slo(kind=SloKind.DEADLINE, deadline_s=3600.0),
-        ),
-        ("vision", "embed"),
-    ),
+    Kind.TASK: (task("embed"), ("vision", "embed")),
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tests.integration.store.samples import (
     put_project,
     replica_report,
     report,
+    task,
 )
 
 pytestmark = pytest.mark.integration
@@ -178,15 +179,20 @@ def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
     with fleet.transaction() as session:
         put_project(session)
         put(session, Kind.JOB, job("train"))
+        put(session, Kind.TASK, task("embed"))
+    embedding = replica_report("vision/embed#0", "GPU-1", kind="task", iterations_done=7, completed=7.0)
     training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=12, arrived=0.0, completed=0.0)
     ghost = replica_report("vision/ghost#0", "GPU-1", kind="job", iterations_done=3)
-    first = report("n1", 1, replicas=[training, ghost])
+    first = report("n1", 1, replicas=[training, ghost, embedding])
     _send(fleet, first, report("n1", 2, replicas=[training]), report("n2", 1, replicas=[training]))
     _send(fleet, first)
     with fleet.reading() as session:
         found = progress.find(session, WorkloadKind.JOB, "vision", "train")
         assert found is not None
         assert found.done == 36
+        embedded = progress.find(session, WorkloadKind.TASK, "vision", "embed")
+        assert embedded is not None
+        assert embedded.done == 7
         assert progress.find(session, WorkloadKind.JOB, "vision", "ghost") is None
 
 

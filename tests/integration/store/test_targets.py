@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import text
 
-from agents.wire import NodeTarget
+from agents.wire import NodeTarget, decode_node_target
 from app.store import events, leases, plans, targets
 from app.store.engine import Database
 from app.store.plans import PlanState
@@ -24,7 +24,7 @@ def test_before_the_first_plan_the_target_is_empty(database: Database) -> None:
     with database.reading() as session:
         assert targets.generation(session, CLUSTER) == 0
         assert targets.current(session, CLUSTER) == Target()
-        assert targets.of_node(session, "a") is None
+        assert targets.node_document(session, "a") is None
 
 
 def test_a_promotion_writes_everything_together(database: Database) -> None:
@@ -40,7 +40,10 @@ def test_a_promotion_writes_everything_together(database: Database) -> None:
         assert (standing.assignments, standing.settings) == (chosen.assignments, chosen.settings)
         assert standing.promoted_at_s > 1.7e9
         assert targets.generation(session, CLUSTER) == 1
-        assert targets.of_node(session, "b") == NodeTarget(node="b", generation=1, plan=digest(chosen), devices=())
+        held = targets.node_document(session, "b")
+        assert held is not None
+        expected = NodeTarget(node="b", generation=1, plan=digest(chosen), devices=())
+        assert decode_node_target(held.document) == expected
         summary = plans.get(session, digest(chosen))
         assert (summary.state, summary.generation, summary.decided_by) == (PlanState.PROMOTED, 1, "somebody")
         (event,) = events.page(session, limit=5).items
@@ -171,7 +174,7 @@ def test_nodes_left_out_hold_nothing_any_more(database: Database) -> None:
     with database.transaction() as session:
         promote(session, plan(1), nodes=("b", "c"))
     with database.reading() as session:
-        held = [targets.of_node(session, name) for name in ("a", "b", "c")]
+        held = [targets.node_document(session, name) for name in ("a", "b", "c")]
         assert [None if item is None else item.generation for item in held] == [None, 2, 2]
 
 
