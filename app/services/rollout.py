@@ -69,7 +69,7 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
 
 
 def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, str], ...]:
-    """Unfinished jobs and tasks that stand in the snapshot's target and get no place in the plan: kind, project, name."""
+    """Unfinished jobs and tasks that stand now and get no place in the plan: kind, project, name."""
     standing = {item.workload for item in snapshot.target.assignments} - {item.workload for item in plan.assignments}
     done = {status.workload: status.done for status in snapshot.job_statuses}
     open_jobs = [job for job in snapshot.jobs if done.get(WorkloadId(job.id), 0) < job.iterations_total]

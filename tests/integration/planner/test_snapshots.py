@@ -1,0 +1,155 @@
+"""From rows to a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.clock import SystemClock
+from app.services.snapshots import StoreObserver, read_snapshot
+from app.store import documents
+from app.store.documents import Kind
+from app.store.engine import Database
+from solvers.domain.codec import digest
+from solvers.domain.ids import ClusterName
+from solvers.domain.policy import Policy
+from solvers.domain.snapshot import ReplicaState, Snapshot
+from solvers.domain.telemetry import DemandOrigin
+from tests.integration.planner.world import CLUSTER, World, replica_report
+from tests.unit.app.services.small_fleet import POLICY, job, profile, service, snapshot, task
+
+pytestmark = pytest.mark.integration
+
+
+def observed(world: World) -> Snapshot:
+    return StoreObserver(world.database, SystemClock(), CLUSTER).observe()
+
+
+def test_an_empty_database_is_an_empty_world_under_the_default_policy(world: World) -> None:
+    found = observed(world)
+    assert found.policy == Policy(name=found.policy.name)
+    assert (found.nodes, found.services, found.replicas, found.target.generation) == ((), (), (), 0)
+
+
+def test_documents_come_out_as_they_were_declared(world: World) -> None:
+    world.build()
+    world.declare(job(), task())
+    found, wished = observed(world), snapshot()
+    assert found.policy == POLICY
+    assert found.gpu_types == wished.gpu_types
+    assert found.devices == wished.devices
+    assert found.models == wished.models
+    assert found.services == wished.services
+    assert (found.jobs, found.tasks) == (wished.jobs, wished.tasks)
+    assert found.profiles == tuple(
+        replace(each, points=tuple(sorted(each.points, key=lambda point: (point.share_pct_sm, point.batch))))
+        for each in (profile(wished.gpu_types[0]), profile(wished.gpu_types[1], 2.5))
+    )
+    assert [status.node for status in found.node_statuses] == ["a", "b"]
+    assert all(status.age_s is not None and status.age_s < 30 for status in found.node_statuses)
+
+
+def test_equal_rows_have_equal_digests(world: World) -> None:
+    world.build()
+    with world.database.reading() as session:
+        first = read_snapshot(session, ClusterName(CLUSTER), 5.0)
+        second = read_snapshot(session, ClusterName(CLUSTER), 5.0)
+    assert digest(first) == digest(second)
+
+
+def test_a_snapshot_sees_one_moment(world: World, database: Database) -> None:
+    world.build()
+    with database.reading() as session:
+        before = documents.all_specs(session, Kind.SERVICE)
+        world.declare(service("late"))
+        inside = read_snapshot(session, ClusterName(CLUSTER), 0.0)
+    assert len(inside.services) == len(before) == 2
+    assert len(observed(world).services) == 3
+
+
+def test_demand_is_observed_where_an_edge_counts_it_and_declared_elsewhere(world: World) -> None:
+    world.build()
+    world.offer({"vision/labels": 120.0}, "edge-1")
+    world.offer({"vision/labels": 180.0}, "edge-1")
+    world.offer({"vision/labels": 10.0}, "edge-2")
+    labels, search = observed(world).demands
+    assert (labels.service, labels.origin) == ("vision/labels", DemandOrigin.OBSERVED)
+    assert labels.rate_rps_mean == pytest.approx(160.0)
+    assert labels.rate_rps_upper == pytest.approx(160.0)
+    assert 0 <= labels.age_s < 30
+    assert (search.origin, search.rate_rps_mean) == (DemandOrigin.DECLARED, 50.0)
+
+
+def test_the_busiest_bin_is_the_upper_demand_and_old_load_is_forgotten(world: World) -> None:
+    world.build()
+    for rate in (30.0, 300.0, 90.0):
+        world.offer({"vision/labels": rate})
+    # Thirty seconds ago, just now, and so long ago that it no longer counts.
+    shift = (
+        "UPDATE rate_samples SET received_at = received_at - make_interval(secs => {}) WHERE arrived = {} RETURNING 1"
+    )
+    assert world.column(shift.format(30, 300)) == [1]
+    assert world.column(shift.format(100, 90)) == [1]
+    labels = observed(world).demands[0]
+    assert labels.rate_rps_mean == pytest.approx(165.0)
+    assert labels.rate_rps_upper == pytest.approx(300.0)
+
+
+def test_observed_silence_counts_as_no_demand(world: World) -> None:
+    world.build()
+    world.offer({"vision/labels": 0.0})
+    labels = observed(world).demands[0]
+    assert (labels.origin, labels.rate_rps_upper) == (DemandOrigin.OBSERVED, 0.0)
+
+
+def test_replicas_are_those_of_each_nodes_newest_report(world: World) -> None:
+    world.build()
+    world.report("a", replica_report("vision/labels#0", "GPU-a0"), replica_report("vision/labels#1", "GPU-a1"))
+    world.report("a", replica_report("vision/labels#0", "GPU-a0", "draining"))
+    world.report("b", replica_report("vision/labels#0", "GPU-b0"))
+    found = observed(world)
+    assert [(each.id, each.device, each.state) for each in found.replicas] == [
+        ("vision/labels#0", "GPU-a0", ReplicaState.DRAINING),
+        ("vision/labels#0", "GPU-b0", ReplicaState.READY),
+    ]
+    assert len(found.replica_telemetry) == 1
+    reading = found.replica_telemetry[0]
+    assert (reading.rate_rps, reading.violation_fraction, reading.latency_ms_p99) == (30.0, 0.25, 90.0)
+    assert [each.device for each in found.device_telemetry] == ["GPU-a0", "GPU-a1", "GPU-b0"]
+
+
+def test_silent_nodes_show_their_age_and_no_replicas(world: World) -> None:
+    world.build()
+    world.report("a", replica_report("vision/labels#0", "GPU-a0"))
+    silence = "now() - make_interval(secs => 45)"
+    for table in ("device_samples", "replica_samples"):
+        assert world.column(f"UPDATE {table} SET received_at = {silence} WHERE node_id = 'a' RETURNING 1")
+    assert world.column(f"UPDATE node_states SET last_report_at = {silence} WHERE node_id = 'a' RETURNING 1") == [1]
+    found = observed(world)
+    assert found.node_statuses[0].age_s == pytest.approx(45.0, abs=20.0)
+    assert found.replicas == ()
+    assert [each.device for each in found.device_telemetry] == ["GPU-b0"]
+
+
+def test_a_strange_reading_is_clamped_not_fatal(world: World) -> None:
+    world.build()
+    world.report("a", replica_report("vision/labels#0", "GPU-a0"))
+    assert world.column(
+        "UPDATE device_samples SET utilisation_pct = 140, power_w = -3 WHERE uuid = 'GPU-a0' RETURNING 1"
+    )
+    assert world.column("UPDATE replica_samples SET violated = 99, state = 'confused', interval_s = 0 RETURNING 1") == [
+        1
+    ]
+    found = observed(world)
+    assert (found.device_telemetry[0].utilisation_pct, found.device_telemetry[0].power_w) == (100.0, 0.0)
+    assert found.replicas == ()
+    assert found.replica_telemetry[0].violation_fraction == 1.0
+
+
+def test_progress_of_jobs_is_seen(world: World) -> None:
+    world.build()
+    world.declare(job())
+    world.rows("INSERT INTO job_progress VALUES ('job', 'vision', 'train', 41.7, 2) RETURNING 1")
+    (status,) = observed(world).job_statuses
+    assert (status.workload, status.done, status.evictions) == ("vision/train", 41, 2)
