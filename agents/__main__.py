@@ -72,7 +72,7 @@ def _await_end(stop: threading.Event, agent: Agent) -> None:
     """Wait for a signal in a thread of its own: a handler could strike while the main thread holds a lock it needs."""
     signal.sigwait(_SIGNALS)
     stop.set()
-    agent.mailbox.has_target.set()
+    agent.mailbox.news.set()
 
 
 def _url(host: str, port: int) -> str:

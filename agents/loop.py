@@ -116,7 +116,7 @@ class Agent:
                 report_at_s = max(now_s, report_at_s + interval_s)
             # The interval is the control plane's to say, and it may have said so meanwhile.
             report_at_s = min(report_at_s, now_s + interval_s)
-            self.mailbox.has_target.wait(max(0.0, min(pause_s, report_at_s - now_s)))
+            self.mailbox.news.wait(max(0.0, min(pause_s, report_at_s - now_s)))
         self._end(quiet, threads[0])
 
     def turn(self) -> float:

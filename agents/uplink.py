@@ -43,8 +43,8 @@ class Mailbox:
         self.reports = ReportBuffer()
         self.has_work = threading.Event()
         """For the uplink: something to send or to fetch."""
-        self.has_target = threading.Event()
-        """For the applying thread: a target to take over."""
+        self.news = threading.Event()
+        """For the applying thread: a target to take over, or an interval to keep to."""
         self._receipts: deque[NodeReceipt] = deque(maxlen=RECEIPTS_KEPT_MAX)
         self._target: NodeTarget | None = None
         self._rung = -1
@@ -87,13 +87,13 @@ class Mailbox:
         """Hand over a fetched target; a newer one replaces one that was not taken yet."""
         with self._lock:
             self._target = target
-        self.has_target.set()
+        self.news.set()
 
     def take_target(self) -> NodeTarget | None:
         """The fetched target, once."""
         with self._lock:
             found, self._target = self._target, None
-            self.has_target.clear()
+            self.news.clear()
             return found
 
 
@@ -197,6 +197,7 @@ class Uplink:
         self._connection.token = self._node_token
         self._tag = None
         self.joined.set()
+        self._mailbox.news.set()
         self._log.event("node.joined", boot_id=self._identity.join.boot_id)
 
     def _fetch(self) -> None:
