@@ -77,20 +77,15 @@ def replay(
 ) -> None:
     """Plan again from a cycle's record and compare the plan's digest. Exit status 7 when it differs."""
     from solvers.cycle.record import CycleRecord
-    from solvers.domain.codec import digest, from_plain
-    from solvers.planners.base import PlanRequest
-    from solvers.planners.registry import propose
+    from solvers.cycle.replay import replay as plan_again
+    from solvers.domain.codec import from_plain
 
     with connect(server, token) as client:
         stored = client.cycle(cycle_id)
     if stored["record"] is None:
         raise CommandError(f"cycle {cycle_id} ended before it had a record", Exit.NOT_FOUND)
     record = from_plain(CycleRecord, stored["record"])
-    if record.proposal is None or record.plan is None:
-        raise CommandError(f"cycle {cycle_id} made no plan", Exit.NOT_FOUND)
-    request = PlanRequest(snapshot=record.snapshot, movable=record.movable, budget=record.budget, seed=record.seed)
-    proposal = propose(record.proposal.planner, request)
-    again = digest(proposal.plan) if proposal.plan is not None else None
+    again = plan_again(record)
     answer = {"cycle": cycle_id, "recorded": record.plan_digest, "replayed": again, "same": again == record.plan_digest}
     show(answer, output, rows(tuple(answer), [tuple(answer.values())]))
     if not answer["same"]:

@@ -95,31 +95,61 @@ def _plan_head(summary: Document) -> list[Any]:
     return [f"plan {summary['id']}", f"{stands}, by {summary['planner']}, {usd(cost, per_hour=True)}{gap}"]
 
 
+_CHOICE_COLUMNS = ("workload", "GPU", ">replicas", ">share %", ">batch", ">latency ms", ">capacity rps", ">$/h", "")
+
+
 def _choices(explained: Document) -> Any:
-    """One line per workload and GPU type chosen, marked, and below it what else was looked at."""
+    """What each workload got, marked, and below it what else was looked at and why it was not taken."""
     lines: list[Sequence[object]] = []
     for workload, items in _by_workload(explained["assignments"]):
-        for gpu_type, replicas in _by_gpu_type(items):
-            first = replicas[0]["assignment"]
-            shares = sorted({item["assignment"]["share_pct_sm"] for item in replicas})
-            batches = sorted({item["assignment"]["batch"] for item in replicas})
-            capacity = sum(item["assignment"]["capacity_rps"] for item in replicas)
-            lines.append(
-                (
-                    f"* {workload}",
-                    f"{len(replicas)} x {gpu_type}",
-                    "/".join(map(str, shares)),
-                    "/".join(map(str, batches)),
-                    first["latency_ms_planned"],
-                    capacity if first["kind"] == "service" else None,
-                    _sentences(replicas, "why")[0] if _sentences(replicas, "why") else "",
-                )
-            )
-        rejected = _sentences(items, "alternatives")
-        lines.extend(("", "", "", "", "", "", sentence) for sentence in rejected[:_ALTERNATIVES_SHOWN])
-    return rows(
-        ("workload", "chosen", ">share %", ">batch", ">latency ms", ">capacity rps", "why, and why not"), _blank(lines)
+        others = _distinct_reasons(items, "alternatives")
+        cost = next((facts["chosen_usd_per_h"] for _, facts in others if "chosen_usd_per_h" in facts), None)
+        for index, (gpu_type, replicas) in enumerate(_by_gpu_type(items)):
+            name = f"* {workload}" if index == 0 else "*"
+            lines.append((name, *_chosen(gpu_type, replicas), cost if index == 0 else "", _verdict(replicas)))
+        lines.extend(_not_chosen(reason, facts) for reason, facts in others[:_ALTERNATIVES_SHOWN])
+    return rows(_CHOICE_COLUMNS, _blank(lines))
+
+
+def _chosen(gpu_type: str, replicas: Sequence[Document]) -> tuple[object, ...]:
+    assignments = [item["assignment"] for item in replicas]
+    shares = sorted({item["share_pct_sm"] for item in assignments})
+    batches = sorted({item["batch"] for item in assignments})
+    latencies = [item["latency_ms_planned"] for item in assignments if item["latency_ms_planned"] is not None]
+    serves = assignments[0]["kind"] == "service"
+    return (
+        gpu_type,
+        len(replicas),
+        "/".join(map(str, shares)),
+        "/".join(map(str, batches)) if serves else "",
+        max(latencies, default=""),
+        sum(item["capacity_rps"] for item in assignments) if serves else "",
     )
+
+
+def _verdict(replicas: Iterable[Document]) -> str:
+    return ", ".join(dict.fromkeys(_spoken(reason["code"]) for reason, _ in _distinct_reasons(replicas, "why")))
+
+
+def _not_chosen(reason: Document, facts: Document) -> tuple[object, ...]:
+    shown = (
+        facts.get(name, "") for name in ("replicas", "share_pct_sm", "batch", "latency_ms", "capacity_rps", "usd_per_h")
+    )
+    return ("", reason["subject"], *shown, _spoken(reason["code"]))
+
+
+def _distinct_reasons(items: Iterable[Document], field: str) -> list[tuple[Document, Document]]:
+    """Reasons of several replicas, each once, in order, with their facts by name."""
+    found: dict[str, tuple[Document, Document]] = {}
+    for item in items:
+        for told in item[field]:
+            facts = {fact["name"]: fact["value"] for fact in told["reason"]["facts"]}
+            found.setdefault(told["sentence"], (told["reason"], facts))
+    return list(found.values())
+
+
+def _spoken(code: str) -> str:
+    return code.replace("_", " ")
 
 
 def _blank(lines: Iterable[Sequence[object]]) -> Iterable[Sequence[object]]:

@@ -6,6 +6,7 @@ needs them, so that the other commands stay quick and a GPU host does without th
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -87,10 +88,9 @@ def serve(host: Host = None, port: Port = None) -> None:
     import uvicorn
 
     from app.bootstrap import build_api
-    from app.logs import configure_logs
 
     settings = _settings(host, port)
-    configure_logs(settings.log_level)
+    _configure_logs(settings.log_level)
     uvicorn.run(
         build_api(settings),
         host=settings.host,
@@ -106,10 +106,9 @@ def serve(host: Host = None, port: Port = None) -> None:
 def planner() -> None:
     """Run the planner in this process: its loops, under the cluster's lease."""
     from app.bootstrap import build_planner
-    from app.logs import configure_logs
 
     settings = _settings(None, None)
-    configure_logs(settings.log_level)
+    _configure_logs(settings.log_level)
     build_planner(settings).run()
 
 
@@ -135,11 +134,10 @@ def traffic(
     from app.demo.examples import examples_path
     from app.demo.rates import read_traffic_plan
     from app.demo.traffic import Traffic, TrafficOrder
-    from app.logs import configure_logs
 
     plan = read_traffic_plan(file or examples_path() / "traffic.yaml")
     plan = replace(plan, day_s=day_s or plan.day_s, seed=plan.seed if seed is None else seed)
-    configure_logs(load_settings(os.environ).log_level)
+    _configure_logs(load_settings(os.environ).log_level)
     with connect(server, token) as client:
         Traffic(client, TrafficOrder(plan=plan, gateway=gateway, anchor_s=anchor_s)).run()
 
@@ -175,6 +173,14 @@ def migrate_current() -> None:
     typer.echo(f"schema is at {current(_database_url()) or 'base'}, the newest is {head()}")
 
 
+def _configure_logs(level: str) -> None:
+    from app.logs import configure_logs
+
+    configure_logs(level)
+    # Every request of a loop that runs each second is no news.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
 def _settings(host: str | None, port: int | None) -> Settings:
     settings = load_settings(os.environ)
     changed = replace(settings, host=host or settings.host, port=port or settings.port)
@@ -203,9 +209,8 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
     from app.demo.progress import Message, Teller
     from app.demo.rooms import LocalRooms
     from app.demo.supervisor import Order, Supervisor
-    from app.logs import configure_logs
 
-    configure_logs(settings.log_level)
+    _configure_logs(settings.log_level)
     teller = Teller(progress_descriptor) if progress_descriptor is not None else None
     home = Home(settings.home)
 

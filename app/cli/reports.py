@@ -54,5 +54,5 @@ def cost(
         for item in answer["items"]
     ]
     table = rows((by.value, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]))])
-    table.title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
-    show(answer, output, table)
+    title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
+    show(answer, output, [title, table])

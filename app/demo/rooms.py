@@ -6,6 +6,7 @@ none is on a command line, which every user of the machine can read.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -18,12 +19,18 @@ from app.demo.supervisor import Order, address_of
 from app.settings import Settings
 from solvers.errors import InvariantError
 
+DEMO_PACE = {"HEADROOM_REPORT_INTERVAL_S": "1", "HEADROOM_RETENTION_RAW_DAYS": "1"}
+"""A demo is watched from close by and for a short time; what the user's environment says goes before."""
+LAUNCH_FASTER = 10
+"""Where a day takes twenty minutes, a process need not take ten seconds to start."""
+
 
 class LocalRooms:
     """Implements the supervisor's Rooms on this machine."""
 
     def __init__(self, order: Order, home: Home) -> None:
         self._settings: Settings = order.settings
+        self._demo = order.demo
         self._home = home
         self._address = address_of(order.settings)
         self._client: Client | None = None
@@ -77,22 +84,22 @@ class LocalRooms:
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def api(self, url: str) -> ChildSpec:
+    def api(self) -> ChildSpec:
         """`headroom serve`."""
         return ChildSpec(
             name="api",
             command=(sys.executable, "-m", "app", "serve"),
             environment={
-                **self._server_environment(url),
+                **self._server_environment(),
                 "HEADROOM_HOST": self._settings.host,
                 "HEADROOM_PORT": str(self._settings.port),
             },
         )
 
-    def planner(self, url: str) -> ChildSpec:
+    def planner(self) -> ChildSpec:
         """`headroom planner`."""
         command = (sys.executable, "-m", "app", "planner")
-        return ChildSpec(name="planner", command=command, environment=self._server_environment(url))
+        return ChildSpec(name="planner", command=command, environment=self._server_environment())
 
     def agents(self) -> tuple[ChildSpec, ...]:
         """One agent with fake devices for each node of the demo."""
@@ -126,13 +133,19 @@ class LocalRooms:
                 *(sys.executable, "-m", "agents", "--server", self._address),
                 *("--node", node.name, "--devices", "fake:" + ",".join(node.gpus)),
                 *("--state-dir", str(self._home.path / "agents" / node.name), "--listen", "127.0.0.1:0"),
-                *("--rack", node.rack, "--failure-domain", node.failure_domain),
+                *("--rack", node.rack, "--failure-domain", node.failure_domain, "--time-factor", str(LAUNCH_FASTER)),
             ),
             environment={"HEADROOM_TOKEN": self._secret("join")},
         )
 
-    def _server_environment(self, url: str) -> dict[str, str]:
-        return {"HEADROOM_HOME": str(self._home.path), "HEADROOM_DATABASE_URL": url}
+    def _server_environment(self) -> dict[str, str]:
+        # Without a URL every process finds, or starts, the embedded server under this home by itself.
+        pace = {name: text for name, text in DEMO_PACE.items() if self._demo and name not in os.environ}
+        return {
+            "HEADROOM_HOME": str(self._home.path),
+            "HEADROOM_DATABASE_URL": self._settings.database_url,
+            **pace,
+        }
 
     def _secret(self, name: str) -> str:
         secret = self._home.read_secret(name)

@@ -71,11 +71,11 @@ class Rooms(Protocol):
         """Make sure that the client file holds a valid admin token."""
         ...
 
-    def api(self, url: str) -> ChildSpec:
-        """How the API is run."""
+    def api(self) -> ChildSpec:
+        """How the API is run. It is started first and waits for database and schema by itself."""
         ...
 
-    def planner(self, url: str) -> ChildSpec:
+    def planner(self) -> ChildSpec:
         """How the planner is run."""
         ...
 
@@ -149,11 +149,10 @@ class Supervisor:
 
     def _start(self) -> None:
         rooms = self._rooms
+        # The API takes its time to import, and then waits for the schema by itself.
+        api = self._add([rooms.api()])
         with self._phase("database"):
             self._url = rooms.database()
-            self._write_state()
-        # The API takes its time to import; it may do so while the schema is brought up to date.
-        api = self._add([rooms.api(self._url)])
         with self._phase("schema"):
             rooms.migrate(self._url)
         with self._phase("access"):
@@ -162,16 +161,17 @@ class Supervisor:
             self._await(rooms.api_ready, READY_DEADLINE_S, "the API", api)
         if not self._order.demo:
             with self._phase("planner"):
-                self._add([rooms.planner(self._url)])
+                self._add([rooms.planner()])
             return
         with self._phase("documents"):
             rooms.seed()
         with self._phase("agents"):
             self._add(list(rooms.agents()))
         with self._phase("first plan"):
-            self._add([rooms.planner(self._url)])
-            self._add([rooms.traffic()])
+            self._add([rooms.planner()])
             self._await(rooms.first_plan_applied, READY_DEADLINE_S, "the first plan", [])
+        # Users come to an open shop: before, all their requests would count as unserved.
+        self._add([rooms.traffic()])
 
     def _add(self, specs: list[ChildSpec]) -> list[Child]:
         children = [Child(spec, self._home.logs) for spec in specs]
@@ -251,8 +251,7 @@ class Supervisor:
             for child in group:
                 if not child.await_stop():
                     _log.warning("process.killed", process=child.spec.name)
-        if self._url:
-            self._rooms.stop_database()
+        self._rooms.stop_database()
         self._home.forget_state()
         _log.info("supervisor.ended")
 

@@ -17,18 +17,7 @@ from app.cli.program import app, run
 from tests.unit.app.cli.conftest import Api, Headroom
 
 ROOT = Path(__file__).parents[4]
-HEAVY = (
-    "sqlalchemy",
-    "fastapi",
-    "ortools",
-    "numpy",
-    "psycopg",
-    "pydantic",
-    "alembic",
-    "uvicorn",
-    "apscheduler",
-    "rich",
-)
+HEAVY = ("sqlalchemy", "fastapi", "ortools", "numpy", "psycopg", "alembic", "uvicorn", "apscheduler")
 
 
 def run_fresh(*code_or_arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -65,10 +65,10 @@ class FakeRooms:
     def admit(self, url: str, address: str) -> None:
         self.asked.append("admit")
 
-    def api(self, url: str) -> ChildSpec:
+    def api(self) -> ChildSpec:
         return self._spec("api", self._api_code)
 
-    def planner(self, url: str) -> ChildSpec:
+    def planner(self) -> ChildSpec:
         return self._spec("planner")
 
     def api_ready(self) -> bool:
@@ -141,7 +141,7 @@ def test_everything_starts_in_order_and_ends_in_reverse(home: Home) -> None:
     assert not any(alive(process) for process in state.processes)
     assert home.read_state() is None
     assert not home.running()
-    order = ["database", "api", "migrate", "admit", "seed", "agent-1", "agent-2", "planner", "traffic", "applied"]
+    order = ["api", "database", "migrate", "admit", "seed", "agent-1", "agent-2", "planner", "applied", "traffic"]
     assert [name for name in rooms.asked if name in order][: len(order)] == order
     assert rooms.asked[-1] == "stop database"
     assert running.phases == ["database", "schema", "access", "api", "documents", "agents", "first plan"]
