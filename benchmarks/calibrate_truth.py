@@ -1,0 +1,122 @@
+"""Fits the truth's latency coefficients to published V100 measurements and prints how far the committed ones are off.
+
+Owns the fit behind the first four rows of `solvers.sim.catalogue`. Reads `igniter-v100` from the folder HEADROOM_DATA
+names; that data may not be redistributed, so only coefficients are committed. Run as `python -m
+benchmarks.calibrate_truth [--fit]`.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from solvers.sim.catalogue import GPUS, MODELS, ModelTruth
+from solvers.sim.truth import SHARE_OF_FULL_BANDWIDTH, Resident, execution_ms, sm_count_of_share
+
+V100 = GPUS["v100"]
+NAMES = {"alexnet": "alexnet", "resnet50": "resnet50", "vgg19": "vgg19", "ssd": "ssd-resnet50"}
+FIRST_INPUT_WEIGHT = 3.0
+"""Batches of one are few in the data and matter most for latency."""
+Cell = tuple[str, int, int]
+
+
+def solo(folder: Path) -> dict[Cell, float]:
+    """Published milliseconds by (model, batch, share)."""
+    with (folder / "solo_profile.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            (NAMES[row["model"]], int(row["batch"]), int(row["sm_pct"])): float(row["latency_ms"])
+            for row in csv.DictReader(file)
+        }
+
+
+def fit(model: ModelTruth, cells: dict[Cell, float]) -> tuple[float, ...]:
+    """fixed, io, work, SMs of the first input and exponent that fit best; traffic is taken as known."""
+    batch = np.array([cell[1] for cell in cells], float)
+    sms = np.array([sm_count_of_share(V100, cell[2]) for cell in cells], float)
+    times = np.array(list(cells.values()))
+    weight = np.where(batch == 1, FIRST_INPUT_WEIGHT, 1.0)
+    bandwidth = V100.memory_bandwidth_gb_per_s * np.minimum(1.0, sms / V100.sm_count / SHARE_OF_FULL_BANDWIDTH)
+    memory = 1000.0 * (model.traffic_gb_weights + model.traffic_gb_per_input * batch) / bandwidth
+
+    def unpack(point: np.ndarray) -> tuple[float, ...]:
+        return (*np.exp(point[:4]), float(1.0 / (1.0 + np.exp(-point[4]))))
+
+    def residual(point: np.ndarray) -> np.ndarray:
+        fixed, io, work, first, exponent = unpack(point)
+        busy = (sms**-2.0 + (first * batch**exponent) ** -2.0) ** -0.5
+        return weight * np.log((fixed + io * batch + work * batch / busy + memory) / times)
+
+    starts = [
+        [np.log(fixed), np.log(0.02), np.log(work), np.log(first), 0.0]
+        for fixed in (0.1, 0.5, 1.5)
+        for work in (5.0, 20.0, 80.0, 200.0)
+        for first in (20.0, 60.0)
+    ]
+    return unpack(min((least_squares(residual, start) for start in starts), key=lambda found: found.cost).x)
+
+
+def print_solo(cells: dict[Cell, float]) -> None:
+    """Error of the committed coefficients, by model."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for (name, batch, share), published_ms in cells.items():
+        resident = Resident(model=name, share_pct_sm=share, batch=batch)
+        errors[name].append(abs(execution_ms(V100, resident, V100.clock_mhz_sm_max) / published_ms - 1.0))
+    for name, found in errors.items():
+        print(f"{name:13} mean error {100 * statistics.mean(found):5.2f} %, worst {100 * max(found):5.1f} %")
+
+
+def print_pairs(folder: Path, cells: dict[Cell, float]) -> None:
+    """Error of the slowdown of two neighbours, beside that of always predicting the mean slowdown."""
+    published, modelled = [], []
+    with (folder / "colocated_pairs.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            one, other = (
+                Resident(
+                    model=NAMES[row[f"model_{side}"]],
+                    share_pct_sm=int(row[f"sm_pct_{side}"]),
+                    batch=int(row[f"batch_{side}"]),
+                )
+                for side in "ab"
+            )
+            for mine, neighbour, side in ((one, other, "a"), (other, one, "b")):
+                alone_ms = cells.get((mine.model, mine.batch, mine.share_pct_sm))
+                if alone_ms is not None:
+                    published.append(float(row[f"latency_{side}_ms"]) / alone_ms)
+                    clock = V100.clock_mhz_sm_max
+                    modelled.append(execution_ms(V100, mine, clock, (neighbour,)) / execution_ms(V100, mine, clock))
+    mean = statistics.mean(published)
+    off = statistics.mean(abs(found - true) for found, true in zip(modelled, published, strict=True))
+    constant = statistics.mean(abs(mean - true) for true in published)
+    print(
+        f"{len(published)} slowdowns: published mean {mean:.3f} ({min(published):.3f} to {max(published):.3f}), "
+        f"modelled mean {statistics.mean(modelled):.3f} ({min(modelled):.3f} to {max(modelled):.3f}); "
+        f"mean error {off:.3f}, of the constant mean {constant:.3f}"
+    )
+
+
+def main() -> None:
+    """Print errors, and with --fit the coefficients of a new fit."""
+    folder = Path(os.environ.get("HEADROOM_DATA", "")) / "igniter-v100"
+    if not folder.is_dir():
+        sys.exit("HEADROOM_DATA does not name a folder with igniter-v100")
+    cells = solo(folder)
+    print_solo(cells)
+    print_pairs(folder, cells)
+    if "--fit" in sys.argv[1:]:
+        for name in NAMES.values():
+            mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
+            found = fit(MODELS[name], mine)
+            print(
+                f"{name:13} fixed {found[0]:.3f} io {found[1]:.4f} work {found[2]:.2f} SMs {found[3]:.1f} exponent {found[4]:.3f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
