@@ -113,9 +113,8 @@ def main() -> None:
         for name in NAMES.values():
             mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
             found = fit(MODELS[name], mine)
-            print(
-                f"{name:13} fixed {found[0]:.3f} io {found[1]:.4f} work {found[2]:.2f} SMs {found[3]:.1f} exponent {found[4]:.3f}"
-            )
+            values = dict(zip(("fixed", "io", "work", "SMs", "exponent"), found, strict=True))
+            print(f"{name:13}", ", ".join(f"{part} {value:.4g}" for part, value in values.items()))
 
 
 if __name__ == "__main__":
