@@ -58,7 +58,7 @@ class LeaderJournal:
 
     def _settle(self, session: Session, record: CycleRecord, plan: Plan) -> None:
         holder, end = self._cycle.holder, _end_state(record)
-        if end is not PlanState.REJECTED and _stands_already(session, record, plan, end):
+        if end in (PlanState.SHADOW, PlanState.AWAITING_APPROVAL) and _stands_already(session, record, plan, end):
             return
         stored = plans.put(session, _new_plan(record, plan, PlanState.PROPOSED, holder))
         if stored.state is not PlanState.PROPOSED:
@@ -113,6 +113,8 @@ def _end_state(record: CycleRecord) -> PlanState:
     reasons = record.decision.reasons if record.decision is not None else ()
     if record.lane is Lane.SHADOW:
         return PlanState.SHADOW
+    if HoldReason.SUPERSEDED in reasons:
+        return PlanState.SUPERSEDED
     return PlanState.AWAITING_APPROVAL if reasons == (HoldReason.AWAITING_APPROVAL,) else PlanState.REJECTED
 
 
