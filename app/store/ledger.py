@@ -142,7 +142,7 @@ def account(
     closed = max(marks.closed_until, closable)
     session.execute(text("SELECT headroom_close_hours(:a, :b)"), {"a": marks.closed_until, "b": closed})
     # A report may commit a little after its arrival time: the last half of the settling time is looked at again.
-    seen = max(marks.seen_until, now - timedelta(seconds=settle_s / 2))
+    seen = now - timedelta(seconds=settle_s / 2)
     save_marks(session, Marks(accounted_until=until, seen_until=seen, closed_until=closed))
     return AccountReport(
         accounted_until=until,

@@ -7,23 +7,24 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.orm import Session
 
-from app.store import migrate
 from app.store.engine import Database
-from tests.integration.money.telemetry import Fleet
+from tests.integration.money.telemetry import Fleet, migrated
 from tests.integration.postgres import Server
 
 
 @pytest.fixture(scope="session", params=["embedded_server", "debian_server"])
-def money(request: pytest.FixtureRequest) -> Iterator[Database]:
+def server(request: pytest.FixtureRequest) -> Server:
+    """Both servers in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Server)
+    return found
+
+
+@pytest.fixture(scope="session")
+def money(server: Server) -> Iterator[Database]:
     """A migrated database; nothing is ever committed to it."""
-    server = request.getfixturevalue(request.param)
-    assert isinstance(server, Server)
-    url = server.create("money")
-    migrate.upgrade(url)
-    opened = Database(url)
-    yield opened
-    opened.dispose()
-    server.drop("money")
+    with migrated(server, "money") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from sqlalchemy import Table, insert
 from sqlalchemy.orm import Session
 
+from app.store import migrate
+from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
 from app.store.tables.documents import devices as devices_table
 from app.store.tables.documents import gpu_types, nodes, policies
@@ -18,6 +21,7 @@ from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, GpuType, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.policy import Policy
+from tests.integration.postgres import Server
 
 T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 """A Monday, ten o'clock: where every story starts."""
@@ -26,6 +30,19 @@ T0 = datetime(2026, 3, 2, 10, tzinfo=UTC)
 def after(seconds: float, start: datetime = T0) -> datetime:
     """So many seconds after `T0`."""
     return start + timedelta(seconds=seconds)
+
+
+@contextmanager
+def migrated(server: Server, name: str) -> Iterator[Database]:
+    """A database of this name for a while."""
+    url = server.create(name)
+    migrate.upgrade(url)
+    opened = Database(url)
+    try:
+        yield opened
+    finally:
+        opened.dispose()
+        server.drop(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

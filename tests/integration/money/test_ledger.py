@@ -273,6 +273,21 @@ def test_reports_resent_after_an_outage_land_where_they_were_measured(session: S
     assert energy == pytest.approx(36 * 500.0)
 
 
+def test_a_report_committed_after_accounting_looked_is_not_lost(session: Session, fleet: Fleet) -> None:
+    """Its arrival time lies before the last run, but it became visible only afterwards."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    report_minutes(fleet, 1, [FULL])
+    assert account(session, after(142)).accounted_until == after(120)
+    assert only(ledger(session, after(60))).kind == "unobserved"
+    fleet.report("n1", after(138), {"g1": 6000.0}, [FULL], interval_s=30, observed_at=after(120))
+    fleet.write()
+    assert account(session, after(150)).minutes_late == 1
+    assert only(ledger(session, after(60)), kind="replica").seconds == 30
+    assert account(session, after(165)).minutes_late == 0
+
+
 def test_accounting_again_changes_nothing(session: Session, fleet: Fleet) -> None:
     """Not a row, not a digit, whether the hour is open or closed; and only on request once it is closed."""
     fleet.gpu_type("t4", 16384, price(1.0))

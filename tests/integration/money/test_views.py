@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Row, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
+from app.store import migrate
+from app.store.engine import Database
 from app.store.ledger import account
 from solvers.domain.device import PriceKind, PriceRow
-from tests.integration.money.telemetry import Fleet, Holding
+from tests.integration.money.telemetry import Fleet, Holding, migrated
+from tests.integration.postgres import Server
 
 pytestmark = pytest.mark.integration
 
@@ -39,8 +43,24 @@ FOCUS_COLUMNS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def filled(server: Server) -> Iterator[Database]:
+    """A database with two days of money in it."""
+    with migrated(server, "spent") as database:
+        with database.transaction() as session:
+            _spend(session, Fleet(session))
+        yield database
+
+
 @pytest.fixture
-def spent(session: Session, fleet: Fleet) -> Session:
+def spent(filled: Database) -> Iterator[Session]:
+    """That database as the read-only role sees it."""
+    with filled.reading() as session:
+        session.execute(text("SET LOCAL ROLE headroom_reader"))
+        yield session
+
+
+def _spend(session: Session, fleet: Fleet) -> None:
     """Since yesterday's midnight: two busy devices, an idle one, one that is silent, in reports of five minutes."""
     now: datetime = session.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
     start = now.replace(hour=0, minute=0) - timedelta(days=1)
@@ -66,8 +86,6 @@ def spent(session: Session, fleet: Fleet) -> Session:
     fleet.write()
     while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
         pass
-    session.execute(text("SET LOCAL ROLE headroom_reader"))
-    return session
 
 
 def _serving(replica: str, uuid: str, *, share_pct_sm: int, energy_j: float) -> Holding:
@@ -182,3 +200,17 @@ def test_the_reader_reads_the_views_and_nothing_else(session: Session) -> None:
     for statement in refused:
         with pytest.raises(ProgrammingError, match="permission denied"), session.begin_nested():
             session.execute(text(statement))
+
+
+def test_an_ordinary_user_may_migrate(pg_server: Server) -> None:
+    """Owning the database is enough: no right to make roles is needed."""
+    url = pg_server.create("plain_owner")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE plain LOGIN NOSUPERUSER NOCREATEROLE")
+        connection.execute("ALTER DATABASE plain_owner OWNER TO plain")
+    migrate.upgrade(url.replace("headroom@", "plain@"))
+    with psycopg.connect(url.replace("headroom@", "plain@")) as connection:
+        assert connection.execute("SELECT current_user, count(*) FROM cost_focus").fetchone() == ("plain", 0)
+    pg_server.drop("plain_owner")
+    with psycopg.connect(pg_server.url("postgres"), autocommit=True) as connection:
+        connection.execute("DROP ROLE plain")
