@@ -1,0 +1,302 @@
+"""Each client command against canned answers: what it asks for, and what people and programs see of the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from app.cli.failures import Exit
+from tests.unit.app.cli.conftest import Api, Headroom, page
+
+PLAN_ID = "sha256:" + "a" * 64
+
+
+def service(name: str, project: str = "vision", **more: Any) -> dict[str, Any]:
+    return {"project": project, "name": name, "model": "resnet50", "slo": {"latency_ms": 80}, **more}
+
+
+def device(node: str, index: int, *replicas: str, share: int = 50) -> dict[str, Any]:
+    return {
+        "id": f"GPU-{node}-{index}",
+        "node": node,
+        "index": index,
+        "gpu_type": "t4",
+        "share_pct_sm_held": share,
+        "utilisation_pct": 40.0,
+        "power_w": 33.3,
+        "memory_mib_used": 900.0,
+        "replicas": [{"replica": replica} for replica in replicas],
+    }
+
+
+def fleet(plan: bool = True) -> dict[str, Any]:
+    slo = {"kind": "latency", "latency_ms": 80.0, "percentile": 99.0, "scope": "end_to_end"}
+    place = {"rack": "r", "failure_domain": "z"}
+    return {
+        "cluster": "default",
+        "generation": 7 if plan else 0,
+        "plan": {"id": PLAN_ID, "planner": "greedy", "unplaced_count": 1} if plan else None,
+        "promoted_at_s": 0.0,
+        "cost": {"planned_usd_per_h": 1.5, "fleet_usd_per_h": 20.0},
+        "slo_attainment": 0.987,
+        "nodes": [
+            {**place, "id": "n1", "up": True, "age_s": 1.0, "generation_applied": 7, "devices": 2},
+            {**place, "id": "n2", "up": False, "age_s": None, "generation_applied": 0, "devices": 0},
+        ],
+        "devices": [device("n1", 0, "vision/resnet50#0"), device("n1", 1, share=0)],
+        "services": [
+            {
+                "id": "vision/resnet50", "mode": "auto", "slo": slo, "replicas_ready": 1, "replicas_planned": 2,
+                "rate_rps": None, "rate_rps_declared": 300.0, "latency_ms_p99": None, "slo_attainment": 0.5,
+            }
+        ],
+        "jobs": [
+            {
+                "id": "vision/train", "kind": "job", "model": "vgg16", "replicas_ready": 0, "replicas_planned": 0,
+                "done": 250.0, "total": 1000, "evictions": 3,
+            }
+        ],
+    }  # fmt: skip
+
+
+def told(code: str, subject: str, **facts: float) -> dict[str, Any]:
+    reason = {
+        "code": code,
+        "subject": subject,
+        "facts": [{"name": name, "value": fact} for name, fact in facts.items()],
+    }
+    return {"reason": reason, "sentence": f"{subject} {code}."}
+
+
+def explanation(*gaps: dict[str, Any]) -> dict[str, Any]:
+    def replica(ordinal: int) -> dict[str, Any]:
+        return {
+            "assignment": {
+                "replica": f"vision/resnet50#{ordinal}", "kind": "service", "workload": "vision/resnet50",
+                "device": f"GPU-{ordinal}", "share_pct_sm": 40, "memory_mib_limit": 1000, "batch": 8,
+                "latency_ms_planned": 70.0 + ordinal, "capacity_rps": 100.0,
+            },
+            "gpu_type": "t4",
+            "why": [told("cheapest_feasible", "t4", usd_per_h=0.4)],
+            "alternatives": [told("costlier", "a100", usd_per_h=0.7, chosen_usd_per_h=0.4, share_pct_sm=9, replicas=1)],
+        }  # fmt: skip
+
+    return {"summary": summary(), "assignments": [replica(0), replica(1)], "unplaced": list(gaps)}
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    return {
+        "id": PLAN_ID, "state": "proposed", "generation": None, "planner": "greedy", "cost_usd_per_h": 2.0,
+        "bound_usd_per_h": 1.9, "unplaced_count": 0, "cycle_id": "c-1", **more,
+    }  # fmt: skip
+
+
+# -- declare ----------------------------------------------------------------------------------------------------------
+
+
+def test_get_lists_a_kind_as_a_table_and_as_files(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/services"] = page(service("a", mode="auto"), service("b", mode="off"))
+    lines = headroom("get", "services").out.splitlines()
+    assert lines[0].split() == [
+        "project",
+        "name",
+        "model",
+        "latency_ms",
+        "percentile",
+        "rate_rps_declared",
+        "priority",
+        "mode",
+    ]
+    assert [line.split()[1] for line in lines[1:]] == ["a", "b"]
+    found = yaml.safe_load(headroom("get", "services", "-o", "yaml").out)
+    assert found[0] == {"kind": "service", **service("a", mode="auto")}
+    assert [item["name"] for item in headroom("get", "services", "-o", "json").json] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (("service", "vision/a"), "/v1/services/vision/a"),
+        (("service", "a"), "/v1/services/default/a"),
+        (("services/vision/a",), None),
+        (("power-cap", "node", "n1"), "/v1/power-caps/node/n1"),
+        (("node", "n1"), "/v1/nodes/n1"),
+    ],
+)
+def test_get_names_one_document(api: Api, headroom: Headroom, names: tuple[str, ...], path: str | None) -> None:
+    said = headroom("get", *names)
+    if path is None:
+        assert said.status == Exit.USAGE
+    else:
+        assert (said.status, api.asked[-1].url.path) == (Exit.NOT_FOUND, path)
+
+
+def test_apply_goes_on_after_a_failure_and_says_so(api: Api, headroom: Headroom, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("kind: project\nname: good\n---\nkind: project\nname: bad\n")
+    api.answers["PUT /v1/projects/good"] = httpx.Response(201, json={"name": "good"})
+    problem = {"detail": "no", "code": "field-invalid", "errors": [{"pointer": "/name", "detail": "too bad"}]}
+    api.answers["PUT /v1/projects/bad"] = httpx.Response(422, json=problem)
+    said = headroom("apply", "-f", str(file))
+    assert said.status == Exit.USAGE
+    assert said.out.splitlines() == ["created    project/good", "failed     project/bad"]
+    assert "/name: too bad" in said.err
+    assert said.err.splitlines()[-1] == "headroom: 1 of 2 documents failed"
+    api.answers["PUT /v1/projects/bad"] = httpx.Response(200, json={}, headers={"ETag": '"2"'})
+    outcomes = headroom("apply", "-f", str(file), "-o", "json").json
+    assert [line["outcome"] for line in outcomes] == ["created", "updated"]
+
+
+def test_delete_by_name_and_by_file(api: Api, headroom: Headroom, tmp_path: Path) -> None:
+    api.answers["DELETE /v1/services/vision/a"] = httpx.Response(204)
+    api.answers["DELETE /v1/profiles/resnet50/t4"] = httpx.Response(204)
+    assert headroom("delete", "service", "vision/a").out == "deleted service/vision/a\n"
+    assert headroom("delete", "profile", "resnet50/t4").status == Exit.OK
+    assert headroom("delete", "service", "vision/b").status == Exit.NOT_FOUND
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps([{"kind": "project", "name": "p"}, {"kind": "service", **service("a")}]))
+    api.answers["DELETE /v1/projects/p"] = httpx.Response(204)
+    lines = headroom("delete", "-f", str(file)).out.splitlines()
+    assert lines == ["deleted    service/vision/a", "deleted    project/p"]
+
+
+# -- plan -------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_shows_choices_others_and_the_gap(api: Api, headroom: Headroom) -> None:
+    api.answers["POST /v1/plans"] = summary(unplaced_count=1)
+    gap = {"workload": "vision/big", "kind": "service", "rate_rps_short": 9.0, "why": [told("no_profile", "x")]}
+    api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = explanation(gap)
+    said = headroom("plan", "--lane", "approve")
+    assert said.status == Exit.OK
+    assert api.body(0) == {"lane": "approve"}
+    assert "$2.00/h, at most 5.0 % above the optimum" in said.out
+    chosen, other = (line.split() for line in said.out.splitlines()[3:5])
+    assert chosen == ["*", "vision/resnet50", "t4", "2", "40", "8", "71", "200", "0.4", "cheapest", "feasible"]
+    assert other == ["a100", "1", "9", "0.7", "costlier"]
+    assert "vision/big" in said.out
+    assert "x no_profile." in said.out
+    assert "1 workloads found no place" in said.err
+    assert not any(request.url.path.endswith("/apply") for request in api.asked)
+
+
+def test_plan_applies_only_when_told(api: Api, headroom: Headroom) -> None:
+    api.answers["POST /v1/plans"] = summary()
+    api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = explanation()
+    api.answers[f"POST /v1/plans/{PLAN_ID}/apply"] = {"plan_id": PLAN_ID, "generation": 8}
+    assert headroom("plan", "--apply", "-o", "json").json["generation"] == 8
+
+
+def test_explain_finds_a_workload_by_its_name(api: Api, headroom: Headroom) -> None:
+    api.answers |= {"GET /v1/services": page(service("resnet50")), "GET /v1/jobs": page(), "GET /v1/tasks": page()}
+    api.answers |= {"GET /v1/fleet": fleet(), f"GET /v1/plans/{PLAN_ID}/explain": explanation()}
+    said = headroom("explain", "resnet50")
+    assert api.asked[-1].url.params["workload"] == "vision/resnet50"
+    assert said.out.count("t4 cheapest_feasible.") == 1
+    assert "vision/resnet50#1" in said.out
+    assert "a100 costlier." in said.out
+
+
+@pytest.mark.parametrize(
+    ("projects", "status", "words"),
+    [((), Exit.NOT_FOUND, "no workload named x"), (("a", "b"), Exit.USAGE, "ambiguous: a/x, b/x")],
+)
+def test_explain_refuses_names_that_lead_nowhere(
+    api: Api, headroom: Headroom, projects: tuple[str, ...], status: Exit, words: str
+) -> None:
+    api.answers |= {"GET /v1/jobs": page(), "GET /v1/tasks": page()}
+    api.answers["GET /v1/services"] = page(*(service("x", project) for project in projects))
+    said = headroom("explain", "x")
+    assert said.status == status
+    assert words in said.err
+
+
+def test_explain_before_the_first_plan_and_about_a_stranger(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/fleet"] = fleet(plan=False)
+    assert headroom("explain", "vision/x").status == Exit.NOT_FOUND
+    empty = {"summary": summary(), "assignments": [], "unplaced": []}
+    api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = empty
+    assert "vision/x has no part in this plan" in headroom("explain", "vision/x", "--plan", PLAN_ID).out
+
+
+# -- watch and account ------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/fleet"] = fleet()
+    out = headroom("status").out
+    assert "cluster default: 1 of 2 nodes up, 2 devices, 25 % of the SMs held" in out
+    assert "cost $1.50/h of $20.00/h, SLO kept: 98.7 %" in out
+    assert "generation 7 by greedy, since 00:00:00 UTC, 1 without a place" in out
+    line = next(line for line in out.splitlines() if line.startswith("vision/resnet50"))
+    assert line.split() == ["vision/resnet50", "auto", "p99", "80", "ms", "1/2", "300", "-", "50.0", "%"]
+    assert "25.0 %" in next(line for line in out.splitlines() if line.startswith("vision/train"))
+    assert headroom("status", "-o", "json").json == fleet()
+    api.answers["GET /v1/fleet"] = fleet(plan=False)
+    assert "no plan yet" in headroom("status").out
+
+
+def test_nodes_hold_their_devices(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/fleet"] = fleet()
+    out = headroom("nodes").out
+    assert "never seen" in out
+    assert "██████████··········" in out
+    assert [len(node["devices"]) for node in headroom("nodes", "-o", "json").json] == [2, 0]
+
+
+def test_top_looks_again_and_outlives_an_outage(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/fleet"] = fleet()
+    assert "vision/resnet50#0" in headroom("top", "-n", "2", "--interval", "0.2").out
+    assert len(api.asked) == 3
+
+
+def test_cost_asks_for_a_span_and_shows_the_sum(api: Api, headroom: Headroom) -> None:
+    line = {"key": "vision/a", "usd": 1.25, "usd_energy": 0.01, "share_gpu_h": 2.5, "energy_kwh": 0.4}
+    api.answers["GET /v1/costs"] = {
+        "by": "project", "accounting": "memory", "start": "s", "end": "e", "usd": 1.25, "items": [line],
+    }  # fmt: skip
+    said = headroom("report", "cost", "--by", "project", "--last", "2d", "--accounting", "memory")
+    asked = api.asked[-1].url.params
+    assert (asked["by"], asked["accounting"], "project" in asked) == ("project", "memory", False)
+    assert asked["from"] < asked["to"]
+    assert [row.split() for row in said.out.splitlines()[2:]] == [
+        ["vision/a", "$1.25", "$0.0100", "2.5", "0.4"],
+        ["total", "$1.25"],
+    ]
+
+
+# -- access -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_made_listed_and_ended(api: Api, headroom: Headroom) -> None:
+    api.answers["POST /v1/tokens"] = {"id": "t-1", "secret": "hr_x"}
+    said = headroom("token", "create", "ci", "--role", "operator", "--project", "vision", "--ttl", "2h")
+    assert said.out == "hr_x\n"
+    assert api.body() == {"name": "ci", "role": "operator", "project": "vision", "ttl_s": 7200}
+    item = dict.fromkeys(("id", "name", "role", "purpose", "project", "subject", "expires_at", "last_used_at"))
+    api.answers["GET /v1/tokens"] = page(
+        {**item, "id": "t-1", "revoked_at": None}, {**item, "id": "t-2", "revoked_at": "x"}
+    )
+    lines = headroom("token", "list").out.splitlines()[1:]
+    assert ["good" in lines[0], "revoked" in lines[1]] == [True, True]
+    api.answers["DELETE /v1/tokens/t-1"] = httpx.Response(204)
+    assert headroom("token", "revoke", "t-1").out == "revoked t-1\n"
+
+
+@pytest.mark.parametrize("command", ["bootstrap", "seed"])
+def test_first_tokens_need_a_named_database(headroom: Headroom, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.delenv("HEADROOM_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HEADROOM_ADMIN_TOKEN", "x" * 30)
+    said = headroom("token", command)
+    assert said.status == Exit.USAGE
+    assert "HEADROOM_DATABASE_URL" in said.err
+
+
+def test_short_secrets_are_refused(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_ADMIN_TOKEN", "short")
+    assert "at least 24 characters" in headroom("token", "seed").err
