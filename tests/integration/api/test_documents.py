@@ -1,0 +1,205 @@
+"""Declarative documents over HTTP: versions, preconditions, references, pages, limits, and an audit trail of it all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.store.documents import Kind
+from solvers.domain.device import PowerCap, PowerScope
+from tests import builders
+from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec
+
+pytestmark = pytest.mark.integration
+
+VISION = f"/v1/services/{OWN}/vision"
+
+
+def _problem(answer: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert found["code"] == code
+    assert found["type"] == f"/problems/{code}"
+    assert found["status"] == status
+    assert found["request_id"] == answer.headers["x-request-id"]
+    if pointer is not None:
+        assert pointer in [error["pointer"] for error in found["errors"]]
+    return found
+
+
+def test_put_creates_then_replaces_then_changes_nothing(world: World) -> None:
+    created = world.call("PUT", VISION, plain=spec(builders.service()))
+    assert (created.status_code, created.json()) == (201, spec(builders.service()))
+    replaced = world.call("PUT", VISION, plain=spec(builders.service(priority=7)))
+    assert replaced.status_code == 200
+    assert replaced.headers["etag"] != created.headers["etag"]
+    again = world.call("PUT", VISION, plain=spec(builders.service(priority=7)))
+    assert (again.status_code, again.headers["etag"]) == (200, replaced.headers["etag"])
+    read = world.call("GET", VISION)
+    assert (read.json()["priority"], read.headers["etag"]) == (7, replaced.headers["etag"])
+    assert world.call("GET", VISION, headers={"If-None-Match": read.headers["etag"]}).status_code == 304
+
+
+def test_preconditions_prevent_lost_updates(world: World) -> None:
+    tag = world.call("PUT", VISION, plain=spec(builders.service())).headers["etag"]
+    only_new = world.call("PUT", VISION, plain=spec(builders.service()), headers={"If-None-Match": "*"})
+    _problem(only_new, 412, "precondition-failed")
+    changed = spec(builders.service(priority=7))
+    assert world.call("PUT", VISION, plain=changed, headers={"If-Match": tag}).status_code == 200
+    for stale in (tag, f"W/{tag}", '"other"'):
+        _problem(world.call("PUT", VISION, plain=changed, headers={"If-Match": stale}), 412, "precondition-failed")
+        _problem(world.call("DELETE", VISION, headers={"If-Match": stale}), 412, "precondition-failed")
+    malformed = world.call("PUT", VISION, plain=changed, headers={"If-Match": "7"})
+    _problem(malformed, 422, "field-invalid", "header:If-Match")
+
+
+def test_delete_then_it_is_gone(world: World) -> None:
+    world.put(Kind.SERVICE, builders.service())
+    assert world.call("DELETE", VISION).status_code == 204
+    _problem(world.call("GET", VISION), 404, "not-found")
+    _problem(world.call("DELETE", VISION), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"model": "none-such"}, "/model"),
+        ({"alternatives": ("resnet50", "none-such")}, "/alternatives/1"),
+        ({"gpu_types_allowed": ("h999",)}, "/gpu_types_allowed/0"),
+        ({"policy": "none-such"}, "/policy"),
+    ],
+)
+def test_references_must_exist(world: World, change: dict[str, Any], pointer: str) -> None:
+    answer = world.call("PUT", VISION, plain=spec(builders.service(**change)))
+    found = _problem(answer, 422, "field-invalid", pointer)
+    assert found["errors"][0]["code"] == "reference-unknown"
+    assert world.call("GET", VISION).status_code == 404
+
+
+def test_projects_are_not_made_in_passing(world: World) -> None:
+    service = spec(builders.service(project="nowhere"))
+    _problem(world.call("PUT", "/v1/services/nowhere/vision", plain=service), 422, "field-invalid", "/project")
+    assert world.call("GET", "/v1/projects/nowhere").status_code == 404
+
+
+def test_what_is_used_stays(world: World) -> None:
+    world.joined(NODE)
+    world.put(Kind.POLICY, spare_policy())
+    world.put(Kind.SERVICE, builders.service(policy="spare", gpu_types_allowed=("v100",)))
+    for path in ("gpu-types/t4", "gpu-types/v100", "models/resnet50", "policies/spare", f"projects/{OWN}"):
+        _problem(world.call("DELETE", f"/v1/{path}"), 409, "still-referenced")
+        assert world.call("GET", f"/v1/{path}").status_code == 200
+    for path in ("policies/default", "projects/default"):
+        _problem(world.call("DELETE", f"/v1/{path}"), 409, "state-conflict")
+
+
+def test_a_node_goes_with_its_devices_and_its_token(world: World) -> None:
+    world.joined(NODE)
+    assert world.call("GET", "/v1/devices/GPU-a-0").status_code == 200
+    assert world.call("DELETE", f"/v1/nodes/{NODE}").status_code == 204
+    assert world.call("GET", "/v1/devices/GPU-a-0").status_code == 404
+    world.app.state.authenticator.forget()
+    assert world.call("GET", f"/v1/agent/nodes/{NODE}/target", NODE).status_code == 401
+
+
+def test_power_caps_name_what_there_is(world: World) -> None:
+    for scope, subject, status in (
+        (PowerScope.NODE, "none-such", 422),
+        (PowerScope.DEVICE, "GPU-none", 422),
+        (PowerScope.CLUSTER, "elsewhere", 422),
+        (PowerScope.CLUSTER, "lab", 201),
+        (PowerScope.RACK, "rack-7", 201),
+    ):
+        cap = spec(PowerCap(scope=scope, subject=subject, limit_w=500.0))
+        assert world.call("PUT", f"/v1/power-caps/{scope.value}/{subject}", plain=cap).status_code == status
+
+
+def test_bodies_are_closed_and_read_strictly(world: World) -> None:
+    good = spec(builders.service())
+    unknown = world.call("PUT", VISION, plain={**good, "colour": "red"})
+    _problem(unknown, 422, "field-invalid", "/colour")
+    for number in ("NaN", "Infinity", "1e999"):
+        body = json.dumps(good).replace("100", number, 1).encode()
+        assert number.encode() in body
+        assert world.call("PUT", VISION, body=body).status_code == 422
+    impossible = {**good, "slo": {**good["slo"], "latency_ms": 0}}
+    _problem(world.call("PUT", VISION, plain=impossible), 422, "field-invalid", "/slo/latency_ms")
+    _problem(world.call("PUT", VISION, body=b"{"), 422, "request-malformed")
+    _problem(
+        world.call("PUT", VISION, body=b"a=b", headers={"Content-Type": "text/plain"}), 415, "media-type-unsupported"
+    )
+    assert world.call("GET", VISION).status_code == 404
+
+
+def test_the_frameworks_refusals_are_problems_too(world: World) -> None:
+    _problem(world.call("GET", "/v1/none-such"), 404, "not-found")
+    _problem(world.call("PATCH", VISION, plain={}), 405, "method-not-allowed")
+    _problem(world.call("GET", "/v1/services/UPPER/x"), 422, "field-invalid", "path:project")
+    _problem(world.call("GET", "/v1/services?limit=0"), 422, "field-invalid", "query:limit")
+    _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid")
+
+
+def test_a_request_id_is_taken_over_or_made(world: World) -> None:
+    assert (
+        world.call("GET", "/v1/health", headers={"X-Request-Id": "trace-12345"}).headers["x-request-id"]
+        == "trace-12345"
+    )
+    assert len(world.call("GET", "/v1/health", headers={"X-Request-Id": "a b"}).headers["x-request-id"]) == 36
+
+
+def test_pages_cover_everything_once(world: World) -> None:
+    for number in range(7):
+        world.put(Kind.SERVICE, builders.service(f"service-{number}"))
+    seen: list[str] = []
+    path = "/v1/services?limit=3"
+    while path:
+        page = world.call("GET", path).json()
+        assert len(page["items"]) <= 3
+        seen += [item["name"] for item in page["items"]]
+        path = f"/v1/services?limit=3&cursor={page['next_cursor']}" if page["next_cursor"] else ""
+    assert seen == [f"service-{number}" for number in range(7)]
+    foreign = world.call("GET", "/v1/services?limit=1").json()["next_cursor"]
+    assert world.call("GET", f"/v1/jobs?cursor={foreign}").status_code == 422
+
+
+def test_oversize_bodies_are_refused_also_when_chunked(database: Any) -> None:
+    small = build_world(database, body_bytes_max=2_000)
+    large = {**spec(builders.service()), "name": "x" * 4_000}
+    _problem(small.call("PUT", VISION, plain=large), 413, "body-too-large")
+
+    def chunks() -> Any:
+        yield from (b"[" + b" " * 500 for _ in range(20))
+
+    headers = {"Authorization": f"Bearer {small.secrets['admin']}", "Content-Type": "application/json"}
+    _problem(small.client.request("PUT", VISION, content=chunks(), headers=headers), 413, "body-too-large")
+
+
+def test_a_token_that_asks_too_often_waits(database: Any) -> None:
+    slow = build_world(database, rate_limit_per_s=1.0)
+    statuses = [slow.call("GET", "/v1/nodes", "viewer").status_code for _ in range(5)]
+    assert statuses[:2] == [200, 200]
+    answer = slow.call("GET", "/v1/nodes", "viewer")
+    _problem(answer, 429, "rate-limited")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert slow.call("GET", "/v1/nodes", "operator").status_code == 200
+
+
+def test_every_change_is_in_the_audit_trail_and_reading_leaves_none(world: World) -> None:
+    def trail() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = world.call("GET", f"/v1/events?subject=services/{OWN}/vision").json()["items"]
+        return found
+
+    created = world.call("PUT", VISION, "own operator", plain=spec(builders.service()))
+    world.call("PUT", VISION, plain=spec(builders.service(priority=3)))
+    world.call("PUT", VISION, plain=spec(builders.service(priority=3)))
+    world.call("GET", VISION)
+    world.call("DELETE", VISION)
+    events = trail()
+    assert [event["name"] for event in events] == ["service.deleted", "service.updated", "service.created"]
+    assert events[2]["actor"] == f"token:{world.ids['own operator']}"
+    assert events[2]["request_id"] == created.headers["x-request-id"]
+    assert events[1]["facts"]["version_before"] == events[2]["facts"]["version_after"]
+    assert events[0]["project"] == OWN

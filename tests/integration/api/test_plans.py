@@ -1,0 +1,183 @@
+"""Plans, explanations, history, profiles and costs over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.store import plans as plan_store
+from app.store.documents import Kind
+from app.store.plans import NewPlan, PlanState
+from solvers.cycle.record import Lane
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from tests import builders
+from tests.integration.api.world import NODE, World, spec
+from tests.integration.store import plans as stored
+
+pytestmark = pytest.mark.integration
+
+
+def test_propose_look_and_apply(world: World) -> None:
+    proposed = world.call("POST", "/v1/plans", "operator", plain={"lane": "approve"})
+    assert proposed.status_code == 201
+    plan = proposed.json()
+    assert (plan["lane"], plan["state"], plan["created_by"]) == (
+        "approve",
+        "proposed",
+        f"token:{world.ids['operator']}",
+    )
+    assert world.call("GET", proposed.headers["location"]).json() == plan
+    assert world.call("GET", "/v1/plans?state=proposed").json()["items"][0]["id"] == plan["id"]
+    applied = world.call("POST", f"/v1/plans/{plan['id']}/apply", body=b"")
+    assert applied.json() == {"plan_id": plan["id"], "generation": 1}
+    target = world.call("GET", "/v1/targets/current")
+    assert (target.json()["generation"], target.json()["plan"], target.headers["etag"]) == (1, plan["id"], '"1"')
+    assert [item["generation"] for item in world.call("GET", "/v1/targets").json()["items"]] == [1]
+
+
+def test_a_plan_of_yesterday_is_superseded(world: World) -> None:
+    old = world.call("POST", "/v1/plans", plain={}).json()["id"]
+    new = world.call("POST", "/v1/plans", plain={}).json()["id"]
+    assert world.call("POST", f"/v1/plans/{new}/apply", plain={}).status_code == 200
+    answer = world.call("POST", f"/v1/plans/{old}/apply", plain={})
+    assert (answer.status_code, answer.json()["code"]) == (409, "superseded")
+    none = world.call("POST", f"/v1/plans/sha256:{'0' * 64}/apply", plain={})
+    assert none.status_code == 404
+
+
+def _explained(world: World) -> str:
+    world.joined(NODE)
+    on = builders.device(NODE, 0, "t4")
+    reasons = (
+        Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject="t4", facts=(Fact(name="usd_per_h", value=0.35),)),
+        Reason(code=ReasonCode.COSTLIER, subject="v100", facts=(Fact(name="usd_per_h", value=2.48),)),
+    )
+    base = stored.plan()
+    assignments = (
+        builders.assignment("demo/vision#0", on, reasons=reasons),
+        builders.assignment("other/vision#0", on),
+    )
+    from dataclasses import replace
+
+    plan = replace(base, assignments=assignments)
+    with world.database.transaction() as session:
+        plan_store.put(session, NewPlan(plan=plan, lane=Lane.ACT, state=PlanState.PROPOSED, created_by="test"))
+    return digest(plan)
+
+
+def test_an_explanation_says_why_and_why_not(world: World) -> None:
+    plan = _explained(world)
+    found = world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/vision").json()
+    (only,) = found["assignments"]
+    assert only["gpu_type"] == "t4"
+    assert [told["sentence"] for told in only["why"]] == [
+        "t4 is the cheapest choice that keeps the SLO (cost 0.35 $/h)."
+    ]
+    assert [told["sentence"] for told in only["alternatives"]] == [
+        "v100 would keep the SLO but costs more (cost 2.48 $/h)."
+    ]
+    assert found["unplaced"] == []
+    whole = world.call("GET", f"/v1/plans/{plan}/explain").json()
+    assert len(whole["assignments"]) == 2
+    assert whole["unplaced"][0]["workload"] == "demo/speech"
+
+
+def test_a_project_sees_its_own_part_of_a_plan(world: World) -> None:
+    plan = _explained(world)
+    shown = world.call("GET", f"/v1/plans/{plan}", "foreign viewer").json()["plan"]
+    assert [item["replica"] for item in shown["assignments"]] == ["other/vision#0"]
+    assert (shown["settings"], shown["unplaced"]) == ([], [])
+    explained = world.call("GET", f"/v1/plans/{plan}/explain", "foreign viewer").json()
+    assert [item["assignment"]["workload"] for item in explained["assignments"]] == ["other/vision"]
+    hidden = world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/vision", "foreign viewer")
+    assert hidden.status_code == 404
+
+
+def test_a_cycle_comes_with_its_record(world: World) -> None:
+    from app.store import cycles
+    from app.store.cycles import NewCycle
+
+    record = stored.record()
+    with world.database.transaction() as session:
+        new = NewCycle(id=record.id, lane=record.lane, holder="x", fencing_token=1, software_version="1")
+        cycles.begin(session, new)
+        cycles.close(session, record)
+    found = world.call("GET", f"/v1/cycles/{record.id}").json()
+    assert found["record"] == spec(record)
+    assert world.call("GET", "/v1/cycles?state=closed").json()["items"][0]["id"] == record.id
+
+
+def _csv(*rows: str) -> bytes:
+    header = "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms_mean,memory_mib,neighbours"
+    return "\n".join((header, *rows)).encode()
+
+
+GOOD = "resnet50,t4,4,50,1590,12.5,1200,"
+
+
+def _import(world: World, body: bytes) -> Any:
+    return world.call("POST", "/v1/profiles", body=body, headers={"Content-Type": "text/csv"})
+
+
+def test_profiles_come_as_csv_or_json(world: World) -> None:
+    answer = _import(world, _csv(GOOD, "resnet50,t4,8,50,1590,20.5,1300,bert;gpt2"))
+    assert answer.json() == {"points": 2, "configurations": 2}
+    points = world.call("GET", "/v1/profiles/resnet50/t4").json()["points"]
+    assert [point["neighbours"] for point in points] == [[], ["bert", "gpt2"]]
+    again = world.call("POST", "/v1/profiles", plain=[{**points[0], "latency_ms_mean": 11.0}])
+    assert again.json() == {"points": 1, "configurations": 1}
+    assert world.call("GET", "/v1/profiles").json()["items"][0]["points"] == 2
+    assert world.call("GET", "/v1/profiles/resnet50/t4").json()["points"][0]["latency_ms_mean"] == 11
+    assert world.call("DELETE", "/v1/profiles/resnet50/t4").status_code == 204
+    assert world.call("GET", "/v1/profiles/resnet50/t4").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("row", "pointer"),
+    [
+        ("resnet50,t4,0,50,1590,12.5,1200,", "row:3/batch"),
+        ("resnet50,t4,four,50,1590,12.5,1200,", "row:3/batch"),
+        ("resnet50,t4,4,50,1590,nan,1200,", "row:3/latency_ms_mean"),
+        ("resnet50,t4,4,50,99999999999,1,1200,", "row:3/clock_mhz_sm"),
+        ("resnet50,t4,4,50,1590,12.5", "row:3"),
+        ("none,t4,4,50,1590,12.5,1200,", "row:3/model"),
+        ("resnet50,none,4,50,1590,12.5,1200,", "row:3/gpu_type"),
+    ],
+)
+def test_one_bad_row_imports_nothing(world: World, row: str, pointer: str) -> None:
+    answer = _import(world, _csv(GOOD, row))
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert world.call("GET", "/v1/profiles").json()["items"] == []
+
+
+def test_csv_columns_are_strict(world: World) -> None:
+    for body in (b"", b"model,colour\n", b"model,gpu_type\n", _csv().replace(b"batch", b"model"), b"\xff\xfe"):
+        assert _import(world, body).status_code == 422
+    wrong = world.call("POST", "/v1/profiles", plain=[{"model": "resnet50", "batch": "4"}])
+    assert {"/0/gpu_type", "/0/batch"} <= {error["pointer"] for error in wrong.json()["errors"]}
+
+
+def test_costs_are_reported_by_everything(world: World) -> None:
+    world.put(Kind.SERVICE, builders.service())
+    for by in ("service", "project", "device", "node", "gpu_type", "hour", "day"):
+        for accounting in ("memory", "share", "whole"):
+            found = world.call("GET", f"/v1/costs?by={by}&accounting={accounting}", "reporter")
+            assert found.status_code == 200, found.text
+            assert (found.json()["items"], found.json()["usd"]) == ([], 0.0)
+    assert world.call("GET", "/v1/costs", "own reporter").json()["project"] == "demo"
+    assert world.call("GET", "/v1/costs?project=other", "own reporter").status_code == 404
+    for query in ("from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "from=0001-01-01T00:00:00Z", "to=nonsense"):
+        assert world.call("GET", f"/v1/costs?{query}", "reporter").status_code == 422
+
+
+def test_health_readiness_and_version(world: World) -> None:
+    assert world.call("GET", "/v1/health", None).json() == {"status": "ok"}
+    assert world.call("GET", "/v1/ready", None).json() == {"status": "ok"}
+    assert world.call("GET", "/v1/version", None).json()["cluster"] == "lab"
+    with world.database.raw() as connection:
+        connection.execute("UPDATE schema_version SET version_num = '0001'")
+    world.app.state.services.fleet._schema_checked = False
+    assert world.call("GET", "/v1/ready", None).status_code == 503

@@ -1,0 +1,88 @@
+"""Requests nobody would think of, made from the API's own description: no 5xx, and answers that are as described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from app.store.documents import Kind
+from tests import builders
+from tests.integration.api.world import NODE, World
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+EXAMPLES = 20
+_STREAMS = "/v1/doorbell"
+_AGENTS = "/v1/agent/"
+
+
+@pytest.fixture
+def described(world: World) -> Iterator[World]:
+    """A cluster with something in it, so that more than 404 comes back. The doorbell's streams end at once."""
+    world.app.state.listener.closing.set()
+    world.joined(NODE, types=("t4", "v100"))
+    world.put(Kind.SERVICE, builders.service())
+    world.put(Kind.JOB, builders.job())
+    assert world.call("POST", "/v1/plans", plain={}).status_code == 201
+    yield world
+
+
+def _exercise(world: World, who: str, wanted: str | None) -> int:
+    schema = schemathesis.openapi.from_asgi("/v1/openapi.json", world.app)
+    headers = {"Authorization": f"Bearer {world.secrets[who]}"}
+    tried = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path == _STREAMS or (wanted is not None and not operation.path.startswith(wanted)):
+            continue
+        tried += 1
+
+        @settings(
+            max_examples=EXAMPLES,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        @_given(operation)
+        def run(case: schemathesis.Case) -> None:
+            _repeat_key(case)
+            response = case.call(headers=headers)
+            case.validate_response(response, checks=CHECKS)
+
+        run()
+    return tried
+
+
+def _repeat_key(case: schemathesis.Case) -> None:
+    """Let the body repeat the path's key, most of the time: otherwise hardly a PUT would get any further."""
+    if case.method.upper() != "PUT" or not isinstance(case.body, dict) or len(case.body) % 5 == 0:
+        return
+    for name, part in (case.path_parameters or {}).items():
+        case.body[{"node": "id", "uuid": "id"}.get(name, name)] = part
+
+
+def _given(operation: schemathesis.APIOperation):  # type: ignore[no-untyped-def,type-arg]
+    from hypothesis import given
+
+    return given(case=operation.as_strategy() | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
+
+
+def test_an_admin_breaks_nothing(described: World) -> None:
+    assert _exercise(described, "admin", None) > 60
+
+
+def test_an_agent_breaks_nothing(described: World) -> None:
+    assert _exercise(described, NODE, _AGENTS) == 5

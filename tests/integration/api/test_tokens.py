@@ -1,0 +1,116 @@
+"""Tokens and repeatable POSTs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.api.world import OWN, World
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_secret_is_shown_once_and_stored_never(world: World) -> None:
+    made = world.call("POST", "/v1/tokens", plain={"name": "ci", "role": "viewer", "project": OWN, "ttl_s": 60})
+    assert made.status_code == 201
+    issued = made.json()
+    world.secrets["ci"] = issued["secret"]
+    assert world.call("GET", "/v1/services", "ci").status_code == 200
+    read = world.call("GET", made.headers["location"]).json()
+    assert "secret" not in read
+    assert read["expires_at"] is not None
+    with world.database.raw() as connection:
+        rows = connection.execute("SELECT secret_hash FROM tokens").fetchall()
+    assert len(rows) > 5
+    assert all(issued["secret"].encode() not in bytes(row[0]) for row in rows)
+
+
+def test_a_revoked_token_is_out_at_once(world: World) -> None:
+    issued = world.call("POST", "/v1/tokens", plain={"name": "gone", "role": "viewer"}).json()
+    world.secrets["gone"] = issued["secret"]
+    assert world.call("GET", "/v1/nodes", "gone").status_code == 200
+    assert world.call("DELETE", f"/v1/tokens/{issued['id']}").status_code == 204
+    assert world.call("GET", "/v1/nodes", "gone").status_code == 401
+    assert world.call("DELETE", f"/v1/tokens/{issued['id']}").status_code == 204
+    events = world.call("GET", f"/v1/events?subject=tokens/{issued['id']}").json()["items"]
+    assert [event["name"] for event in events] == ["token.revoked", "token.created"]
+
+
+def test_an_expired_token_is_out(world: World) -> None:
+    issued = world.call("POST", "/v1/tokens", plain={"name": "brief", "role": "viewer", "ttl_s": 3600}).json()
+    with world.database.raw() as connection:
+        connection.execute("UPDATE tokens SET expires_at = now() - interval '1 second' WHERE id = %s", (issued["id"],))
+    world.secrets["brief"] = issued["secret"]
+    assert world.call("GET", "/v1/nodes", "brief").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pointer"),
+    [
+        ({"role": "agent"}, "/purpose"),
+        ({"role": "agent", "purpose": "node"}, "/subject"),
+        ({"role": "agent", "purpose": "join", "project": OWN}, "/project"),
+        ({"role": "viewer", "purpose": "join"}, "/purpose"),
+        ({"role": "viewer", "subject": "a"}, "/subject"),
+        ({"role": "admin", "project": OWN}, "/project"),
+        ({"role": "viewer", "project": "nowhere"}, "/project"),
+        ({"role": "emperor"}, "/role"),
+        ({"role": "viewer", "ttl_s": 0}, "/ttl_s"),
+    ],
+)
+def test_senseless_tokens_are_refused(world: World, wanted: dict[str, Any], pointer: str) -> None:
+    answer = world.call("POST", "/v1/tokens", plain={"name": "x", **wanted})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_a_repeat_is_answered_and_not_done_again(world: World) -> None:
+    headers = {"Idempotency-Key": "plan-1"}
+    first = world.call("POST", "/v1/plans", plain={"lane": "act"}, headers=headers)
+    again = world.call("POST", "/v1/plans", plain={"lane": "act"}, headers=headers)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["location"] == first.headers["location"]
+    assert world.app.state.context.planning.proposed == 1
+
+
+def test_a_key_belongs_to_one_request_of_one_token(world: World) -> None:
+    headers = {"Idempotency-Key": "plan-2"}
+    assert world.call("POST", "/v1/plans", plain={"lane": "act"}, headers=headers).status_code == 201
+    other = world.call("POST", "/v1/plans", plain={"lane": "shadow"}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
+    assert world.call("POST", "/v1/plans", "operator", plain={"lane": "shadow"}, headers=headers).status_code == 201
+
+
+def test_a_failure_gives_the_key_back(world: World) -> None:
+    headers = {"Idempotency-Key": "import-1"}
+    point = {
+        "model": "late",
+        "gpu_type": "t4",
+        "batch": 1,
+        "share_pct_sm": 100,
+        "clock_mhz_sm": 1590,
+        "latency_ms_mean": 5.0,
+        "memory_mib": 900.0,
+    }
+    assert world.call("POST", "/v1/profiles", plain=[point], headers=headers).status_code == 422
+    model = {"name": "late", "family": "late", "parameters_million": 1.0, "memory_mib_weights": 10.0}
+    assert world.call("PUT", "/v1/models/late", plain=model).status_code == 201
+    assert world.call("POST", "/v1/profiles", plain=[point], headers=headers).json() == {
+        "points": 1,
+        "configurations": 1,
+    }
+
+
+def test_a_replayed_token_keeps_its_secret(world: World) -> None:
+    headers = {"Idempotency-Key": "token-1"}
+    wanted = {"name": "ci", "role": "viewer"}
+    first = world.call("POST", "/v1/tokens", plain=wanted, headers=headers).json()
+    again = world.call("POST", "/v1/tokens", plain=wanted, headers=headers).json()
+    assert (first["id"], again["secret"]) == (again["id"], None)
+    with world.database.raw() as connection:
+        stored = connection.execute("SELECT body FROM idempotency_keys").fetchall()
+    assert len(stored) == 1
+    assert first["secret"].encode() not in bytes(stored[0][0])
