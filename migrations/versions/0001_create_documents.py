@@ -11,7 +11,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Versions come from one sequence, so that a document deleted and made again never gets an ETag that somebody may still hold.
+# Versions come from one sequence, so that a document deleted and made again never gets an ETag that somebody still
+# holds.
 UPGRADE = """
 CREATE SEQUENCE document_versions AS bigint;
 
@@ -151,8 +152,8 @@ CREATE INDEX profile_points_gpu_type ON profile_points (gpu_type);
 """
 
 DOWNGRADE = """
-DROP TABLE profile_points, job_progress, node_states, tasks, jobs, services, devices, nodes, power_caps, projects, policies,
-    models, gpu_types;
+DROP TABLE profile_points, job_progress, node_states, tasks, jobs, services, devices, nodes, power_caps, projects,
+    policies, models, gpu_types;
 DROP SEQUENCE document_versions;
 """
 

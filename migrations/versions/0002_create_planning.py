@@ -167,8 +167,8 @@ CREATE INDEX events_project ON events (project, id) WHERE project IS NOT NULL;
 """
 
 DOWNGRADE = """
-DROP TABLE events, idempotency_keys, tokens, receipts, planner_states, cycles, node_targets, target_history, cluster_state, plans,
-    leases;
+DROP TABLE events, idempotency_keys, tokens, receipts, planner_states, cycles, node_targets, target_history,
+    cluster_state, plans, leases;
 """
 
 

@@ -11,7 +11,8 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# `received_at` is the server's time and decides the partition; `observed_at` is the sender's. All rows of one ingest share `received_at`.
+# `received_at` is the server's time and decides the partition; `observed_at` is the sender's. All rows of one ingest
+# share `received_at`.
 TABLES = """
 CREATE TABLE device_samples (
     received_at timestamptz NOT NULL DEFAULT now(),
