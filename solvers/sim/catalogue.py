@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +163,13 @@ def gpu_truth(name: str) -> GpuTruth | None:
     return GPUS.get(name.lower())
 
 
+@lru_cache(maxsize=1024)
 def model_truth(name: str) -> ModelTruth:
     """The network of this name. One that is in no table gets parameters that depend on its name alone: a size word in
     it sets the scale, a checksum of it sets the rest, so every process of every run agrees on them.
     """
     key = _key(name)
-    found = _BY_KEY.get(key)
-    if found is None:
-        found = _BY_KEY[key] = _derived(name, key)
-    return found
+    return _BY_KEY.get(key) or _derived(name, key)
 
 
 def _derived(name: str, key: str) -> ModelTruth:

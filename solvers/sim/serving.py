@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 QUEUE_S_MAX = 30.0
 """Without a latency limit, the queue holds at most this many seconds of capacity; what comes on top is dropped."""
@@ -21,7 +22,7 @@ FULL = 0.999
 """Beyond this part of capacity the queue is treated as filling."""
 ROUNDING = 1.0 + 1e-9
 """A server that just meets its limit meets it, whatever the last digit says."""
-_PHASES = tuple((k + 0.5) / 12 for k in range(12))
+_PHASES = tuple((k + 0.5) / 8 for k in range(8))
 _SPREAD = ((-1.28, 0.2), (-0.52, 0.2), (0.0, 0.2), (0.52, 0.2), (1.04, 0.1), (1.55, 0.06), (2.33, 0.04))
 """Standard normal points with weights, for the number of arrivals during a batch."""
 _SPILL = ((0.11, 0.2), (0.36, 0.2), (0.69, 0.2), (1.2, 0.2), (1.9, 0.1), (2.7, 0.06), (4.2, 0.04))
@@ -46,8 +47,7 @@ class Served:
     latency_ms_p99: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     """Requests that share a latency; `own_ms` of it is the execution of their own batch."""
 
     latency_ms: float
@@ -88,7 +88,7 @@ def serve(
         batch = batch_max * fluid_part + steady.batch * (1.0 - fluid_part)
         busy = min(1.0, fluid_part + steady.busy * (1.0 - fluid_part))
     completed = max(0.0, queue + arrived - dropped - end)
-    points = sorted(points, key=lambda point: point.latency_ms)
+    points = sorted(points)
     late = 0.0 if latency_ms_limit is None else _above(points, latency_ms_limit)
     return Served(
         completed=completed,
@@ -169,7 +169,7 @@ def _spill(during_full: float, batch_max: int) -> tuple[float, float]:
         if abs(step) < 1e-9:
             break
     part = math.exp(-theta * 0.583 * math.sqrt(during_full))
-    return (part, 1.0 / theta) if part > 1e-4 else (0.0, 0.0)
+    return (part, 1.0 / theta) if part > 1e-3 else (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

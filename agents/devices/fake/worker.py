@@ -16,6 +16,10 @@ LOADING_BUSY = 0.05
 TRAINING_MEMORY_USED = 0.92
 """Part of its memory limit that a training process fills."""
 DRAINED = 1e-6
+INFLOW_STRETCH = 1.1
+"""Announced requests arrive over a little longer than announced, so that the next announcement finds no silence before
+it.
+"""
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ class Worker:
     def announce(self, requests: float, over_s: float) -> None:
         """Let requests arrive evenly over the coming seconds, together with those announced before."""
         self.inflow += requests
-        self.inflow_rps = self.inflow / over_s
+        self.inflow_rps = self.inflow / (INFLOW_STRETCH * over_s)
 
     def inflow_ends_in_s(self) -> float | None:
         """Seconds until everything announced has arrived."""
