@@ -20,7 +20,9 @@ from app.api.metrics import DoorbellMetrics, FleetCollector, FleetGauges, Ingest
 from app.api.middleware import Edge, EdgeOptions
 from app.api.routers import agent, costs, doorbell, health, history, plans, profiles, status, telemetry, tokens
 from app.api.routers.nouns import nouns_router
+from app.api.shutdown import when_asked_to_end
 from app.clock import new_id
+from app.logs import EventLog
 from app.services.costs import Costs
 from app.services.documents import Documents
 from app.services.fleet import Fleet
@@ -58,7 +60,7 @@ def create_app(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        lifespan=_lifespan(listener),
+        lifespan=_lifespan(services, listener, context.log),
         redirect_slashes=False,
     )
     authenticator = Authenticator(services.tokens, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
@@ -109,13 +111,22 @@ def _add_routes(app: FastAPI) -> None:
         app.include_router(console.router)
 
 
-def _lifespan(listener: Listener) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    services: Services, listener: Listener, log: EventLog
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
-        listener.start(asyncio.get_running_loop())
         try:
-            yield
+            await anyio.to_thread.run_sync(services.fleet.prepare)
+        except HeadroomError as error:
+            # A database that went away between bootstrap and here comes back; so will the next process's try.
+            log.warning("defaults.postponed", error)
+        loop = asyncio.get_running_loop()
+        listener.start(loop)
+        try:
+            with when_asked_to_end(listener.stop, loop):
+                yield
         finally:
             listener.stop()
             await anyio.to_thread.run_sync(listener.join)

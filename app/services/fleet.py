@@ -40,6 +40,11 @@ class Fleet:
         self._cluster = cluster
         self._schema_checked = False
 
+    def prepare(self) -> None:
+        """Make what every cluster starts with; for the start of a process."""
+        with self._database.transaction() as session:
+            ensure_defaults(session)
+
     def require_ready(self) -> None:
         """Raise TransientError unless the database answers with the schema this release needs."""
         with self._database.reading() as session:
@@ -47,7 +52,8 @@ class Fleet:
                 targets.generation(session, self._cluster)
                 return
             found, needed = summaries.schema_revision(session), migrate.head()
-        if found != needed:
+        # Migrations only ever add, so a schema of a newer release will do.
+        if found is None or found < needed:
             raise TransientError(f"the database schema is at {found or 'nothing'}, this release needs {needed}")
         self._schema_checked = True
 

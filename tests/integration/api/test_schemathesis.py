@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -28,14 +26,14 @@ _AGENTS = "/v1/agent/"
 
 
 @pytest.fixture
-def described(world: World) -> Iterator[World]:
+def described(world: World) -> World:
     """A cluster with something in it, so that more than 404 comes back. The doorbell's streams end at once."""
     world.app.state.listener.closing.set()
     world.joined(NODE, types=("t4", "v100"))
     world.put(Kind.SERVICE, builders.service())
     world.put(Kind.JOB, builders.job())
     assert world.call("POST", "/v1/plans", plain={}).status_code == 201
-    yield world
+    return world
 
 
 def _exercise(world: World, who: str, wanted: str | None) -> int:

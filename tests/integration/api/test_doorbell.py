@@ -1,0 +1,146 @@
+"""The doorbell over real sockets: who listens hears of every promotion, also after PostgreSQL dropped the connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvicorn
+
+from tests.integration.api.world import World, build_world
+from tests.integration.store import plans as stored
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 20.0
+
+
+class Ear:
+    """One listener on a socket of its own."""
+
+    def __init__(self, port: int, secret: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+        request = f"GET /v1/doorbell HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n\r\n"
+        self._socket.sendall(request.encode())
+        self._lines = self._socket.makefile("rb")
+        self.status = int(self._lines.readline().split()[1])
+
+    def hear(self) -> int:
+        """The next generation told; heartbeats and framing are passed over."""
+        while True:
+            line = self._lines.readline()
+            assert line, "the stream ended"
+            if line.startswith(b"{"):
+                generation: int = json.loads(line)["generation"]
+                return generation
+
+    def hear_heartbeat(self) -> None:
+        """Wait for a comment line."""
+        while not self._lines.readline().startswith(b":"):
+            pass
+
+    def ended(self) -> bool:
+        """Whether the stream ends."""
+        while line := self._lines.readline():
+            if line == b"0\r\n":
+                return True
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def served(database: object) -> Iterator[tuple[World, int, uvicorn.Server]]:
+    """The application on a port of its own."""
+    world = build_world(database, doorbell_heartbeat_s=0.2)  # type: ignore[arg-type]
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(world.app, log_config=None, timeout_graceful_shutdown=5, ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    _await(lambda: server.started)
+    yield world, listening.getsockname()[1], server
+    server.should_exit = True
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    listening.close()
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
+
+
+def _promote(world: World, parent: int) -> None:
+    with world.database.transaction() as session:
+        stored.promote(session, stored.plan(parent=parent, seed=parent + 1))
+
+
+Served = tuple[World, int, uvicorn.Server]
+
+
+def test_everybody_hears_of_a_promotion(served: Served) -> None:
+    world, port, _ = served
+    ears = [Ear(port, world.secrets[who]) for who in ("viewer", "node", "gateway")] * 1
+    assert [ear.hear() for ear in ears] == [0, 0, 0]
+    _promote(world, 0)
+    assert [ear.hear() for ear in ears] == [1, 1, 1]
+    _promote(world, 1)
+    assert [ear.hear() for ear in ears] == [2, 2, 2]
+    late = Ear(port, world.secrets["viewer"])
+    assert late.hear() == 2
+    for ear in (*ears, late):
+        ear.close()
+
+
+def test_silence_is_filled_with_heartbeats_and_hanging_up_is_noticed(served: Served) -> None:
+    world, port, _ = served
+    ear = Ear(port, world.secrets["viewer"])
+    ear.hear()
+    ear.hear_heartbeat()
+    ear.hear_heartbeat()
+    assert "headroom_doorbell_connections 1.0" in world.call("GET", "/metrics", None).text
+    ear.close()
+    _await(lambda: "headroom_doorbell_connections 0.0" in world.call("GET", "/metrics", None).text)
+
+
+def test_a_promotion_during_a_lost_connection_is_heard(served: Served) -> None:
+    world, port, _ = served
+    ear = Ear(port, world.secrets["viewer"])
+    assert ear.hear() == 0
+    with world.database.raw() as connection:
+        ended = connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'headroom listener' AND datname = current_database()"
+        ).fetchall()
+    assert ended == [(True,)]
+    _promote(world, 0)
+    assert ear.hear() == 1
+    ear.close()
+
+
+def test_strangers_hear_nothing(served: Served) -> None:
+    _, port, _ = served
+    ear = Ear(port, "hr_nobody")
+    assert ear.status == 401
+    ear.close()
+
+
+def test_the_end_of_the_process_ends_the_streams(served: Served) -> None:
+    world, port, server = served
+    ear = Ear(port, world.secrets["viewer"])
+    ear.hear()
+    started = time.monotonic()
+    server.should_exit = True
+    assert ear.ended()
+    assert time.monotonic() - started < DEADLINE_S / 2
+    ear.close()
