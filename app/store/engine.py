@@ -130,10 +130,15 @@ class Database:
         """A pooled psycopg connection in one transaction: committed at the end, rolled back on any exception."""
         with translated():
             pooled = self._engine.raw_connection()
+            connection = cast("psycopg.Connection", pooled.driver_connection)
             try:
-                connection = cast("psycopg.Connection", pooled.driver_connection)
                 with connection.transaction():
                     yield connection
+            except psycopg.OperationalError as error:
+                # What the server broke must not be rolled back and lent again.
+                if connection.broken:
+                    pooled.invalidate(error)
+                raise
             finally:
                 pooled.close()
 

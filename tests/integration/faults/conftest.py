@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.faults.house import House, Postgres
+pytest.register_assert_rewrite("tests.integration.faults.invariants")
+
+from tests.integration.faults.house import House, Postgres  # noqa: E402 - after the line above, which must come first
 
 
 @pytest.fixture(scope="session")

@@ -239,6 +239,7 @@ class House:
         command = (
             *(sys.executable, "-m", "agents", "--server", self.address, "--token", self.join),
             *("--node", node, "--devices", f"fake:{devices}", "--state-dir", str(state)),
+            *("--time-factor", "20"),
         )
         return self._start(node, command)
 

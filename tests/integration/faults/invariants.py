@@ -7,10 +7,12 @@ planners: sums are summed anew, in SQL.
 
 from __future__ import annotations
 
+import json
+
 import psycopg
 
 from solvers.errors import HeadroomError
-from tests.integration.faults.fleet import MEMORY_MIB
+from tests.integration.faults.fleet import HIGH_RPS, MEMORY_MIB, PROJECT
 from tests.integration.faults.house import House
 
 OVERFULL_TARGETS = """
@@ -60,9 +62,11 @@ class Watch:
         self._house = house
         self._generation = 0
         self.looks = 0
+        self.workers_seen = 0
 
     def __call__(self) -> None:
         """One look. A database that is away is no finding."""
+        self._look_at_devices()
         try:
             with psycopg.connect(self._house.url, connect_timeout=5) as connection:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -83,6 +87,15 @@ class Watch:
         self._generation = generation
         self.looks += 1
 
+    def _look_at_devices(self) -> None:
+        """What simulated devices hold at this moment, by the file in which their workers outlive the agent."""
+        for file in (self._house.home / "agents").glob("*/devices.json"):
+            for board in json.loads(file.read_text())["boards"]:
+                specs = [worker["spec"] for worker in board["workers"]]
+                self.workers_seen += len(specs)
+                assert sum(spec["share_pct_sm"] for spec in specs) <= 100, (file.parent.name, board)
+                assert sum(spec["memory_mib_limit"] for spec in specs) <= MEMORY_MIB, (file.parent.name, board)
+
 
 def check_afterwards(house: House) -> None:
     """Everything that was written, from the first moment to the last."""
@@ -92,7 +105,8 @@ def check_afterwards(house: House) -> None:
         assert house.rows(query) == [], query
     for query in (OVERFULL_TARGETS, OVERFULL_RECEIPTS, OVERFULL_DEVICES):
         assert house.rows(query, MEMORY_MIB) == [], query
-    assert house.tracebacks() == ""
+    crashes = house.tracebacks()
+    assert not crashes, crashes
 
 
 def behind(house: House, *nodes: str) -> list[object]:
@@ -109,6 +123,22 @@ def behind(house: House, *nodes: str) -> list[object]:
         )
         if row[1] is None or row[1] != row[2] or row[3] != "applied"
     ]
+
+
+def planned_rps(house: House, name: str) -> float:
+    """What the current plan lets a service's replicas serve, requests per second."""
+    found: float | None = house.one(
+        "SELECT sum((each ->> 'capacity_rps')::float8)"
+        " FROM cluster_state JOIN plans ON plans.id = cluster_state.plan_id,"
+        " jsonb_array_elements(plans.document -> 'assignments') AS each WHERE each ->> 'workload' = %s",
+        f"{PROJECT}/{name}",
+    )
+    return found or 0.0
+
+
+def meets(house: House, rate_rps: float, name: str = "labels") -> bool:
+    """Whether the current plan was made for this of the two levels of demand."""
+    return (planned_rps(house, name) > HIGH_RPS) is (rate_rps >= HIGH_RPS)
 
 
 def held(house: House, node: str) -> dict[str, tuple[str, int, int]]:

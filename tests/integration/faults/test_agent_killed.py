@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
 from tests.integration.faults.house import Background, House
-from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, wanted
+from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, meets, wanted
 
 pytestmark = pytest.mark.integration
 
@@ -32,15 +32,16 @@ def test_a_killed_agent_converges_to_the_current_generation(house: House) -> Non
         watch = Watch(house)
         with Background(watch):
             for number in range(KILLS):
-                generation = house.generation()
-                demand(client, HIGH_RPS if number % 2 == 0 else LOW_RPS)
-                house.await_true("demand moves the target", partial(house.beyond, generation))
+                rate_rps = HIGH_RPS if number % 2 == 0 else LOW_RPS
+                demand(client, rate_rps)
+                house.await_true("demand moves the target", partial(meets, house, rate_rps))
                 time.sleep(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
                 node = stream.choice(NODES)
                 agents[node].kill()
                 agents[node] = house.start_agent(node, "t4,t4")
             house.await_true(f"all nodes hold the target (seed {SEED})", lambda: not behind(house, *NODES))
         assert watch.looks > 0
+        assert watch.workers_seen > 0
     for node in NODES:
         house.await_true(f"{node} runs what it shall (seed {SEED})", partial(_runs_what_it_shall, house, node))
     assert any(wanted(house, node) for node in NODES)

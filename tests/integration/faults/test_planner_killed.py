@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
 from tests.integration.faults.house import Background, House, Process
-from tests.integration.faults.invariants import Watch, behind, check_afterwards
+from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 
 pytestmark = pytest.mark.integration
 
@@ -35,16 +35,18 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
     watch = Watch(house)
     with Background(watch):
         for number in range(ROUNDS):
-            generation, token = house.generation(), _token(house)
+            token = _token(house)
+            rate_rps = HIGH_RPS if number % 2 == 0 else LOW_RPS
             with house.client() as client:
-                demand(client, HIGH_RPS if number % 2 == 0 else LOW_RPS)
+                demand(client, rate_rps)
             time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
             _kill_leader(house, planners)
             planners.append(house.start_planner())
             house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)
-            house.await_true(f"demand moves the target (seed {SEED})", partial(house.beyond, generation))
+            house.await_true(f"demand moves the target (seed {SEED})", partial(meets, house, rate_rps))
         house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
     assert watch.looks > 0
+    assert watch.workers_seen > 0
     tokens = house.rows("SELECT DISTINCT fencing_token FROM target_history")
     assert len(tokens) > 1, "only one planner ever wrote"
     house.await_true("no cycle is left running by the dead", lambda: not _left_running(house), TAKE_OVER_S)
