@@ -119,8 +119,8 @@ def configure_logs(level: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # APScheduler tells of every wake-up at INFO; a loop that ran is no news.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    # APScheduler tells of every wake-up, and warns of each that a still running loop skips; neither is news.
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 
 class LogReporter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
@@ -97,14 +97,17 @@ class PlannerWorker:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Let running loops finish, end the child, give the lease back, close the connections."""
+        """Let running loops finish, end the child, give the lease back, close the connections. Twice is once."""
         self._ending.set()
-        # First the child: a planner in the middle of its work would hold everything up until its deadline.
-        self._parts.pool.close()
-        self._scheduler.shutdown(wait=True)
-        self._parts.keeper.stop()
-        self._parts.database.dispose()
-        _log.info("planner.ended", holder=self._parts.keeper.holder)
+        parts = self._parts
+        with ExitStack() as ends:  # in reverse order, each whatever became of the others
+            ends.callback(parts.database.dispose)
+            ends.callback(parts.keeper.stop)
+            if self._scheduler.running:
+                ends.callback(self._scheduler.shutdown, wait=True)
+            # The child goes first: a planner in the middle of its work would hold everything up until its deadline.
+            ends.callback(parts.pool.close)
+        _log.info("planner.ended", holder=parts.keeper.holder)
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
@@ -143,6 +146,8 @@ class PlannerWorker:
 
     def _tune(self, leader: Leader) -> None:
         """Plan when demand left what stands."""
+        if self._turn.locked():
+            return
         with self._parts.database.reading() as session:
             policy = snapshots.read_policy(session)
             demands = snapshots.read_demands(session, snapshots.read_services(session))

@@ -1,0 +1,112 @@
+"""The planner is killed with SIGKILL at every moment of a cycle; the next one finds a consistent state and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.services.journal import Leader
+from app.services.planning import Planning
+from app.store import leases
+from tests.integration.planner import dying_planner
+from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
+from tests.integration.planner.waiting import alive, children_of, wait_until
+from tests.integration.planner.world import World, check_history
+from tests.unit.app.services.small_fleet import service
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+AFTER_PROMOTION = (PROMOTED, "record")
+Launch = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def launch(database_url: str, tmp_path: Path) -> Iterator[Launch]:
+    """Start a planner process; with a moment, one that dies then."""
+    started: list[subprocess.Popen[bytes]] = []
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("HEADROOM_")} | {
+        "HEADROOM_DATABASE_URL": database_url,
+        "HEADROOM_HOME": str(tmp_path),
+        "HEADROOM_LEASE_TTL_S": "1",
+        "HEADROOM_PLACE_INTERVAL_S": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def launch(moment: str | None = None) -> subprocess.Popen[bytes]:
+        command = ["-m", "app", "planner"] if moment is None else [str(dying_planner.__file__), moment]
+        with (tmp_path / f"planner-{len(started)}.log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log)
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def build(world: World, planning: Planning) -> int:
+    """A world at generation 1 whose demand has grown since; the token of the lease, which is free."""
+    world.build()
+    with world.database.transaction() as session:
+        lease = leases.acquire(session, leases.PLANNER, "first", 60.0)
+    assert lease is not None
+    planning.run_lanes(Leader(holder="first", fencing=lease.token))
+    check_history(world, [1])
+    with world.database.transaction() as session:
+        assert leases.release(session, leases.PLANNER, "first")
+    world.declare(service("labels", rate_rps=150.0))
+    return lease.token
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_the_next_planner_goes_on(world: World, planning: Planning, launch: Launch, moment: str) -> None:
+    token_first = build(world, planning)
+    dying = launch(moment)
+    assert dying.wait(60.0) == -signal.SIGKILL
+    (dead,) = world.rows("SELECT id, step, fencing_token FROM cycles WHERE state = 'running'")
+    assert dead[2] == token_first + 1
+    (standing,) = world.column("SELECT generation FROM cluster_state")
+    assert standing == (2 if moment in AFTER_PROMOTION else 1)
+    check_history(world, [1, 2] if standing == 2 else [1])
+
+    launch()
+    wait_until(
+        "a cycle of the next planner is closed",
+        lambda: world.column(f"SELECT 1 FROM cycles WHERE state = 'closed' AND fencing_token > {dead[2]}"),
+        60.0,
+    )
+    wait_until("the target follows demand", lambda: world.column("SELECT generation FROM cluster_state") == [2])
+    check_history(world, [1, 2])
+    aborted = world.rows("SELECT id, step, fencing_token, generation FROM cycles WHERE state = 'aborted'")
+    assert aborted == [(*dead, 2 if standing == 2 else None)]
+    assert world.column("SELECT count(*) FROM plans WHERE state = 'proposed'") == [0]
+    assert world.column("SELECT token FROM leases") > [dead[2]]
+
+
+def test_a_killed_planner_leaves_no_child(world: World, planning: Planning, launch: Launch) -> None:
+    build(world, planning)
+    planner = launch()
+    wait_until("it plans", lambda: world.column("SELECT generation FROM cluster_state") == [2], 60.0)
+    children = children_of(planner.pid)
+    assert children
+    planner.kill()
+    planner.wait()
+    wait_until("its children are gone", lambda: not any(alive(child) for child in children))
+
+
+def test_a_terminated_planner_ends_in_order(world: World, planning: Planning, launch: Launch) -> None:
+    token_first = build(world, planning)
+    planner = launch()
+    wait_until("it plans", lambda: world.column("SELECT generation FROM cluster_state") == [2], 60.0)
+    planner.terminate()
+    assert planner.wait(30.0) == 0
+    assert world.rows("SELECT holder, token FROM leases") == [(None, token_first + 1)]
+    assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]

@@ -1,0 +1,106 @@
+"""Who leads: take-over after a death, hand-over at an end, and no two at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app.clock import SystemClock
+from app.store.engine import Database
+from app.workers.leadership import LeaseKeeper
+from tests.integration.planner.waiting import wait_until
+from tests.integration.planner.world import World
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[[str], LeaseKeeper]
+
+
+class HeldClock(SystemClock):
+    """A monotonic clock that a test can push on."""
+
+    def __init__(self) -> None:
+        self.pushed_ms = 0.0
+
+    def elapsed_ms(self) -> float:
+        return super().elapsed_ms() + self.pushed_ms
+
+
+@pytest.fixture
+def clock() -> HeldClock:
+    return HeldClock()
+
+
+@pytest.fixture
+def make(database: Database, clock: HeldClock) -> Iterator[Make]:
+    made: list[LeaseKeeper] = []
+
+    def make(holder: str) -> LeaseKeeper:
+        keeper = LeaseKeeper(database, clock, holder, ttl_s=1.5)
+        made.append(keeper)
+        return keeper
+
+    yield make
+    for keeper in made:
+        keeper.stop()
+
+
+def test_one_leads_and_hands_over_when_it_ends(make: Make) -> None:
+    first, second = make("first"), make("second")
+    first.start()
+    wait_until("the first leads", first.token)
+    second.start()
+    token = first.token()
+    assert token is not None
+    assert second.token() is None
+    first.stop()
+    assert first.token() is None
+    wait_until("the second leads", second.token)
+    taken = second.token()
+    assert taken is not None
+    assert taken > token
+
+
+def test_a_lease_is_renewed_under_the_same_token(make: Make, world: World) -> None:
+    keeper = make("first")
+    keeper.start()
+    wait_until("it leads", keeper.token)
+    token = keeper.token()
+    (until,) = world.column("SELECT expires_at FROM leases")
+    wait_until("it is renewed", lambda: world.column("SELECT expires_at FROM leases") > [until])
+    assert keeper.token() == token
+
+
+def test_a_dead_leader_is_replaced_when_its_lease_ends(make: Make, world: World, database: Database) -> None:
+    dead = make("dead")
+    dead._renew()  # once, and never again: as a killed process would
+    token = dead.token()
+    assert token is not None
+    second = make("second")
+    second.start()
+    wait_until("the second leads", second.token)
+    assert (second.token() or 0) > token
+    assert world.column("SELECT holder FROM leases") == ["second"]
+
+
+def test_trust_in_a_lease_ends_with_the_local_clock(make: Make, clock: HeldClock) -> None:
+    keeper = make("paused")
+    keeper._renew()
+    assert keeper.token() is not None
+    clock.pushed_ms = 1_501.0  # the process was stopped and wakes after its lease has ended
+    assert keeper.token() is None
+    keeper._renew()
+    assert keeper.token() is not None
+
+
+def test_an_unreachable_database_ends_leadership_but_not_the_keeper(make: Make, world: World, clock: HeldClock) -> None:
+    keeper = make("first")
+    keeper.start()
+    wait_until("it leads", keeper.token)
+    with world.database.raw() as connection:
+        connection.execute("ALTER TABLE leases RENAME TO leases_gone")
+    wait_until("it no longer leads", lambda: keeper.token() is None)
+    with world.database.raw() as connection:
+        connection.execute("ALTER TABLE leases_gone RENAME TO leases")
+    wait_until("it leads again", keeper.token)

@@ -1,0 +1,159 @@
+"""The planner worker's loops in this process: prompt plans, alarms, hand-over, survival of a lost database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.bootstrap import build_planner
+from app.settings import Settings
+from app.workers.scheduler import PlannerWorker
+from tests.integration.planner.waiting import wait_until
+from tests.integration.planner.world import World, check_history
+from tests.unit.app.services.small_fleet import POLICY, service
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[..., PlannerWorker]
+NEVER_S = 10_000.0
+
+
+@pytest.fixture
+def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Start a worker whose loops sleep for ever, unless told otherwise; the watch always runs."""
+    started: list[PlannerWorker] = []
+    quiet = Settings(
+        database_url=database_url,
+        home=tmp_path,
+        place_interval_s=NEVER_S,
+        tune_interval_s=NEVER_S,
+        account_interval_s=NEVER_S,
+        lease_ttl_s=2.0,
+    )
+
+    def start(**changes: float) -> PlannerWorker:
+        worker = build_planner(replace(quiet, **changes))  # type: ignore[arg-type]
+        worker.start()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+def generation(world: World) -> int:
+    found = world.column("SELECT generation FROM cluster_state")
+    return int(str(found[0])) if found else 0
+
+
+def cycles_closed(world: World) -> int:
+    return int(str(world.column("SELECT count(*) FROM cycles WHERE state = 'closed'")[0]))
+
+
+def settled(world: World) -> int:
+    """How many cycles are closed once none runs."""
+    wait_until("no cycle runs", lambda: world.column("SELECT count(*) FROM cycles WHERE state = 'running'") == [0])
+    return cycles_closed(world)
+
+
+def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, start: Start) -> None:
+    world.build()
+    start()
+    wait_until("the first plan", lambda: generation(world) == 1)
+    world.declare(service("labels", rate_rps=150.0))
+    wait_until("the changed service is planned", lambda: generation(world) == 2, 10.0)
+    before = settled(world)
+    world.rows("UPDATE node_states SET last_report_at = now() - interval '1 hour' WHERE node_id = 'b' RETURNING 1")
+    wait_until("a lost node is noticed", lambda: cycles_closed(world) > before, 10.0)
+    before = settled(world)
+    world.report("b")
+    wait_until("its return is noticed", lambda: cycles_closed(world) > before, 10.0)
+    settled(world)
+    assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
+
+
+def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
+    world.build()
+    worker = start(tune_interval_s=0.2)
+    wait_until("the first plan", lambda: generation(world) == 1)
+    leader = worker._leader()
+    assert leader is not None
+    wait_until("the cycle has ended", lambda: worker._memory.failures == 0 and worker._memory.sight is not None)
+    for _ in range(3):
+        worker._watch(leader)
+        worker._tune(leader)
+    assert cycles_closed(world) == 1
+
+
+def test_demand_beyond_what_stands_raises_an_alarm(world: World, start: Start) -> None:
+    world.build()
+    start(tune_interval_s=0.2)
+    wait_until("the first plan", lambda: generation(world) == 1)
+    world.offer({"vision/labels": 170.0})
+    wait_until("demand moves the target", lambda: generation(world) == 2, 10.0)
+    check_history(world, [1, 2])
+
+
+def test_the_place_loop_plans_again_by_itself(world: World, start: Start) -> None:
+    world.build()
+    start(place_interval_s=0.3)
+    wait_until("several cycles", lambda: cycles_closed(world) >= 3)
+    check_history(world, [1])
+
+
+def test_a_cooldown_is_sat_out_and_then_acted_on(world: World, start: Start) -> None:
+    world.build(service("labels", rate_rps=150.0))
+    world.declare(replace(POLICY, cooldown_s=3.0))
+    start()
+    wait_until("the first plan", lambda: generation(world) == 1)
+    world.declare(service("labels", rate_rps=5.0))
+    wait_until("the cheaper plan waits for the cooldown and comes", lambda: generation(world) == 2, 15.0)
+    assert world.column("SELECT count(*) FROM cycles WHERE decision -> 'reasons' ? 'cooldown'") >= [1]
+
+
+def test_the_second_worker_takes_over_when_the_first_ends(world: World, start: Start) -> None:
+    world.build()
+    first = start()
+    wait_until("the first plan", lambda: generation(world) == 1)
+    second = start()
+    assert second._leader() is None
+    first.stop()
+    wait_until("the second leads", second._leader)
+    world.declare(service("labels", rate_rps=150.0))
+    wait_until("the second plans", lambda: generation(world) == 2)
+    check_history(world, [1, 2])
+    assert world.column("SELECT count(DISTINCT fencing_token) FROM target_history") == [2]
+
+
+def test_lost_connections_cost_time_only(world: World, start: Start) -> None:
+    world.build()
+    start(tune_interval_s=0.2, place_interval_s=0.3)
+    wait_until("the first plan", lambda: generation(world) == 1)
+    for rate in (150.0, 5.0, 120.0):
+        before = cycles_closed(world)
+        assert world.column(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE application_name = 'headroom planner' AND datname = current_database()"
+        ) > [0]
+        world.declare(service("labels", rate_rps=rate))
+        wait_until("cycles go on", lambda before=before: cycles_closed(world) >= before + 2)
+    (last,) = world.column("SELECT max(generation) FROM target_history")
+    check_history(world, list(range(1, int(str(last)) + 1)))
+
+
+def test_housekeeping_runs_at_once_and_accounts(world: World, start: Start) -> None:
+    world.build()
+    world.rows("UPDATE devices SET billed_from = now() - interval '10 minutes' RETURNING 1")
+    world.rows(
+        "INSERT INTO cycles (id, lane, state, started_at) VALUES"
+        " ('old', 'act', 'closed', now() - interval '1 year'), ('new', 'act', 'closed', now()) RETURNING 1"
+    )
+    start(account_interval_s=0.3)
+    wait_until("minutes are accounted", lambda: world.column("SELECT count(*) FROM ledger") > [0])
+    wait_until(
+        "old cycles are gone", lambda: world.column("SELECT id FROM cycles WHERE id IN ('old', 'new')") == ["new"]
+    )
