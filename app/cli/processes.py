@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -88,9 +89,11 @@ def serve(host: Host = None, port: Port = None) -> None:
     import uvicorn
 
     from app.bootstrap import build_api
+    from app.demo.supervisor import check_port
 
     settings = _settings(host, port)
     _configure_logs(settings.log_level)
+    check_port(settings.host, settings.port)
     uvicorn.run(
         build_api(settings),
         host=settings.host,
@@ -220,11 +223,12 @@ def _supervise(settings: Settings, *, demo: bool, verbose: bool, progress_descri
         elif verbose:
             typer.echo(f"  {name:<12} {elapsed_s:6.2f} s")
 
-    def ready() -> None:
+    def ready(elapsed_s: float) -> None:
         if teller is None:
+            phase("all", elapsed_s)
             _say_welcome(home, demo=demo)
             return
-        teller.tell(Message(event="ready"))
+        teller.tell(Message(event="ready", text="all", elapsed_s=elapsed_s))
         teller.close()
 
     order = Order(settings=settings, demo=demo)
@@ -257,7 +261,7 @@ def _detach(home: Home, arguments: list[str], *, verbose: bool) -> None:
     try:
         for message in listen(reading):
             last = message
-            if message.event == "phase" and verbose:
+            if verbose and message.event != "failed":
                 typer.echo(f"  {message.text:<12} {message.elapsed_s:6.2f} s")
     except KeyboardInterrupt:
         supervisor.terminate()
@@ -286,12 +290,20 @@ def _say_welcome(home: Home, *, demo: bool) -> None:
     if connection is None:
         raise InputError(f"{home.path} holds no connection")
     tries = (
-        ("headroom status", "headroom explain vision/resnet50", "headroom report cost --by service --last 1h")
+        ("status", "explain vision/resnet50", "report cost --by service --last 1h")
         if demo
-        else ("headroom apply -f examples/demo", "headroom status", "headroom agent --help")
+        else ("apply -f examples/demo", "status", "agent --help")
     )
     typer.echo(f"console  {connection.server}/")
     typer.echo(f"token    {connection.token}")
     typer.echo("try next")
     for line in tries:
-        typer.echo(f"  {line}")
+        typer.echo(f"  {_own_name()} {line}")
+
+
+def _own_name() -> str:
+    """How this program can be called again from here: by name where the path knows it, else as it was called."""
+    if shutil.which("headroom") is not None:
+        return "headroom"
+    called = sys.argv[0]
+    return called if called.endswith("headroom") else f"{sys.executable} -m app"

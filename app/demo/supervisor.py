@@ -24,6 +24,7 @@ from app.settings import Settings
 from solvers.errors import HeadroomError, StateError
 
 WATCH_INTERVAL_S = 0.2
+POLL_INTERVAL_S = 0.1
 CARE_INTERVAL_S = 5.0
 """How often logs are bounded and the database is looked at."""
 READY_DEADLINE_S = 60.0
@@ -118,8 +119,11 @@ class Supervisor:
         self._url = ""
         self._ready = False
 
-    def run(self, on_ready: Callable[[], None]) -> None:
-        """Bring everything up, call `on_ready`, stay until a signal. Raises HeadroomError when something stays down."""
+    def run(self, on_ready: Callable[[float], None]) -> None:
+        """Bring everything up, tell `on_ready` the seconds it took, stay until a signal.
+
+        Raises HeadroomError when something stays down.
+        """
         self._home.prepare()
         lock = self._home.lock()
         if lock is None:
@@ -131,7 +135,7 @@ class Supervisor:
                 self._start()
                 self._ready = True
                 self._write_state()
-                on_ready()
+                on_ready(time.monotonic() - self._started_s)
                 self._watch()
             finally:
                 self._stop()
@@ -192,7 +196,7 @@ class Supervisor:
                 raise StartError(f"{what} did not start: {_last_line(failed)} (see {failed.log})")
             if time.monotonic() > end_s:
                 raise StartError(f"{what} did not come up within {deadline_s:g} s (see {self._home.logs})")
-            self._pause(0.05)
+            self._pause(POLL_INTERVAL_S)
 
     def _pause(self, wait_s: float) -> None:
         if self._ending.wait(wait_s):

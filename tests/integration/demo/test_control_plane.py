@@ -57,6 +57,11 @@ def test_a_control_plane_lives_through_crashes_and_restarts(machine: Machine) ->
     until(lambda: (now := process(machine, "api")) is not None and now != before, machine)
     until(lambda: serves(machine), machine)
 
+    postmaster = (machine.home / "pgdata" / "postmaster.pid").read_text().split()[0]
+    os.kill(int(postmaster), signal.SIGKILL)
+    until(lambda: not serves(machine), machine)
+    until(lambda: serves(machine), machine, deadline_s=60.0)
+
     state = Home(machine.home).read_state()
     assert state is not None
     assert "stopped" in machine.do("down")

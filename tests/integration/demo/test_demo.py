@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.integration.demo.conftest import Machine
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
     said = machine.do("up", "-v")
     assert "first plan" in said
-    for line in ("headroom status", "headroom explain vision/resnet50", "headroom report cost"):
+    for line in (" status", " explain vision/resnet50", " report cost --by service"):
         assert line in said
 
     status = json.loads(machine.do("status", "-o", "json"))
@@ -32,8 +34,9 @@ def test_a_newcomer_watches_a_fleet_being_planned(machine: Machine) -> None:
     cost = json.loads(machine.do("report", "cost", "--by", "service", "--last", "1h", "-o", "json"))
     assert cost["by"] == "service"
 
-    assert "created" in machine.do("apply", "-f", "examples/vision.yaml")
+    assert "created" in machine.do("apply", "-f", str(EXAMPLES / "vision.yaml"))
     plan = json.loads(machine.do("plan", "-o", "json"))
     assert plan["id"].startswith("sha256:")
     machine.do("verify", "--plan", plan["id"])
+    assert "yes" in machine.do("replay", plan["cycle_id"])
     assert "stopped" in machine.do("down")

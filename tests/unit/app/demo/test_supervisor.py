@@ -107,7 +107,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self.supervisor.run(self.ready.set)
+            self.supervisor.run(lambda _: self.ready.set())
         except HeadroomError as error:
             self.error = error
 
@@ -204,7 +204,7 @@ def test_a_port_in_use_is_said_before_anything_starts(home: Home) -> None:
         rooms = FakeRooms()
         order = Order(settings=Settings(home=home.path, port=port))
         with pytest.raises(StateError, match=f"cannot listen on 127.0.0.1:{port}: .* in use; choose another"):
-            Supervisor(order, home, rooms, lambda *_: None).run(lambda: None)
+            Supervisor(order, home, rooms, lambda *_: None).run(lambda _: None)
     assert rooms.asked == []
 
 
