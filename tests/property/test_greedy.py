@@ -1,0 +1,56 @@
+"""Whatever the world, the greedy planner's plan survives the verifier, and its own next cycle leaves it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+from solvers.cycle.order import movable_workloads
+from solvers.cycle.record import Lane
+from solvers.domain.change import Target
+from solvers.domain.evidence import Severity
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.registry import propose
+from solvers.verify.checks import verify
+from solvers.verify.picture import knobs
+from tests import builders
+from tests.property.worlds import worlds, worlds_with_target
+
+
+def plan_of(world: Snapshot, movable: tuple[str, ...] | None = None) -> Plan:
+    plan = propose("greedy", builders.request(world, movable)).plan
+    assert plan is not None
+    return plan
+
+
+def fatal(world: Snapshot, plan: Plan, movable: tuple[str, ...]) -> list[object]:
+    findings = verify(world, plan, movable)  # type: ignore[arg-type]
+    return [item for item in findings if item.severity is Severity.FATAL]
+
+
+@given(worlds())
+@settings(max_examples=120)
+def test_a_fresh_plan_verifies(world: Snapshot) -> None:
+    movable = builders.everything_movable(world)
+    assert fatal(world, plan_of(world), movable) == []
+
+
+@given(worlds_with_target())
+@settings(max_examples=120)
+def test_a_plan_around_a_standing_target_verifies(world: Snapshot) -> None:
+    for movable in (builders.everything_movable(world), movable_workloads(world, Lane.ACT)):
+        assert fatal(world, plan_of(world, movable), movable) == []
+
+
+@given(worlds())
+@settings(max_examples=60)
+def test_planning_again_changes_nothing(world: Snapshot) -> None:
+    first = plan_of(world)
+    target = Target(generation=Generation(1), assignments=first.assignments, settings=first.settings)
+    again = plan_of(replace(world, target=target))
+    assert [(item.replica, knobs(item)) for item in again.assignments] == [
+        (item.replica, knobs(item)) for item in first.assignments
+    ]

@@ -1,0 +1,265 @@
+"""Random worlds: small fleets with every rule that a planner must honour, and targets from an earlier world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from solvers.domain.change import Target
+from solvers.domain.device import (
+    ColocationClass,
+    Device,
+    DeviceMode,
+    Node,
+    PowerCap,
+    PowerScope,
+    PriceKind,
+    Taint,
+)
+from solvers.domain.ids import Generation, GpuTypeName, ModelName, ProjectName, ServiceId
+from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
+from solvers.domain.telemetry import DeviceTelemetry
+from solvers.domain.workload import (
+    Affinity,
+    AntiAffinity,
+    OfflineTask,
+    Project,
+    Service,
+    ServiceMode,
+    Slo,
+    SloKind,
+    SloScope,
+    TrainingJob,
+)
+from solvers.planners.registry import propose
+from tests import builders
+
+TYPES = ("a100", "l4", "t4", "v100")
+MODELS = ("bert", "resnet50", "yolo")
+GPU_TAINT = Taint(key="team")
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> tuple[Profile, ...]:
+    """Grids with holes, noise that breaks monotony, sometimes no power, several clocks or nothing at all."""
+    made: list[Profile] = []
+    for model in MODELS:
+        for type_name in TYPES:
+            if draw(st.integers(0, 9)) == 9:
+                continue
+            clocks = builders.gpu_type(type_name).clocks_mhz_sm[-draw(st.integers(1, 2)) :]
+            whole = builders.profile(
+                model,
+                type_name,
+                work=draw(st.floats(0.2, 4)),
+                batches=draw(st.sampled_from(((1, 4, 16), (1, 2, 4, 8), (8,), (3, 20)))),
+                shares=draw(st.sampled_from(((10, 30, 60, 100), (100,), (17, 37, 38, 71), (25, 50)))),
+                clocks=clocks,
+            )
+            noise = draw(st.lists(st.floats(0.7, 1.4), min_size=len(whole.points), max_size=len(whole.points)))
+            powered, kept = draw(st.booleans()), draw(st.integers(2, 4))
+            points = tuple(
+                _noisy(point, factor, powered=powered)
+                for index, (point, factor) in enumerate(zip(whole.points, noise, strict=True))
+                if index % 5 < kept
+            )
+            made.append(replace(whole, points=points))
+    return tuple(made)
+
+
+def _noisy(point: ProfilePoint, factor: float, *, powered: bool) -> ProfilePoint:
+    return replace(
+        point,
+        latency_ms_mean=point.latency_ms_mean * factor,
+        latency_ms_p99=point.latency_ms_mean * factor * 1.2 if factor > 1 else None,
+        memory_mib=point.memory_mib * factor,
+        power_w=point.power_w * factor if powered and point.power_w is not None else None,
+    )
+
+
+@st.composite
+def devices(draw: st.DrawFn, nodes: int) -> tuple[Device, ...]:
+    """Whole GPUs of several modes and classes, and now and then one cut into slices."""
+    made: list[Device] = []
+    for position in range(nodes):
+        for index in range(draw(st.integers(1, 4))):
+            made.append(
+                builders.device(
+                    f"n{position}",
+                    index,
+                    draw(st.sampled_from(TYPES)),
+                    mode=draw(st.sampled_from((DeviceMode.MPS,) * 5 + (DeviceMode.DEDICATED,))),
+                    colocation=draw(st.sampled_from((ColocationClass.ANY,) * 4 + tuple(ColocationClass))),
+                    schedulable=draw(st.integers(0, 9)) < 9,
+                    taints=(GPU_TAINT,) if draw(st.integers(0, 9)) == 9 else (),
+                )
+            )
+    if draw(st.booleans()):
+        made.append(builders.device("mig", 0, "a100"))
+        made.extend(builders.mig_slice("mig", index + 1, "a100", part) for index, part in enumerate((1, 2, 3)))
+    return tuple(made)
+
+
+@st.composite
+def services(draw: st.DrawFn) -> tuple[Service, ...]:
+    """A few services with every kind of SLO and rule."""
+    count = draw(st.integers(0, 5))
+    made: list[Service] = []
+    for index in range(count):
+        least = draw(st.integers(0, 2))
+        limit_ms = draw(st.sampled_from((8.0, 20.0, 60.0, 200.0, 1000.0)))
+        slo = draw(
+            st.sampled_from(
+                (
+                    Slo(latency_ms=limit_ms),
+                    Slo(latency_ms=limit_ms, percentile=100),
+                    Slo(latency_ms=limit_ms, percentile=50),
+                    Slo(latency_ms=limit_ms, scope=SloScope.EXECUTION),
+                    Slo(kind=SloKind.DEADLINE, deadline_s=2.0),
+                    Slo(kind=SloKind.THROUGHPUT, throughput_rps_min=40.0),
+                    Slo(kind=SloKind.TOKENS, first_token_ms=200.0, inter_token_ms=50.0),
+                )
+            )
+        )
+        avoided = draw(st.sampled_from((None, None, *(other for other in range(count) if other != index))))
+        made.append(
+            builders.service(
+                f"s{index}",
+                project=ProjectName(draw(st.sampled_from(("demo", "other")))),
+                model=ModelName(draw(st.sampled_from(MODELS))),
+                slo=slo,
+                rate_rps_declared=draw(st.sampled_from((0.0, 5.0, 60.0, 300.0, 2000.0))),
+                priority=draw(st.sampled_from((0, 100, 500))),
+                replicas_min=least,
+                replicas_max=draw(st.integers(max(1, least), 6)),
+                gpu_types_allowed=draw(st.sampled_from(((), (), ("t4", "v100")))),
+                affinity=Affinity(
+                    anti_affinity=draw(st.sampled_from(tuple(AntiAffinity))),
+                    avoid_services=() if avoided is None else (ServiceId(f"demo/s{avoided}"),),
+                    dedicated=draw(st.integers(0, 5)) == 5,
+                    failure_domains_min=draw(st.sampled_from((1, 1, 1, 2))),
+                ),
+                tolerations=(GPU_TAINT,) if draw(st.booleans()) else (),
+                budget_usd_per_h=draw(st.sampled_from((None, None, None, 0.3, 2.0))),
+                mode=draw(st.sampled_from((ServiceMode.AUTO,) * 3 + tuple(ServiceMode))),
+            )
+        )
+        if made[-1].id in made[-1].affinity.avoid_services:
+            raise AssertionError("a service never avoids itself")
+    return tuple(sorted(made, key=lambda item: item.id))
+
+
+@st.composite
+def finite_work(draw: st.DrawFn) -> tuple[tuple[TrainingJob, ...], tuple[OfflineTask, ...]]:
+    """Jobs and tasks."""
+    jobs = tuple(
+        builders.job(
+            f"j{index}",
+            model=ModelName(draw(st.sampled_from(MODELS))),
+            share_pct_sm_min=draw(st.sampled_from((5, 30, 90))),
+            gpu_types_allowed=draw(st.sampled_from(((), (GpuTypeName("t4"),)))),
+            evictions_max=draw(st.integers(0, 3)),
+        )
+        for index in range(draw(st.integers(0, 2)))
+    )
+    tasks = tuple(
+        builders.task(
+            f"t{index}", draw(st.sampled_from((1.0, 80.0, 900.0))), model=ModelName(draw(st.sampled_from(MODELS)))
+        )
+        for index in range(draw(st.integers(0, 1)))
+    )
+    return jobs, tasks
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Snapshot:
+    """A whole world without a target."""
+    node_count = draw(st.integers(2, 5))
+    fleet = draw(devices(node_count))
+    names = sorted({item.node for item in fleet})
+    nodes = [
+        Node(
+            id=name,
+            rack=draw(st.sampled_from(("rack-0", "rack-1"))),
+            failure_domain=draw(st.sampled_from(("zone-0", "zone-1"))),
+            schedulable=draw(st.integers(0, 9)) < 9,
+            taints=(GPU_TAINT,) if draw(st.integers(0, 9)) == 9 else (),
+            price_kind=draw(st.sampled_from((PriceKind.ON_DEMAND, PriceKind.ON_DEMAND, PriceKind.OWNED))),
+        )
+        for name in names
+    ]
+    ages = st.sampled_from((1.0,) * 12 + (29.0, 31.0, None))
+    caps: list[PowerCap] = []
+    if draw(st.integers(0, 3)) == 3:
+        caps.append(
+            PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=draw(st.sampled_from((200.0, 500.0, 1500.0))))
+        )
+    if draw(st.integers(0, 3)) == 3:
+        caps.append(PowerCap(scope=PowerScope.NODE, subject=names[0], limit_w=draw(st.sampled_from((90.0, 300.0)))))
+    if draw(st.integers(0, 3)) == 3:
+        caps.append(PowerCap(scope=PowerScope.DEVICE, subject=fleet[0].id, limit_w=65.0))
+    offered = draw(services())
+    jobs, tasks = draw(finite_work())
+    quota = draw(st.sampled_from((None, None, None, 0.5, 2.0)))
+    evicted = tuple(JobStatus(workload=item.id, done=0, evictions=draw(st.integers(0, 3))) for item in jobs)  # type: ignore[arg-type]
+    return builders.snapshot(
+        fleet,
+        offered,
+        profiles=draw(profiles()),
+        nodes=nodes,
+        node_statuses=tuple(NodeStatus(node=item.id, age_s=draw(ages), generation_applied=0) for item in nodes),
+        gpu_types=tuple(builders.gpu_type(name) for name in TYPES),
+        models=tuple(builders.model(name) for name in MODELS),
+        policy=builders.policy(
+            interference_margin=draw(st.sampled_from((1.0, 1.25))),
+            replicas_per_device_max=draw(st.sampled_from((1, 3, 7))),
+            share_step_pct=draw(st.sampled_from((1, 5, 7))),
+            demand_headroom=draw(st.sampled_from((1.0, 1.1))),
+        ),
+        projects=tuple(Project(name=ProjectName(name), quota_gpus=quota) for name in ("demo", "other")),
+        power_caps=tuple(caps),
+        jobs=jobs,
+        tasks=tasks,
+        job_statuses=evicted,
+        demands=tuple(
+            builders.demand(item.id, draw(st.sampled_from((0.0, 20.0, 150.0, 800.0))))
+            for item in offered
+            if draw(st.booleans())
+        ),
+        device_telemetry=tuple(
+            DeviceTelemetry(
+                device=item.id,
+                power_w=20,
+                utilisation_pct=5,
+                memory_mib_used=100,
+                clock_mhz_sm=1000,
+                healthy=draw(st.integers(0, 9)) < 9,
+                age_s=1.0,
+            )
+            for item in fleet
+        ),
+    )
+
+
+@st.composite
+def worlds_with_target(draw: st.DrawFn) -> Snapshot:
+    """A world whose target was planned for the same fleet under other demand, profiles and rules, so that much of it no
+    longer fits.
+    """
+    world = draw(worlds())
+    earlier = replace(
+        world,
+        demands=tuple(
+            replace(item, rate_rps_upper=draw(st.sampled_from((1.0, 100.0, 900.0)))) for item in world.demands
+        ),
+        node_statuses=tuple(replace(item, age_s=1.0) for item in world.node_statuses),
+        profiles=draw(st.sampled_from((world.profiles, draw(profiles())))),
+        power_caps=draw(st.sampled_from((world.power_caps, ()))),
+    )
+    plan = propose("greedy", builders.request(earlier)).plan
+    assert plan is not None
+    standing = Target(generation=Generation(3), assignments=plan.assignments, settings=plan.settings)
+    gone = draw(st.sampled_from((None, None, 0)))
+    return replace(world, target=standing, services=world.services if gone is None else world.services[1:])
