@@ -43,7 +43,9 @@ def normalise_url(url: str) -> str:
         ) from None
     if parsed.drivername.partition("+")[0] not in ("postgres", "postgresql"):
         raise InputError(f"the database must be PostgreSQL, not {parsed.drivername}")
-    return parsed.set(drivername=DRIVER).render_as_string(hide_password=False)
+    # A server whose databases have no encoding (SQL_ASCII) would otherwise answer with bytes instead of text.
+    encoded = parsed.set(drivername=DRIVER).update_query_dict({"client_encoding": "utf8"})
+    return encoded.render_as_string(hide_password=False)
 
 
 def libpq_url(url: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -142,11 +142,31 @@ def test_listening_hears_notifications(database: Database) -> None:
     ],
 )
 def test_every_form_of_url_is_understood(given: str) -> None:
-    assert normalise_url(given) == "postgresql+psycopg://u:p%40ss@db.example:5433/headroom?sslmode=require"
-    assert libpq_url(given) == "postgresql://u:p%40ss@db.example:5433/headroom?sslmode=require"
+    expected = "u:p%40ss@db.example:5433/headroom?client_encoding=utf8&sslmode=require"
+    assert normalise_url(given) == f"postgresql+psycopg://{expected}"
+    assert libpq_url(given) == f"postgresql://{expected}"
 
 
 @pytest.mark.parametrize("given", ["", "nonsense", "mysql://u@h/d"])
 def test_other_urls_are_refused(given: str) -> None:
     with pytest.raises(InputError):
         normalise_url(given)
+
+
+def test_a_database_without_an_encoding_answers_with_text(empty_url: str) -> None:
+    with psycopg.connect(libpq_url(empty_url), autocommit=True) as connection:
+        connection.execute(
+            "CREATE DATABASE unencoded ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        )
+    try:
+        database = Database(
+            make_url(libpq_url(empty_url)).set(database="unencoded").render_as_string(hide_password=False)
+        )
+        try:
+            with database.reading() as session:
+                assert session.execute(text("SELECT 'größer'")).scalar_one() == "größer"
+        finally:
+            database.dispose()
+    finally:
+        with psycopg.connect(libpq_url(empty_url), autocommit=True) as connection:
+            connection.execute("DROP DATABASE unencoded")
