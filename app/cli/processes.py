@@ -45,9 +45,13 @@ def up(
     progress_descriptor: Annotated[int | None, typer.Option("--progress-descriptor", hidden=True)] = None,
 ) -> None:
     """Start database, API, planner and, unless told otherwise, a simulated fleet with live traffic."""
+    from app.demo.examples import examples_path
     from app.demo.home import Home
 
     settings = _settings(host, port)
+    if not no_demo:
+        # Said before anything starts: without its files there is no demo.
+        examples_path()
     home = Home(settings.home)
     home.prepare()
     if home.running():
