@@ -119,8 +119,9 @@ def configure_logs(level: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # APScheduler tells of every wake-up, and warns of each that a still running loop skips; neither is news.
+    # APScheduler tells of every wake-up and warns of each that a running loop skips; Alembic greets. None is news.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 class LogReporter:

@@ -137,8 +137,6 @@ class PlannerWorker:
 
     def _watch(self, leader: Leader) -> None:
         """Plan promptly when documents or the reporting nodes changed, or a hold has passed."""
-        if self._turn.locked():
-            return
         sight = self._look()
         cause = cause_of(sight, self._memory, self._parts.clock.now_s())
         if cause is not None:
@@ -146,8 +144,6 @@ class PlannerWorker:
 
     def _tune(self, leader: Leader) -> None:
         """Plan when demand left what stands."""
-        if self._turn.locked():
-            return
         with self._parts.database.reading() as session:
             policy = snapshots.read_policy(session)
             demands = snapshots.read_demands(session, snapshots.read_services(session))
@@ -169,12 +165,18 @@ class PlannerWorker:
             )
 
     def _cycle(self, leader: Leader, cause: Cause, sight: Sight) -> None:
-        with self._turn, bound(cause=cause.value):
-            before: Memory = self._memory
-            # Should this cycle never return to us, the next one waits as after a failure.
-            self._memory = remember_failure(sight, before, self._parts.clock.now_s())
-            records = self._parts.planning.run_lanes(leader)
-            self._memory = remember(sight, records, self._parts.clock.now_s())
+        # While a cycle runs, whatever else is noticed is left to it or to the next look.
+        if not self._turn.acquire(blocking=cause is Cause.PLACE):
+            return
+        try:
+            with bound(cause=cause.value):
+                before: Memory = self._memory
+                # Should this cycle never return to us, the next one waits as after a failure.
+                self._memory = remember_failure(sight, before, self._parts.clock.now_s())
+                records = self._parts.planning.run_lanes(leader)
+                self._memory = remember(sight, records, self._parts.clock.now_s())
+        finally:
+            self._turn.release()
 
     # -- end ----------------------------------------------------------------------------------------------------------
 

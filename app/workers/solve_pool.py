@@ -25,7 +25,7 @@ from typing import Self
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
-from solvers.errors import EngineError, HeadroomError
+from solvers.errors import EngineError, HeadroomError, TransientError
 from solvers.planners.base import Planner, PlanRequest
 
 PlannerFactory = Callable[[str], Planner]
@@ -48,10 +48,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """Bounds of the pool: grace beyond a planner's own deadline, time for a child to start, size of an answer."""
+    """Bounds of the pool: grace beyond a planner's own deadline, time for a child to start, requests in line (with the
+    running one), size of an answer."""
 
     grace_s: float = 2.0
     start_s: float = 60.0
+    requests_max: int = 4
     answer_bytes_max: int = 64 * 2**20
 
 
@@ -68,6 +70,8 @@ class SolvePool:
         self._reporter = reporter
         self._limits = limits or PoolLimits()
         self._context: SpawnContext = multiprocessing.get_context("spawn")
+        self._places = threading.BoundedSemaphore(self._limits.requests_max)
+        self._closing = False
         self._process: SpawnProcess | None = None
         self._connection: Connection[object, object] | None = None
         # The kernel ties the child's life to the thread that started it, so one thread, as old as the pool, does it.
@@ -78,14 +82,22 @@ class SolvePool:
         self._thread.submit(self._start).result()
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
-        """The planner's checked answer; EngineError for everything that went wrong on the way."""
+        """The planner's checked answer; EngineError for everything that went wrong on the way.
+
+        Raises TransientError when too many requests wait already.
+        """
+        if not self._places.acquire(blocking=False):
+            raise TransientError("too many plans are being made at once; try again shortly")
         try:
             return self._thread.submit(self._propose, planner, request).result()
         except (RuntimeError, CancelledError) as error:
             raise EngineError("the solve pool is closed", planner=planner) from error
+        finally:
+            self._places.release()
 
     def close(self) -> None:
         """End the child, also in the middle of a request, and take no more."""
+        self._closing = True
         process = self._process
         if process is not None:
             with suppress(ValueError):  # the pool's own thread may be discarding it at this moment
@@ -112,6 +124,9 @@ class SolvePool:
 
     def _exchange(self, planner: str, request: PlanRequest) -> Answer:
         self._start()
+        if self._closing:
+            # Either we see the flag here or `close` sees the child that was just started: nobody waits for it.
+            self._discard()
         process, connection = self._process, self._connection
         if process is None or connection is None:
             raise EngineError("the planner process did not start", planner=planner)

@@ -18,7 +18,7 @@ from solvers.domain.ids import ClusterName, PolicyName
 from solvers.domain.plan import ProposalStatus
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError
+from solvers.errors import EngineError, TransientError
 from solvers.planners.base import Budget, PlanRequest
 from tests.unit.app.workers.planted import build, empty_plan
 
@@ -148,8 +148,8 @@ def test_child_killed_while_idle_costs_one_request_at_most(pool: SolvePool) -> N
     assert pool.propose("good", request_of()).plan is not None
 
 
-def test_close_ends_a_running_request() -> None:
-    pool = SolvePool(build, Heard())
+def test_close_ends_a_running_request_and_the_line_is_bounded() -> None:
+    pool = SolvePool(build, Heard(), PoolLimits(requests_max=1))
     pool.warm()
     child = pool.child_pid
     assert child is not None
@@ -163,7 +163,9 @@ def test_close_ends_a_running_request() -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    wait_until(pool._thread._work_queue.empty)
+    wait_until(lambda: pool._places._value == 0)
+    with pytest.raises(TransientError, match="too many plans"):
+        pool.propose("good", request_of())
     pool.close()
     asking.join(10)
     assert len(failures) == 1
