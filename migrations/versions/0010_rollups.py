@@ -68,25 +68,37 @@ CREATE TABLE accounting_marks (name text PRIMARY KEY, at timestamptz NOT NULL);
 
 # A report covers the interval that ends at its `observed_at`, read on the server's clock. The sender's clock offset is
 # the smallest `received_at - observed_at` of that boot in the last quarter of an hour: a report resent after an outage
-# still lands where it was measured, and a host whose clock is wrong is not punished. Nothing may claim more than five
-# minutes.
+# still lands where it was measured, and a host whose clock is wrong is not punished. A report that follows its
+# predecessor begins where that one ended; the few milliseconds by which two timers disagree are nobody's gap. Nothing
+# may claim more than five minutes. The window looks back twenty minutes, so that predecessors are placed the same
+# whoever asks.
 HEARD = """
 CREATE FUNCTION headroom_heard(p_received_from timestamptz, p_received_to timestamptz)
 RETURNS TABLE (source text, boot_id text, sequence bigint, received_at timestamptz, start_at timestamptz,
-    end_at timestamptz)
+               end_at timestamptz)
 LANGUAGE sql STABLE ROWS 5000 SET timezone = 'UTC' AS $body$
     WITH clocked AS (
-        SELECT l.source, l.boot_id, l.sequence, l.received_at, l.observed_at, l.interval_s,
-            min(l.received_at - l.observed_at) OVER (
+        SELECT l.source, l.boot_id, l.sequence, l.received_at, least(l.interval_s, 300) AS interval_s,
+            l.observed_at + min(l.received_at - l.observed_at) OVER (
                 PARTITION BY l.source, l.boot_id ORDER BY l.received_at
-                RANGE BETWEEN INTERVAL '15 minutes' PRECEDING AND CURRENT ROW) AS clock_offset
+                RANGE BETWEEN INTERVAL '15 minutes' PRECEDING AND CURRENT ROW) AS end_at
         FROM report_log l
-        WHERE l.received_at >= p_received_from - INTERVAL '15 minutes' AND l.received_at < p_received_to
+        WHERE l.received_at >= p_received_from - INTERVAL '20 minutes' AND l.received_at < p_received_to
+            AND l.interval_s >= 0.001
+    ),
+    ordered AS (
+        SELECT c.*, c.end_at - make_interval(secs => c.interval_s) AS start_at,
+            lag(c.sequence) OVER turn AS sequence_before, lag(c.end_at) OVER turn AS end_before,
+            lag(c.received_at) OVER turn AS received_before
+        FROM clocked c WINDOW turn AS (PARTITION BY c.source, c.boot_id ORDER BY c.sequence, c.received_at)
     )
-    SELECT c.source, c.boot_id, c.sequence, c.received_at,
-        c.observed_at + c.clock_offset - make_interval(secs => least(c.interval_s, 300)), c.observed_at + c.clock_offset
-    FROM clocked c
-    WHERE c.received_at >= p_received_from AND c.interval_s > 0
+    SELECT o.source, o.boot_id, o.sequence, o.received_at,
+        CASE WHEN o.sequence = o.sequence_before + 1 AND o.received_before >= o.received_at - INTERVAL '5 minutes'
+                AND abs(extract(epoch FROM o.start_at - o.end_before)) <= least(2, o.interval_s / 5)
+             THEN o.end_before ELSE o.start_at END,
+        o.end_at
+    FROM ordered o
+    WHERE o.received_at >= p_received_from
 $body$;
 """
 
@@ -97,8 +109,7 @@ $body$;
 SPANS = """
 CREATE FUNCTION headroom_report_spans(p_from timestamptz, p_to timestamptz)
 RETURNS TABLE (span_no bigint, source text, boot_id text, sequence bigint, received_at timestamptz,
-    start_at timestamptz,
-               free_at timestamptz, end_at timestamptz)
+               start_at timestamptz, free_at timestamptz, end_at timestamptz)
 LANGUAGE sql STABLE ROWS 5000 SET timezone = 'UTC' AS $body$
     SELECT row_number() OVER (), h.source, h.boot_id, h.sequence, h.received_at, h.start_at,
         least(h.end_at, greatest(h.start_at, max(h.end_at) OVER (
@@ -115,8 +126,7 @@ $body$;
 PIECES = """
 CREATE FUNCTION headroom_report_pieces(p_from timestamptz, p_to timestamptz)
 RETURNS TABLE (minute timestamptz, source text, boot_id text, sequence bigint, received_at timestamptz,
-    span_s double precision,
-               fraction double precision, seconds double precision)
+               span_s double precision, fraction double precision, seconds double precision)
 LANGUAGE sql STABLE ROWS 8000 SET timezone = 'UTC' AS $body$
     SELECT m.minute, s.source, s.boot_id, s.sequence, s.received_at,
         extract(epoch FROM s.end_at - s.start_at)::double precision,
@@ -172,8 +182,8 @@ BEGIN
     DELETE FROM service_minutes WHERE minute >= p_from AND minute < p_to;
     WITH pieces AS MATERIALIZED (SELECT * FROM headroom_report_pieces(p_from, p_to)),
     weighted AS (
-        SELECT p.minute, r.*, p.fraction, p.seconds, p.span_s, p.seconds * least(1, greatest(0,
-            r.held_s) / p.span_s) AS held,
+        SELECT p.minute, r.*, p.fraction, p.seconds, p.span_s,
+            p.seconds * least(1, greatest(0, r.held_s) / r.interval_s) AS held,
             r.completed * p.fraction AS answers
         FROM pieces p
         JOIN replica_samples r ON r.received_at = p.received_at AND 'node/' || r.node_id = p.source

@@ -88,8 +88,9 @@ BEGIN
         SELECT r.minute, r.device_uuid, r.span_no, r.seconds, s.replica, s.project, s.workload, s.model,
             CASE s.kind WHEN 'job' THEN 'job' WHEN 'task' THEN 'task' ELSE 'replica' END AS kind,
             least(100, greatest(0, s.share_pct_sm)) AS share_pct, greatest(0, s.memory_mib_used)::numeric AS memory_mib,
-            greatest(0, s.memory_mib_limit) AS reserved_mib, CASE WHEN s.held_s > r.span_s - 0.01 THEN 1
-                ELSE greatest(0, s.held_s)::numeric / r.span_s END AS held,
+            greatest(0, s.memory_mib_limit) AS reserved_mib,
+            CASE WHEN s.held_s > 0 AND s.held_s > s.interval_s - 0.01 THEN 1
+                 ELSE greatest(0, s.held_s)::numeric / s.interval_s::numeric END AS held,
             greatest(0, s.energy_j)::numeric * r.seconds / r.span_s AS energy_j
         FROM readings r
         JOIN replica_samples s ON s.received_at = r.received_at AND 'node/' || s.node_id = r.source

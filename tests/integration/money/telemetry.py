@@ -149,6 +149,10 @@ class Fleet:
         for holding in holdings:
             self._add(replica_samples, head | _replica_row(holding, interval_s))
 
+    def lose_report(self) -> None:
+        """A report that was made and never arrives."""
+        self._sequence += 1
+
     def edge(
         self, received_at: datetime, offered: Mapping[str, tuple[float, float]], *, interval_s: float = 5.0
     ) -> None:

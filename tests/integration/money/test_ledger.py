@@ -158,6 +158,25 @@ def test_time_without_telemetry_is_unobserved(session: Session, fleet: Fleet) ->
     assert only(ledger(session), device_uuid="silent").kind == "unobserved"
 
 
+def test_timers_that_disagree_by_milliseconds_leave_no_gap(session: Session, fleet: Fleet) -> None:
+    """Reports that follow each other are contiguous; where one is missing, its time is unobserved."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    for nth in range(1, 121):
+        wobble_s = 0.04 * (nth % 3 - 1)
+        if nth in (70, 71):
+            fleet.lose_report()
+        else:
+            fleet.report("n1", after(nth + wobble_s), {"g1": 500.0}, [FULL], interval_s=1.0)
+    fleet.write()
+    account(session, after(150))
+    assert_sums(session)
+    assert only(ledger(session)).seconds == 60
+    lost = only(ledger(session, after(60)), kind="unobserved")
+    assert 1.9 < lost.seconds < 2.1
+
+
 def test_repeats_and_overlaps_cannot_overbill(session: Session, fleet: Fleet) -> None:
     """Two boots reporting the same seconds, a duplicate, and claims beyond the device: 60 s and 100 % at most."""
     fleet.gpu_type("t4", 16384, price(3.6))
