@@ -109,6 +109,7 @@ class Reporter:
         self.acknowledged: list[tuple[str, int]] = []
         self.refused: list[str] = []
         self.resent = 0
+        self.repeats = 0
         self._stream = stream
         self._waiting: list[Report] = []
         self._http = httpx.Client(base_url=address, timeout=10.0)
@@ -146,6 +147,7 @@ class Reporter:
         del self._waiting[: len(batch)]
         if answer.is_success:
             self.acknowledged += [(each.boot_id, each.sequence) for each in batch]
+            self.repeats += answer.json()["duplicates"]
         else:
             self.refused.append(f"{answer.status_code} {answer.text}")
         return True

@@ -19,8 +19,16 @@ pytestmark = pytest.mark.integration
 
 SEED = 20_241
 NODES = 4
-KILLS = 3
-REPORTS_BETWEEN = 60
+KILLS = 2
+SLOW_COMMIT = """
+CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT OR UPDATE ON report_heads DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION slow_commit()
+"""
+COMMITTING = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'
+"""
+REPORTS_BETWEEN = 50
 
 
 def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) -> None:
@@ -36,10 +44,12 @@ def test_acknowledged_reports_survive_a_killed_api_whole_and_once(house: House) 
     for thread in threads:
         thread.start()
     try:
-        for _ in range(KILLS):
-            _await_progress(house, reporters)
-            _kill_mid_stream(api, stream)
-            api = house.start_api()
+        _await_progress(house, reporters)
+        _kill_mid_stream(api, stream)
+        api = house.start_api()
+        _await_progress(house, reporters)
+        _kill_mid_commit(house, api)
+        house.start_api()
         _await_progress(house, reporters)
     finally:
         ending.set()
@@ -68,6 +78,14 @@ def _kill_mid_stream(api: Process, stream: random.Random) -> None:
     api.kill()
 
 
+def _kill_mid_commit(house: House, api: Process) -> None:
+    """The worst moment: the database commits, and nobody is left to tell the nodes."""
+    house.change(SLOW_COMMIT)
+    house.await_true("a commit is under way", lambda: house.one(COMMITTING))
+    api.kill()
+    house.change("DROP FUNCTION slow_commit CASCADE")
+
+
 def _check_stored(house: House, reporters: list[Reporter]) -> None:
     sent = {
         (f"node/{reporter.node}", boot_id, sequence)
@@ -77,6 +95,7 @@ def _check_stored(house: House, reporters: list[Reporter]) -> None:
     assert all(reporter.refused == [] for reporter in reporters), [reporter.refused[:2] for reporter in reporters]
     assert all(len(reporter.acknowledged) == reporter.sequence for reporter in reporters)
     assert sum(reporter.resent for reporter in reporters) >= KILLS, "the kills hit nobody"
+    assert sum(reporter.repeats for reporter in reporters) > 0, "nothing was committed without being acknowledged"
     assert house.rows(DOUBLED) == []
     logged = {tuple(row) for row in house.rows("SELECT source, boot_id, sequence FROM report_log")}
     assert logged == sent, f"seed {SEED}: lost {sorted(sent - logged)[:5]}, unasked {sorted(logged - sent)[:5]}"
