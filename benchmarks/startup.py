@@ -41,9 +41,8 @@ def warm(rounds: int) -> None:
         times = []
         for round_number in range(rounds + 1):
             elapsed_s, printed = timed([headroom, "up", "-v"], environment, ROOT)
-            phases = ", ".join(
-                f"{name.strip()} {seconds}" for name, seconds in re.findall(r"^  (.+?) +([\d.]+) s$", printed, re.M)
-            )
+            found = re.findall(r"^  (.+?) +([\d.]+) s$", printed, re.M)
+            phases = ", ".join(f"{name.strip()} {seconds}" for name, seconds in found)
             print(f"{'first' if round_number == 0 else 'warm'} start: {elapsed_s:.1f} s ({phases})")
             if round_number:
                 times.append(elapsed_s)
@@ -59,9 +58,7 @@ def cold() -> None:
         cloned_s, _ = timed(["git", "clone", "-q", str(ROOT), str(clone)], dict(os.environ), Path(folder))
         environment = environment_of(Path(folder) / "home")
         up_s, _ = timed(["make", "up"], environment, clone)
-        print(
-            f"fresh clone: clone {cloned_s:.1f} s, `make up` with install to first applied plan {up_s:.1f} s (goal 120 s)"
-        )
+        print(f"fresh clone: {cloned_s:.1f} s, `make up` with install to first applied plan: {up_s:.1f} s (goal 120 s)")
         timed(["make", "down"], environment, clone)
 
 
