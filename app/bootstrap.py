@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,11 @@ def build_api(settings: Settings) -> FastAPI:
     database = open_database(settings, "headroom api", settings.pool_size)
     clock = SystemClock()
     # Its child process starts with the first plan somebody asks for.
-    planning = _planning(settings, database, clock, _pool(settings, LogReporter(EventLog("headroom.core"))))
-    return create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning))
+    pool = _pool(settings, LogReporter(EventLog("headroom.core")))
+    planning = _planning(settings, database, clock, pool)
+    api = create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning))
+    _close_after(api, pool, database)
+    return api
 
 
 def build_planner(settings: Settings) -> PlannerWorker:
@@ -106,6 +110,20 @@ def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float =
 def holder_name() -> str:
     """Name of this process as a holder of the lease: readable, and never the same for two processes."""
     return f"{socket.gethostname()}:{os.getpid()}:{new_id()[:8]}"
+
+
+def _close_after(api: FastAPI, pool: SolvePool, database: Database) -> None:
+    """Close what we opened once the application has ended its own work."""
+    serve = api.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with serve(app):
+            yield
+        pool.close()
+        database.dispose()
+
+    api.router.lifespan_context = lifespan
 
 
 def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:
