@@ -75,8 +75,8 @@ def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, st
     open_jobs = [job for job in snapshot.jobs if done.get(WorkloadId(job.id), 0) < job.iterations_total]
     open_tasks = [task for task in snapshot.tasks if done.get(WorkloadId(task.id), 0) < task.inputs_total]
     return (
-        *((WorkloadKind.JOB, job.project, job.name) for job in open_jobs if job.id in standing),
-        *((WorkloadKind.TASK, task.project, task.name) for task in open_tasks if task.id in standing),
+        *((WorkloadKind.JOB, job.project, job.name) for job in open_jobs if WorkloadId(job.id) in standing),
+        *((WorkloadKind.TASK, task.project, task.name) for task in open_tasks if WorkloadId(task.id) in standing),
     )
 
 
@@ -128,6 +128,7 @@ class _WorkloadTerms:
     latency_ms_limit: float | None
     iterations_total: int | None = None
     iteration_ms_reference: float | None = None
+    gpu_type_reference: str | None = None
 
 
 class _Terms:
@@ -163,6 +164,7 @@ class _Terms:
             launch_s=model.launch_s,
             iterations_total=terms.iterations_total,
             iteration_ms_reference=terms.iteration_ms_reference,
+            gpu_type_reference=terms.gpu_type_reference,
         )
 
     def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
@@ -176,6 +178,7 @@ class _Terms:
             job = self._jobs.get(JobId(assignment.workload))
             if job is None:
                 return None
-            return _WorkloadTerms(job.project, None, job.iterations_total, job.iteration_ms_reference)
+            reference = job.gpu_type_reference
+            return _WorkloadTerms(job.project, None, job.iterations_total, job.iteration_ms_reference, reference)
         task = self._tasks.get(TaskId(assignment.workload))
         return _WorkloadTerms(task.project, None, task.inputs_total) if task is not None else None

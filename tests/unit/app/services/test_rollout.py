@@ -72,6 +72,7 @@ def test_replica_carries_its_workloads_terms() -> None:
     assert (service.batch_min, service.batch_max, service.clock_mhz_sm_max) == (1, 8, 1590)
     assert service.iterations_total is None
     assert (training.iterations_total, training.iteration_ms_reference, training.kind) == (1000, 120.0, "job")
+    assert training.gpu_type_reference == "t4"
     assert (offline.iterations_total, offline.latency_ms_limit) == (5000, None)
 
 
