@@ -1,7 +1,7 @@
 """A small fleet to plan for: one GPU type, one network with a measured profile, two services, all declared over HTTP.
 
-Owns the documents and the two levels of demand that tests switch between, each of which needs another plan. It refuses
-to touch the database.
+Owns the documents and the change that tests make again and again: which service is busy. It refuses to touch the
+database.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ EAGER = Policy(
     device_silent_after_s=5.0,
 )
 RESNET50 = ModelVariant(name=MODEL, family="resnet", parameters_million=25.6, memory_mib_weights=98, launch_s=0.3)
-LOW_RPS = 20.0
-HIGH_RPS = 160.0
+SERVICES = ("labels", "search")
+LOW_RPS = 60.0
+HIGH_RPS = 300.0
+DEVICES = "t4"
+"""Per node. Two nodes are nearly full when one service is busy, so that a change of which one must make room first."""
 
 
 def profile() -> list[ProfilePoint]:
@@ -97,10 +100,13 @@ def seed(client: Client) -> None:
     client.put("policy", plain(EAGER))
     client.put("model", plain(RESNET50))
     client.import_profiles(points=[plain(point) for point in profile()])
-    for name in ("labels", "search"):
+    for name in SERVICES:
         client.put("service", plain(service(name, LOW_RPS)))
 
 
-def demand(client: Client, rate_rps: float, name: str = "labels") -> None:
-    """Change what a service expects."""
-    client.put("service", plain(service(name, rate_rps)))
+def busy(client: Client, name: str) -> None:
+    """Make one service busy and the others quiet; those first, because both busy do not fit."""
+    for other in SERVICES:
+        if other != name:
+            client.put("service", plain(service(other, LOW_RPS)))
+    client.put("service", plain(service(name, HIGH_RPS)))

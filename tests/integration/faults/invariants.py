@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from solvers.errors import HeadroomError
-from tests.integration.faults.fleet import HIGH_RPS, MEMORY_MIB, PROJECT
+from tests.integration.faults.fleet import HIGH_RPS, MEMORY_MIB, PROJECT, SERVICES
 from tests.integration.faults.house import House
 
 OVERFULL_TARGETS = """
@@ -142,9 +142,9 @@ def planned_rps(house: House, name: str) -> float:
     return found or 0.0
 
 
-def meets(house: House, rate_rps: float, name: str = "labels") -> bool:
-    """Whether the current plan was made for this of the two levels of demand."""
-    return (planned_rps(house, name) > HIGH_RPS) is (rate_rps >= HIGH_RPS)
+def meets(house: House, name: str) -> bool:
+    """Whether the current plan was made for this service being busy and the others quiet."""
+    return all((planned_rps(house, each) > HIGH_RPS) is (each == name) for each in SERVICES)
 
 
 def held(house: House, node: str) -> dict[str, tuple[str, int, int]]:

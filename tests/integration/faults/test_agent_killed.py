@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
+from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, meets, wanted
 
@@ -26,22 +26,22 @@ def test_a_killed_agent_converges_to_the_current_generation(house: House) -> Non
     house.start_api()
     with house.client() as client:
         seed(client)
-        agents = {node: house.start_agent(node, "t4,t4") for node in NODES}
+        agents = {node: house.start_agent(node, DEVICES) for node in NODES}
         house.start_planner()
         house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
         watch = Watch(house)
         cut_short = 0
         with Background(watch):
             for number in range(KILLS):
-                rate_rps = HIGH_RPS if number % 2 == 0 else LOW_RPS
-                demand(client, rate_rps)
-                house.await_true("demand moves the target", partial(meets, house, rate_rps))
+                name = SERVICES[number % 2]
+                busy(client, name)
+                house.await_true(f"the target meets busy {name}", partial(meets, house, name))
                 time.sleep(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
                 changing = [str(row[0]) for row in behind(house, *NODES)]
                 cut_short += bool(changing)
                 node = stream.choice(changing or NODES)
                 agents[node].kill()
-                agents[node] = house.start_agent(node, "t4,t4")
+                agents[node] = house.start_agent(node, DEVICES)
             house.await_true(f"all nodes hold the target (seed {SEED})", lambda: not behind(house, *NODES))
         assert cut_short > 0, f"no kill hit a change (seed {SEED})"
         assert watch.looks > 0

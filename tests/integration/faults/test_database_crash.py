@@ -7,13 +7,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.integration.faults.bells import Listener
-from tests.integration.faults.fleet import HIGH_RPS, demand, seed
+from tests.integration.faults.fleet import DEVICES, busy, seed
 from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 from tests.integration.faults.reporters import Reporter
@@ -30,7 +30,7 @@ def test_everything_recovers_from_a_crash_of_the_database(house: House) -> None:
     house.start_api()
     with house.client() as client:
         seed(client)
-    others = [*(house.start_agent(node, "t4,t4") for node in NODES), house.start_planner()]
+    others = [*(house.start_agent(node, DEVICES) for node in NODES), house.start_planner()]
     house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
     with (
         _reporting(house, stream) as reporter,
@@ -38,13 +38,13 @@ def test_everything_recovers_from_a_crash_of_the_database(house: House) -> None:
         Listener(house) as listener,
     ):
         house.await_true("the bell is heard", lambda: listener.knows(house.generation))
-        _declare(house, "labels", HIGH_RPS)
+        _make_busy(house, "labels")
         time.sleep(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
         house.postgres.crash()
         house.postgres.start()
         _await_recovery(house, listener, reporter)
-        _declare(house, "search", HIGH_RPS)
-        _await_change(house, listener, {"labels": HIGH_RPS, "search": HIGH_RPS})
+        _make_busy(house, "search")
+        _await_change(house, listener, "search")
     assert all(process.alive for process in others), house.story()
     _check(house, reporter)
 
@@ -54,7 +54,7 @@ def test_everything_recovers_when_the_api_dies_with_the_database(house: House) -
     api = house.start_api()
     with house.client() as client:
         seed(client)
-    others = [*(house.start_agent(node, "t4,t4") for node in NODES), house.start_planner()]
+    others = [*(house.start_agent(node, DEVICES) for node in NODES), house.start_planner()]
     house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
     with (
         _reporting(house, stream) as reporter,
@@ -63,7 +63,7 @@ def test_everything_recovers_when_the_api_dies_with_the_database(house: House) -
     ):
         house.await_true("the bell is heard", lambda: listener.knows(house.generation))
         dialled = listener.dialled
-        _declare(house, "labels", HIGH_RPS)
+        _make_busy(house, "labels")
         time.sleep(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
         api.kill()
         house.postgres.crash()
@@ -71,7 +71,7 @@ def test_everything_recovers_when_the_api_dies_with_the_database(house: House) -
         house.postgres.start()
         _await_recovery(house, listener, reporter)
         house.await_true("the listener has dialled again", lambda: listener.dialled > dialled, RECOVERY_S)
-        _await_change(house, listener, {"labels": HIGH_RPS})
+        _await_change(house, listener, "labels")
     assert all(process.alive for process in others), house.story()
     _check(house, reporter)
 
@@ -92,25 +92,21 @@ def _reporting(house: House, stream: random.Random) -> Iterator[Reporter]:
     assert not thread.is_alive()
 
 
-def _declare(house: House, name: str, rate_rps: float) -> None:
+def _make_busy(house: House, name: str) -> None:
     with house.client() as client:
-        demand(client, rate_rps, name)
+        busy(client, name)
 
 
 def _await_recovery(house: House, listener: Listener, reporter: Reporter) -> None:
     """Reports are taken, and the change of demand that the crash cut through becomes a target that agents hold."""
     acknowledged = len(reporter.acknowledged)
     house.await_true("reports are taken", lambda: len(reporter.acknowledged) > acknowledged, RECOVERY_S)
-    _await_change(house, listener, {"labels": HIGH_RPS})
+    _await_change(house, listener, "labels")
 
 
-def _await_change(house: House, listener: Listener, rates_rps: Mapping[str, float]) -> None:
-    """The target meets these demands, agents hold it and the doorbell has told of it."""
-    house.await_true(
-        f"the target meets {rates_rps}",
-        lambda: all(meets(house, rate_rps, name) for name, rate_rps in rates_rps.items()),
-        RECOVERY_S,
-    )
+def _await_change(house: House, listener: Listener, name: str) -> None:
+    """The target is for this busy service, agents hold it and the doorbell has told of it."""
+    house.await_true(f"the target meets busy {name}", lambda: meets(house, name), RECOVERY_S)
     house.await_true("agents hold it", lambda: not behind(house, *NODES), RECOVERY_S)
     house.await_true("the bell told of it", lambda: listener.knows(house.generation), RECOVERY_S)
 

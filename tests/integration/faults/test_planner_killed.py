@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.integration.faults.fleet import HIGH_RPS, LOW_RPS, demand, seed
+from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House, Process
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 
@@ -28,7 +28,7 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
     with house.client() as client:
         seed(client)
     for node in NODES:
-        house.start_agent(node, "t4,t4")
+        house.start_agent(node, DEVICES)
     planners = [house.start_planner()]
     house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
     planners.append(house.start_planner())
@@ -36,14 +36,14 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
     with Background(watch):
         for number in range(ROUNDS):
             token = _token(house)
-            rate_rps = HIGH_RPS if number % 2 == 0 else LOW_RPS
+            name = SERVICES[number % 2]
             with house.client() as client:
-                demand(client, rate_rps)
+                busy(client, name)
             time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
             _kill_leader(house, planners)
             planners.append(house.start_planner())
             house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)
-            house.await_true(f"demand moves the target (seed {SEED})", partial(meets, house, rate_rps))
+            house.await_true(f"the target meets busy {name} (seed {SEED})", partial(meets, house, name))
         house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
     assert watch.looks > 0
     assert watch.workers_seen > 0
