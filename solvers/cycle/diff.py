@@ -45,9 +45,10 @@ def _replica_changes(
         yield Change(kind=ChangeKind.START, subject=after.replica, after=after, cost_s=cost_s)
         return
     for kind in _kinds(before, after):
-        yield Change(kind=kind, subject=after.replica, before=before, after=after, cost_s=cost_s)
+        launches = kind not in (ChangeKind.SET_BATCH, ChangeKind.SET_ENVELOPE)
+        yield Change(kind=kind, subject=after.replica, before=before, after=after, cost_s=cost_s if launches else 0.0)
         # A replica is launched once, however many of its knobs change.
-        cost_s = 0.0
+        cost_s = 0.0 if launches else cost_s
 
 
 def _kinds(before: Assignment, after: Assignment) -> list[ChangeKind]:

@@ -202,7 +202,7 @@ def _unplaced(settled: Iterable[Settled]) -> Iterable[Unplaced]:
         need = item.need
         spread = need.affinity.failure_domains_min
         lacks_domains = bool(item.placed) and len(item.domains) < spread
-        if not item.rate_rps_short and not item.replicas_missing and not lacks_domains:
+        if not (item.rate_rps_short or item.replicas_missing or item.replicas_at_risk or lacks_domains):
             continue
         blockers = list(dict.fromkeys(item.blockers))
         if need.kind is WorkloadKind.JOB:
@@ -210,6 +210,9 @@ def _unplaced(settled: Iterable[Settled]) -> Iterable[Unplaced]:
         if item.replicas_missing:
             facts = (Fact(name="replicas_missing", value=float(item.replicas_missing)),)
             blockers.append(Reason(code=ReasonCode.REPLICAS_MIN, subject=need.workload, facts=facts))
+        if item.replicas_at_risk:
+            facts = (Fact(name="replicas_at_risk", value=float(item.replicas_at_risk)),)
+            blockers.append(Reason(code=ReasonCode.KEPT_STANDING, subject=need.workload, facts=facts))
         if lacks_domains:
             facts = (Fact(name="failure_domains_min", value=float(spread)),)
             blockers.append(Reason(code=ReasonCode.ANTI_AFFINITY, subject=need.workload, facts=facts))

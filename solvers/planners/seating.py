@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from solvers.domain.evidence import Reason
 from solvers.domain.ids import DeviceId, ProjectName, ReplicaId, replica_id
 from solvers.domain.plan import Assignment
+from solvers.domain.workload import WorkloadKind
 from solvers.problems.choice import Option
 from solvers.problems.fleet import Fleet, Seat
 from solvers.problems.needs import Need
@@ -51,6 +52,13 @@ class Settled:
     def replicas_missing(self) -> int:
         """Replicas missing below the owner's floor."""
         return max(0, self.need.replicas_min - len(self.placed))
+
+    @property
+    def replicas_at_risk(self) -> int:
+        """Replicas that are kept although they cannot be shown to keep their promise; jobs promise nothing."""
+        if self.need.kind is WorkloadKind.JOB:
+            return 0
+        return sum(item.option is None for item in self.placed)
 
     @property
     def weight_usd_per_h(self) -> float:

@@ -103,7 +103,9 @@ def _facts(settled: Settled, options: Options, choice: Choice) -> tuple[Fact, ..
         Fact(name="latency_ms", value=round(float(options.latency_ms[choice.option]), 3)),
     ]
     if choice.short_rps > 0:
+        # Cheap only because the owner's ceiling on replicas keeps it from serving the rate.
         facts.append(Fact(name="rate_rps_short", value=round(choice.short_rps, 4)))
-    if choice.weight_usd_per_h < settled.weight_usd_per_h:
+        facts.append(Fact(name="replicas_max", value=float(settled.need.replicas_max)))
+    elif choice.weight_usd_per_h < settled.weight_usd_per_h:
         facts.append(Fact(name="stay_margin_pct", value=100 * STAY_MARGIN))
     return tuple(facts)

@@ -27,29 +27,39 @@ def place_job(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignm
     if need.refusal is not None:
         settled.blockers.append(need.refusal)
         return settled
-    memory_mib = math.ceil(job.memory_mib / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
-    for assignment in standing[:1]:
-        device = fleet.index.get(assignment.device)
-        same_size = assignment.memory_mib_limit == memory_mib and assignment.model == job.model
-        if device is None:
-            continue
-        bounds = job.share_pct_sm_min, min(job.share_pct_sm_max, assignment.share_pct_sm)
-        seat = _seat_on(fleet, need, device, memory_mib, bounds)
-        if seat is not None:
-            unchanged = same_size and seat.share_pct == assignment.share_pct_sm
-            settled.add(Placed(seat=seat, standing=assignment if unchanged else None))
-            return settled
-    found = _best_device(fleet, need, job, memory_mib)
-    if isinstance(found, Seat):
-        settled.add(Placed(seat=found))
+    stayed = stay(fleet, need, job, standing)
+    found = stayed or _best_device(fleet, need, job)
+    if isinstance(found, Placed):
+        settled.add(found)
     else:
-        settled.blockers.append(_waits(found, job, memory_mib))
+        settled.blockers.append(_waits(found, job))
     return settled
 
 
-def _best_device(fleet: Fleet, need: Need, job: TrainingJob, memory_mib: int) -> Seat | ReasonCode:
+def stay(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment]) -> Placed | None:
+    """The job where it stands, with the same share or as much of it as is left; None when there is too little."""
+    assignment = next(iter(standing), None)
+    device = None if assignment is None else fleet.index.get(assignment.device)
+    if assignment is None or device is None:
+        return None
+    seat = _seat_on(fleet, need, job, device, min(job.share_pct_sm_max, assignment.share_pct_sm))
+    if seat is None:
+        return None
+    same = (seat.share_pct, seat.memory_mib, job.model) == (
+        assignment.share_pct_sm,
+        assignment.memory_mib_limit,
+        assignment.model,
+    )
+    return Placed(seat=seat, standing=assignment if same else None)
+
+
+def _memory_limit_mib(job: TrainingJob) -> int:
+    return math.ceil(job.memory_mib / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+
+
+def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonCode:
     lowest = job.share_pct_sm_min
-    room = fleet.room(Search(need=need, share_pct=lowest, memory_mib=memory_mib, power_w=0.0))
+    room = fleet.room(Search(need=need, share_pct=lowest, memory_mib=_memory_limit_mib(job), power_w=0.0))
     if isinstance(room, ReasonCode):
         return room
     spare = np.minimum(fleet.share_free, job.share_pct_sm_max)
@@ -59,40 +69,39 @@ def _best_device(fleet: Fleet, need: Need, job: TrainingJob, memory_mib: int) ->
     )
     blocker = ReasonCode.POWER_CAP
     for device in candidates:
-        seat = _seat_on(fleet, need, device, memory_mib, (lowest, job.share_pct_sm_max))
+        seat = _seat_on(fleet, need, job, device, job.share_pct_sm_max)
         if seat is not None:
-            return seat
+            return Placed(seat=seat)
         if fleet.gpus(device, lowest) > fleet.quota_left.get(need.project, math.inf) + 1e-9:
             blocker = ReasonCode.QUOTA
     return blocker
 
 
-def _seat_on(fleet: Fleet, need: Need, device: int, memory_mib: int, bounds: tuple[int, int]) -> Seat | None:
-    """The largest share within the bounds that the device, the power caps and the quota allow."""
-    lowest, highest = bounds
-    kind = fleet.class_at(device)
+def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: int) -> Seat | None:
+    """The largest share between the job's floor and `highest` that the device, the power caps and the quota allow."""
+    kind, lowest = fleet.class_at(device), job.share_pct_sm_min
     quota_share = 100 * fleet.quota_left.get(need.project, math.inf) / kind.gpu_part + 1e-9
     most = math.floor(min(highest, float(fleet.share_free[device]), quota_share))
     for share_pct in dict.fromkeys((most, lowest)):
         if not lowest <= share_pct <= most:
             continue
-        power_w = (kind.limit_w - kind.idle_w) * share_pct / 100
-        search = Search(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
+        seat = Seat(
+            workload=need.workload,
+            project=need.project,
+            device=device,
+            share_pct=share_pct,
+            memory_mib=_memory_limit_mib(job),
+            power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
+        )
+        search = Search(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
         if fleet.fits(search, device):
-            return Seat(
-                workload=need.workload,
-                project=need.project,
-                device=device,
-                share_pct=share_pct,
-                memory_mib=memory_mib,
-                power_w=power_w,
-            )
+            return seat
     return None
 
 
-def _waits(code: ReasonCode, job: TrainingJob, memory_mib: int) -> Reason:
+def _waits(code: ReasonCode, job: TrainingJob) -> Reason:
     facts = (
         Fact(name="share_pct_sm_min", value=float(job.share_pct_sm_min)),
-        Fact(name="memory_mib", value=float(memory_mib)),
+        Fact(name="memory_mib", value=float(_memory_limit_mib(job))),
     )
     return Reason(code=code, subject=job.id, facts=facts)

@@ -21,7 +21,7 @@ from solvers.models.options import Beliefs
 from solvers.models.worth import held_clocks
 from solvers.planners.base import PlanRequest
 from solvers.planners.greedy.fill import Filler, Menu, floor_of
-from solvers.planners.greedy.jobs import place_job
+from solvers.planners.greedy.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Ask, Choice, choose
 from solvers.problems.fleet import Fleet, Search, open_fleet
@@ -272,19 +272,15 @@ def _with_last_resort(case: Case, settled: Settled) -> Settled:
 def _protected(case: Case, fleet: Fleet, needs: list[Need]) -> dict[WorkloadId, Settled]:
     """Jobs that were evicted as often as they bear keep their place before services choose."""
     evictions = {status.workload: status.evictions for status in case.snapshot.job_statuses}
-    limits = {WorkloadId(job.id): job.evictions_max for job in case.snapshot.jobs}
+    jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
     kept: dict[WorkloadId, Settled] = {}
     for need in needs:
-        standing = case.standing.get(need.workload, [])
-        if need.kind is not WorkloadKind.JOB or evictions.get(need.workload, 0) < limits[need.workload]:
+        job = jobs.get(need.workload)
+        if need.kind is not WorkloadKind.JOB or job is None or need.refusal is not None:
             continue
-        for assignment in standing[:1]:
-            seat = standing_seat(fleet, assignment, dedicated=False, power_w=assignment.power_w_planned)
-            settled = Settled(need=need, fleet=fleet)
-            if seat is None:
-                continue
-            search = _search(need, seat.share_pct, seat.memory_mib, seat.power_w)
-            if fleet.fits(search, seat.device):
-                settled.add(Placed(seat=seat, standing=assignment))
-                kept[need.workload] = settled
+        worn_out = evictions.get(need.workload, 0) >= job.evictions_max
+        stayed = stay(fleet, need, job, case.standing.get(need.workload, [])) if worn_out else None
+        if stayed is not None:
+            kept[need.workload] = Settled(need=need, fleet=fleet)
+            kept[need.workload].add(stayed)
     return kept

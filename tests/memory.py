@@ -1,0 +1,124 @@
+"""In-memory ports of `run_cycle`, which remember what was asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from solvers.cycle.ports import Ports
+from solvers.cycle.record import CycleRecord, CycleStep
+from solvers.domain.change import Transition
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.errors import EngineError
+from solvers.planners import registry
+from solvers.planners.base import PlanRequest
+
+Answer = Callable[[PlanRequest], Proposal]
+
+
+@dataclass
+class MemoryObserver:
+    """Shows one snapshot."""
+
+    snapshot: Snapshot
+
+    def observe(self) -> Snapshot:
+        return self.snapshot
+
+
+@dataclass
+class MemoryRunner:
+    """Runs planners here; `answers` replaces some of them by name, and an EngineError in it is raised."""
+
+    answers: Mapping[str, Answer | EngineError] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+        self.asked.append(planner)
+        answer = self.answers.get(planner)
+        if isinstance(answer, EngineError):
+            raise answer
+        return registry.propose(planner, request) if answer is None else answer(request)
+
+
+@dataclass
+class MemoryActuator:
+    """Promotes to the next generation, or fails as told."""
+
+    failure: Exception | None = None
+    promoted: list[tuple[CycleRecord, Plan, Transition]] = field(default_factory=list)
+
+    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:
+        if self.failure is not None:
+            raise self.failure
+        self.promoted.append((record, plan, transition))
+        return Generation(plan.parent + 1)
+
+
+@dataclass
+class MemoryClock:
+    """Ticks a millisecond whenever it is looked at."""
+
+    ticks: int = 0
+
+    def now_s(self) -> float:
+        return 1_000_000.0
+
+    def elapsed_ms(self) -> float:
+        self.ticks += 1
+        return float(self.ticks)
+
+
+@dataclass
+class MemoryJournal:
+    """Keeps every entry in order; `events` is a plain list of what happened."""
+
+    events: list[str] = field(default_factory=list)
+    drafts: list[CycleRecord] = field(default_factory=list)
+    closed: list[CycleRecord] = field(default_factory=list)
+
+    def step(self, step: CycleStep) -> None:
+        self.events.append(step.value)
+
+    def draft(self, record: CycleRecord) -> None:
+        self.events.append("drafted")
+        self.drafts.append(record)
+
+    def close(self, record: CycleRecord) -> None:
+        self.events.append("closed")
+        self.closed.append(record)
+
+
+@dataclass
+class MemoryReporter:
+    """Keeps the events it hears."""
+
+    heard: list[tuple[str, dict[str, str | float]]] = field(default_factory=list)
+
+    def event(self, name: str, **facts: str | float) -> None:
+        self.heard.append((name, facts))
+
+
+@dataclass
+class World:
+    """All ports together."""
+
+    snapshot: Snapshot
+    runner: MemoryRunner = field(default_factory=MemoryRunner)
+    actuator: MemoryActuator = field(default_factory=MemoryActuator)
+    clock: MemoryClock = field(default_factory=MemoryClock)
+    journal: MemoryJournal = field(default_factory=MemoryJournal)
+    reporter: MemoryReporter = field(default_factory=MemoryReporter)
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(
+            observer=MemoryObserver(self.snapshot),
+            runner=self.runner,
+            actuator=self.actuator,
+            clock=self.clock,
+            journal=self.journal,
+            reporter=self.reporter,
+        )

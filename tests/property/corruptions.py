@@ -1,0 +1,279 @@
+"""One way, at least, to corrupt a valid plan for every code the verifier knows.
+
+A corruption gets the world, its valid plan and a service replica of it, and returns the corrupted plan (and the world,
+for rules that are easier to tighten than to break).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from solvers.domain.change import Target
+from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, Taint
+from solvers.domain.evidence import FindingCode
+from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, ModelName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.workload import Affinity, AntiAffinity, Project, Service, ServiceMode
+from tests import builders
+
+Corrupted = tuple[Snapshot, Plan]
+Corruption = Callable[[Snapshot, Plan, Assignment], Corrupted]
+
+
+def base_world() -> Snapshot:
+    """A valid world with something of everything: three services on auto, one pinned, a job, and spare devices."""
+    services = [
+        builders.service("vision", affinity=Affinity(anti_affinity=AntiAffinity.OFF)),
+        builders.service("fast", slo=builders.slo(12.0), rate_rps_declared=200.0, replicas_max=2),
+        builders.service("spread", rate_rps_declared=900.0, affinity=Affinity(failure_domains_min=2)),
+        builders.service("fixed", mode=ServiceMode.OFF),
+    ]
+    pinned = builders.assignment("demo/fixed#0", builders.device("b", 1, "v100"))
+    return builders.lab(services, jobs=(builders.job(),), target=builders.target([pinned]))
+
+
+def with_assignment(plan: Plan, item: Assignment, **changes: object) -> Plan:
+    """The plan with one replica changed, its cost kept right by whoever cares."""
+    changed = replace(item, **changes)  # type: ignore[arg-type]
+    return replace(plan, assignments=tuple(changed if other is item else other for other in plan.assignments))
+
+
+def with_service(world: Snapshot, item: Assignment, **changes: object) -> Snapshot:
+    """The world with the replica's service changed."""
+
+    def changed(service: Service) -> Service:
+        return replace(service, **changes) if service.id == item.workload else service  # type: ignore[arg-type]
+
+    return replace(world, services=tuple(changed(service) for service in world.services))
+
+
+def with_device(world: Snapshot, item: Assignment, **changes: object) -> Snapshot:
+    """The world with the replica's device changed."""
+    devices = (replace(each, **changes) if each.id == item.device else each for each in world.devices)  # type: ignore[arg-type]
+    return replace(world, devices=tuple(devices))
+
+
+def beside(world: Snapshot, plan: Plan, item: Assignment, count: int = 1) -> Plan:
+    """The plan with copies of the replica on the same device."""
+    copies = tuple(replace(item, replica=ReplicaId(f"{item.workload}#{90 + index}")) for index in range(count))
+    return replace(plan, assignments=(*plan.assignments, *copies))
+
+
+def setting(plan: Plan, item: Assignment, **changes: object) -> Plan:
+    """The plan with the setting of the replica's device changed."""
+    settings = (replace(each, **changes) if each.device == item.device else each for each in plan.settings)  # type: ignore[arg-type]
+    return replace(plan, settings=tuple(settings))
+
+
+def _stranger(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    stranger = replace(item, replica=ReplicaId("demo/nobody#0"), workload=WorkloadId("demo/nobody"))
+    return world, replace(plan, assignments=(*plan.assignments, stranger))
+
+
+def _tight_cap(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    cap = PowerCap(scope=PowerScope.DEVICE, subject=item.device, limit_w=20.0)
+    return replace(world, power_caps=(cap,)), plan
+
+
+def _silence(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    node = world.devices_by_id()[item.device].node
+    statuses = (
+        NodeStatus(node=each.node, age_s=None if each.node == node else 1.0, generation_applied=0)
+        for each in world.node_statuses
+    )
+    return replace(world, node_statuses=tuple(statuses)), plan
+
+
+def _twins(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    strict = with_service(world, item, affinity=Affinity(anti_affinity=AntiAffinity.HARD))
+    return strict, beside(world, plan, item)
+
+
+def _foes(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    other = next(each for each in plan.assignments if each.workload != item.workload and each.workload in SERVICES)
+    wary = with_service(world, item, affinity=Affinity(avoid_services=(other.workload,)))  # type: ignore[arg-type]
+    return wary, with_assignment(plan, other, device=item.device)
+
+
+def _crowd_dedicated(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    alone = with_service(world, item, affinity=Affinity(dedicated=True, anti_affinity=AntiAffinity.OFF))
+    return alone, beside(world, plan, item)
+
+
+def _crowd_exclusive(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    return with_device(world, item, mode=DeviceMode.DEDICATED), beside(world, plan, item)
+
+
+def _one_zone(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    nodes = tuple(replace(node, failure_domain="zone-z") for node in world.nodes)
+    return replace(with_service(world, item, affinity=Affinity(failure_domains_min=2)), nodes=nodes), plan
+
+
+def _move_pinned(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    pinned = next(each for each in plan.assignments if each.workload == "demo/fixed")
+    return world, with_assignment(plan, pinned, share_pct_sm=pinned.share_pct_sm - 10)
+
+
+def _drop_pinned(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    return world, replace(plan, assignments=tuple(e for e in plan.assignments if e.workload != "demo/fixed"))
+
+
+def _add_pinned(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    pinned = next(each for each in plan.assignments if each.workload == "demo/fixed")
+    more = replace(pinned, replica=ReplicaId("demo/fixed#1"), device=item.device)
+    return world, replace(plan, assignments=(*plan.assignments, more))
+
+
+def _quota(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    return replace(world, projects=(Project(name=ProjectName("demo"), quota_gpus=0.2),)), plan
+
+
+def _without_service(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    kept = tuple(each for each in plan.assignments if each.workload != item.workload)
+    return world, replace(plan, assignments=kept)
+
+
+def _dearer(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    objective = replace(plan.objective, cost_usd_per_h=plan.objective.cost_usd_per_h * 0.9)
+    return world, replace(plan, objective=objective)
+
+
+def _setting_of_nowhere(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    return world, replace(plan, settings=(*plan.settings, DeviceSetting(device=DeviceId("GPU-nowhere"))))
+
+
+SERVICES = ("demo/vision", "demo/fast", "demo/spread")
+
+CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
+    FindingCode.UNKNOWN_DEVICE: (
+        lambda world, plan, item: (world, with_assignment(plan, item, device=DeviceId("GPU-nowhere"))),
+        _setting_of_nowhere,
+    ),
+    FindingCode.UNKNOWN_WORKLOAD: (
+        _stranger,
+        lambda world, plan, item: (world, with_assignment(plan, item, replica=ReplicaId("demo/other#0"))),
+    ),
+    FindingCode.UNKNOWN_MODEL: (
+        lambda world, plan, item: (world, with_assignment(plan, item, model=ModelName("mystery"))),
+        lambda world, plan, item: (replace(world, models=()), plan),
+    ),
+    FindingCode.DUPLICATE_REPLICA: (
+        lambda world, plan, item: (world, replace(plan, assignments=(*plan.assignments, item))),
+    ),
+    FindingCode.SHARE_EXCEEDED: (lambda world, plan, item: (world, beside(world, plan, item, 10)),),
+    FindingCode.SHARE_INVALID: (
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=0)),
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=101)),
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=-5)),
+    ),
+    FindingCode.MEMORY_EXCEEDED: (
+        lambda world, plan, item: (world, with_assignment(plan, item, memory_mib_limit=90_000)),
+        lambda world, plan, item: (with_device(world, item, memory_mib=1_000), plan),
+    ),
+    FindingCode.MEMORY_TOO_SMALL: (
+        lambda world, plan, item: (world, with_assignment(plan, item, memory_mib_limit=64)),
+        lambda world, plan, item: (world, with_assignment(plan, item, memory_mib_limit=-64)),
+    ),
+    FindingCode.BATCH_INVALID: (
+        lambda world, plan, item: (world, with_assignment(plan, item, batch=0)),
+        lambda world, plan, item: (world, with_assignment(plan, item, batch=70_000)),
+    ),
+    FindingCode.CLIENTS_EXCEEDED: (lambda world, plan, item: (world, beside(world, plan, item, 8)),),
+    FindingCode.CLOCK_UNSUPPORTED: (
+        lambda world, plan, item: (world, setting(plan, item, clock_mhz_sm=777)),
+        lambda world, plan, item: (
+            world,
+            with_assignment(plan, item, envelope=replace(item.envelope, clock_mhz_sm_min=777)),
+        ),
+    ),
+    FindingCode.POWER_LIMIT_OUT_OF_RANGE: (
+        lambda world, plan, item: (world, setting(plan, item, power_limit_w=1.0)),
+        lambda world, plan, item: (world, setting(plan, item, power_limit_w=9_999.0)),
+    ),
+    FindingCode.POWER_CAP_EXCEEDED: (_tight_cap,),
+    FindingCode.LATENCY_EXCEEDED: (
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=5)),
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=10, batch=32)),
+        lambda world, plan, item: (world, with_assignment(plan, item, latency_ms_planned=1e6)),
+        lambda world, plan, item: (with_service(world, item, slo=builders.slo(0.5)), plan),
+        lambda world, plan, item: (replace(world, profiles=()), plan),
+        lambda world, plan, item: (world, with_assignment(plan, item, batch=4_096)),
+    ),
+    FindingCode.CAPACITY_SHORT: (
+        lambda world, plan, item: (world, with_assignment(plan, item, capacity_rps=item.capacity_rps * 2)),
+        lambda world, plan, item: (with_service(world, item, rate_rps_declared=50_000.0), plan),
+        _without_service,
+    ),
+    FindingCode.TYPE_NOT_ALLOWED: (
+        lambda world, plan, item: (with_service(world, item, gpu_types_allowed=(GpuTypeName("h100"),)), plan),
+    ),
+    FindingCode.ANTI_AFFINITY_BROKEN: (_twins,),
+    FindingCode.AVOIDED_NEIGHBOUR: (_foes,),
+    FindingCode.DEDICATED_BROKEN: (
+        _crowd_dedicated,
+        _crowd_exclusive,
+        lambda world, plan, item: (world, setting(beside(world, plan, item), item, mode=DeviceMode.DEDICATED)),
+    ),
+    FindingCode.COLOCATION_CLASS_BROKEN: (
+        lambda world, plan, item: (with_device(world, item, colocation=ColocationClass.TRAINING), plan),
+    ),
+    FindingCode.TAINT_NOT_TOLERATED: (
+        lambda world, plan, item: (with_device(world, item, taints=(Taint(key="reserved"),)), plan),
+    ),
+    FindingCode.DEVICE_UNSCHEDULABLE: (lambda world, plan, item: (with_device(world, item, schedulable=False), plan),),
+    FindingCode.DEVICE_SILENT: (_silence,),
+    FindingCode.REPLICAS_OUT_OF_RANGE: (
+        lambda world, plan, item: (with_service(world, item, replicas_min=16, replicas_max=16), plan),
+        lambda world, plan, item: (
+            with_service(world, item, replicas_max=1),
+            beside(world, plan, item),
+        ),
+        _without_service,
+    ),
+    FindingCode.FAILURE_DOMAINS_SHORT: (_one_zone,),
+    FindingCode.BUDGET_EXCEEDED: (lambda world, plan, item: (with_service(world, item, budget_usd_per_h=0.001), plan),),
+    FindingCode.QUOTA_EXCEEDED: (_quota,),
+    FindingCode.PINNED_CHANGED: (_move_pinned, _drop_pinned, _add_pinned),
+    FindingCode.COST_WRONG: (
+        _dearer,
+        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=item.share_pct_sm - 1)),
+    ),
+    FindingCode.PARENT_MISMATCH: (
+        lambda world, plan, item: (world, replace(plan, parent=Generation(plan.parent + 1))),
+        lambda world, plan, item: (replace(world, target=replace(world.target, generation=Generation(9))), plan),
+    ),
+    FindingCode.SNAPSHOT_MISMATCH: (
+        lambda world, plan, item: (world, replace(plan, snapshot=Digest("sha256:" + "0" * 64))),
+        lambda world, plan, item: (replace(world, taken_at_s=world.taken_at_s + 1), plan),
+        lambda world, plan, item: (replace(world, target=Target(generation=world.target.generation)), plan),
+    ),
+    FindingCode.ENVELOPE_INVALID: (
+        lambda world, plan, item: (
+            world,
+            with_assignment(plan, item, envelope=replace(item.envelope, batch_min=item.batch + 1)),
+        ),
+        lambda world, plan, item: (
+            world,
+            with_assignment(plan, item, envelope=replace(item.envelope, batch_max=item.batch - 1)),
+        ),
+        lambda world, plan, item: (
+            world,
+            with_assignment(plan, item, envelope=replace(item.envelope, batch_min=0)),
+        ),
+        lambda world, plan, item: (
+            world,
+            with_assignment(plan, item, envelope=replace(item.envelope, batch_max=4_096)),
+        ),
+        lambda world, plan, item: (world, setting(plan, item, clock_mhz_sm=_lowest_clock(world, item))),
+    ),
+    FindingCode.SETTING_DUPLICATE: (
+        lambda world, plan, item: (world, replace(plan, settings=(*plan.settings, plan.settings[0]))),
+    ),
+}
+
+
+def _lowest_clock(world: Snapshot, item: Assignment) -> int:
+    device = world.devices_by_id()[item.device]
+    return world.gpu_types_by_name()[device.gpu_type].clocks_mhz_sm[0]

@@ -1,0 +1,248 @@
+"""Every reason to hold, and everything that sets hysteresis aside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.cycle.gate import Case, gate, lost_replicas
+from solvers.cycle.order import CycleOrder
+from solvers.cycle.record import Decision, HoldReason, Lane
+from solvers.domain.change import Change, ChangeKind, Transition
+from solvers.domain.evidence import Finding, FindingCode, Severity
+from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
+from solvers.domain.plan import Objective, Plan
+from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
+from tests import builders
+
+T4 = builders.device("a", 0, "t4")
+STANDING = builders.assignment("demo/vision#0", T4)
+ORDER = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=1, software_version="0")
+
+
+def lab(**changes: object) -> Snapshot:
+    return builders.lab([builders.service()], target=builders.target([STANDING]), **changes)
+
+
+def plan(**objective: float) -> Plan:
+    made = Objective(cost_usd_per_h=1.0)
+    return Plan(
+        snapshot=Digest("sha256:0"),
+        parent=Generation(1),
+        planner="greedy",
+        planner_version="1",
+        seed=1,
+        assignments=(replace(STANDING, share_pct_sm=40),),
+        settings=(),
+        unplaced=(),
+        objective=replace(made, **objective),  # type: ignore[arg-type]
+    )
+
+
+def change(kind: ChangeKind = ChangeKind.SHRINK_SHARE, subject: str = "demo/vision#0") -> Change:
+    return Change(kind=kind, subject=subject, before=STANDING, after=STANDING)
+
+
+def case(**changes: object) -> Case:
+    """A plan that saves half a dollar with one change, long after the last promotion: nothing holds it."""
+    made = Case(
+        order=ORDER,
+        snapshot=lab(),
+        movable=(WorkloadId("demo/vision"),),
+        plan=plan(cost_usd_per_h=0.5),
+        transition=Transition(changes=(change(),)),
+        standing=plan(cost_usd_per_h=1.0),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def fatal() -> Finding:
+    return Finding(code=FindingCode.SHARE_EXCEEDED, severity=Severity.FATAL, subject="x")
+
+
+def held(decision: Decision) -> tuple[HoldReason, ...]:
+    assert not decision.promote
+    return decision.reasons
+
+
+def young(**changes: object) -> Snapshot:
+    """A target that was promoted five seconds ago; the cooldown is fifteen."""
+    made = lab(**changes)
+    return replace(made, target=replace(made.target, promoted_at_s=made.taken_at_s - 5.0))
+
+
+def test_a_worthwhile_plan_is_promoted() -> None:
+    assert gate(case()) == Decision(promote=True)
+
+
+def test_no_plan() -> None:
+    assert held(gate(case(plan=None))) == (HoldReason.NO_PLAN,)
+
+
+def test_fatal_findings_hold_whatever_the_urgency() -> None:
+    decision = gate(case(findings=(fatal(),), order=replace(ORDER, forced=True)))
+    assert held(decision) == (HoldReason.FATAL_FINDINGS,)
+    assert decision.facts[0].value == 1.0
+
+
+def test_warnings_do_not_hold() -> None:
+    assert gate(case(findings=(replace(fatal(), severity=Severity.WARNING),))).promote
+
+
+def test_nothing_to_change() -> None:
+    assert held(gate(case(transition=Transition(changes=())))) == (HoldReason.NOTHING_TO_CHANGE,)
+
+
+class TestStaleData:
+    def test_a_silent_node_in_use_holds(self) -> None:
+        statuses = (NodeStatus(node=T4.node, age_s=31.0, generation_applied=1),)
+        decision = gate(case(snapshot=lab(node_statuses=statuses), order=replace(ORDER, forced=True)))
+        assert HoldReason.STALE_DATA in held(decision)
+        assert (decision.facts[0].name, decision.facts[0].value) == ("node_silent", "a")
+
+    def test_a_node_that_never_reported_holds(self) -> None:
+        assert HoldReason.STALE_DATA in held(gate(case(snapshot=lab(node_statuses=()))))
+
+    def test_a_silent_node_out_of_use_does_not(self) -> None:
+        statuses = tuple(replace(status, age_s=1.0 if status.node == "a" else 999.0) for status in lab().node_statuses)
+        assert gate(case(snapshot=lab(node_statuses=statuses))).promote
+
+    def test_a_silent_edge_holds(self) -> None:
+        demands = (builders.demand("demo/vision", 50.0, age_s=31.0),)
+        assert held(gate(case(snapshot=lab(demands=demands)))) == (HoldReason.STALE_DATA,)
+
+    @pytest.mark.parametrize(
+        "demand",
+        [
+            builders.demand("demo/vision", 50.0, age_s=29.0),
+            builders.demand("demo/vision", 50.0, age_s=999.0, origin=DemandOrigin.DECLARED),
+            builders.demand("demo/else", 50.0, age_s=999.0),
+        ],
+        ids=["fresh", "declared", "foreign"],
+    )
+    def test_other_demands_do_not(self, demand: object) -> None:
+        assert gate(case(snapshot=lab(demands=(demand,)))).promote
+
+    def test_a_lost_device_does_not_wait_for_the_edges(self) -> None:
+        demands = (builders.demand("demo/vision", 50.0, age_s=31.0),)
+        gone = replace(lab(demands=demands), devices=lab().devices[1:])
+        assert HoldReason.STALE_DATA not in gate(case(snapshot=gone)).reasons
+
+
+class TestCooldown:
+    def test_holds_soon_after_a_promotion(self) -> None:
+        decision = gate(case(snapshot=young()))
+        assert held(decision) == (HoldReason.COOLDOWN,)
+        assert (decision.facts[0].name, decision.facts[0].value) == ("cooldown_left_s", 10.0)
+
+    @pytest.mark.parametrize(
+        "urgent",
+        [
+            {"order": replace(ORDER, forced=True)},
+            {"standing": plan(unserved=10.0)},
+            {"standing": plan(slo_risk=1.0)},
+            {"standing_findings": (fatal(),)},
+            {"snapshot": replace(young(), devices=lab().devices[1:])},
+        ],
+        ids=["forced", "serves more", "risks less", "target broken", "device lost"],
+    )
+    def test_urgency_sets_it_aside(self, urgent: dict[str, object]) -> None:
+        assert gate(case(**{"snapshot": young(), **urgent})).promote
+
+    def test_no_cooldown_before_the_first_plan(self) -> None:
+        fresh = replace(young(), target=replace(young().target, generation=Generation(0)))
+        assert gate(case(snapshot=fresh)).promote
+
+
+class TestChurnBudget:
+    MANY = Transition(changes=tuple(change(subject=f"demo/vision#{index}") for index in range(3)))
+
+    def few(self) -> Snapshot:
+        return lab(policy=builders.policy(changes_max=2))
+
+    def test_holds_above_the_budget(self) -> None:
+        decision = gate(case(snapshot=self.few(), transition=self.MANY))
+        assert held(decision) == (HoldReason.CHURN_BUDGET,)
+        assert [fact.value for fact in decision.facts] == [3.0, 2.0]
+
+    def test_starts_and_stops_count_batches_do_not(self) -> None:
+        kinds = (ChangeKind.STOP, ChangeKind.MOVE, ChangeKind.SET_BATCH, ChangeKind.SET_ENVELOPE)
+        changes = tuple(change(kind, f"demo/vision#{index}") for index, kind in enumerate(kinds))
+        assert gate(case(snapshot=self.few(), transition=Transition(changes=changes))).promote
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_the_first_plan_and_a_forced_one_may_exceed_it(self, first: bool) -> None:
+        snapshot = self.few()
+        if first:
+            snapshot = replace(snapshot, target=replace(snapshot.target, generation=Generation(0)))
+        order = replace(ORDER, forced=not first)
+        assert gate(case(snapshot=snapshot, transition=self.MANY, order=order)).promote
+
+    def test_new_replicas_that_serve_more_are_free_but_moves_are_not(self) -> None:
+        starts = tuple(change(ChangeKind.START, f"demo/vision#{index}") for index in range(9))
+        short = plan(unserved=5.0)
+        assert gate(case(snapshot=self.few(), transition=Transition(changes=starts), standing=short)).promote
+        decision = gate(case(snapshot=self.few(), transition=self.MANY, standing=short))
+        assert held(decision) == (HoldReason.CHURN_BUDGET,)
+
+    def test_replicas_of_a_lost_device_are_free(self) -> None:
+        gone = replace(self.few(), devices=lab().devices[1:])
+        moved = (change(ChangeKind.MOVE), *(change(subject=f"demo/vision#{index}") for index in (1, 2)))
+        assert gate(case(snapshot=gone, transition=Transition(changes=moved))).promote
+
+
+class TestSmallGain:
+    @pytest.mark.parametrize("cost", [0.995, 1.0, 1.2])
+    def test_holds_below_the_minimum(self, cost: float) -> None:
+        decision = gate(case(plan=plan(cost_usd_per_h=cost)))
+        assert held(decision) == (HoldReason.SMALL_GAIN,)
+        assert decision.facts[0].value == pytest.approx(1.0 - cost)
+
+    def test_a_cheaper_plan_that_serves_less_is_no_gain(self) -> None:
+        assert held(gate(case(plan=plan(cost_usd_per_h=0.1, unserved=5.0)))) == (HoldReason.SMALL_GAIN,)
+
+    def test_serving_more_may_cost_more(self) -> None:
+        assert gate(case(plan=plan(cost_usd_per_h=9.0), standing=plan(unserved=5.0))).promote
+
+    def test_less_risk_may_cost_more(self) -> None:
+        assert gate(case(plan=plan(cost_usd_per_h=9.0), standing=plan(slo_risk=5.0))).promote
+
+    def test_repairing_a_broken_target_may_cost_more(self) -> None:
+        assert gate(case(plan=plan(cost_usd_per_h=9.0), standing_findings=(fatal(),))).promote
+
+
+class TestLanes:
+    def test_approve_waits_for_a_person(self) -> None:
+        decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), snapshot=young()))
+        assert held(decision) == (HoldReason.AWAITING_APPROVAL,)
+
+    def test_approve_does_not_bother_a_person_with_little(self) -> None:
+        decision = gate(case(order=replace(ORDER, lane=Lane.APPROVE), plan=plan()))
+        assert held(decision) == (HoldReason.SMALL_GAIN,)
+
+    def test_shadow_never_acts(self) -> None:
+        assert held(gate(case(order=replace(ORDER, lane=Lane.SHADOW)))) == (HoldReason.SHADOW_ONLY,)
+        decision = gate(case(order=replace(ORDER, lane=Lane.SHADOW, forced=True), plan=plan()))
+        assert held(decision) == (HoldReason.SHADOW_ONLY,)
+
+    def test_on_request_waits_for_a_person(self) -> None:
+        assert held(gate(case(order=replace(ORDER, promote=False)))) == (HoldReason.AWAITING_APPROVAL,)
+
+
+def test_all_holds_are_named_at_once() -> None:
+    snapshot = young(demands=(builders.demand("demo/vision", 50.0, age_s=31.0),))
+    decision = gate(case(snapshot=snapshot, plan=plan()))
+    assert held(decision) == (HoldReason.STALE_DATA, HoldReason.SMALL_GAIN, HoldReason.COOLDOWN)
+
+
+def test_lost_replicas_are_those_on_devices_that_are_gone_sick_or_silent() -> None:
+    sick = DeviceTelemetry(
+        device=T4.id, power_w=1, utilisation_pct=1, memory_mib_used=1, clock_mhz_sm=1, healthy=False, age_s=1
+    )
+    statuses = (NodeStatus(node=T4.node, age_s=31.0, generation_applied=1),)
+    assert lost_replicas(lab()) == frozenset()
+    assert lost_replicas(lab(device_telemetry=(sick,))) == {"demo/vision#0"}
+    assert lost_replicas(lab(node_statuses=statuses)) == {"demo/vision#0"}
+    assert lost_replicas(replace(lab(), devices=lab().devices[1:])) == {"demo/vision#0"}
