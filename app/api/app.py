@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import importlib.util
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -12,7 +11,7 @@ import anyio.to_thread
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from app.api import openapi, problems
+from app.api import console, openapi, problems
 from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
 from app.api.doorbell import Hub, Listener
@@ -104,15 +103,12 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(nouns_router())
-    for module in (profiles, plans, history, status, telemetry, costs, tokens, agent, doorbell, health):
+    for module in (profiles, plans, history, status, telemetry, costs, tokens, agent, doorbell, health, console):
         app.include_router(module.router)
-    if importlib.util.find_spec("app.api.console") is not None:
-        console = importlib.import_module("app.api.console")
-        app.include_router(console.router)
 
 
 def _lifespan(
-    services: Services, listener: Listener, log: EventLog
+    services: Services, listener: Listener, voice: EventLog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -121,7 +117,7 @@ def _lifespan(
             await anyio.to_thread.run_sync(services.fleet.prepare)
         except HeadroomError as error:
             # A database that went away between bootstrap and here comes back; so will the next process's try.
-            log.warning("defaults.postponed", error)
+            voice.warning("defaults.postponed", error)
         loop = asyncio.get_running_loop()
         listener.start(loop)
         try:

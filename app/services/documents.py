@@ -65,12 +65,14 @@ class Documents:
     def put(self, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
+            documents.lock_references(session, exclusive=False)
             references.check(session, value, self._cluster)
             return put_audited(session, kind, value, precondition, deed)
 
     def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
         """Delete a document. Raises NotFoundError, PreconditionError, ReferencedError."""
         with self._database.transaction() as session:
+            documents.lock_references(session, exclusive=True)
             before = documents.get(session, kind, key)
             references.check_unused(session, kind, key)
             references.release(session, kind, key)

@@ -59,6 +59,7 @@ class Profiles:
         if not points:
             raise FieldsError((FieldFault(pointer="", code="count-out-of-range", detail="there is no point in it"),))
         with self._database.transaction() as session:
+            documents.lock_references(session, exclusive=False)
             known = {
                 kind: {stored.key[0] for stored in documents.all_specs(session, kind)}
                 for kind in (Kind.MODEL, Kind.GPU_TYPE)

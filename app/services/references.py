@@ -19,6 +19,7 @@ from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Service, TrainingJob, WorkloadKind
 from solvers.errors import StateError
+from solvers.planners import registry
 
 DEFAULT = "default"
 """Name of the project and the policy that are always there."""
@@ -95,9 +96,12 @@ def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
 
 
 def _check_planners(faults: _Faults, value: Policy) -> None:
-    # Names are not checked against this process: the planner process may be of another version and know more of them.
+    known = registry.names()
     if not value.planners:
-        faults.add("/planners", "name at least one planner")
+        faults.add("/planners", f"name at least one planner; known are {', '.join(known)}")
+    for index, planner in enumerate(value.planners):
+        if planner not in known:
+            faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
 
 
 def check_unused(session: Session, kind: Kind, key: Key) -> None:

@@ -6,6 +6,7 @@ says stands in the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from solvers.cycle.record import HoldReason
@@ -49,18 +50,20 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.LEASE_LOST: "another planner took over in between",
 }
 
-# A unit at the end of a fact's name becomes the unit behind its number; the longest match wins.
-_UNITS = (
-    ("_usd_per_h", " $/h"),
-    ("usd_per_h", " $/h"),
-    ("_rps", " requests/s"),
-    ("_pct_sm", " % of the SMs"),
-    ("_pct", " %"),
-    ("_mib", " MiB"),
-    ("_mhz", " MHz"),
-    ("_ms", " ms"),
-    ("_s", " s"),
-    ("_w", " W"),
+# Words of a fact's name that are its unit, longest first; what is left is what the number means.
+_UNITS = tuple(
+    (re.compile(rf"(?:^|_){words}(?=_|$)"), text)
+    for words, text in (
+        ("usd_per_h", " $/h"),
+        ("pct_sm", " % of the SMs"),
+        ("pct", " %"),
+        ("rps", " requests/s"),
+        ("mib", " MiB"),
+        ("mhz", " MHz"),
+        ("ms", " ms"),
+        ("s", " s"),
+        ("w", " W"),
+    )
 )
 
 
@@ -76,19 +79,19 @@ def hold_sentence(reason: HoldReason, facts: Iterable[Fact] = ()) -> str:
 
 def facts_text(facts: Iterable[Fact]) -> str:
     """Facts in brackets, or nothing."""
-    shown = [f"{_label(fact.name)} {_amount(fact)}" for fact in facts]
+    shown = [_shown(fact) for fact in facts]
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _label(name: str) -> str:
-    for unit, _ in _UNITS:
-        if name.endswith(unit) and name != unit.lstrip("_"):
-            return name.removesuffix(unit).replace("_", " ")
-    return "cost" if name == "usd_per_h" else name.replace("_", " ")
-
-
-def _amount(fact: Fact) -> str:
+def _shown(fact: Fact) -> str:
     if isinstance(fact.value, str):
-        return fact.value
-    unit = next((text for suffix, text in _UNITS if fact.name.endswith(suffix)), "")
-    return f"{fact.value:.4g}{unit}"
+        return f"{_words(fact.name)} {fact.value}"
+    for pattern, unit in _UNITS:
+        if pattern.search(fact.name):
+            label = _words(pattern.sub("", fact.name, count=1)) or "cost"
+            return f"{label} {fact.value:.4g}{unit}"
+    return f"{_words(fact.name)} {fact.value:.4g}"
+
+
+def _words(name: str) -> str:
+    return name.strip("_").replace("_", " ")

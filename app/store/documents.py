@@ -204,6 +204,15 @@ def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = 
     return before
 
 
+def lock_references(session: Session, *, exclusive: bool) -> None:
+    """Until the transaction ends: writes that rely on other documents go side by side, a deletion goes alone.
+
+    So that nothing can be deleted between the look at it and the commit of what names it.
+    """
+    lock = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
+    session.execute(select(lock(func.hashtext("headroom document references"))))
+
+
 def _find(session: Session, shape: _Shape, key: Key, *, lock: bool) -> Stored | None:
     query = select(*_selected(shape)).where(*_matches(shape, key))
     row = session.execute(query.with_for_update() if lock else query).one_or_none()

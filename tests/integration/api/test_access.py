@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from agents.wire import encode
 from app.store.documents import Kind
@@ -238,6 +239,19 @@ def _as_told(status: int) -> str:
 
 def test_the_table_has_a_line_for_every_route(world: World) -> None:
     assert {route.operation for route in _routes(world)} == set(TABLE)
+
+
+def test_every_route_is_described_but_the_consoles(world: World) -> None:
+    described = {(route.method, route.path) for route in _routes(world)}
+    served = {
+        (method, context.path)
+        for context in iter_route_contexts(world.app.routes)
+        for method in getattr(context.original_route, "methods", None) or ()
+        if method != "HEAD"
+    }
+    console = {path for _, path in served - described}
+    assert console == {"/", "/session", "/session/end", "/console/stream", "/static/{name}", "/v1/openapi.json"}
+    assert described <= served
 
 
 def test_everybody_at_every_door(world: World, requests: Requests) -> None:

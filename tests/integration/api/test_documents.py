@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -77,6 +78,34 @@ def test_references_must_exist(world: World, change: dict[str, Any], pointer: st
     found = _problem(answer, 422, "field-invalid", pointer)
     assert found["errors"][0]["code"] == "reference-unknown"
     assert world.call("GET", VISION).status_code == 404
+
+
+def test_policies_name_planners_there_are(world: World) -> None:
+    policy = {**spec(spare_policy()), "planners": ["greedy", "wizard"]}
+    found = _problem(world.call("PUT", "/v1/policies/spare", plain=policy), 422, "field-invalid", "/planners/1")
+    assert "greedy" in found["errors"][0]["detail"]
+
+
+def test_nothing_is_deleted_under_a_name_that_is_being_used(world: World) -> None:
+    """Rival puts and deletions in every order: never a service whose model is gone."""
+
+    def put(number: int) -> int:
+        service = builders.service(f"service-{number}", model="racer")
+        return world.call("PUT", f"/v1/services/{OWN}/service-{number}", plain=spec(service)).status_code
+
+    def delete(_: int) -> int:
+        return world.call("DELETE", "/v1/models/racer").status_code
+
+    for turn in range(4):
+        assert world.call("PUT", "/v1/models/racer", plain=spec(builders.model("racer"))).status_code in (200, 201)
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(act, turn) for act in (put, delete, put, delete)]
+            answers = [future.result() for future in futures]
+        assert set(answers) <= {200, 201, 204, 404, 409, 422}
+        gone = world.call("GET", "/v1/models/racer").status_code == 404
+        used = world.call("GET", f"/v1/services/{OWN}/service-{turn}").status_code == 200
+        assert not (gone and used)
+        world.call("DELETE", f"/v1/services/{OWN}/service-{turn}")
 
 
 def test_projects_are_not_made_in_passing(world: World) -> None:

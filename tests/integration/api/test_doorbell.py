@@ -1,4 +1,4 @@
-"""The doorbell over real sockets: who listens hears of every promotion, also after PostgreSQL dropped the connection."""
+"""The doorbell over real sockets: every listener hears of every promotion, also after PostgreSQL hung up."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ Served = tuple[World, int, uvicorn.Server]
 
 def test_everybody_hears_of_a_promotion(served: Served) -> None:
     world, port, _ = served
-    ears = [Ear(port, world.secrets[who]) for who in ("viewer", "node", "gateway")] * 1
+    ears = [Ear(port, world.secrets[who]) for who in ("viewer", "node", "gateway")]
     assert [ear.hear() for ear in ears] == [0, 0, 0]
     _promote(world, 0)
     assert [ear.hear() for ear in ears] == [1, 1, 1]

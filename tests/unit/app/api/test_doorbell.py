@@ -1,0 +1,134 @@
+"""The hub rings everybody once per generation, and a listener that goes leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from app.api.doorbell import HEARTBEAT, DoorbellStream, Hub, Listener
+from app.api.metrics import DoorbellMetrics
+from app.logs import EventLog
+
+
+class _Stream:
+    """A stream with the far end in the test's hands."""
+
+    def __init__(self, hub: Hub, heartbeat_s: float = 60.0) -> None:
+        self.lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self.gone = asyncio.Event()
+        self.closing = threading.Event()
+        response = DoorbellStream(hub, heartbeat_s, self.closing)
+        self.task = asyncio.ensure_future(response({"type": "http"}, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.body" and message["body"]:
+            await self.lines.put(message["body"])
+
+    async def line(self) -> bytes:
+        return await asyncio.wait_for(self.lines.get(), 5)
+
+
+def _hub() -> Hub:
+    return Hub(DoorbellMetrics(CollectorRegistry()))
+
+
+def test_everybody_hears_the_current_generation_and_every_newer_one() -> None:
+    async def run() -> None:
+        hub = _hub()
+        hub.ring(3)
+        streams = [_Stream(hub) for _ in range(50)]
+        assert {await stream.line() for stream in streams} == {b'{"generation": 3}\n'}
+        hub.ring(4)
+        assert {await stream.line() for stream in streams} == {b'{"generation": 4}\n'}
+        hub.ring(2)
+        hub.ring(4)
+        await asyncio.sleep(0)
+        assert all(stream.lines.empty() for stream in streams)
+        for stream in streams:
+            stream.gone.set()
+        await asyncio.wait_for(asyncio.gather(*(stream.task for stream in streams)), 5)
+        assert hub._bells == set()
+
+    asyncio.run(run())
+
+
+def test_silence_is_a_comment() -> None:
+    async def run() -> None:
+        stream = _Stream(_hub(), heartbeat_s=0.01)
+        assert await stream.line() == b'{"generation": 0}\n'
+        assert await stream.line() == HEARTBEAT
+        stream.gone.set()
+        await asyncio.wait_for(stream.task, 5)
+
+    asyncio.run(run())
+
+
+def test_closing_ends_streams_that_wait() -> None:
+    async def run() -> None:
+        hub = _hub()
+        stream = _Stream(hub)
+        await stream.line()
+        stream.closing.set()
+        hub.wake()
+        await asyncio.wait_for(stream.task, 5)
+
+    asyncio.run(run())
+
+
+class _Feed:
+    """A feed that breaks once."""
+
+    def __init__(self, opened: list[int]) -> None:
+        self._opened = opened
+
+    def __enter__(self) -> _Feed:
+        self._opened.append(1)
+        if len(self._opened) == 1:
+            raise ConnectionError("PostgreSQL restarts")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def current(self) -> int:
+        return 7
+
+    def announced(self, timeout_s: float) -> list[int]:
+        return [8]
+
+
+class _Noting(Hub):
+    """A hub that remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(DoorbellMetrics(CollectorRegistry()))
+        self.heard: list[int] = []
+        self.rang_8 = asyncio.Event()
+
+    def ring(self, generation: int) -> None:
+        self.heard.append(generation)
+        super().ring(generation)
+        if generation == 8:
+            self.rang_8.set()
+
+
+def test_a_broken_feed_is_opened_again_and_asked_what_was_missed() -> None:
+    async def run() -> None:
+        hub = _Noting()
+        opened: list[int] = []
+        listener = Listener(hub, lambda: _Feed(opened), EventLog("test.quiet"))
+        listener.start(asyncio.get_running_loop())
+        await asyncio.wait_for(hub.rang_8.wait(), 10)
+        listener.stop()
+        await asyncio.to_thread(listener.join)
+        assert len(opened) == 2
+        assert hub.heard[:2] == [7, 8]
+
+    asyncio.run(run())

@@ -1,0 +1,158 @@
+"""The small parts of the edge: rates, tags, identities, the middleware's last resort, moments."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from app.api.auth import CACHE_TTL_MS, Authenticator, Rule
+from app.api.conditional import precondition
+from app.api.metrics import RequestMetrics
+from app.api.middleware import Edge, EdgeOptions
+from app.api.moments import utc
+from app.api.ratelimit import RateLimiter
+from app.errors import FieldsError, RateLimitedError
+from app.logs import EventLog
+from app.services.actors import Actor
+from app.store.tokens import Purpose, Role
+from solvers.errors import FieldError, TransientError
+
+VIEWER = Actor(token_id="t", role=Role.VIEWER)
+
+
+def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:
+    limiter = RateLimiter(10.0)
+    for _ in range(20):
+        limiter.take("a", 0.0)
+    with pytest.raises(RateLimitedError) as caught:
+        limiter.take("a", 0.0)
+    assert caught.value.retry_after_s == pytest.approx(0.1)
+    limiter.take("b", 0.0)
+    limiter.take("a", 100.0)
+    with pytest.raises(RateLimitedError):
+        limiter.take("a", 100.0)
+
+
+def test_no_rate_limits_nothing() -> None:
+    limiter = RateLimiter(0.0)
+    for _ in range(10_000):
+        limiter.take("a", 0.0)
+
+
+@pytest.mark.parametrize(("header", "version"), [(None, None), ('"7"', 7), ('W/"7"', -1), ('"x"', -1), ('"²"', -1)])
+def test_if_match_names_a_version(header: str | None, version: int | None) -> None:
+    assert precondition(header).version == version
+
+
+@pytest.mark.parametrize("header", ["7", "*", '"1", "2"', ""])
+def test_if_match_takes_one_tag(header: str) -> None:
+    with pytest.raises(FieldsError):
+        precondition(header)
+
+
+def test_if_none_match_only_creates() -> None:
+    assert precondition(None, "*").absent
+    with pytest.raises(FieldsError):
+        precondition(None, '"7"')
+
+
+class _Identities:
+    def __init__(self) -> None:
+        self.asked = 0
+        self.actor: Actor | None = VIEWER
+
+    def actor_of(self, secret: str) -> Actor | None:
+        self.asked += 1
+        return self.actor
+
+
+def test_identities_are_remembered_for_seconds_only() -> None:
+    now = [0.0]
+    identities = _Identities()
+    authenticator = Authenticator(identities, lambda: now[0], 0.0)
+    assert authenticator.remembered("s") == (False, None)
+    authenticator.look_up("s")
+    assert authenticator.remembered("s") == (True, VIEWER)
+    now[0] = CACHE_TTL_MS + 1
+    assert authenticator.remembered("s") == (False, None)
+    assert CACHE_TTL_MS <= 5000
+    authenticator.look_up("s")
+    authenticator.forget()
+    assert authenticator.remembered("s") == (False, None)
+
+
+def test_unknown_secrets_are_remembered_as_well() -> None:
+    identities = _Identities()
+    identities.actor = None
+    authenticator = Authenticator(identities, lambda: 0.0, 0.0)
+    authenticator.look_up("guess")
+    assert authenticator.remembered("guess") == (True, None)
+    assert identities.asked == 1
+
+
+def test_roles_form_a_ladder_with_two_stands_beside_it() -> None:
+    write = Rule(least=Role.OPERATOR)
+    admitted = [role for role in Role if role is not Role.AGENT and write.admits(Actor(token_id="t", role=role))]
+    assert admitted == [Role.ADMIN, Role.OPERATOR]
+    agent = Actor(token_id="t", role=Role.AGENT, purpose=Purpose.NODE, subject="a")
+    assert not write.admits(agent)
+    assert Rule(agents=(Purpose.NODE,)).admits(agent)
+    assert not Rule(agents=(Purpose.JOIN,)).admits(agent)
+    own = Actor(token_id="t", role=Role.OPERATOR, project="demo")
+    assert not write.admits(own)
+    assert Rule(least=Role.OPERATOR, shared=True).admits(own)
+
+
+def _exchange(failure: Exception, started: bool = False) -> list[dict[str, Any]]:
+    """What leaves the middleware when the application fails."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise failure
+
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    options = EdgeOptions(
+        body_bytes_max=100,
+        new_id=lambda: "request-1",
+        elapsed_ms=lambda: 0.0,
+        metrics=RequestMetrics(CollectorRegistry()),
+        log=EventLog("test.quiet"),
+    )
+    scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b""}
+    asyncio.run(Edge(application, options)(scope, receive, send))  # type: ignore[arg-type]
+    return sent
+
+
+def test_what_nobody_expected_becomes_a_problem_without_a_trace() -> None:
+    start, body = _exchange(RuntimeError("the secret path /etc/passwd"))
+    assert start["status"] == 500
+    assert (b"x-request-id", b"request-1") in start["headers"]
+    assert b"secret" not in body["body"]
+    assert b'"request_id":"request-1"' in body["body"]
+
+
+def test_our_own_errors_keep_their_status_there() -> None:
+    assert _exchange(TransientError("away"))[0]["status"] == 503
+
+
+def test_an_answer_that_began_is_not_begun_again() -> None:
+    assert len(_exchange(RuntimeError("late"), started=True)) == 1
+
+
+def test_moments_get_a_zone_and_a_sane_year() -> None:
+    assert utc("from", None) is None
+    assert utc("from", datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - the point
+    with pytest.raises(FieldError):
+        utc("from", datetime(1, 1, 1, tzinfo=UTC))
