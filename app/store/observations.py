@@ -121,6 +121,7 @@ FROM newest JOIN device_samples AS sample USING (node_id, boot_id, sequence, rec
 ORDER BY uuid
 """
 )
+# A process that ended within the interval appears in one more report, without memory; it holds nothing any more.
 _REPLICAS = text(
     _NEWEST
     + """
@@ -128,6 +129,7 @@ SELECT replica, kind, workload, model, uuid, state, share_pct_sm, memory_mib_lim
        completed, violated, dropped, queue_length, batch_mean, latency_ms_p50, latency_ms_p99,
        extract(epoch FROM now() - sample.received_at)::float8 AS age_s
 FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
+WHERE NOT (state = 'draining' AND memory_mib_used = 0)
 ORDER BY replica, uuid
 """
 )
@@ -168,7 +170,7 @@ def devices(session: Session, silent_s: float) -> tuple[DeviceRow, ...]:
 
 
 def replicas(session: Session, silent_s: float) -> tuple[ReplicaRow, ...]:
-    """Replicas in the newest report of each node that reported in the last `silent_s` seconds."""
+    """Replicas that stand by the newest report of each node that reported in the last `silent_s` seconds."""
     return tuple(ReplicaRow(**row) for row in session.execute(_REPLICAS, {"silent_s": silent_s}).mappings())
 
 

@@ -119,6 +119,13 @@ def test_replicas_are_those_of_each_nodes_newest_report(world: World) -> None:
     assert [each.device for each in found.device_telemetry] == ["GPU-a0", "GPU-a1", "GPU-b0"]
 
 
+def test_a_process_that_ended_within_the_interval_stands_no_more(world: World) -> None:
+    world.build()
+    ended = replace(replica_report("vision/labels#0", "GPU-a0", "draining"), memory_mib_used=0.0)
+    world.report("a", ended, replica_report("vision/labels#0", "GPU-a0"))
+    assert [(each.id, each.state) for each in observed(world).replicas] == [("vision/labels#0", ReplicaState.READY)]
+
+
 def test_silent_nodes_show_their_age_and_no_replicas(world: World) -> None:
     world.build()
     world.report("a", replica_report("vision/labels#0", "GPU-a0"))
