@@ -165,6 +165,14 @@ class Process:
         self._popen.kill()
         self._popen.wait(10.0)
 
+    def freeze(self) -> None:
+        """Stop it where it stands, its children with it, as a suspended virtual machine does."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on, as if nothing had happened."""
+        os.killpg(self.pid, signal.SIGCONT)
+
     def end(self) -> None:
         """Leave nothing of it behind, its children included."""
         with suppress(ProcessLookupError):

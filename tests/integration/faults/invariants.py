@@ -111,6 +111,8 @@ def check_afterwards(house: House) -> None:
         assert house.rows(query) == [], query
     for query in (OVERFULL_TARGETS, OVERFULL_RECEIPTS, OVERFULL_DEVICES):
         assert house.rows(query, MEMORY_MIB) == [], query
+    with house.client() as client:
+        house.await_true("the API tells it, too", lambda: client.target()["generation"] == house.generation())
     crashes = house.tracebacks()
     assert not crashes, crashes
 

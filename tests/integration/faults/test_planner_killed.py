@@ -1,5 +1,5 @@
-"""Planners are killed at random moments while demand changes: the next one takes over with a higher token, and the
-target's history has neither gaps nor repeats.
+"""Planners are killed, or frozen beyond the end of their lease, at random moments while demand changes: the next one
+takes over with a higher token, and the target's history has neither gaps nor repeats.
 """
 
 from __future__ import annotations
@@ -53,10 +53,41 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
     check_afterwards(house)
 
 
-def _kill_leader(house: House, planners: list[Process]) -> None:
+def test_a_leader_that_was_frozen_writes_nothing_after_its_successor(house: House) -> None:
+    stream = random.Random(SEED + 1)
+    house.start_api()
+    with house.client() as client:
+        seed(client)
+    for node in NODES:
+        house.start_agent(node, DEVICES)
+    planners = [house.start_planner()]
+    house.await_true("the first plan is applied", lambda: house.generation() > 0 and not behind(house, *NODES))
+    planners.append(house.start_planner())
+    with Background(Watch(house)), house.client() as client:
+        token = _token(house)
+        busy(client, "labels")
+        time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
+        frozen = _leader(house, planners)
+        frozen.freeze()
+        house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)
+        house.await_true("the target meets busy labels", partial(meets, house, "labels"))
+        frozen.thaw()
+        busy(client, "search")
+        house.await_true("the target meets busy search", partial(meets, house, "search"))
+        house.await_true("all nodes hold the target", lambda: not behind(house, *NODES))
+        assert all(process.alive for process in planners), house.story()
+    check_afterwards(house)
+
+
+def _leader(house: House, planners: list[Process]) -> Process:
     holder = house.one("SELECT holder FROM leases WHERE name = 'planner'") or ""
-    leader = next((process for process in planners if process.alive and str(process.pid) in holder), None)
+    leader = next((process for process in planners if process.alive and f":{process.pid}:" in holder), None)
     assert leader is not None, f"no living planner is the holder {holder!r}"
+    return leader
+
+
+def _kill_leader(house: House, planners: list[Process]) -> None:
+    leader = _leader(house, planners)
     leader.kill()
     house.await_true("its child follows it", lambda: leader.survivors() == [], 10.0)
 
