@@ -1,8 +1,8 @@
 """Exception tree of the core.
 
-Owns every exception type the core may raise: what went wrong, whether trying again can help, and the facts needed to explain it.
-It knows nothing of HTTP statuses or exit codes; the shell maps these types in one table. Outcomes that a caller must expect
-(an infeasible model, a limit hit, a held plan) are values, never exceptions.
+Owns every exception type the core may raise: what went wrong, whether trying again can help, and the facts needed to
+explain it. It knows nothing of HTTP statuses or exit codes; the shell maps these types in one table. Outcomes that a
+caller must expect (an infeasible model, a limit hit, a held plan) are values, never exceptions.
 """
 
 from __future__ import annotations
