@@ -1,13 +1,18 @@
-"""The served cluster, one of its own for every test."""
+"""The served cluster: one of its own for every test, and one for a module's tests that leave nothing behind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
 from app.store.engine import Database
 from tests.integration.api.world import World, build_world
+from tests.integration.postgres import Server
+
+TEMPLATE = "headroom_template"
+_numbers = count(1)
 
 
 @pytest.fixture
@@ -16,3 +21,15 @@ def world(database: Database) -> Iterator[World]:
     made = build_world(database)
     yield made
     made.client.close()
+
+
+@pytest.fixture(scope="module")
+def refusing_world(template_server: Server) -> Iterator[World]:
+    """The application for tests in which everything is refused, so that they may share it."""
+    name = f"refusing_{next(_numbers)}"
+    database = Database(template_server.create(name, TEMPLATE), pool_size=8)
+    made = build_world(database)
+    yield made
+    made.client.close()
+    database.dispose()
+    template_server.drop(name)

@@ -148,14 +148,14 @@ def test_reports_are_stored_once(world: World) -> None:
     ids=["future", "foreign device", "unknown device", "no time", "nan", "negative", "foreign node"],
 )
 def test_bad_reports_leave_nothing(
-    world: World, changes: dict[str, Any], status: int, code: str, pointer: str | None
+    refusing_world: World, changes: dict[str, Any], status: int, code: str, pointer: str | None
 ) -> None:
-    world.joined("b")
-    world.joined(NODE)
-    answer = world.call("POST", REPORTS, NODE, plain=encode(_report(1, **changes)))
+    refusing_world.joined("b")
+    refusing_world.joined(NODE)
+    answer = refusing_world.call("POST", REPORTS, NODE, plain=encode(_report(1, **changes)))
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert pointer is None or answer.json()["errors"][0]["pointer"] == pointer
-    assert _rows(world, "report_log") == 0
+    assert _rows(refusing_world, "report_log") == 0
 
 
 def test_a_clock_that_runs_backwards_is_refused(world: World) -> None:

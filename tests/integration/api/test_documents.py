@@ -73,11 +73,11 @@ def test_delete_then_it_is_gone(world: World) -> None:
         ({"policy": "none-such"}, "/policy"),
     ],
 )
-def test_references_must_exist(world: World, change: dict[str, Any], pointer: str) -> None:
-    answer = world.call("PUT", VISION, plain=spec(builders.service(**change)))
+def test_references_must_exist(refusing_world: World, change: dict[str, Any], pointer: str) -> None:
+    answer = refusing_world.call("PUT", VISION, plain=spec(builders.service(**change)))
     found = _problem(answer, 422, "field-invalid", pointer)
     assert found["errors"][0]["code"] == "reference-unknown"
-    assert world.call("GET", VISION).status_code == 404
+    assert refusing_world.call("GET", VISION).status_code == 404
 
 
 def test_policies_name_planners_there_are(world: World) -> None:
