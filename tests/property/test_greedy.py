@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 from solvers.cycle.order import movable_workloads
 from solvers.cycle.record import Lane
@@ -19,6 +19,9 @@ from solvers.verify.picture import knobs
 from tests import builders
 from tests.property.worlds import worlds, worlds_with_target
 
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Without shrinking: a world is too large for it, and the findings say what is wrong."""
+
 
 def plan_of(world: Snapshot, movable: tuple[str, ...] | None = None) -> Plan:
     plan = propose("greedy", builders.request(world, movable)).plan
@@ -32,21 +35,21 @@ def fatal(world: Snapshot, plan: Plan, movable: tuple[str, ...]) -> list[object]
 
 
 @given(worlds())
-@settings(max_examples=120)
+@settings(max_examples=120, phases=PHASES)
 def test_a_fresh_plan_verifies(world: Snapshot) -> None:
     movable = builders.everything_movable(world)
     assert fatal(world, plan_of(world), movable) == []
 
 
 @given(worlds_with_target())
-@settings(max_examples=120)
+@settings(max_examples=120, phases=PHASES)
 def test_a_plan_around_a_standing_target_verifies(world: Snapshot) -> None:
     for movable in (builders.everything_movable(world), movable_workloads(world, Lane.ACT)):
         assert fatal(world, plan_of(world, movable), movable) == []
 
 
 @given(worlds())
-@settings(max_examples=60)
+@settings(max_examples=60, phases=PHASES)
 def test_planning_again_changes_nothing(world: Snapshot) -> None:
     first = plan_of(world)
     target = Target(generation=Generation(1), assignments=first.assignments, settings=first.settings)
