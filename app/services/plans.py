@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from app.services.actors import Deed
 from app.services.sentences import sentence
-from app.store import documents, plans
+from app.store import documents, events, plans
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
@@ -85,6 +86,18 @@ class Plans:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
             return plans.get(session, plan_id), seen_by(plans.load(session, plan_id), project)
+
+    def note_proposal(self, plan_id: str, lane: Lane, deed: Deed) -> None:
+        """Write into the audit trail that somebody asked for a plan and got this one."""
+        event = events.Event(
+            name="plan.proposed",
+            actor=deed.actor,
+            subject=f"plans/{plan_id}",
+            request_id=deed.request_id,
+            facts={"lane": lane.value},
+        )
+        with self._database.transaction() as session:
+            events.append(session, event)
 
     def explain(self, plan_id: str, project: str | None, workload: str | None) -> Explanation:
         """Why a plan is as it is, of one workload where named. Raises NotFoundError."""

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from app.api.auth import visible_project
 from app.api.body import parse, read_body, require_media_type
-from app.api.deps import context_of, services_of
+from app.api.deps import context_of, deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.keys import PlanKey
 from app.api.openapi import json_body
@@ -85,6 +85,7 @@ def propose_plan(
 
     def work() -> Response:
         plan_id = context_of(request).planning.propose(wanted.lane, actor.name)
+        services_of(request).plans.note_proposal(plan_id, wanted.lane, deed_of(request, actor))
         return JSONResponse(
             _stored(request, plan_id, None), status_code=201, headers={"Location": f"/v1/plans/{plan_id}"}
         )

@@ -31,6 +31,11 @@ def test_propose_look_and_apply(world: World) -> None:
     assert world.call("GET", proposed.headers["location"]).json() == plan
     assert world.call("GET", "/v1/plans?state=proposed").json()["items"][0]["id"] == plan["id"]
     applied = world.call("POST", f"/v1/plans/{plan['id']}/apply", body=b"")
+    trail = world.call("GET", f"/v1/events?subject=plans/{plan['id']}").json()["items"]
+    assert [(event["name"], event["actor"]) for event in trail] == [
+        ("plan.promoted", f"token:{world.ids['admin']}"),
+        ("plan.proposed", f"token:{world.ids['operator']}"),
+    ]
     assert applied.json() == {"plan_id": plan["id"], "generation": 1}
     target = world.call("GET", "/v1/targets/current")
     assert (target.json()["generation"], target.json()["plan"], target.headers["etag"]) == (1, plan["id"], '"1"')
