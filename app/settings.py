@@ -1,4 +1,7 @@
-"""Process settings: environment in, one frozen value out, built once in bootstrap and handed on. Nothing else reads the environment."""
+"""Process settings: environment in, one frozen value out, built once in bootstrap and handed on.
+
+Nothing else reads the environment.
+"""
 
 from __future__ import annotations
 
