@@ -146,11 +146,21 @@ def _fill_rows(batches: NDArray[np.int64], cells: Floats, measured: Flags) -> Fl
 
 
 def _monotone(cells: Floats, supported: Flags) -> Floats:
-    # Clamped cells must not push up measured ones, so they take part only after the supported ones have settled.
-    settled = np.where(supported, cells, -math.inf)
-    settled = np.maximum.accumulate(settled, axis=1)
-    settled = np.maximum.accumulate(settled[::-1], axis=0)[::-1]
-    return np.where(supported, settled, np.maximum(settled, cells))
+    """Supported cells raised until they are monotone; the others between their supported neighbours, the higher bound
+    first. A cell with a supported one below it (no more share, no smaller batch) never exceeds that one.
+    """
+    settled = _rise(np.where(supported, cells, -math.inf))
+    above = np.where(supported, settled, math.inf)
+    above = np.minimum.accumulate(above[:, ::-1], axis=1)[:, ::-1]
+    above = np.minimum.accumulate(above, axis=0)
+    filled = np.where(np.isfinite(above), above, settled)
+    return _rise(np.where(supported, settled, filled))
+
+
+def _rise(cells: Floats) -> Floats:
+    """Running maximum along rising batch and falling share."""
+    along_batch = np.maximum.accumulate(cells, axis=1)
+    return np.asarray(np.maximum.accumulate(along_batch[::-1], axis=0)[::-1])
 
 
 def _bracket(grid: Floats, wanted: Floats) -> tuple[NDArray[np.intp], Floats, Flags]:

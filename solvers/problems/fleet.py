@@ -206,9 +206,14 @@ class Fleet:
             score += 1e6 * np.isin(self.failure_domain[candidates], list(search.domains_used))
         return int(candidates[np.argmin(score)])
 
-    def replicas_bound(self, need: Need, device_class: int, share_pct: Floats, memory_mib: Floats) -> Floats:
-        """Upper bound on how many replicas of each size the class still takes (power aside)."""
-        open_to = self.eligible(need) & self.companions(need) & (self.clients_free > 0)
+    def open_to(self, need: Need, domains_shunned: frozenset[int]) -> Flags:
+        """Devices that may take this workload whatever its size, outside these failure domains."""
+        fit = self.eligible(need) & self.companions(need) & (self.clients_free > 0)
+        return np.asarray(fit & ~np.isin(self.failure_domain, list(domains_shunned)))
+
+    def replicas_bound(self, need: Need, open_to: Flags, device_class: int, sizes: tuple[Floats, Floats]) -> Floats:
+        """Upper bound on the replicas of each size (share, memory) that a class's open devices take, power aside."""
+        share_pct, memory_mib = sizes
         devices = np.flatnonzero(open_to & (self.class_of == device_class))
         share, memory = np.sort(self.share_free[devices]), np.sort(self.memory_free[devices])
         by_share = len(devices) - np.searchsorted(share, share_pct - EPSILON)

@@ -99,9 +99,12 @@ def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float
         return min(ceiling, span_w * picture.gpu_part(device) * item.share_pct_sm / 100)
     share = picture.share_of_gpu_pct(item, device) + 1e-6
     below = [point for point in _nearest_clock(picture, item, device) if point.share_pct_sm <= share]
-    read = [point.power_w for point in below if point.power_w is not None and point.batch <= item.batch]
-    if read:
-        return min(ceiling, max(0.0, max(read) - gpu_type.idle_w))
+    readings = [(point.batch, point.power_w) for point in below if point.power_w is not None]
+    if readings:
+        # Below the smallest measured batch nothing is proven; the smallest one is the nearest that is known.
+        largest = max(item.batch, min(point.batch for point in below))
+        known = [power_w for batch, power_w in readings if batch <= largest]
+        return min(ceiling, max(0.0, max(known, default=0.0) - gpu_type.idle_w))
     measured_share = max((point.share_pct_sm for point in below), default=0)
     return min(ceiling, span_w * measured_share / 100)
 

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.models.options import Beliefs
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.problems.choice import Ask, Choice, Floats, Option, Options, choose
+from solvers.problems.choice import Ask, Choice, Flags, Floats, Option, Options, choose
 from solvers.problems.fleet import Fleet, Search
 from solvers.problems.needs import Need
 
@@ -48,7 +48,7 @@ class Filler:
         need, options = settled.need, self.menu.options
         exhausted = np.zeros(len(options), dtype=bool)
         while settled.rate_rps_short > 0 or len(settled.placed) < floor_of(need):
-            room = np.where(exhausted, 0.0, self._room(need))
+            room = self._room(settled, exhausted)
             choice = choose(options, self._ask(settled, room))
             if choice is None:
                 settled.blockers.extend(self._blockers(settled, room))
@@ -64,7 +64,8 @@ class Filler:
                 )
 
     def _place(self, settled: Settled, option: Option, choice: Choice) -> bool:
-        for _ in range(choice.replicas):
+        # While failure domains are missing, every replica may want another type, so they are chosen one by one.
+        for _ in range(1 if self._lacks_domains(settled) else choice.replicas):
             found = self._device_for(settled, option)
             if isinstance(found, ReasonCode):
                 settled.blockers.append(_blocked(found, option))
@@ -72,8 +73,12 @@ class Filler:
             settled.add(Placed(seat=seat_of(settled.need, option, found), option=option))
         return True
 
+    @staticmethod
+    def _lacks_domains(settled: Settled) -> bool:
+        return len(settled.domains) < settled.need.affinity.failure_domains_min
+
     def _device_for(self, settled: Settled, option: Option) -> int | ReasonCode:
-        spread = len(settled.domains) < settled.need.affinity.failure_domains_min
+        spread = self._lacks_domains(settled)
         search = Search(
             need=settled.need,
             share_pct=option.share_pct,
@@ -103,13 +108,22 @@ class Filler:
             fewest=self.fewest,
         )
 
-    def _room(self, need: Need) -> Floats:
+    def _room(self, settled: Settled, exhausted: Flags) -> Floats:
+        """Room per option; only in new failure domains while some are missing and there is any."""
+        if self._lacks_domains(settled) and settled.placed:
+            elsewhere = np.where(exhausted, 0.0, self._room_outside(settled.need, settled.domains))
+            if elsewhere.any():
+                return elsewhere
+        return np.where(exhausted, 0.0, self._room_outside(settled.need, frozenset()))
+
+    def _room_outside(self, need: Need, domains: frozenset[int]) -> Floats:
         options = self.menu.options
         room = np.zeros(len(options))
+        open_to = self.fleet.open_to(need, domains)
         for index in np.unique(options.device_class):
             mine = options.device_class == index
             sizes = options.share_pct[mine].astype(np.float64), options.memory_mib[mine].astype(np.float64)
-            room[mine] = self.fleet.replicas_bound(need, int(index), *sizes)
+            room[mine] = self.fleet.replicas_bound(need, open_to, int(index), sizes)
         return room
 
     def _blockers(self, settled: Settled, room: Floats) -> list[Reason]:
