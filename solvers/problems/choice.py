@@ -114,8 +114,9 @@ def choose(options: Options, ask: Ask) -> Choice | None:
     weight = replicas * options.weight_usd_per_h[possible]
     middle = (weight, replicas) if ask.fewest else (replicas, weight)
     keys = (
-        options.share_pct[possible],
         options.latency_ms[possible],
+        # At the same price, more capacity is more room for a burst.
+        -options.capacity_rps[possible],
         *(np.round(key, 9) for key in middle),
         missing,
         np.round(short, 6),

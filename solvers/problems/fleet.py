@@ -200,7 +200,7 @@ class Fleet:
         candidates = np.flatnonzero(room)
         score = self.share_free[candidates] + self.memory_free[candidates] / 1e9
         held = self.hosts.get(search.need.workload, {})
-        if held:
+        if held and search.need.affinity.anti_affinity is AntiAffinity.SOFT:
             score += 1e4 * np.isin(candidates, list(held))
         if search.domains_used:
             score += 1e6 * np.isin(self.failure_domain[candidates], list(search.domains_used))

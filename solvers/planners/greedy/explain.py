@@ -10,7 +10,7 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.planners.greedy.fill import floor_of
 from solvers.planners.greedy.pack import STAY_MARGIN, Case
 from solvers.planners.seating import Settled
@@ -66,7 +66,16 @@ def _why_not(case: Case, settled: Settled, gpu_type: GpuTypeName, of_type: Flags
     if blocked is not None:
         return blocked
     code = ReasonCode.REJECTED_ALTERNATIVE if cheaper else ReasonCode.COSTLIER
+    devices = int((of_class & fleet.eligible(settled.need)).sum())
+    if cheaper and best.replicas > devices and _one_per_device(settled):
+        facts = (Fact(name="replicas", value=float(best.replicas)), Fact(name="devices", value=float(devices)))
+        return Reason(code=ReasonCode.ANTI_AFFINITY, subject=gpu_type, facts=facts)
     return Reason(code=code, subject=gpu_type, facts=_facts(settled, menu.options, best))
+
+
+def _one_per_device(settled: Settled) -> bool:
+    affinity = settled.need.affinity
+    return affinity.dedicated or affinity.anti_affinity is AntiAffinity.HARD
 
 
 def _runner_up(case: Case, settled: Settled, gpu_type: GpuTypeName, of_type: Flags) -> list[Reason]:
@@ -106,6 +115,6 @@ def _facts(settled: Settled, options: Options, choice: Choice) -> tuple[Fact, ..
         # Cheap only because the owner's ceiling on replicas keeps it from serving the rate.
         facts.append(Fact(name="rate_rps_short", value=round(choice.short_rps, 4)))
         facts.append(Fact(name="replicas_max", value=float(settled.need.replicas_max)))
-    elif choice.weight_usd_per_h < settled.weight_usd_per_h:
+    elif choice.weight_usd_per_h < settled.weight_usd_per_h and any(item.standing for item in settled.placed):
         facts.append(Fact(name="stay_margin_pct", value=100 * STAY_MARGIN))
     return tuple(facts)
