@@ -79,7 +79,13 @@ def open_database(settings: Settings, application_name: str, pool_size: int) -> 
     """
     url = settings.database_url or embedded_url(settings.home)
     await_schema(lambda: migrate.current(url), migrate.head())
-    return Database(url, pool_size=pool_size, application_name=application_name)
+    return Database(
+        url,
+        pool_size=pool_size,
+        application_name=application_name,
+        # A process that freezes amid a write loses its locks when a leader loses its lease: its successor needs them.
+        idle_in_transaction_s=settings.lease_ttl_s,
+    )
 
 
 def await_schema(current: Callable[[], str | None], wanted: str, wait_s: float = WAIT_S) -> None:

@@ -24,11 +24,12 @@ DRIVER = "postgresql+psycopg"
 POOL_WAIT_S = 10.0
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 60_000
-IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
+IDLE_IN_TRANSACTION_S = 60.0
 LOCK_TIMEOUT_MS = 15_000
 
-# Trying again may cure these: broken connections, serialization failures, deadlocks, exhausted or cancelled servers.
-_RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError)
+# Trying again may cure these: broken connections, serialization failures, deadlocks, exhausted or cancelled servers,
+# and the end of a transaction in which this process froze.
+_RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout)
 # What the caller sent does not fit into a column: NUL characters, numbers out of range.
 _CALLER_WRONG = (psycopg.DataError,)
 
@@ -92,7 +93,14 @@ def translated() -> Iterator[None]:
 class Database:
     """One process's connections to one PostgreSQL database."""
 
-    def __init__(self, url: str, *, pool_size: int = 5, application_name: str = "headroom") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 5,
+        application_name: str = "headroom",
+        idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
+    ) -> None:
         self.url = normalise_url(url)
         self._engine: Engine = create_engine(
             self.url,
@@ -105,7 +113,7 @@ class Database:
                 "connect_timeout": CONNECT_TIMEOUT_S,
                 "options": (
                     f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
-                    f" -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS}"
+                    f" -c idle_in_transaction_session_timeout={round(1000 * idle_in_transaction_s)}"
                 ),
             },
         )
@@ -136,7 +144,7 @@ class Database:
             try:
                 with connection.transaction():
                     yield connection
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 # What the server broke must not be rolled back and lent again.
                 if connection.broken:
                     pooled.invalidate(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 from sqlalchemy import make_url, text
@@ -92,6 +94,37 @@ def test_a_pooled_connection_that_died_unnoticed_is_replaced(database: Database,
     database.ping()
     with database.raw() as connection:
         assert connection.info.backend_pid != pid
+
+
+def test_a_transaction_in_which_its_process_froze_is_ended_and_transient(database: Database, database_url: str) -> None:
+    frozen = Database(database_url, pool_size=1, idle_in_transaction_s=0.05)
+    with pytest.raises(TransientError):
+        _freeze_in_session(frozen, database_url)
+    with pytest.raises(TransientError):
+        _freeze_in_raw(frozen, database_url)
+    frozen.dispose()
+    assert _names(database) == []
+
+
+def _freeze_in_session(frozen: Database, url: str) -> None:
+    with frozen.transaction() as session:
+        events.append(session, _event("a.dropped"))
+        _await_end(url, session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        session.execute(text("SELECT 1"))
+
+
+def _freeze_in_raw(frozen: Database, url: str) -> None:
+    with frozen.raw() as connection:
+        _await_end(url, connection.info.backend_pid)
+        connection.execute("SELECT 1")
+
+
+def _await_end(url: str, pid: int) -> None:
+    """Wait until the server has ended a session."""
+    end_s = time.monotonic() + 10.0
+    with psycopg.connect(url, autocommit=True) as watcher:
+        while watcher.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is not None:
+            assert time.monotonic() < end_s, "the session goes on"
 
 
 def test_an_unreachable_server_is_transient() -> None:
