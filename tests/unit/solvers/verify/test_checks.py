@@ -1,0 +1,169 @@
+"""What is fatal, what is only a warning, and that honest plans are left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import Finding, FindingCode, Severity
+from solvers.domain.ids import Generation, WorkloadId
+from solvers.domain.plan import Assignment, Plan, Unplaced
+from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.workload import ServiceMode, WorkloadKind
+from solvers.planners.registry import propose
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+VISION = (WorkloadId("demo/vision"),)
+
+
+def world(**changes: object) -> Snapshot:
+    return builders.lab([builders.service()], **changes)
+
+
+def plan_of(picture: Snapshot, planner: str = "greedy", movable: tuple[str, ...] | None = None) -> Plan:
+    plan = propose(planner, builders.request(picture, movable)).plan
+    assert plan is not None
+    return plan
+
+
+def standing(picture: Snapshot) -> Snapshot:
+    plan = plan_of(picture)
+    return replace(picture, target=builders.target(plan.assignments, settings=plan.settings))
+
+
+def severities(findings: tuple[Finding, ...], code: FindingCode) -> set[Severity]:
+    return {item.severity for item in findings if item.code is code}
+
+
+def tamper(plan: Plan, **changes: object) -> Plan:
+    first, *rest = plan.assignments
+    changed: Assignment = replace(first, **changes)  # type: ignore[arg-type]
+    return replace(plan, assignments=(changed, *rest))
+
+
+def test_an_honest_plan_has_no_findings() -> None:
+    assert verify(world(), plan_of(world()), VISION) == ()
+
+
+def test_an_empty_plan_of_an_empty_world_has_no_findings() -> None:
+    assert verify(builders.lab(), plan_of(builders.lab()), ()) == ()
+
+
+def test_without_a_list_everything_may_move() -> None:
+    assert verify(world(), plan_of(world())) == ()
+    assert is_fatal(verify(world(), tamper(plan_of(world()), share_pct_sm=0)))
+
+
+def test_findings_come_in_a_fixed_order_and_once() -> None:
+    plan = tamper(plan_of(world()), share_pct_sm=0, batch=0)
+    findings = verify(world(), plan, VISION)
+    assert list(findings) == sorted(set(findings), key=lambda item: (item.code, item.subject, item.severity))
+    assert len({item.code for item in findings}) > 2
+
+
+class TestPinned:
+    """What may not move cannot be held against the plan."""
+
+    def violated(self) -> Snapshot:
+        """A pinned replica on a silent node, over a power cap, slower than its SLO."""
+        pinned = builders.assignment("demo/fixed#0", builders.device("a", 0, "t4"), share_pct_sm=10)
+        services = [builders.service("fixed", mode=ServiceMode.OFF), builders.service(rate_rps_declared=10.0)]
+        caps = (PowerCap(scope=PowerScope.DEVICE, subject="GPU-a-0", limit_w=11.0),)
+        made = builders.lab(services, target=builders.target([pinned]), power_caps=caps)
+        statuses = (replace(item, age_s=999.0 if item.node == "a" else 1.0) for item in made.node_statuses)
+        return replace(made, node_statuses=tuple(statuses))
+
+    def test_its_violations_are_warnings(self) -> None:
+        picture = self.violated()
+        findings = verify(picture, plan_of(picture, movable=VISION), VISION)
+        assert not is_fatal(findings)
+        found = {item.code for item in findings}
+        assert {FindingCode.DEVICE_SILENT, FindingCode.POWER_CAP_EXCEEDED, FindingCode.LATENCY_EXCEEDED} <= found
+
+    def test_they_are_fatal_once_it_may_move(self) -> None:
+        picture = self.violated()
+        plan = plan_of(picture, movable=VISION)
+        everything = builders.everything_movable(picture)
+        assert severities(verify(picture, plan, everything), FindingCode.DEVICE_SILENT) == {Severity.FATAL}
+
+    def test_joining_a_pinned_violation_is_fatal(self) -> None:
+        pinned = [
+            builders.assignment(f"demo/fixed#{index}", builders.device("a", 0, "t4"), share_pct_sm=60)
+            for index in range(2)
+        ]
+        services = [builders.service("fixed", mode=ServiceMode.OFF), builders.service(rate_rps_declared=10.0)]
+        picture = builders.lab(services, target=builders.target(pinned))
+        plan = plan_of(picture, movable=VISION)
+        assert severities(verify(picture, plan, VISION), FindingCode.SHARE_EXCEEDED) == {Severity.WARNING}
+        joined = replace(
+            plan,
+            assignments=tuple(
+                replace(item, device=pinned[0].device) if item.workload in VISION else item for item in plan.assignments
+            ),
+        )
+        assert severities(verify(picture, joined, VISION), FindingCode.SHARE_EXCEEDED) == {Severity.FATAL}
+
+    def test_a_pinned_replica_of_a_removed_device_may_go(self) -> None:
+        pinned = builders.assignment("demo/fixed#0", builders.device("z", 0, "t4"))
+        services = [builders.service("fixed", mode=ServiceMode.OFF), builders.service()]
+        picture = builders.lab(services, target=builders.target([pinned]))
+        plan = plan_of(picture, movable=VISION)
+        assert "demo/fixed#0" not in {item.replica for item in plan.assignments}
+        assert not is_fatal(verify(picture, plan, VISION))
+
+
+class TestDeclaredShortage:
+    def short(self) -> tuple[Snapshot, Plan]:
+        picture = builders.lab([builders.service(rate_rps_declared=90_000.0, replicas_max=1)])
+        return picture, plan_of(picture)
+
+    def test_declared_is_a_warning(self) -> None:
+        picture, plan = self.short()
+        findings = verify(picture, plan, VISION)
+        assert severities(findings, FindingCode.CAPACITY_SHORT) == {Severity.WARNING}
+
+    @pytest.mark.parametrize("declared", [(), (10.0,)])
+    def test_silent_or_played_down_is_fatal(self, declared: tuple[float, ...]) -> None:
+        picture, plan = self.short()
+        unplaced = tuple(
+            Unplaced(kind=WorkloadKind.SERVICE, workload=VISION[0], rate_rps_short=rate, reasons=())
+            for rate in declared
+        )
+        findings = verify(picture, replace(plan, unplaced=unplaced), VISION)
+        assert severities(findings, FindingCode.CAPACITY_SHORT) == {Severity.FATAL}
+
+    def test_a_standing_replica_may_break_its_promise_if_the_plan_says_so(self) -> None:
+        tightened = replace(standing(world()), services=(builders.service(slo=builders.slo(1.0)),))
+        plan = plan_of(tightened)
+        assert len(plan.assignments) == 1
+        findings = verify(tightened, plan, VISION)
+        assert severities(findings, FindingCode.LATENCY_EXCEEDED) == {Severity.WARNING}
+        silent = verify(tightened, replace(plan, unplaced=()), VISION)
+        assert severities(silent, FindingCode.LATENCY_EXCEEDED) == {Severity.FATAL}
+
+    def test_a_new_replica_may_not_whatever_the_plan_says(self) -> None:
+        plan = tamper(plan_of(world()), share_pct_sm=10)
+        declared = Unplaced(kind=WorkloadKind.SERVICE, workload=VISION[0], rate_rps_short=100.0, reasons=())
+        findings = verify(world(), replace(plan, unplaced=(declared,)), VISION)
+        assert severities(findings, FindingCode.LATENCY_EXCEEDED) == {Severity.FATAL}
+
+
+def test_keeping_the_target_is_not_held_against_anybody() -> None:
+    picture = replace(standing(world()), node_statuses=(NodeStatus(node="a", age_s=None, generation_applied=1),))  # type: ignore[arg-type]
+    plan = plan_of(picture, "keep-target")
+    assert is_fatal(verify(picture, plan, VISION))
+    assert not is_fatal(verify(picture, plan, ()))
+
+
+def test_power_below_the_smallest_measured_batch_is_that_of_the_smallest() -> None:
+    picture = standing(builders.lab([builders.service()], profiles=[builders.profile(batches=(8, 16))]))
+    assert verify(picture, plan_of(picture), VISION) == ()
+
+
+def test_another_generation_is_another_parent() -> None:
+    picture = replace(world(), target=replace(world().target, generation=Generation(5)))
+    findings = verify(picture, plan_of(world()), VISION)
+    assert {item.code for item in findings} == {FindingCode.PARENT_MISMATCH, FindingCode.SNAPSHOT_MISMATCH}
