@@ -188,6 +188,7 @@ class Beliefs:
             usd_per_h=device_class.usd_per_h * share / 100,
             weight_usd_per_h=device_class.usd_per_h * part,
             gpus=device_class.gpu_part * share / 100,
+            room_gpus=device_class.gpu_part * part,
             batch_min=grid.batches[np.argmax(usable, axis=1)][rows],
             batch_max=grid.batches[reach[rows, held[columns]]],
         )
@@ -268,4 +269,4 @@ def _joined(parts: list[Options]) -> Options:
 
 
 _WHOLE = ("device_class", "batch", "share_pct", "memory_mib", "batch_min", "batch_max")
-_COLUMNS = (*_WHOLE, "latency_ms", "capacity_rps", "power_w", "usd_per_h", "weight_usd_per_h", "gpus")
+_COLUMNS = (*_WHOLE, "latency_ms", "capacity_rps", "power_w", "usd_per_h", "weight_usd_per_h", "gpus", "room_gpus")

@@ -55,6 +55,9 @@ class Options:
     usd_per_h: Floats
     weight_usd_per_h: Floats
     gpus: Floats
+    """Part of a whole GPU by share, for quotas."""
+    room_gpus: Floats
+    """Part of a whole GPU by share or memory, whichever is more."""
     batch_min: Whole
     batch_max: Whole
 
@@ -112,7 +115,9 @@ def choose(options: Options, ask: Ask) -> Choice | None:
     short = np.maximum(0.0, ask.rate_rps - replicas * options.capacity_rps[possible])
     missing = np.maximum(0.0, ask.floor - replicas)
     weight = replicas * options.weight_usd_per_h[possible]
-    middle = (weight, replicas) if ask.fewest else (replicas, weight)
+    # Where GPUs cost nothing (owned, no price row) room is still scarce, so it comes right after the price.
+    room = replicas * options.room_gpus[possible]
+    middle = (room, weight, replicas) if ask.fewest else (replicas, room, weight)
     keys = (
         options.latency_ms[possible],
         # At the same price, more capacity is more room for a burst.

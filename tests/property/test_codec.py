@@ -18,6 +18,9 @@ from solvers.planners.registry import propose
 from tests import builders
 from tests.property.worlds import worlds_with_target
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+"""Worlds are large, and Hypothesis now and then prints one for itself."""
+
 
 @given(worlds_with_target())
 @settings(max_examples=25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import Phase, given, settings
 
 from solvers.cycle.order import movable_workloads
@@ -18,6 +19,9 @@ from solvers.verify.checks import verify
 from solvers.verify.picture import knobs
 from tests import builders
 from tests.property.worlds import worlds, worlds_with_target
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+"""Worlds are large, and Hypothesis now and then prints one for itself."""
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking: a world is too large for it, and the findings say what is wrong."""

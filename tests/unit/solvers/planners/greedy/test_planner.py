@@ -416,7 +416,7 @@ class TestFiniteWork:
 
 
 def test_the_proposal_shows_the_price_of_whole_devices() -> None:
-    proposal = propose("greedy", builders.request(builders.lab([builders.service()])))
+    proposal = propose("greedy", builders.request(builders.lab([builders.service(rate_rps_declared=50.0)])))
     facts = {fact.name: fact.value for fact in proposal.reasons[0].facts}
     assert facts["whole_devices_usd_per_h"] == 0.35
     assert facts["devices_in_use"] == 1

@@ -1,0 +1,85 @@
+"""The objective of what stands, by today's snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Objective
+from solvers.domain.snapshot import Snapshot
+from solvers.models.worth import worth_of
+from tests import builders
+from tests.unit.solvers.models.test_options import GOOD, T4
+
+VISION = (WorkloadId("demo/vision"),)
+
+
+def world(rate_rps: float = 100.0, **changes: object) -> Snapshot:
+    return builders.snapshot([T4], [builders.service(rate_rps_declared=rate_rps)], **changes)
+
+
+def objective(picture: Snapshot, *assignments: object) -> Objective:
+    return worth_of(picture, VISION, tuple(assignments)).objective  # type: ignore[arg-type]
+
+
+def test_nothing_stands() -> None:
+    found = objective(world())
+    # 100 requests/s and one replica missing, at priority 100.
+    assert found == Objective(unserved=100 * (100.0 + 1))
+
+
+def test_enough_stands() -> None:
+    picture = world(target=builders.target([GOOD]))
+    found = objective(picture, GOOD)
+    assert found == Objective(cost_usd_per_h=pytest.approx(0.175))
+
+
+def test_too_little_stands() -> None:
+    (shortage,) = worth_of(world(1000.0), VISION, (GOOD,)).shortages
+    assert 0 < shortage.rate_rps_short < 1000.0
+    assert shortage.replicas_missing == 0
+    assert objective(world(1000.0), GOOD).unserved == pytest.approx(100 * shortage.rate_rps_short)
+
+
+def test_a_broken_promise_is_a_risk_and_serves_nothing() -> None:
+    slow = replace(GOOD, share_pct_sm=10)
+    found = objective(world(), slow)
+    assert (found.slo_risk, found.unserved) == (100.0, 10_000.0)
+
+
+def test_replicas_on_unusable_devices_serve_nothing_but_cost() -> None:
+    silent = replace(world(), node_statuses=())
+    found = objective(silent, GOOD)
+    assert found.unserved == 100 * (100.0 + 1)
+    assert found.cost_usd_per_h == pytest.approx(0.175)
+
+
+def test_an_unknown_device_costs_nothing() -> None:
+    assert objective(world(), replace(GOOD, device="GPU-nowhere")).cost_usd_per_h == 0.0
+
+
+def test_churn_is_the_launch_time_of_what_must_start() -> None:
+    models = (builders.model(launch_s=7.0),)
+    target = builders.target([GOOD])
+    picture = world(models=models, target=target)
+    assert objective(picture, GOOD).churn == 0.0
+    assert objective(picture, replace(GOOD, batch=2)).churn == 0.0
+    assert objective(picture, replace(GOOD, share_pct_sm=60)).churn == 7.0
+    assert objective(replace(picture, target=builders.target([])), GOOD).churn == 7.0
+
+
+def test_a_waiting_job_counts_one() -> None:
+    picture = builders.snapshot([T4], jobs=(builders.job(priority=10),))
+    found = worth_of(picture, builders.everything_movable(picture), ())
+    assert found.objective.unserved == 10.0
+
+
+def test_workloads_that_may_not_move_are_not_judged() -> None:
+    assert worth_of(world(), (), ()).objective == Objective()
+
+
+def test_imbalance_is_between_devices_in_use() -> None:
+    other = replace(GOOD, replica="demo/vision#1", device="GPU-a-1", share_pct_sm=20)
+    assert objective(world(), GOOD, other).imbalance == pytest.approx(0.3)

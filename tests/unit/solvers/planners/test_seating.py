@@ -1,0 +1,65 @@
+"""Replicas keep their slots: unchanged ones their own, then same device, then any standing slot, then a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solvers.domain.ids import GpuTypeName
+from solvers.domain.plan import Assignment
+from solvers.planners.seating import Placed, Settled, name_replicas, seat_of
+from solvers.problems.choice import Option
+from solvers.problems.fleet import open_fleet
+from solvers.problems.needs import needs_of
+from tests import builders
+
+PICTURE = builders.lab([builders.service()])
+FLEET = open_fleet(PICTURE, {})
+(NEED,) = needs_of(PICTURE, builders.everything_movable(PICTURE))
+OPTION = Option(
+    device_class=0,
+    gpu_type=GpuTypeName("t4"),
+    batch=4,
+    share_pct=30,
+    memory_mib=1024,
+    latency_ms=50.0,
+    capacity_rps=40.0,
+    power_w=10.0,
+    usd_per_h=0.1,
+    weight_usd_per_h=0.1,
+    batch_min=1,
+    batch_max=4,
+    clock_mhz_sm=1590,
+)
+
+
+def stands(ordinal: int, device: int) -> Assignment:
+    return builders.assignment(f"demo/vision#{ordinal}", FLEET.devices[device])
+
+
+def names(placed: list[Placed], standing: list[Assignment]) -> dict[str, int]:
+    named = name_replicas(Settled(need=NEED, fleet=FLEET, placed=placed), standing)
+    return {replica.rpartition("#")[2]: item.seat.device for replica, item in named}
+
+
+def on(device: int) -> Placed:
+    return Placed(seat=seat_of(NEED, OPTION, device), option=OPTION)
+
+
+def kept(ordinal: int, device: int) -> Placed:
+    return replace(on(device), standing=stands(ordinal, device))
+
+
+def test_new_replicas_take_the_lowest_free_slots() -> None:
+    assert names([on(2), on(0)], []) == {"0": 0, "1": 2}
+
+
+def test_unchanged_replicas_keep_theirs() -> None:
+    assert names([kept(5, 3), on(0)], [stands(5, 3)]) == {"5": 3, "0": 0}
+
+
+def test_a_changed_replica_on_the_same_device_keeps_its_slot() -> None:
+    assert names([on(1), on(0)], [stands(7, 0), stands(8, 4)]) == {"7": 0, "8": 1}
+
+
+def test_a_moved_replica_takes_a_standing_slot_before_a_new_one() -> None:
+    assert names([on(0), on(1), on(2)], [stands(9, 5)]) == {"9": 0, "0": 1, "1": 2}
