@@ -25,7 +25,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.problems.fleet import Fleet, open_fleet
-from solvers.problems.needs import Need, needs_of
+from solvers.problems.needs import Need, needs_of, pinned_assignments
 
 LAUNCH_S_DEFAULT = 10.0
 """For models that are not in the catalogue (training jobs)."""
@@ -48,25 +48,15 @@ class Worth:
     shortages: tuple[Shortage, ...]
 
 
-def held_clocks(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> dict[DeviceId, int]:
-    """Clocks of devices whose standing setting must stay because a pinned replica stands there."""
-    return {
-        setting.device: setting.clock_mhz_sm
-        for setting in pinned_settings(snapshot, movable)
-        if setting.clock_mhz_sm is not None
-    }
-
-
-def pinned_settings(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[DeviceSetting, ...]:
-    """Standing settings of devices that hold a pinned replica."""
-    free = set(movable)
-    devices = {item.device for item in snapshot.target.assignments if item.workload not in free}
-    return tuple(setting for setting in snapshot.target.settings if setting.device in devices)
+def pinned_settings(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> dict[DeviceId, DeviceSetting]:
+    """Standing settings of devices that hold a pinned replica: they must stay."""
+    devices = {item.device for item in pinned_assignments(snapshot, movable)}
+    return {setting.device: setting for setting in snapshot.target.settings if setting.device in devices}
 
 
 def worth_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...]) -> Worth:
     """Judge these assignments by the present snapshot."""
-    fleet = open_fleet(snapshot, held_clocks(snapshot, movable))
+    fleet = open_fleet(snapshot, pinned_settings(snapshot, movable))
     beliefs = Beliefs.of(snapshot, fleet.classes)
     by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for assignment in assignments:

@@ -180,8 +180,7 @@ def _settings(request: PlanRequest, assignments: tuple[Assignment, ...]) -> tupl
     """One setting per device in use; a device with a pinned replica keeps the one that stands."""
     snapshot = request.snapshot
     devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
-    standing = pinned_settings(snapshot, request.movable)
-    settings = {setting.device: setting for setting in standing if setting.device in devices}
+    settings = pinned_settings(snapshot, request.movable)
     dedicated: set[str] = {item.id for item in snapshot.services if item.affinity.dedicated}
     caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
     for assignment in assignments:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, PowerScope, Taint
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
+from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.problems.needs import Need
@@ -260,18 +261,13 @@ def silent_nodes(snapshot: Snapshot) -> set[NodeId]:
     return {node.id for node in snapshot.nodes} - heard
 
 
-def open_fleet(snapshot: Snapshot, clocks_mhz_sm: dict[DeviceId, int]) -> Fleet:
-    """Empty books of a snapshot's devices. `clocks_mhz_sm` names devices whose clock is held by a setting that must
-    stay.
-    """
+def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet:
+    """Empty books of a snapshot's devices. `held` are the settings that must stay as they are."""
     types, nodes = snapshot.gpu_types_by_name(), snapshot.nodes_by_id()
     devices = sorted(
         (item for item in snapshot.devices if item.gpu_type in types and item.node in nodes), key=lambda item: item.id
     )
-    classes = [
-        _class_of(snapshot, item, nodes[item.node], types[item.gpu_type], clocks_mhz_sm.get(item.id))
-        for item in devices
-    ]
+    classes = [_class_of(snapshot, item, nodes[item.node], types[item.gpu_type], held.get(item.id)) for item in devices]
     distinct = sorted(set(classes), key=lambda item: (item.gpu_type, item.usd_per_h, repr(item)))
     position = {item: index for index, item in enumerate(distinct)}
     failure_domains = sorted({node.failure_domain for node in snapshot.nodes})
@@ -309,7 +305,7 @@ def open_fleet(snapshot: Snapshot, clocks_mhz_sm: dict[DeviceId, int]) -> Fleet:
 
 
 def _class_of(
-    snapshot: Snapshot, device: Device, node: Node, gpu_type: GpuType, clock_mhz_sm: int | None
+    snapshot: Snapshot, device: Device, node: Node, gpu_type: GpuType, held: DeviceSetting | None
 ) -> DeviceClass:
     part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
     price = gpu_type.price_usd_per_h(snapshot.policy.price_kind or node.price_kind, node.region) or 0.0
@@ -319,8 +315,8 @@ def _class_of(
         memory_mib=device.memory_mib,
         sm_part=device.sm_count / gpu_type.sm_count if device.mig is not None else 1.0,
         gpu_part=part,
-        exclusive=device.mode is not DeviceMode.MPS,
-        clock_mhz_sm=clock_mhz_sm or gpu_type.clock_mhz_sm_max,
+        exclusive=device.mode is not DeviceMode.MPS or (held is not None and held.mode is not DeviceMode.MPS),
+        clock_mhz_sm=(held.clock_mhz_sm if held is not None else None) or gpu_type.clock_mhz_sm_max,
         idle_w=gpu_type.idle_w * part,
         limit_w=gpu_type.power_limit_w_max * part,
     )

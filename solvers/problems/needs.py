@@ -15,6 +15,7 @@ from dataclasses import replace
 from solvers.domain.device import Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
+from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.value import value
@@ -60,6 +61,18 @@ class Need:
     def weight(self) -> float:
         """What one unit short counts in the objective."""
         return float(max(1, self.priority))
+
+
+def pinned_assignments(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Assignment, ...]:
+    """Standing replicas, by id, that a plan must keep as they are: of workloads that exist and may not move, on devices
+    that exist.
+    """
+    known: set[str] = {service.id for service in snapshot.services}
+    known |= {job.id for job in snapshot.jobs} | {task.id for task in snapshot.tasks}
+    held = known - set(movable)
+    devices = {device.id for device in snapshot.devices}
+    standing = (item for item in snapshot.target.assignments if item.workload in held and item.device in devices)
+    return tuple(sorted(standing, key=lambda item: item.replica))
 
 
 def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need, ...]:

@@ -18,14 +18,14 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
-from solvers.models.worth import held_clocks
+from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
 from solvers.planners.greedy.fill import Filler, Menu, floor_of
 from solvers.planners.greedy.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Ask, Choice, choose
 from solvers.problems.fleet import Fleet, Search, open_fleet
-from solvers.problems.needs import Need, needs_of
+from solvers.problems.needs import Need, needs_of, pinned_assignments
 
 STAY_MARGIN = 0.1
 """A running configuration is left only for one that is cheaper by more than this part."""
@@ -47,18 +47,14 @@ class Case:
     def of(request: PlanRequest) -> Case:
         """Split the standing target into pinned and movable and list every workload's options."""
         snapshot = request.snapshot
-        fleet = open_fleet(snapshot, held_clocks(snapshot, request.movable))
+        fleet = open_fleet(snapshot, pinned_settings(snapshot, request.movable))
         beliefs = Beliefs.of(snapshot, fleet.classes)
         movable = set(request.movable)
-        known: set[str] = {service.id for service in snapshot.services}
-        known |= {job.id for job in snapshot.jobs} | {task.id for task in snapshot.tasks}
         standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-        pinned: list[Assignment] = []
         for assignment in sorted(snapshot.target.assignments, key=lambda item: item.replica):
             if assignment.workload in movable:
                 standing[assignment.workload].append(assignment)
-            elif assignment.workload in known and assignment.device in fleet.index:
-                pinned.append(assignment)
+        pinned = tuple(item for item in pinned_assignments(snapshot, request.movable) if item.device in fleet.index)
         needs = needs_of(snapshot, request.movable)
         menus: dict[WorkloadId, Menu] = {}
         for need in needs:
@@ -72,7 +68,7 @@ class Case:
             movable=request.movable,
             beliefs=beliefs,
             needs=needs,
-            pinned=tuple(pinned),
+            pinned=pinned,
             standing=standing,
             menus=menus,
         )
@@ -98,7 +94,7 @@ class Packing:
 
 def pack(case: Case, *, around_standing: bool) -> Packing:
     """Settle every need of the case."""
-    fleet = open_fleet(case.snapshot, held_clocks(case.snapshot, case.movable))
+    fleet = open_fleet(case.snapshot, pinned_settings(case.snapshot, case.movable))
     _put_pinned(case, fleet)
     services = sorted(
         (need for need in case.needs if need.kind is WorkloadKind.SERVICE),
