@@ -17,6 +17,9 @@ from solvers.domain.profile import ProfilePoint
 from solvers.domain.workload import Slo, SloKind, SloScope, WorkloadKind
 from solvers.verify.picture import Picture
 
+UTILISATION_MIN = 0.05
+"""A promise that holds only for an emptier server counts as broken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
@@ -55,29 +58,35 @@ def _alone(picture: Picture, item: Assignment, device: Device) -> bool:
     return device.mode is not DeviceMode.MPS or (service is not None and service.affinity.dedicated)
 
 
-def keeps_promise(slo: Slo, bound: Execution) -> bool:
-    """Whether the execution leaves a request at least the wait for one batch in flight."""
+def keeps_promise(slo: Slo, bound: Execution, batch: int) -> bool:
+    """Whether the execution leaves room to wait for the batch in flight and the backlog of a nearly idle server."""
     limit_ms = latency_limit_ms(slo)
     if slo.kind is SloKind.TOKENS:
         return False
     if limit_ms is None:
         return True
-    executions = 1 if slo.scope is SloScope.EXECUTION else 2
+    if slo.scope is SloScope.EXECUTION:
+        return bound.tail_ms <= limit_ms * (1 + 1e-6)
+    executions = 2 + _burst(slo) * UTILISATION_MIN / (2 * (1 - UTILISATION_MIN) * batch)
     return executions * bound.tail_ms <= limit_ms * (1 + 1e-6)
+
+
+def _burst(slo: Slo) -> float:
+    return -math.log(1 - min(slo.percentile, 99.99) / 100)
 
 
 def capacity_rps(picture: Picture, item: Assignment, slo: Slo, bound: Execution) -> float:
     """The highest rate that measurements prove this replica to serve within its promise."""
     if item.kind is WorkloadKind.TASK:
         return 1000 * item.batch / bound.mean_ms
-    if not keeps_promise(slo, bound):
+    if item.batch < 1 or not keeps_promise(slo, bound, item.batch):
         return 0.0
     utilisation = picture.snapshot.policy.utilisation_max
     limit_ms = latency_limit_ms(slo)
     if limit_ms is not None and slo.scope is not SloScope.EXECUTION:
-        waits = max(1.0, limit_ms / bound.tail_ms - 1)
-        burst = -math.log(1 - min(slo.percentile, 99.99) / 100)
-        utilisation = min(utilisation, 2 * item.batch * waits / (burst + 2 * item.batch * waits))
+        spare = max(0.0, limit_ms / bound.tail_ms - 2)
+        bearable = 2 * item.batch * spare / (_burst(slo) + 2 * item.batch * spare)
+        utilisation = min(utilisation, max(bearable, UTILISATION_MIN))
     return utilisation * 1000 * item.batch / bound.mean_ms
 
 

@@ -71,7 +71,7 @@ def _knobs(picture: Picture, item: Assignment) -> Iterator[Finding]:
 def _replica(picture: Picture, item: Assignment, bound: Execution | None) -> Iterator[Finding]:
     slo, device = _slo(picture, item), picture.devices[item.device]
     limit_ms = latency_limit_ms(slo) if item.kind is WorkloadKind.SERVICE else None
-    if bound is None or (item.kind is WorkloadKind.SERVICE and not keeps_promise(slo, bound)):
+    if bound is None or (item.kind is WorkloadKind.SERVICE and not keeps_promise(slo, bound, max(1, item.batch))):
         proven_ms = "unproven" if bound is None else round(bound.tail_ms, 3)
         yield promise(picture, FindingCode.LATENCY_EXCEEDED, item, execution_ms=proven_ms)
         return
@@ -83,8 +83,9 @@ def _replica(picture: Picture, item: Assignment, bound: Execution | None) -> Ite
             picture, FindingCode.CAPACITY_SHORT, item, capacity_rps_claimed=item.capacity_rps, capacity_rps=shown
         )
     widest = execution(picture, item, device, item.envelope.batch_max)
-    if item.kind is WorkloadKind.SERVICE and (widest is None or not keeps_promise(slo, widest)):
-        yield promise(picture, FindingCode.ENVELOPE_INVALID, item, batch_max=float(item.envelope.batch_max))
+    reach = item.envelope.batch_max
+    if item.kind is WorkloadKind.SERVICE and (widest is None or not keeps_promise(slo, widest, max(1, reach))):
+        yield promise(picture, FindingCode.ENVELOPE_INVALID, item, batch_max=float(reach))
 
 
 def _service(picture: Picture, service: Service, proven: dict[WorkloadId, float]) -> Iterator[Finding]:

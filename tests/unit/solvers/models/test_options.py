@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from solvers.domain.evidence import ReasonCode
@@ -54,8 +54,10 @@ def test_the_interference_margin_counts_unless_alone() -> None:
     alone, need = known(affinity=builders.DEDICATED)
     options, _ = alone.options(need)
     assert set(options.share_pct.tolist()) == {100}
-    batch = int(np.max(options.batch))
-    assert options.latency_ms[np.argmax(options.batch)] == pytest.approx(2 * builders.latency_ms("t4", batch, 100))
+    at = int(options.batch.argmin())
+    law_ms = builders.latency_ms("t4", int(options.batch[at]), 100)
+    backlog = math.log(100) * 0.7 / (2 * 0.3 * int(options.batch[at]))
+    assert options.latency_ms[at] == pytest.approx(law_ms * (2 + backlog))
 
 
 def test_shares_are_rounded_up_to_the_policys_step() -> None:

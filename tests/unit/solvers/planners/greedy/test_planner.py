@@ -92,8 +92,9 @@ class TestConfiguration:
         reasons = {reason.subject: reason for reason in short(plan, "vision").reasons}
         assert reasons["t4"].code is ReasonCode.SLO_UNREACHABLE
         facts = {fact.name: fact.value for fact in reasons["t4"].facts}
-        law_ms = builders.latency_ms("t4", 1, 100) * 1.25 * 2
-        assert facts == {"latency_ms_best": pytest.approx(law_ms), "latency_ms_limit": 3.0}
+        # Even a server that is used to 5 % only needs two executions and a little backlog.
+        best_ms = builders.latency_ms("t4", 1, 100) * 1.25 * (2 + math.log(100) * 0.05 / (2 * 0.95))
+        assert facts == {"latency_ms_best": pytest.approx(best_ms, abs=1e-3), "latency_ms_limit": 3.0}
 
     def test_token_slos_wait_for_token_profiles(self) -> None:
         slo = Slo(kind=SloKind.TOKENS, first_token_ms=500.0, inter_token_ms=50.0)
@@ -188,9 +189,9 @@ class TestPlacement:
         modes = {setting.device: setting.mode for setting in plan.settings}
         assert modes[alone.device] is DeviceMode.DEDICATED
         # Nobody interferes, so the measured latency counts without the margin.
-        wait = max(1.0, math.log(100) * 0.7 / (2 * 0.3 * alone.batch))
+        backlog = math.log(100) * 0.7 / (2 * 0.3 * alone.batch)
         law_ms = builders.latency_ms("t4", alone.batch, 100)
-        assert alone.latency_ms_planned == pytest.approx((1 + wait) * law_ms, rel=1e-4)
+        assert alone.latency_ms_planned == pytest.approx((2 + backlog) * law_ms, rel=1e-4)
 
     def test_an_exclusive_device_takes_one(self) -> None:
         lone = builders.device("a", 0, "t4", mode=DeviceMode.DEDICATED)
