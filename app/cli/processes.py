@@ -106,6 +106,8 @@ def serve(host: Host = None, port: Port = None) -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=5,
+        # Longer than the interval at which agents report, so that each keeps one connection.
+        timeout_keep_alive=75,
         backlog=4096,
     )
 
