@@ -89,7 +89,12 @@ def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId])
     now, then = standing.objective, plan.objective
     served_more = then.unserved < now.unserved - DUST
     less_risk = then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
-    broken = any(finding.severity is Severity.FATAL for finding in case.standing_findings)
+    # Only what the plan repairs is urgent: a rule that no plan can keep must not set hysteresis aside for ever.
+    remaining = {(finding.code, finding.subject) for finding in case.findings}
+    broken = any(
+        finding.severity is Severity.FATAL and (finding.code, finding.subject) not in remaining
+        for finding in case.standing_findings
+    )
     first = case.snapshot.target.generation == 0
     moved = any(change.subject in lost for change in case.transition.changes)
     return served_more, served_more or less_risk or broken or first or moved or case.order.forced

@@ -151,6 +151,11 @@ class TestCooldown:
     def test_urgency_sets_it_aside(self, urgent: dict[str, object]) -> None:
         assert gate(case(**{"snapshot": young(), **urgent})).promote
 
+    def test_what_the_plan_does_not_repair_is_not_urgent(self) -> None:
+        remains = (replace(fatal(), severity=Severity.WARNING),)
+        decision = gate(case(snapshot=young(), standing_findings=(fatal(),), findings=remains))
+        assert held(decision) == (HoldReason.COOLDOWN,)
+
     def test_no_cooldown_before_the_first_plan(self) -> None:
         fresh = replace(young(), target=replace(young().target, generation=Generation(0)))
         assert gate(case(snapshot=fresh)).promote
