@@ -187,8 +187,7 @@ BEGIN
             r.completed * p.fraction AS answers
         FROM pieces p
         JOIN replica_samples r ON r.received_at = p.received_at AND 'node/' || r.node_id = p.source
-            AND r.boot_id = p.boot_id
-            AND r.sequence = p.sequence
+            AND r.boot_id = p.boot_id AND r.sequence = p.sequence
         WHERE r.received_at >= p_from AND r.received_at < p_to + INTERVAL '75 minutes' AND r.kind = 'service'
     ),
     served AS (
@@ -196,7 +195,7 @@ BEGIN
             sum(arrived * fraction) AS arrived, sum(answers) AS completed, sum(violated * fraction) AS violated,
             sum(dropped * fraction) AS dropped, sum(held) / 60 AS replicas_mean,
             sum(held * share_pct_sm) / 60 AS share_pct_sm_mean,
-                sum(held * memory_mib_used) / 60 AS memory_mib_used_mean,
+            sum(held * memory_mib_used) / 60 AS memory_mib_used_mean,
             sum(seconds * queue_length) / 60 AS queue_length_mean,
             sum(latency_ms_p50 * answers) / nullif(sum(answers) FILTER (WHERE latency_ms_p50 IS NOT NULL), 0) AS p50,
             sum(latency_ms_p95 * answers) / nullif(sum(answers) FILTER (WHERE latency_ms_p95 IS NOT NULL), 0) AS p95,
@@ -209,15 +208,13 @@ BEGIN
             sum(e.unrouted * p.fraction) AS unrouted
         FROM pieces p
         JOIN rate_samples e ON e.received_at = p.received_at AND 'gateway/' || e.gateway = p.source
-            AND e.boot_id = p.boot_id
-            AND e.sequence = p.sequence
+            AND e.boot_id = p.boot_id AND e.sequence = p.sequence
         WHERE e.received_at >= p_from AND e.received_at < p_to + INTERVAL '75 minutes'
         GROUP BY p.minute, e.service
     )
     INSERT INTO service_minutes (minute, service, project, offered, unrouted, arrived, completed, violated, dropped,
-        replicas_mean,
-        share_pct_sm_mean, memory_mib_used_mean, queue_length_mean, latency_ms_p50, latency_ms_p95, latency_ms_p99,
-        latency_ms_p99_max, energy_j)
+        replicas_mean, share_pct_sm_mean, memory_mib_used_mean, queue_length_mean,
+        latency_ms_p50, latency_ms_p95, latency_ms_p99, latency_ms_p99_max, energy_j)
     SELECT minute, service, coalesce(s.project, e.project), e.offered, coalesce(e.unrouted, 0), coalesce(s.arrived, 0),
         coalesce(s.completed, 0), coalesce(s.violated, 0), coalesce(s.dropped, 0), coalesce(s.replicas_mean, 0),
         coalesce(s.share_pct_sm_mean, 0), coalesce(s.memory_mib_used_mean, 0), coalesce(s.queue_length_mean, 0),
@@ -259,8 +256,8 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('headroom_account'));
     DELETE FROM device_hours h USING (
-        SELECT DISTINCT date_trunc('hour', minute) AS hour FROM device_minutes WHERE minute >= v_from
-            AND minute < v_to) m
+        SELECT DISTINCT date_trunc('hour', minute) AS hour
+        FROM device_minutes WHERE minute >= v_from AND minute < v_to) m
     WHERE h.hour = m.hour;
     INSERT INTO device_hours
     SELECT date_trunc('hour', minute), device_uuid, min(node_id), sum(observed_s), sum(reports), sum(energy_j),
@@ -274,16 +271,15 @@ BEGIN
     GET DIAGNOSTICS v_devices = ROW_COUNT;
 
     DELETE FROM service_hours h USING (
-        SELECT DISTINCT date_trunc('hour', minute) AS hour FROM service_minutes WHERE minute >= v_from
-            AND minute < v_to) m
+        SELECT DISTINCT date_trunc('hour', minute) AS hour
+        FROM service_minutes WHERE minute >= v_from AND minute < v_to) m
     WHERE h.hour = m.hour;
     INSERT INTO service_hours (hour, service, project, offered, unrouted, arrived, completed, violated, dropped,
-        replicas_mean,
-        share_pct_sm_mean, memory_mib_used_mean, queue_length_mean, latency_ms_p50, latency_ms_p95, latency_ms_p99,
-        latency_ms_p99_max, energy_j)
+        replicas_mean, share_pct_sm_mean, memory_mib_used_mean, queue_length_mean,
+        latency_ms_p50, latency_ms_p95, latency_ms_p99, latency_ms_p99_max, energy_j)
     SELECT date_trunc('hour', minute), service, min(project), sum(offered), sum(unrouted), sum(arrived), sum(completed),
-        sum(violated), sum(dropped), avg(replicas_mean), avg(share_pct_sm_mean), avg(memory_mib_used_mean),
-            avg(queue_length_mean),
+        sum(violated), sum(dropped),
+        avg(replicas_mean), avg(share_pct_sm_mean), avg(memory_mib_used_mean), avg(queue_length_mean),
         sum(latency_ms_p50 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL), 0),
         sum(latency_ms_p95 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p95 IS NOT NULL), 0),
         sum(latency_ms_p99 * completed) / nullif(sum(completed) FILTER (WHERE latency_ms_p99 IS NOT NULL), 0),

@@ -65,8 +65,8 @@ CREATE INDEX ledger_hours_project ON ledger_hours (project, hour);
 
 CREATE TABLE retired_devices (
     uuid text NOT NULL, node_id text NOT NULL, gpu_type text NOT NULL, spec jsonb NOT NULL, node_spec jsonb NOT NULL,
-    type_spec jsonb NOT NULL, billed_from timestamptz NOT NULL, billed_until timestamptz NOT NULL, PRIMARY KEY (uuid,
-        billed_from)
+    type_spec jsonb NOT NULL, billed_from timestamptz NOT NULL, billed_until timestamptz NOT NULL,
+    PRIMARY KEY (uuid, billed_from)
 );
 """
 
@@ -76,8 +76,8 @@ RETIRE = """
 CREATE FUNCTION headroom_retire() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
     INSERT INTO retired_devices
-    SELECT d.uuid, d.node_id, d.gpu_type, d.spec, n.spec, t.spec, d.billed_from, least(coalesce(d.billed_until, now()),
-        now())
+    SELECT d.uuid, d.node_id, d.gpu_type, d.spec, n.spec, t.spec,
+        d.billed_from, least(coalesce(d.billed_until, now()), now())
     FROM devices d JOIN nodes n ON n.id = d.node_id JOIN gpu_types t ON t.name = d.gpu_type
     WHERE d.billed_from < now()
         AND CASE TG_TABLE_NAME WHEN 'nodes' THEN to_jsonb(OLD) ->> 'id' = d.node_id
@@ -108,8 +108,9 @@ DECLARE
     v_made integer = 0;
 BEGIN
     FOREACH v_parent IN ARRAY ARRAY['ledger', 'device_bills'] LOOP
-        FOR v_day IN SELECT generate_series(date_trunc('day', p_from), p_to - INTERVAL '1 microsecond',
-            INTERVAL '1 day') LOOP
+        FOR v_day IN
+            SELECT generate_series(date_trunc('day', p_from), p_to - INTERVAL '1 microsecond', INTERVAL '1 day')
+        LOOP
             v_part = v_parent || '_p' || to_char(v_day, 'YYYYMMDD');
             CONTINUE WHEN to_regclass(v_part) IS NOT NULL;
             EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', v_part, v_parent);
@@ -134,8 +135,8 @@ DECLARE
 BEGIN
     WITH known AS MATERIALIZED (
         SELECT uuid, node_id, gpu_type, live, billed_from, coalesce(billed_until, 'infinity') AS billed_until,
-            coalesce(node_spec ->> 'region', 'default') AS region, coalesce(node_spec ->> 'price_kind',
-                'on_demand') AS price_kind,
+            coalesce(node_spec ->> 'region', 'default') AS region,
+            coalesce(node_spec ->> 'price_kind', 'on_demand') AS price_kind,
             coalesce(type_spec -> 'prices', '[]') AS prices, (spec ->> 'memory_mib')::numeric AS memory_mib,
             spec #>> '{mig,parent}' AS parent,
             CASE WHEN spec #>> '{mig,parent}' IS NULL THEN 1
@@ -153,20 +154,20 @@ BEGIN
     billed AS MATERIALIZED (
         SELECT DISTINCT ON (m.minute, l.uuid) m.minute, l.*, greatest(l.billed_from, m.minute) AS from_at,
             least(l.billed_until, m.minute + INTERVAL '1 minute') AS until_at,
-            extract(epoch FROM least(l.billed_until, m.minute + INTERVAL '1 minute') - greatest(l.billed_from,
-                m.minute)) AS seconds
+            extract(epoch FROM least(l.billed_until, m.minute + INTERVAL '1 minute')
+                - greatest(l.billed_from, m.minute)) AS seconds
         FROM generate_series(p_from, p_to - INTERVAL '1 minute', INTERVAL '1 minute') AS m (minute)
         JOIN listed l ON l.billed_from < m.minute + INTERVAL '1 minute' AND l.billed_until > m.minute
         ORDER BY m.minute, l.uuid, l.live DESC, l.billed_from DESC
     ),
     sliced AS (
-        SELECT minute, parent, sum(fraction * seconds) AS seconds FROM billed WHERE parent IS NOT NULL GROUP BY minute,
-            parent
+        SELECT minute, parent, sum(fraction * seconds) AS seconds
+        FROM billed WHERE parent IS NOT NULL GROUP BY minute, parent
     ),
     rated AS (
         SELECT b.minute, b.from_at, b.until_at, b.uuid, b.node_id, b.gpu_type, b.memory_mib, b.seconds,
-            CASE WHEN s.seconds IS NULL THEN b.fraction ELSE greatest(0,
-                b.seconds - s.seconds) / b.seconds END AS fraction,
+            CASE WHEN s.seconds IS NULL THEN b.fraction
+                 ELSE greatest(0, b.seconds - s.seconds) / b.seconds END AS fraction,
             CASE WHEN kept THEN old.region ELSE b.region END AS region,
             CASE WHEN kept THEN old.price_kind ELSE b.price_kind END AS price_kind,
             CASE WHEN kept THEN old.list_usd_per_h ELSE b.list_usd_per_h END AS list_usd_per_h
@@ -176,17 +177,15 @@ BEGIN
         CROSS JOIN LATERAL (SELECT old.minute IS NOT NULL AND NOT p_reprice AS kept) AS choice
     )
     INSERT INTO device_bills AS bill (minute, from_at, until_at, device_uuid, node_id, gpu_type, region, price_kind,
-        list_usd_per_h,
-        fraction, price_usd_per_h, memory_mib, seconds, usd)
+        list_usd_per_h, fraction, price_usd_per_h, memory_mib, seconds, usd)
     SELECT minute, from_at, until_at, uuid, node_id, gpu_type, region, price_kind, list_usd_per_h, round(fraction, 12),
         round(coalesce(list_usd_per_h, 0) * fraction, 12), memory_mib, seconds,
         round(round(coalesce(list_usd_per_h, 0) * fraction, 12) * seconds / 3600, 12)
     FROM rated
     ON CONFLICT (minute, device_uuid) DO UPDATE SET from_at = excluded.from_at, until_at = excluded.until_at,
         node_id = excluded.node_id, gpu_type = excluded.gpu_type, region = excluded.region,
-            price_kind = excluded.price_kind,
-        list_usd_per_h = excluded.list_usd_per_h, fraction = excluded.fraction,
-            price_usd_per_h = excluded.price_usd_per_h,
+        price_kind = excluded.price_kind, list_usd_per_h = excluded.list_usd_per_h,
+        fraction = excluded.fraction, price_usd_per_h = excluded.price_usd_per_h,
         memory_mib = excluded.memory_mib, seconds = excluded.seconds, usd = excluded.usd;
     GET DIAGNOSTICS v_rows = ROW_COUNT;
 

@@ -1,5 +1,5 @@
-"""Create the accounting itself: who held what in each minute, what that costs by three accountings,
-    and the closing of hours.
+"""Create the accounting itself: who held what in each minute, what that costs by three accountings, and the closing of
+hours.
 
 Revision ID: 0012
 Revises: 0011
@@ -16,8 +16,8 @@ OPEN = "minute >= coalesce((SELECT at FROM accounting_marks WHERE name = 'closed
 
 BILLS_BY_HOUR = """
     SELECT date_trunc('hour', minute, 'UTC') AS hour, device_uuid, min(node_id) AS node_id, min(gpu_type) AS gpu_type,
-        min(region) AS region, min(price_kind) AS price_kind, max(list_usd_per_h) AS list_usd_per_h,
-            max(fraction) AS fraction,
+        min(region) AS region, min(price_kind) AS price_kind,
+        max(list_usd_per_h) AS list_usd_per_h, max(fraction) AS fraction,
         round(sum(price_usd_per_h * seconds) / sum(seconds), 12) AS price_usd_per_h, max(memory_mib) AS memory_mib,
         sum(seconds) AS seconds, sum(observed_s) AS observed_s, sum(energy_j) AS energy_j, sum(usd) AS usd,
         sum(usd_energy) AS usd_energy
@@ -26,11 +26,11 @@ BILLS_BY_HOUR = """
 LEDGER_BY_HOUR = """
     SELECT date_trunc('hour', minute, 'UTC') AS hour, device_uuid, kind, subject, min(node_id) AS node_id,
         min(gpu_type) AS gpu_type, min(region) AS region, min(price_kind) AS price_kind,
-            max(price_usd_per_h) AS price_usd_per_h,
+        max(price_usd_per_h) AS price_usd_per_h,
         min(project) AS project, min(workload) AS workload, min(model) AS model, sum(seconds) AS seconds,
         sum(share_pct_sm_seconds) AS share_pct_sm_seconds, sum(memory_mib_seconds) AS memory_mib_seconds,
-        sum(memory_mib_seconds_reserved) AS memory_mib_seconds_reserved, sum(energy_j) AS energy_j,
-            sum(usd_memory) AS usd_memory,
+        sum(memory_mib_seconds_reserved) AS memory_mib_seconds_reserved,
+        sum(energy_j) AS energy_j, sum(usd_memory) AS usd_memory,
         sum(usd_share) AS usd_share, sum(usd_whole) AS usd_whole, sum(usd_energy) AS usd_energy
     FROM ledger WHERE {condition} GROUP BY 1, device_uuid, kind, subject"""
 
@@ -51,8 +51,8 @@ LANGUAGE sql STABLE ROWS 20000 SET timezone = 'UTC' SET enable_nestloop = off SE
     ),
     samples AS MATERIALIZED (
         -- Kept apart, so that pieces meet their own samples before they meet the bills of their minute.
-        SELECT DISTINCT ON (p.span_no, p.minute, d.uuid) p.*, d.uuid, d.node_id, greatest(0,
-            d.energy_j)::numeric AS joules
+        SELECT DISTINCT ON (p.span_no, p.minute, d.uuid)
+            p.*, d.uuid, d.node_id, greatest(0, d.energy_j)::numeric AS joules
         FROM pieces p
         JOIN device_samples d ON d.received_at = p.received_at AND 'node/' || d.node_id = p.source
             AND d.boot_id = p.boot_id AND d.sequence = p.sequence
@@ -94,22 +94,19 @@ BEGIN
             greatest(0, s.energy_j)::numeric * r.seconds / r.span_s AS energy_j
         FROM readings r
         JOIN replica_samples s ON s.received_at = r.received_at AND 'node/' || s.node_id = r.source
-            AND s.boot_id = r.boot_id
-            AND s.sequence = r.sequence AND s.uuid = r.device_uuid
+            AND s.boot_id = r.boot_id AND s.sequence = r.sequence AND s.uuid = r.device_uuid
         WHERE s.received_at >= p_from AND s.received_at < p_to + INTERVAL '75 minutes'
     ),
     weighed AS (
-        -- A holder without a share (plain time slicing) still weighs a little,
-        -- so that somebody pays for the GPU it holds.
+        -- A holder without a share (plain time slicing) still weighs a little, so that somebody pays for the GPU.
         SELECT c.*, greatest(share_pct, 0.001) * held AS weight,
             sum(greatest(share_pct, 0.001) * held) OVER instant AS weight_total, max(held) OVER instant AS held_any
         FROM claims c WINDOW instant AS (PARTITION BY minute, device_uuid, span_no)
     ),
     holders AS (
         SELECT minute, device_uuid, kind, replica AS subject, min(project) AS project, min(workload) AS workload,
-            min(model) AS model,
-            sum(seconds * held) AS held_s, sum(seconds * held * share_pct) AS share_s,
-                sum(seconds * held * memory_mib) AS memory_s,
+            min(model) AS model, sum(seconds * held) AS held_s,
+            sum(seconds * held * share_pct) AS share_s, sum(seconds * held * memory_mib) AS memory_s,
             sum(seconds * held * reserved_mib) AS reserved_s, sum(energy_j) AS energy_j,
             sum(CASE WHEN weight_total > 0 THEN seconds * held_any * weight / weight_total ELSE 0 END) AS whole_s
         FROM weighed GROUP BY minute, device_uuid, kind, replica
@@ -120,25 +117,24 @@ BEGIN
         FROM holders GROUP BY minute, device_uuid
     ),
     observed AS (
-        SELECT minute, device_uuid, sum(seconds) AS seconds, sum(energy_j) AS energy_j FROM readings GROUP BY minute,
-            device_uuid
+        SELECT minute, device_uuid, sum(seconds) AS seconds, sum(energy_j) AS energy_j
+        FROM readings GROUP BY minute, device_uuid
     ),
     split AS (
         SELECT b.*, coalesce(o.seconds, 0) AS seen_s, coalesce(o.energy_j, 0) AS joules,
             trunc(b.usd * (b.seconds - coalesce(o.seconds, 0)) / b.seconds, 12) AS usd_unseen,
             CASE WHEN b.price_kind = 'owned' THEN round(coalesce(o.energy_j, 0) * v_usd_per_j, 12)
-                ELSE 0 END AS usd_joules
+                 ELSE 0 END AS usd_joules
         FROM device_bills b LEFT JOIN observed o USING (minute, device_uuid)
         WHERE b.minute >= p_from AND b.minute < p_to
     ),
     devices AS MATERIALIZED (
-        -- full_*: what there was to hold; never less than what was claimed,
-        -- which scales claims beyond the device down to it.
+        -- full_*: what there was to hold; never less than what was claimed, so claims beyond the device shrink to it.
         SELECT s.*, s.usd - s.usd_unseen AS usd_seen, h.minute IS NOT NULL AS is_held,
             greatest(100 * s.seen_s, coalesce(h.share_s, 0)) AS full_share,
             greatest(s.memory_mib * s.seen_s, coalesce(h.memory_s, 0)) AS full_memory,
-            greatest(s.seen_s, coalesce(h.whole_s, 0)) AS full_whole, greatest(s.joules, coalesce(h.energy_j,
-                0)) AS full_energy,
+            greatest(s.seen_s, coalesce(h.whole_s, 0)) AS full_whole,
+            greatest(s.joules, coalesce(h.energy_j, 0)) AS full_energy,
             greatest(0, 100 * s.seen_s - coalesce(h.share_s, 0)) AS idle_share,
             greatest(0, s.memory_mib * s.seen_s - coalesce(h.memory_s, 0)) AS idle_memory,
             greatest(0, s.memory_mib * s.seen_s - coalesce(h.reserved_s, 0)) AS idle_reserved,
@@ -163,35 +159,33 @@ BEGIN
         FROM charged c
     ),
     rests AS MATERIALIZED (
-        -- What cutting left over, or what nobody held: to the idle row where something idled,
-        -- else to the largest holder.
+        -- What cutting left over, or what nobody held: to the idle row where something idled, else the largest holder.
         SELECT d.*, d.idle_share > 0.000001 OR NOT d.is_held AS idles_share,
             d.idle_memory > 0.000001 OR NOT d.is_held AS idles_memory,
             d.idle_whole > 0.000001 OR NOT d.is_held AS idles_whole,
-                d.idle_energy > 0.01 OR NOT d.is_held AS idles_energy,
+            d.idle_energy > 0.01 OR NOT d.is_held AS idles_energy,
             d.usd_seen - coalesce(c.usd_share, 0) AS rest_share, d.usd_seen - coalesce(c.usd_memory, 0) AS rest_memory,
             d.usd_seen - coalesce(c.usd_whole, 0) AS rest_whole, d.usd_joules - coalesce(c.usd_energy, 0) AS rest_energy
         FROM devices d LEFT JOIN (
             SELECT minute, device_uuid, sum(usd_share) AS usd_share, sum(usd_memory) AS usd_memory,
-                sum(usd_whole) AS usd_whole,
-                sum(usd_energy) AS usd_energy
+                sum(usd_whole) AS usd_whole, sum(usd_energy) AS usd_energy
             FROM charged GROUP BY minute, device_uuid) c USING (minute, device_uuid)
     ),
     entries AS (
-        SELECT c.minute, c.device_uuid, c.kind, c.subject, c.project, c.workload, c.model, least(c.held_s,
-            c.seen_s) AS seconds,
+        SELECT c.minute, c.device_uuid, c.kind, c.subject, c.project, c.workload, c.model,
+            least(c.held_s, c.seen_s) AS seconds,
             c.share_s * 100 * c.seen_s / c.full_share AS share_s,
-                c.memory_s * c.memory_mib * c.seen_s / c.full_memory AS memory_s,
+            c.memory_s * c.memory_mib * c.seen_s / c.full_memory AS memory_s,
             c.reserved_s, coalesce(c.energy_j * c.joules / nullif(c.full_energy, 0), 0) AS energy_j,
-            c.usd_memory + CASE WHEN c.nth_memory = 1 AND NOT d.idles_memory THEN d.rest_memory
-                ELSE 0 END AS usd_memory,
+            c.usd_memory
+                + CASE WHEN c.nth_memory = 1 AND NOT d.idles_memory THEN d.rest_memory ELSE 0 END AS usd_memory,
             c.usd_share + CASE WHEN c.nth_share = 1 AND NOT d.idles_share THEN d.rest_share ELSE 0 END AS usd_share,
             c.usd_whole + CASE WHEN c.nth_whole = 1 AND NOT d.idles_whole THEN d.rest_whole ELSE 0 END AS usd_whole,
             c.usd_energy + CASE WHEN c.nth_energy = 1 AND NOT d.idles_energy THEN d.rest_energy ELSE 0 END AS usd_energy
         FROM ranked c JOIN rests d USING (minute, device_uuid)
         UNION ALL
-        SELECT minute, device_uuid, 'idle', '', '', '', '', idle_whole, idle_share, idle_memory, idle_reserved,
-            idle_energy,
+        SELECT minute, device_uuid, 'idle', '', '', '', '',
+            idle_whole, idle_share, idle_memory, idle_reserved, idle_energy,
             CASE WHEN idles_memory THEN rest_memory ELSE 0 END, CASE WHEN idles_share THEN rest_share ELSE 0 END,
             CASE WHEN idles_whole THEN rest_whole ELSE 0 END, CASE WHEN idles_energy THEN rest_energy ELSE 0 END
         FROM rests WHERE seen_s > 0 AND (idles_share OR idles_memory OR idles_whole OR idles_energy)
@@ -202,14 +196,14 @@ BEGIN
     ),
     noted AS (
         UPDATE device_bills b SET observed_s = r.seen_s, energy_j = round(r.joules, 6), usd_energy = r.usd_joules
-        FROM rests r WHERE b.minute = r.minute AND b.device_uuid = r.device_uuid AND b.minute >= p_from
-            AND b.minute < p_to
+        FROM rests r
+        WHERE b.minute = r.minute AND b.device_uuid = r.device_uuid AND b.minute >= p_from AND b.minute < p_to
     )
     INSERT INTO ledger
     SELECT e.minute, e.device_uuid, e.kind, e.subject, b.node_id, b.gpu_type, b.region, b.price_kind,
-        b.price_usd_per_h, e.project,
-        e.workload, e.model, round(e.seconds, 6), round(e.share_s, 6), round(e.memory_s, 6), round(e.reserved_s, 6),
-        round(e.energy_j, 6), e.usd_memory, e.usd_share, e.usd_whole, e.usd_energy
+        b.price_usd_per_h, e.project, e.workload, e.model,
+        round(e.seconds, 6), round(e.share_s, 6), round(e.memory_s, 6), round(e.reserved_s, 6), round(e.energy_j, 6),
+        e.usd_memory, e.usd_share, e.usd_whole, e.usd_energy
     FROM entries e JOIN rests b USING (minute, device_uuid);
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     RETURN v_rows;
@@ -236,8 +230,8 @@ $body$;
 
 ACCOUNT_MINUTES = """
 CREATE FUNCTION headroom_account_minutes(
-    p_from timestamptz, p_to timestamptz, p_force boolean DEFAULT false,
-        p_reprice boolean DEFAULT false) RETURNS integer
+    p_from timestamptz, p_to timestamptz, p_force boolean DEFAULT false, p_reprice boolean DEFAULT false
+) RETURNS integer
 LANGUAGE plpgsql SET timezone = 'UTC' AS $body$
 DECLARE
     v_from timestamptz = date_trunc('minute', p_from);
@@ -262,8 +256,8 @@ BEGIN
     PERFORM headroom_bill_minutes(v_from, v_to, p_reprice);
     v_rows = headroom_write_ledger(v_from, v_to);
     IF v_from < v_closed THEN
-        PERFORM headroom_close_hours(date_trunc('hour', v_from), least(v_closed, date_trunc('hour',
-            v_to + INTERVAL '59 minutes')));
+        PERFORM headroom_close_hours(
+            date_trunc('hour', v_from), least(v_closed, date_trunc('hour', v_to + INTERVAL '59 minutes')));
     END IF;
     RETURN v_rows;
 END

@@ -14,7 +14,7 @@ depends_on = None
 # Units in names; hours and days are UTC whatever the reader's time zone is. energy_kwh times a grid's gCO2/kWh gives
 # carbon.
 AMOUNTS = """sum(usd_memory) AS usd_memory, sum(usd_share) AS usd_share, sum(usd_whole) AS usd_whole,
-    sum(usd_energy) AS usd_energy,
+        sum(usd_energy) AS usd_energy,
         round(sum(seconds) / 3600, 6) AS held_h, round(sum(share_pct_sm_seconds) / 360000, 6) AS share_gpu_h,
         round(sum(memory_mib_seconds) / 3686400, 6) AS memory_gib_h,
         round(sum(memory_mib_seconds_reserved) / 3686400, 6) AS memory_gib_h_reserved,
@@ -61,11 +61,11 @@ TELEMETRY = """
 CREATE VIEW slo_by_service_hour AS SELECT * FROM service_hours;
 CREATE VIEW slo_by_service_minute AS SELECT * FROM service_minutes;
 CREATE VIEW energy_by_device_hour AS
-    SELECT d.hour, d.device_uuid, d.node_id, b.gpu_type, b.region, d.observed_s, d.energy_j,
-        d.energy_j / 3600000 AS energy_kwh,
-        b.usd_energy, d.power_w_mean, d.power_w_max, d.utilisation_pct_mean, d.share_pct_sm_mean,
-            d.memory_mib_used_mean,
-        d.memory_mib_used_max, d.clock_mhz_sm_mean, d.temperature_c_max, d.throttled_s, d.unhealthy_s
+    SELECT d.hour, d.device_uuid, d.node_id, b.gpu_type, b.region, d.observed_s,
+        d.energy_j, d.energy_j / 3600000 AS energy_kwh, b.usd_energy,
+        d.power_w_mean, d.power_w_max, d.utilisation_pct_mean, d.share_pct_sm_mean,
+        d.memory_mib_used_mean, d.memory_mib_used_max, d.clock_mhz_sm_mean, d.temperature_c_max,
+        d.throttled_s, d.unhealthy_s
     FROM device_hours d LEFT JOIN device_bills_hourly b ON b.hour = d.hour AND b.device_uuid = d.device_uuid;
 """
 
@@ -77,9 +77,9 @@ CREATE VIEW cost_focus AS
         usd_share AS "BilledCost", usd_share AS "EffectiveCost", usd_share AS "ListCost", usd_share AS "ContractedCost",
         'USD'::text AS "BillingCurrency", 'Usage'::text AS "ChargeCategory", NULL::text AS "ChargeClass",
         'Usage-Based'::text AS "ChargeFrequency",
-        CASE kind WHEN 'idle' THEN 'Idle remainder of ' || gpu_type WHEN 'unobserved'
-            THEN 'Time without telemetry on ' || gpu_type
-             ELSE workload || ' on ' || gpu_type END AS "ChargeDescription",
+        CASE kind WHEN 'idle' THEN 'Idle remainder of ' || gpu_type
+            WHEN 'unobserved' THEN 'Time without telemetry on ' || gpu_type
+            ELSE workload || ' on ' || gpu_type END AS "ChargeDescription",
         hour AS "ChargePeriodStart", hour + INTERVAL '1 hour' AS "ChargePeriodEnd",
         date_trunc('month', hour, 'UTC') AS "BillingPeriodStart",
         (date_trunc('month', hour AT TIME ZONE 'UTC') + INTERVAL '1 month') AT TIME ZONE 'UTC' AS "BillingPeriodEnd",
@@ -87,21 +87,20 @@ CREATE VIEW cost_focus AS
         share_pct_sm_seconds / 360000 AS "PricingQuantity", 'GPU Hours'::text AS "PricingUnit",
         price_usd_per_h AS "ListUnitPrice", price_usd_per_h AS "ContractedUnitPrice",
         CASE price_kind WHEN 'spot' THEN 'Dynamic' WHEN 'reserved' THEN 'Committed' WHEN 'owned' THEN 'Other'
-            ELSE 'Standard' END
-            AS "PricingCategory",
-        device_uuid AS "ResourceId", coalesce(nullif(subject, ''), device_uuid) AS "ResourceName", 'GPU'::text
-            AS "ResourceType",
-        'Compute'::text AS "ServiceCategory", 'Other (Compute)'::text AS "ServiceSubcategory", 'GPU capacity'::text
-            AS "ServiceName",
-        gpu_type AS "SkuId", 'GPU Hours'::text AS "SkuMeter", gpu_type || '/' || price_kind || '/' || region
-            AS "SkuPriceId",
+            ELSE 'Standard' END AS "PricingCategory",
+        device_uuid AS "ResourceId", coalesce(nullif(subject, ''), device_uuid) AS "ResourceName",
+        'GPU'::text AS "ResourceType",
+        'Compute'::text AS "ServiceCategory", 'Other (Compute)'::text AS "ServiceSubcategory",
+        'GPU capacity'::text AS "ServiceName",
+        gpu_type AS "SkuId", 'GPU Hours'::text AS "SkuMeter",
+        gpu_type || '/' || price_kind || '/' || region AS "SkuPriceId",
         jsonb_build_object('GpuType', gpu_type, 'x_PriceKind', price_kind) AS "SkuPriceDetails",
-        region AS "RegionId", region AS "RegionName", nullif(project, '') AS "SubAccountId", nullif(project, '')
-            AS "SubAccountName",
+        region AS "RegionId", region AS "RegionName",
+        nullif(project, '') AS "SubAccountId", nullif(project, '') AS "SubAccountName",
         CASE WHEN project <> '' THEN 'Project' END AS "SubAccountType", 'headroom'::text AS "BillingAccountId",
         'Headroom'::text AS "BillingAccountName", 'Cluster'::text AS "BillingAccountType",
-        'Headroom'::text AS "ProviderName", 'Headroom'::text AS "PublisherName", 'Headroom'::text
-            AS "InvoiceIssuerName",
+        'Headroom'::text AS "ProviderName", 'Headroom'::text AS "PublisherName",
+        'Headroom'::text AS "InvoiceIssuerName",
         jsonb_strip_nulls(jsonb_build_object('project', nullif(project, ''), 'workload', nullif(workload, ''),
             'model', nullif(model, ''), 'kind', kind)) AS "Tags",
         kind AS "x_LedgerKind", workload AS "x_Workload", node_id AS "x_NodeId", usd_memory AS "x_CostByMemory",
@@ -109,8 +108,10 @@ CREATE VIEW cost_focus AS
     FROM ledger_hourly;
 """
 
-VIEWS = ("cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "ledger_check", "slo_by_service_hour",
-         "slo_by_service_minute", "energy_by_device_hour", "cost_focus")  # fmt: skip
+VIEWS = (
+    "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "ledger_check", "slo_by_service_hour",
+    "slo_by_service_minute", "energy_by_device_hour", "cost_focus",
+)  # fmt: skip
 
 # Views read with their owner's rights, so the reader needs none on the tables. Without the role (no right to make one)
 # nothing is granted; `docs/sql.md` says how to do it by hand.
