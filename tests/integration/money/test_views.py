@@ -29,8 +29,7 @@ BLOCKS = re.findall(r"^### ([^\n]+)\n(?:(?!^###).)*?^```sql\n(.*?)^```", DOCUMEN
 QUERIES = dict(BLOCKS)
 VIEWS = (
     "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "slo_by_service_hour",
-        "slo_by_service_minute",
-    "energy_by_device_hour", "ledger_check", "cost_focus",
+    "slo_by_service_minute", "energy_by_device_hour", "ledger_check", "cost_focus",
 )  # fmt: skip
 FOCUS_COLUMNS = {
     "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "ConsumedQuantity", "ConsumedUnit",
@@ -90,9 +89,8 @@ def _spend(session: Session, fleet: Fleet) -> None:
 
 def _serving(replica: str, uuid: str, *, share_pct_sm: int, energy_j: float) -> Holding:
     return Holding(
-        replica=replica, uuid=uuid, share_pct_sm=share_pct_sm, energy_j=energy_j, arrived=3000, completed=2990,
-            violated=15,
-        dropped=10, latency_ms_p50=20, latency_ms_p95=50, latency_ms_p99=70,
+        replica=replica, uuid=uuid, share_pct_sm=share_pct_sm, energy_j=energy_j,
+        arrived=3000, completed=2990, violated=15, dropped=10, latency_ms_p50=20, latency_ms_p95=50, latency_ms_p99=70,
     )  # fmt: skip
 
 
@@ -200,6 +198,19 @@ def test_the_reader_reads_the_views_and_nothing_else(session: Session) -> None:
     for statement in refused:
         with pytest.raises(ProgrammingError, match="permission denied"), session.begin_nested():
             session.execute(text(statement))
+
+
+def test_only_the_owner_may_call_the_functions(session: Session) -> None:
+    """Not one of them is left to PUBLIC, so none is left to the reader: the call itself is refused."""
+    functions = "pg_proc WHERE pronamespace = 'public'::regnamespace AND starts_with(proname, 'headroom_')"
+    names = set(session.execute(text(f"SELECT proname FROM {functions}")).scalars())
+    assert {"headroom_account_minutes", "headroom_drop_raw", "headroom_ensure_partitions"} <= names
+    callable_by_all = f"{functions} AND has_function_privilege('headroom_reader', oid, 'EXECUTE')"
+    assert session.execute(text(f"SELECT proname FROM {callable_by_all}")).all() == []
+    session.execute(text("SET LOCAL ROLE headroom_reader"))
+    for call in ("headroom_heard(now(), now())", "headroom_ensure_partitions(1)"):
+        with pytest.raises(ProgrammingError, match="permission denied for function"), session.begin_nested():
+            session.execute(text(f"SELECT {call}"))
 
 
 def test_an_ordinary_user_may_migrate(pg_server: Server) -> None:
