@@ -8,6 +8,7 @@ board's idle power is not in it. `memory_mib` is the least limit with which the 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import sys
@@ -48,11 +49,8 @@ SOURCE = "agents.measure: simulated devices"
 
 def rows(models: Sequence[str] = MODELS, gpu_types: Sequence[str] = GPU_TYPES) -> Iterator[tuple[str, ...]]:
     """Every point of the grid as text, in the order of COLUMNS."""
-    for model in models:
-        for gpu_type in gpu_types:
-            for share in SHARES_PCT_SM:
-                for batch in BATCHES:
-                    yield _row(model, gpu_type, share, batch)
+    for model, gpu_type, share, batch in itertools.product(models, gpu_types, SHARES_PCT_SM, BATCHES):
+        yield _row(model, gpu_type, share, batch)
 
 
 def _row(model: str, gpu_type: str, share_pct_sm: int, batch: int) -> tuple[str, ...]:

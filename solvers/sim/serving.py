@@ -144,6 +144,8 @@ def _steady_points(rate: float, exec_ms: Sequence[float], batch: float, during: 
     memory = min(0.9, rate * (_at(exec_ms, batch + 0.5) - _at(exec_ms, max(1.0, batch - 0.5))))
     sigma = math.sqrt(during / (1.0 - memory * memory))
     spill_part, spill_mean = _spill(rate * full_ms, len(exec_ms))
+    spilt = _SPILL if spill_part > 0.0 else ()
+    waits = [(full_ms * size * spill_mean / batch_max, size_weight) for size, size_weight in spilt]
     for spread, spread_weight in _SPREAD:
         own_ms = _at(exec_ms, min(batch_max, max(1.0, 1.0 + during + spread * sigma)))
         now_ms = _at(exec_ms, min(batch_max, max(1.0, batch + memory * spread * sigma)))
@@ -151,10 +153,8 @@ def _steady_points(rate: float, exec_ms: Sequence[float], batch: float, during: 
             weight = (1.0 - free) * spread_weight / len(_PHASES)
             base_ms = phase * now_ms + own_ms
             yield _Point(base_ms, own_ms, weight * (1.0 - spill_part))
-            if spill_part > 0.0:
-                for size, size_weight in _SPILL:
-                    wait_ms = full_ms * size * spill_mean / batch_max
-                    yield _Point(base_ms + wait_ms, own_ms, weight * spill_part * size_weight)
+            for wait_ms, wait_weight in waits:
+                yield _Point(base_ms + wait_ms, own_ms, weight * spill_part * wait_weight)
 
 
 def _spill(during_full: float, batch_max: int) -> tuple[float, float]:

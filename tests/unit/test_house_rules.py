@@ -1,0 +1,66 @@
+"""Sizes the house keeps: modules of at most 400 lines, functions of at most 60 lines and three levels of nesting.
+
+A branch, a loop, a `with`, a `try` or a `match` is a level; an `elif` is none of its own, and a function within a
+function is counted for itself. Parameters are counted by ruff.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("app", "solvers", "agents")
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+LEVELS_MAX = 3
+LEVEL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def levels(node: ast.AST) -> int:
+    """Deepest nesting below a node, its own level left out."""
+    return max((_levels_with(child, node) for child in ast.iter_child_nodes(node)), default=0)
+
+
+def _levels_with(child: ast.AST, parent: ast.AST) -> int:
+    if isinstance(child, SCOPE):
+        return 0
+    is_elif = isinstance(child, ast.If) and isinstance(parent, ast.If) and parent.orelse == [child]
+    return levels(child) + (isinstance(child, LEVEL) and not is_elif)
+
+
+def oversize(source: str) -> Iterator[str]:
+    """What in a module's source is larger than the house allows."""
+    lines = len(source.splitlines())
+    if lines > MODULE_LINES_MAX:
+        yield f"module: {lines} lines"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines, deepest = node.end_lineno - node.lineno + 1, levels(node)
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{node.name}: {lines} lines"
+            if deepest > LEVELS_MAX:
+                yield f"{node.name}: {deepest} levels"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_and_functions_keep_their_size(package: str) -> None:
+    paths = sorted((ROOT / package).rglob("*.py"))
+    assert len(paths) > 10
+    found = {str(path.relative_to(ROOT)): list(oversize(path.read_text(encoding="utf-8"))) for path in paths}
+    assert {path: faults for path, faults in found.items() if faults} == {}
+
+
+def test_the_rules_see_what_they_are_for() -> None:
+    nested = "def f():\n for a in b:\n  with c:\n   if d:\n    try:\n     pass\n    finally:\n     pass\n"
+    flat = "def f():\n for a in b:\n  with c:\n   if d:\n    pass\n   elif e:\n    pass\n   elif g:\n    pass\n"
+    inner = "def f():\n for a in b:\n  if c:\n   def g():\n    if d:\n     while e:\n      pass\n"
+    assert list(oversize(nested)) == ["f: 4 levels"]
+    assert list(oversize(flat)) == list(oversize(inner)) == []
+    assert list(oversize("def f():\n" + " a = 1\n" * 60)) == ["f: 61 lines"]
+    assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 341)) == ["module: 401 lines"]
