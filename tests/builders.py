@@ -151,7 +151,7 @@ def profile(
             clock_mhz_sm=clock,
             latency_ms_mean=round(latency_ms(type_name, batch, share, work) * top / clock, 6),
             memory_mib=memory_mib(batch, work),
-            power_w=round(shape.idle_w + (shape.tdp_w - shape.idle_w) * share / 100 * batch / (batch + 4), 3),
+            power_w=round((shape.tdp_w - shape.idle_w) * share / 100 * batch / (batch + 4), 3),
         )
         for clock in sorted(clocks or (top,))
         for share in sorted(shares)

@@ -35,6 +35,7 @@ class ProfilePoint:
     latency_ms_p99: float | None = None
     memory_mib: float
     power_w: float | None = None
+    """What the replica adds to the device's idle power while batches run back to back."""
     neighbours: tuple[ModelName, ...] = ()
     origin: ProfileOrigin = ProfileOrigin.MEASURED
     source: str = "operator"

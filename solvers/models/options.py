@@ -240,7 +240,7 @@ def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> NDArray[np.float6
     whole_idle_w = device_class.idle_w / device_class.gpu_part
     whole_limit_w = device_class.limit_w / device_class.gpu_part
     guess = (whole_limit_w - whole_idle_w) * np.minimum(100, grid.shares_pct)[:, None] / 100
-    return np.where(np.isnan(grid.power_w), guess, np.maximum(0.0, grid.power_w - whole_idle_w))
+    return np.where(np.isnan(grid.power_w), guess, grid.power_w)
 
 
 def _refusal(need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:

@@ -113,7 +113,7 @@ def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float
         # Below the smallest measured batch nothing is proven; the smallest one is the nearest that is known.
         largest = max(item.batch, min(point.batch for point in below))
         known = [power_w for batch, power_w in readings if batch <= largest]
-        return min(ceiling, max(0.0, max(known, default=0.0) - gpu_type.idle_w))
+        return min(ceiling, max(known, default=0.0))
     measured_share = max((point.share_pct_sm for point in below), default=0)
     return min(ceiling, span_w * measured_share / 100)
 
