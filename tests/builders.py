@@ -213,8 +213,9 @@ def demand(service_id: str, rate_rps: float, **changes: object) -> Demand:
 
 
 def policy(**changes: object) -> Policy:
-    """The default policy, without headroom, so that rates stay readable."""
-    return replace(Policy(name=PolicyName("default"), demand_headroom=1.0), **changes)  # type: ignore[arg-type]
+    """The default policy, without headroom and noise, so that rates stay readable, and with a short memory."""
+    made = Policy(name=PolicyName("default"), demand_headroom=1.0, demand_noise_sigmas=0.0, cooldown_s=15.0)
+    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def assignment(replica: str, on: Device, **changes: object) -> Assignment:

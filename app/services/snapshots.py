@@ -24,13 +24,15 @@ from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyN
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
-from solvers.domain.telemetry import Demand, DemandOrigin, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin, DeviceTelemetry, ReplicaTelemetry
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 
 DEFAULT_POLICY = PolicyName("default")
 DEMAND_WINDOW_S = 60.0
-DEMAND_BIN_S = 15.0
-"""The upper demand is that of the window's busiest bin."""
+"""The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
+DEMAND_LOOKBACK_S = 180.0
+"""The upper demand is that of the busiest bin of this window: capacity grows with the first busy bin, and shrinks only
+when demand has been lower for so long."""
 
 T = TypeVar("T")
 
@@ -95,7 +97,8 @@ def read_services(session: Session) -> tuple[Service, ...]:
 
 def read_demands(session: Session, services: tuple[Service, ...]) -> tuple[Demand, ...]:
     """Demand of every service: observed when any edge reported it within the window, else as declared."""
-    observed = {row.service: row for row in observations.demand(session, DEMAND_WINDOW_S, DEMAND_BIN_S)}
+    rows = observations.demand(session, window_s=DEMAND_WINDOW_S, lookback_s=DEMAND_LOOKBACK_S, bin_s=DEMAND_BIN_S)
+    observed = {row.service: row for row in rows}
     return tuple(_demand(service, observed.get(service.id)) for service in services)
 
 

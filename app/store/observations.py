@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandRow:
-    """Requests per second of a service at the edge: mean over the window and mean of its busiest bin."""
+    """Requests per second of a service at the edge: mean over the short window, mean of the busiest bin of the long."""
 
     service: str
     rate_rps_mean: float
@@ -73,25 +73,28 @@ class ProgressRow:
     evictions: int
 
 
-# A gateway's rate inside a bin is what it counted over the time it counted, so that bins need not match its intervals.
+# A gateway's rate inside a bin is what it counted over the time it counted, so that bins need not match its intervals;
+# only they may not be shorter, or a bin would miss the gateways that report less often than it lasts.
 # A sample with a bad interval would divide by zero; the edge refuses those, the filter keeps us safe.
 _DEMAND = text("""
 WITH counted AS (
-    SELECT service, gateway, floor(extract(epoch FROM now() - received_at) / :bin_s) AS bin,
-           arrived, interval_s, received_at
+    SELECT service, gateway, arrived, interval_s, received_at, extract(epoch FROM now() - received_at) AS age_s,
+           greatest(:bin_s, max(interval_s) OVER (PARTITION BY service)) AS bin_s
     FROM rate_samples
-    WHERE received_at > now() - make_interval(secs => :window_s) AND interval_s > 0
+    WHERE received_at > now() - make_interval(secs => :lookback_s) AND interval_s > 0
 ), bins AS (
     SELECT service, bin, sum(rate) AS rate_rps FROM (
-        SELECT service, gateway, bin, sum(arrived) / sum(interval_s) AS rate FROM counted GROUP BY service, gateway, bin
+        SELECT service, gateway, floor(age_s / bin_s) AS bin, sum(arrived) / sum(interval_s) AS rate
+        FROM counted GROUP BY service, gateway, bin
     ) AS per_gateway GROUP BY service, bin
 ), means AS (
     SELECT service, sum(rate) AS rate_rps FROM (
-        SELECT service, gateway, sum(arrived) / sum(interval_s) AS rate FROM counted GROUP BY service, gateway
+        SELECT service, gateway, sum(arrived) / sum(interval_s) AS rate
+        FROM counted WHERE age_s < :window_s GROUP BY service, gateway
     ) AS per_gateway GROUP BY service
 )
 SELECT means.service, means.rate_rps AS rate_rps_mean, greatest(means.rate_rps, max(bins.rate_rps)) AS rate_rps_upper,
-       least(:window_s, seen.window_s)::float8 AS window_s, seen.age_s
+       least(:lookback_s, seen.window_s)::float8 AS window_s, seen.age_s
 FROM means
 JOIN bins USING (service)
 JOIN (
@@ -157,11 +160,12 @@ SELECT node_id FROM node_states WHERE last_report_at > now() - make_interval(sec
 """)
 
 
-def demand(session: Session, window_s: float, bin_s: float) -> tuple[DemandRow, ...]:
-    """Offered load of every service seen at any edge in the last `window_s` seconds."""
-    return tuple(
-        DemandRow(**row) for row in session.execute(_DEMAND, {"window_s": window_s, "bin_s": bin_s}).mappings()
-    )
+def demand(session: Session, *, window_s: float, lookback_s: float, bin_s: float) -> tuple[DemandRow, ...]:
+    """Offered load of every service seen at any edge in the last `window_s` seconds: its mean over them, and its
+    busiest bin over the last `lookback_s`.
+    """
+    spans = {"window_s": window_s, "lookback_s": lookback_s, "bin_s": bin_s}
+    return tuple(DemandRow(**row) for row in session.execute(_DEMAND, spans).mappings())
 
 
 def devices(session: Session, silent_s: float) -> tuple[DeviceRow, ...]:

@@ -17,6 +17,7 @@ from solvers.domain.ids import ServiceId
 from solvers.domain.policy import Policy
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import WorkloadKind
+from solvers.problems.needs import sized_for_rps
 
 RETRY_S = 3.0
 """How soon a cycle is tried again after a hold that time alone may lift, or after a failure."""
@@ -107,9 +108,9 @@ def demand_alarms(
             usable_rps[assignment.workload] += assignment.capacity_rps
     alarmed = []
     for demand in demands:
-        wanted_rps = demand.rate_rps_upper * policy.demand_headroom
         standing_rps = usable_rps[demand.service]
-        misfit = wanted_rps > standing_rps or wanted_rps < standing_rps / 2
+        too_little = demand.rate_rps_upper > standing_rps
+        misfit = too_little or sized_for_rps(demand.rate_rps_upper, policy) < standing_rps / 2
         before_rps = planned_rps.get(demand.service, 0.0)
         moved = abs(demand.rate_rps_upper - before_rps) > DEMAND_SHIFT_MIN * max(before_rps, 1.0)
         if misfit and moved:

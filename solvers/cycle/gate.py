@@ -2,9 +2,11 @@
 
 Owns hysteresis. The standing target is judged by the same snapshot and the same objective as the plan. A plan is urgent
 when it is the first one, was forced by a person, serves more, risks less, replaces what stands on lost devices, or
-repairs a target that today's rules forbid; urgency sets cooldown and small gain aside. The churn budget counts starts
-and stops of replicas, but for those on lost devices and for new replicas that serve more; only the first plan and a
-forced one may exceed it. Fatal findings and stale data hold whatever the urgency. It refuses to plan and to act.
+repairs a target that today's rules forbid; urgency sets cooldown and small gain aside. Any other plan only saves: it
+waits for the cooldown after whatever promotion, and must be worth its changes to the workloads that it touches. The
+churn budget counts starts and stops of replicas, but for those on lost devices and for new replicas that serve more;
+only the first plan and a forced one may exceed it. Fatal findings and stale data hold whatever the urgency. It refuses
+to plan and to act.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from solvers.domain.ids import DeviceId, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
+from solvers.models.worth import cost_usd_per_h
+from solvers.problems.fleet import open_fleet
 
 DUST = 1e-6
 
@@ -148,9 +152,24 @@ def _small_gain(case: Case, plan: Plan, standing: Plan) -> dict[HoldReason, tupl
     """Only reached when the plan serves no more than the target: then it must be cheaper, and serve no less."""
     gain = standing.objective.cost_usd_per_h - plan.objective.cost_usd_per_h
     serves_less = plan.objective.unserved > standing.objective.unserved + DUST
-    if gain >= case.snapshot.policy.gain_usd_per_h_min and not serves_less:
+    least = _least_gain_usd_per_h(case, standing)
+    if gain >= least and not serves_less:
         return {}
-    return {HoldReason.SMALL_GAIN: (Fact(name="gain_usd_per_h", value=round(gain, 6)),)}
+    facts = (
+        Fact(name="gain_usd_per_h", value=round(gain, 6)),
+        Fact(name="gain_usd_per_h_min", value=round(least, 6)),
+    )
+    return {HoldReason.SMALL_GAIN: facts}
+
+
+def _least_gain_usd_per_h(case: Case, standing: Plan) -> float:
+    """What a plan must save: an amount, and a part of what the workloads with changed replicas cost now."""
+    policy = case.snapshot.policy
+    ends = (end for change in case.transition.changes for end in (change.before, change.after))
+    touched = {end.workload for end in ends if end is not None}
+    held = tuple(item for item in standing.assignments if item.workload in touched)
+    cost = cost_usd_per_h(open_fleet(case.snapshot, {}), held)
+    return max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * cost)
 
 
 def fatal_codes(findings: Iterable[Finding]) -> str:

@@ -18,8 +18,11 @@ class Policy:
     deadline_s: float = 5.0
     utilisation_max: float = 0.7
     """Highest share of a replica's batch throughput that may be planned as used (the queueing margin)."""
-    demand_headroom: float = 1.1
-    """Observed rates are multiplied by this before planning."""
+    demand_headroom: float = 1.2
+    """New capacity is sized for the demand times this. What stands is left alone until the demand itself is short of
+    capacity, so this is also how far demand may rise before anything has to change."""
+    demand_noise_sigmas: float = 2.0
+    """New capacity is also sized for so many standard deviations of a Poisson count, which matters at low rates."""
     share_step_pct: int = 5
     replicas_per_device_max: int = 7
     memory_margin_mib: int = 512
@@ -31,8 +34,11 @@ class Policy:
     energy_usd_per_kwh: float = 0.12
     power_usage_effectiveness: float = 1.3
     stale_after_s: float = 30.0
-    cooldown_s: float = 15.0
+    cooldown_s: float = 120.0
+    """A plan that only saves waits this long after the last promotion; a plan that serves more never waits."""
     gain_usd_per_h_min: float = 0.01
+    gain_pct_min: float = 5.0
+    """A plan that only saves must save this part of what the workloads that it changes cost now."""
     changes_max: int = 64
     """Most replica starts and stops one promotion may cause."""
     device_silent_after_s: float = 30.0
@@ -47,6 +53,7 @@ class Policy:
         check_range("deadline_s", self.deadline_s, 0.05, 600)
         check_range("utilisation_max", self.utilisation_max, 0.05, 0.99)
         check_range("demand_headroom", self.demand_headroom, 1, 10)
+        check_range("demand_noise_sigmas", self.demand_noise_sigmas, 0, 10)
         check_range("share_step_pct", self.share_step_pct, 1, 100)
         check_range("replicas_per_device_max", self.replicas_per_device_max, 1, 48)
         check_not_negative("memory_margin_mib", self.memory_margin_mib)
@@ -56,5 +63,6 @@ class Policy:
         check_positive("stale_after_s", self.stale_after_s)
         check_not_negative("cooldown_s", self.cooldown_s)
         check_not_negative("gain_usd_per_h_min", self.gain_usd_per_h_min)
+        check_range("gain_pct_min", self.gain_pct_min, 0, 100)
         check_range("changes_max", self.changes_max, 1, 100_000)
         check_positive("device_silent_after_s", self.device_silent_after_s)

@@ -17,9 +17,15 @@ class DemandOrigin(StrEnum):
     OBSERVED = "observed"
 
 
+DEMAND_BIN_S = 10.0
+"""How long a rate must last to count as demand: shorter bursts are what queues are for."""
+
+
 @value
 class Demand:
-    """Arrival rate of a service, requests per second: mean of the window and the upper value to plan for."""
+    """Arrival rate of a service, requests per second. `rate_rps_mean` is that of the last moments; `rate_rps_upper` the
+    highest over `DEMAND_BIN_S` in the whole window, so it rises at once and falls only when the window has passed.
+    """
 
     service: ServiceId
     rate_rps_mean: float

@@ -66,8 +66,8 @@ def worth_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: t
     for need in needs_of(snapshot, movable):
         standing = [item for item in by_workload[need.workload] if _on_usable(fleet, item)]
         capacity_rps, at_risk = _capacity(need, standing, fleet, beliefs)
-        short = max(0.0, need.rate_rps - capacity_rps)
-        short = short if short > 1e-6 * max(1.0, need.rate_rps) else 0.0
+        short = max(0.0, need.rate_rps_least - capacity_rps)
+        short = short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
         missing = max(0, need.replicas_min - len(standing))
         unserved += need.weight * (short + missing)
         risk += need.weight * at_risk

@@ -45,8 +45,16 @@ class Settled:
     @property
     def rate_rps_short(self) -> float:
         """What is left unserved; dust is nothing."""
-        short = self.need.rate_rps - sum(item.capacity_rps for item in self.placed)
-        return short if short > 1e-6 * max(1.0, self.need.rate_rps) else 0.0
+        return self._below(self.need.rate_rps_least)
+
+    @property
+    def rate_rps_wanting(self) -> float:
+        """What is missing to the rate that new capacity is sized for."""
+        return self._below(self.need.rate_rps)
+
+    def _below(self, rate_rps: float) -> float:
+        short = rate_rps - sum(item.capacity_rps for item in self.placed)
+        return short if short > 1e-6 * max(1.0, rate_rps) else 0.0
 
     @property
     def replicas_missing(self) -> int:

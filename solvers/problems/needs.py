@@ -5,19 +5,22 @@ Owns the reading of SLO kinds. A service's `latency` SLO bounds the request (sco
 execution; `deadline` bounds the request by the deadline; `throughput` sets a floor under the rate and no latency;
 `tokens` cannot be planned without token profiles, which do not exist yet, so such a need carries its refusal. An
 offline task needs its remaining rate and no latency. A training job needs one replica with a range of share. Rates are
-the upper demand (or the declared rate where none was observed) times the policy's headroom.
+the upper demand (or the declared rate where none was observed), and with the policy's headroom and its allowance for
+noise what new capacity is sized for.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from solvers.domain.device import Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
+from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.telemetry import Demand
+from solvers.domain.telemetry import DEMAND_BIN_S, Demand
 from solvers.domain.value import value
 from solvers.domain.workload import (
     Affinity,
@@ -44,7 +47,9 @@ class Need:
     model: ModelName
     priority: int
     rate_rps: float
-    """Headroom included; for a job 0."""
+    """What new capacity is sized for, headroom and noise included; for a job 0."""
+    rate_rps_least: float = 0.0
+    """What must be served: capacity that stands is enough while it is not below this."""
     limit_ms: float | None = None
     percentile: float = 99.0
     end_to_end: bool = False
@@ -79,9 +84,10 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
     """Needs of the movable workloads that still have work, by kind, then falling priority, then id."""
     wanted: set[str] = set(movable)
     demands = snapshot.demands_by_service()
-    headroom = snapshot.policy.demand_headroom
     done = {status.workload: status.done for status in snapshot.job_statuses}
-    services = [_of_service(item, demands.get(item.id), headroom) for item in snapshot.services if item.id in wanted]
+    services = [
+        _of_service(item, demands.get(item.id), snapshot.policy) for item in snapshot.services if item.id in wanted
+    ]
     tasks = [
         _of_task(task)
         for task in snapshot.tasks
@@ -108,7 +114,13 @@ def _ordered(needs: list[Need]) -> list[Need]:
     return sorted(needs, key=lambda need: (-need.priority, need.kind, need.workload))
 
 
-def _of_service(service: Service, demand: Demand | None, headroom: float) -> Need:
+def sized_for_rps(rate_rps: float, policy: Policy) -> float:
+    """What new capacity is sized for when so much must be served."""
+    noise_rps = math.sqrt(rate_rps / DEMAND_BIN_S)
+    return rate_rps * policy.demand_headroom + policy.demand_noise_sigmas * noise_rps
+
+
+def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need:
     rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
     slo = service.slo
     limit_ms, refusal = slo.latency_ms, None
@@ -126,7 +138,8 @@ def _of_service(service: Service, demand: Demand | None, headroom: float) -> Nee
         project=service.project,
         model=service.model,
         priority=service.priority,
-        rate_rps=rate * headroom,
+        rate_rps=sized_for_rps(rate, policy),
+        rate_rps_least=rate,
         limit_ms=limit_ms,
         percentile=slo.percentile,
         end_to_end=slo.scope is not SloScope.EXECUTION,
@@ -155,6 +168,7 @@ def _of_task(task: OfflineTask) -> Need:
         model=task.model,
         priority=task.priority,
         rate_rps=task_rate_rps(task),
+        rate_rps_least=task_rate_rps(task),
         replicas_max=TASK_REPLICAS_MAX,
         gpu_types_allowed=task.gpu_types_allowed,
         tolerations=task.tolerations,

@@ -114,7 +114,7 @@ def _wanted_rps(picture: Picture, service: Service) -> float:
     rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
     if service.slo.kind is SloKind.THROUGHPUT:
         rate = max(rate, service.slo.throughput_rps_min or 0.0)
-    return rate * picture.snapshot.policy.demand_headroom
+    return rate
 
 
 def _rate(picture: Picture, workload: WorkloadId, wanted_rps: float, proven_rps: float) -> Iterator[Finding]:

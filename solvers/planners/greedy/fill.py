@@ -47,7 +47,7 @@ class Filler:
         """Place until served or blocked; blockers are left in `settled`."""
         need, options = settled.need, self.menu.options
         exhausted = np.zeros(len(options), dtype=bool)
-        while settled.rate_rps_short > 0 or len(settled.placed) < floor_of(need):
+        while settled.rate_rps_wanting > 0 or len(settled.placed) < floor_of(need):
             room = self._room(settled, exhausted)
             choice = choose(options, self._ask(settled, room))
             if choice is None:
@@ -99,7 +99,7 @@ class Filler:
         need, count = settled.need, len(settled.placed)
         budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
         return Ask(
-            rate_rps=settled.rate_rps_short,
+            rate_rps=settled.rate_rps_wanting,
             floor=max(0, floor_of(need) - count),
             ceiling=need.replicas_max - count,
             room=room,

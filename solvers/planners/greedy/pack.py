@@ -1,15 +1,18 @@
-"""Pack all workloads onto the fleet, one after the other, either around what stands or afresh.
+"""Pack all workloads onto the fleet, one after the other: holding what stands, saving on it, or afresh.
 
-Owns the order (services by priority, then the largest first; then tasks and jobs by priority) and the preference for
-what stands: around what stands, every standing replica that still keeps its promise holds its place until its own
-workload is settled, and a workload keeps its replicas unless a fresh choice is cheaper by more than `STAY_MARGIN`.
-Tasks and jobs come last and hold no place, but for jobs that may not be evicted again.
+Owns the order (services by priority, then the largest first; then tasks and jobs by priority) and how much of what
+stands may change. Holding: every standing replica that keeps its promise stays exactly as it is, and only a workload
+that is short gets more. Saving: a workload keeps the standing replicas it needs, unless a fresh choice is cheaper by
+more than `STAY_MARGIN` and has room beside what stands, so that the new can be ready before the old one goes; a
+workload that is short may take its own room anew. Tasks and jobs come last and hold no place against services, but for
+jobs that may not be evicted again and, where so asked, all jobs that stand.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
@@ -27,8 +30,16 @@ from solvers.problems.choice import Ask, Choice, choose
 from solvers.problems.fleet import Fleet, Search, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
-STAY_MARGIN = 0.1
+STAY_MARGIN = 0.15
 """A running configuration is left only for one that is cheaper by more than this part."""
+
+
+class Aim(Enum):
+    """How much of what stands may change."""
+
+    HOLD = "hold"
+    SAVE = "save"
+    AFRESH = "afresh"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,14 +97,14 @@ class Packing:
         """As the objective counts it."""
         return sum(item.need.weight * (item.rate_rps_short + item.replicas_missing) for item in self.settled)
 
-    @property
-    def usd_per_h(self) -> float:
-        """The bill by share."""
-        return sum(item.usd_per_h for item in self.settled)
+    def changes(self, case: Case) -> bool:
+        """Whether anything differs from what stands."""
+        kept = [item.standing for settled in self.settled for item in settled.placed]
+        return None in kept or len(kept) != sum(len(items) for items in case.standing.values())
 
 
-def pack(case: Case, *, around_standing: bool) -> Packing:
-    """Settle every need of the case."""
+def pack(case: Case, aim: Aim, *, jobs_hold: bool = False) -> Packing:
+    """Settle every need of the case. `jobs_hold`: jobs keep their place before services choose."""
     fleet = open_fleet(case.snapshot, pinned_settings(case.snapshot, case.movable))
     _put_pinned(case, fleet)
     services = sorted(
@@ -103,12 +114,18 @@ def pack(case: Case, *, around_standing: bool) -> Packing:
     rest = [need for need in case.needs if need.kind is not WorkloadKind.SERVICE]
     jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
     packing = Packing(fleet=fleet)
-    protected = _protected(case, fleet, rest)
-    reserved = {need.workload: _take_standing(case, fleet, need) for need in services} if around_standing else {}
+    protected = _protected(case, fleet, rest, all_of_them=jobs_hold)
+    reserved = {} if aim is Aim.AFRESH else {need.workload: _take_standing(case, fleet, need) for need in services}
+    leaving: list[Placed] = []
     for need in services:
         for item in reserved.get(need.workload, []):
             fleet.lift(item.seat)
-        packing.settled.append(_settle(case, fleet, need, reserved.get(need.workload, [])))
+        packing.settled.append(_settle(case, fleet, need, reserved.get(need.workload, []), aim))
+        if aim is Aim.SAVE and not any(lack_of(packing.settled[-1])):
+            # What goes holds its room until all services are settled: it ends only when its successor is ready.
+            leaving += _take(fleet, _gone(reserved[need.workload], packing.settled[-1]))
+    for item in leaving:
+        fleet.lift(item.seat)
     for need in rest:
         if need.workload in protected:
             packing.settled.append(protected[need.workload])
@@ -119,8 +136,19 @@ def pack(case: Case, *, around_standing: bool) -> Packing:
             kept = _take_standing(case, fleet, need)
             for item in kept:
                 fleet.lift(item.seat)
-            packing.settled.append(_settle(case, fleet, need, kept))
+            packing.settled.append(_settle(case, fleet, need, kept, aim))
     return packing
+
+
+def _gone(standing: list[Placed], settled: Settled) -> list[Placed]:
+    kept = {item.standing.replica for item in settled.placed if item.standing is not None}
+    return [item for item in standing if item.standing is not None and item.standing.replica not in kept]
+
+
+def _take(fleet: Fleet, items: list[Placed]) -> list[Placed]:
+    for item in items:
+        fleet.put(item.seat)
+    return items
 
 
 def _put_pinned(case: Case, fleet: Fleet) -> None:
@@ -171,44 +199,68 @@ def _search(need: Need, share_pct: int, memory_mib: int, power_w: float) -> Sear
     return Search(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
 
 
-def _settle(case: Case, fleet: Fleet, need: Need, reserved: list[Placed]) -> Settled:
-    """The better of keeping what stands and choosing afresh; all the need's room must be free when called."""
+def _settle(case: Case, fleet: Fleet, need: Need, reserved: list[Placed], aim: Aim) -> Settled:
+    """What the aim makes of one need; all its room must be free when called."""
     if not reserved:
         return _with_last_resort(case, _fresh(case, fleet, need))
-    kept = _around(case, fleet, need, reserved)
-    if not _may_beat(case, kept):
-        return kept
+    kept = _around(case, fleet, need, reserved, aim)
+    if aim is Aim.HOLD:
+        return _with_last_resort(case, kept)
+    if any(lack_of(kept)):
+        return _with_last_resort(case, _instead(case, kept))
+    return _cheaper(case, kept, _gone(reserved, kept))
+
+
+def _instead(case: Case, kept: Settled) -> Settled:
+    """Another choice in the need's own room, if it lacks less."""
     kept.clear()
-    fresh = _fresh(case, fleet, need)
-    cheaper = fresh.weight_usd_per_h < (1 - STAY_MARGIN) * kept.weight_usd_per_h and fresh.usd_per_h <= kept.usd_per_h
-    if _lack(fresh) < _lack(kept) or (_lack(fresh) == _lack(kept) and cheaper):
-        return _with_last_resort(case, fresh)
+    fresh = _fresh(case, kept.fleet, kept.need)
+    if lack_of(fresh) < lack_of(kept):
+        return fresh
     fresh.clear()
     kept.restore()
-    return _with_last_resort(case, kept)
+    return kept
 
 
-def _lack(settled: Settled) -> tuple[float, int, int]:
+def _cheaper(case: Case, kept: Settled, gone: list[Placed]) -> Settled:
+    """Another choice beside all that stands, if it is notably cheaper."""
+    if not _may_be_cheaper(case, kept):
+        return kept
+    _take(kept.fleet, gone)
+    fresh = _fresh(case, kept.fleet, kept.need)
+    for item in gone:
+        kept.fleet.lift(item.seat)
+    saves = fresh.usd_per_h < (1 - STAY_MARGIN) * kept.usd_per_h and fresh.weight_usd_per_h <= kept.weight_usd_per_h
+    if saves and not any(lack_of(fresh)):
+        kept.clear()
+        return fresh
+    fresh.clear()
+    return kept
+
+
+def lack_of(settled: Settled) -> tuple[float, int, int]:
+    """Rate, replicas and failure domains that are missing; nothing lacks when all are zero."""
     spread = settled.need.affinity.failure_domains_min - len(settled.domains)
     return round(settled.rate_rps_short, 6), settled.replicas_missing, max(0, spread)
 
 
-def _may_beat(case: Case, kept: Settled) -> bool:
+def _may_be_cheaper(case: Case, kept: Settled) -> bool:
     """Whether a fresh choice could be worth its changes, judged as if the fleet were empty."""
-    if any(_lack(kept)):
-        return True
     best = _choice_if_empty(case, kept.need)
-    return best is not None and best.weight_usd_per_h < (1 - STAY_MARGIN) * kept.weight_usd_per_h
+    return best is not None and best.weight_usd_per_h <= kept.weight_usd_per_h
 
 
-def _around(case: Case, fleet: Fleet, need: Need, reserved: list[Placed]) -> Settled:
-    """Keep the standing replicas with the best price per rate as far as they are needed, then add."""
+def _around(case: Case, fleet: Fleet, need: Need, reserved: list[Placed], aim: Aim) -> Settled:
+    """Keep the standing replicas with the best price per rate, when saving only as far as they are needed; add only
+    when something lacks.
+    """
     settled = Settled(need=need, fleet=fleet)
     for item in sorted(reserved, key=_price_per_rate):
-        enough = settled.rate_rps_short <= 0 and len(settled.placed) >= floor_of(need)
-        if not enough and _affordable(settled, item):
+        enough = settled.rate_rps_wanting <= 0 and len(settled.placed) >= floor_of(need)
+        if (aim is Aim.HOLD or not enough) and _affordable(settled, item):
             settled.add(item)
-    Filler(fleet, case.beliefs, case.menus[need.workload]).fill(settled)
+    if any(lack_of(settled)):
+        Filler(fleet, case.beliefs, case.menus[need.workload]).fill(settled)
     return settled
 
 
@@ -230,12 +282,12 @@ def _fresh(case: Case, fleet: Fleet, need: Need) -> Settled:
     menu = case.menus[need.workload]
     cheapest = Settled(need=need, fleet=fleet)
     Filler(fleet, case.beliefs, menu).fill(cheapest)
-    if not any(_lack(cheapest)) or not len(menu.options):
+    if not any(lack_of(cheapest)) or not len(menu.options):
         return cheapest
     cheapest.clear()
     fewest = Settled(need=need, fleet=fleet)
     Filler(fleet, case.beliefs, menu, fewest=True).fill(fewest)
-    if _lack(fewest) < _lack(cheapest):
+    if lack_of(fewest) < lack_of(cheapest):
         return fewest
     fewest.clear()
     cheapest.restore()
@@ -265,8 +317,8 @@ def _with_last_resort(case: Case, settled: Settled) -> Settled:
     return settled
 
 
-def _protected(case: Case, fleet: Fleet, needs: list[Need]) -> dict[WorkloadId, Settled]:
-    """Jobs that were evicted as often as they bear keep their place before services choose."""
+def _protected(case: Case, fleet: Fleet, needs: list[Need], *, all_of_them: bool) -> dict[WorkloadId, Settled]:
+    """Jobs that were evicted as often as they bear (or all) keep their place before services choose."""
     evictions = {status.workload: status.evictions for status in case.snapshot.job_statuses}
     jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
     kept: dict[WorkloadId, Settled] = {}
@@ -274,8 +326,8 @@ def _protected(case: Case, fleet: Fleet, needs: list[Need]) -> dict[WorkloadId, 
         job = jobs.get(need.workload)
         if need.kind is not WorkloadKind.JOB or job is None or need.refusal is not None:
             continue
-        worn_out = evictions.get(need.workload, 0) >= job.evictions_max
-        stayed = stay(fleet, need, job, case.standing.get(need.workload, [])) if worn_out else None
+        held = all_of_them or evictions.get(need.workload, 0) >= job.evictions_max
+        stayed = stay(fleet, need, job, case.standing.get(need.workload, [])) if held else None
         if stayed is not None:
             kept[need.workload] = Settled(need=need, fleet=fleet)
             kept[need.workload].add(stayed)

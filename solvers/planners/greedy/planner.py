@@ -1,8 +1,9 @@
-"""The greedy planner: pack around what stands and afresh, and answer with the better plan.
+"""The greedy planner: add what is missing, else save; move what stands only to serve notably more.
 
-Owns the choice between the two packings and the proposal's status. A fresh packing wins only if it serves more, or
-costs less by more than the stay margin, because everything it moves costs a start. Deterministic, needs no random
-numbers, and ends by itself long before any deadline.
+Owns the choice between packings and the proposal's status. When something is missing, its answer only adds, so that an
+urgent plan never carries along changes that could wait; jobs yield before services move, and services move only when
+that serves notably more. When nothing is missing, its answer saves. Deterministic, needs no random numbers, and ends by
+itself long before any deadline.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from __future__ import annotations
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
+from solvers.domain.workload import WorkloadKind
 from solvers.planners.answer import Answer, write_plan
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.greedy.explain import alternatives
-from solvers.planners.greedy.pack import STAY_MARGIN, Case, Packing, pack
+from solvers.planners.greedy.pack import Aim, Case, Packing, lack_of, pack
 
 SPEC = PlannerSpec(
     name="greedy",
     version="1",
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
 )
+
+
+REARRANGE_GAIN = 0.2
+"""What stands is moved about only if that serves at least this part of what is unserved otherwise."""
 
 
 class Greedy(Stateless):
@@ -33,9 +39,7 @@ class Greedy(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """A plan always, however much of the demand it can place."""
         case = Case.of(request)
-        packing = pack(case, around_standing=True)
-        if any(case.standing.values()):
-            packing = _better(packing, pack(case, around_standing=False))
+        packing = _best(case)
         answer = Answer(
             settled=tuple(packing.settled),
             pinned=case.pinned,
@@ -49,11 +53,29 @@ class Greedy(Stateless):
         )
 
 
-def _better(around: Packing, afresh: Packing) -> Packing:
-    if afresh.unserved < around.unserved - 1e-6:
-        return afresh
-    cheaper = afresh.usd_per_h < (1 - STAY_MARGIN) * around.usd_per_h
-    return afresh if afresh.unserved <= around.unserved + 1e-6 and cheaper else around
+def _best(case: Case) -> Packing:
+    if not any(case.standing.values()):
+        return pack(case, Aim.AFRESH)
+    best = pack(case, Aim.HOLD, jobs_hold=True)
+    for aim in (Aim.HOLD, Aim.SAVE, Aim.AFRESH):
+        if not _is_short(best):
+            break
+        other = pack(case, aim)
+        if other.unserved < (1 - REARRANGE_GAIN) * best.unserved:
+            best = other
+    if best.changes(case):
+        return best
+    saving = pack(case, Aim.SAVE)
+    return saving if saving.unserved <= best.unserved + 1e-6 else best
+
+
+def _is_short(packing: Packing) -> bool:
+    """Whether a service or task lacks something that any packing could give it; jobs wait for what is spare."""
+    return any(
+        any(lack_of(item))
+        for item in packing.settled
+        if item.need.kind is not WorkloadKind.JOB and not item.need.refusal
+    )
 
 
 def _summary(request: PlanRequest, packing: Packing, plan: Plan) -> Reason:

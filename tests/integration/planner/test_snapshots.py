@@ -96,6 +96,31 @@ def test_the_busiest_bin_is_the_upper_demand_and_old_load_is_forgotten(world: Wo
     assert labels.rate_rps_upper == pytest.approx(300.0)
 
 
+def test_upper_demand_falls_only_when_the_look_back_has_passed(world: World) -> None:
+    world.build()
+    for rate in (400.0, 300.0, 200.0, 30.0):
+        world.offer({"vision/labels": rate})
+    age = "UPDATE rate_samples SET received_at = received_at - make_interval(secs => {}) WHERE arrived = {} RETURNING 1"
+    for age_s, rate in ((400.0, 400), (170.0, 300), (70.0, 200)):
+        assert world.column(age.format(age_s, rate)) == [1]
+    labels = observed(world).demands[0]
+    assert labels.rate_rps_mean == pytest.approx(30.0)
+    assert labels.rate_rps_upper == pytest.approx(300.0)
+    assert world.column(age.format(30.0, 300)) == [1]
+    assert observed(world).demands[0].rate_rps_upper == pytest.approx(200.0)
+
+
+def test_a_bin_lasts_as_long_as_the_slowest_gateway_reports(world: World) -> None:
+    world.build()
+    world.offer({"vision/labels": 60.0}, "edge-1")
+    world.offer({"vision/labels": 40.0}, "edge-2")
+    slower = "UPDATE rate_samples SET interval_s = 30, arrived = arrived * 30 WHERE gateway = 'edge-2' RETURNING 1"
+    assert world.column(slower) == [1]
+    older = slower.replace("interval_s = 30, arrived = arrived * 30", "received_at = received_at - interval '25 s'")
+    assert world.column(older) == [1]
+    assert observed(world).demands[0].rate_rps_upper == pytest.approx(100.0)
+
+
 def test_observed_silence_counts_as_no_demand(world: World) -> None:
     world.build()
     world.offer({"vision/labels": 0.0})

@@ -158,5 +158,6 @@ def test_planning_sees_only_each_nodes_newest_report(database: Database) -> None
         assert node.generation_applied == 4
         assert node.age_s is not None
         assert 0 <= node.age_s < 60
-        demand = {row.service: row.rate_rps_mean for row in observations.demand(session, 60.0, 15.0)}
+        seen = observations.demand(session, window_s=60.0, lookback_s=180.0, bin_s=10.0)
+        demand = {row.service: row.rate_rps_mean for row in seen}
         assert demand == {"vision/a": 35.0, "vision/b": 1.0}

@@ -41,6 +41,10 @@ def plan(**objective: float) -> Plan:
     )
 
 
+def standing(cost_usd_per_h: float) -> Plan:
+    return replace(plan(cost_usd_per_h=cost_usd_per_h), assignments=(STANDING,))
+
+
 def change(kind: ChangeKind = ChangeKind.SHRINK_SHARE, subject: str = "demo/vision#0") -> Change:
     return Change(kind=kind, subject=subject, before=STANDING, after=STANDING)
 
@@ -204,6 +208,25 @@ class TestSmallGain:
         decision = gate(case(plan=plan(cost_usd_per_h=cost)))
         assert held(decision) == (HoldReason.SMALL_GAIN,)
         assert decision.facts[0].value == pytest.approx(1.0 - cost)
+
+    def test_it_must_be_worth_its_changes_to_the_workloads_it_touches(self) -> None:
+        # The standing replica holds half of a T4 at 0.35 $/h: 0.175 $/h, of which a fifth is 0.035.
+        picky = lab(policy=builders.policy(gain_pct_min=20.0))
+        assert gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.964), standing=standing(1.0))).promote
+        decision = gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.966), standing=standing(1.0)))
+        assert held(decision) == (HoldReason.SMALL_GAIN,)
+        assert [(fact.name, fact.value) for fact in decision.facts] == [
+            ("gain_usd_per_h", pytest.approx(0.034)),
+            ("gain_usd_per_h_min", pytest.approx(0.035)),
+        ]
+
+    def test_what_it_does_not_touch_does_not_count(self) -> None:
+        picky = lab(policy=builders.policy(gain_pct_min=20.0))
+        elsewhere = replace(change(), before=builders.assignment("demo/other#0", T4), after=None)
+        transition = Transition(changes=(elsewhere,))
+        assert gate(
+            case(snapshot=picky, plan=plan(cost_usd_per_h=0.98), standing=standing(1.0), transition=transition)
+        ).promote
 
     def test_a_cheaper_plan_that_serves_less_is_no_gain(self) -> None:
         assert held(gate(case(plan=plan(cost_usd_per_h=0.1, unserved=5.0)))) == (HoldReason.SMALL_GAIN,)
