@@ -5,8 +5,10 @@ Where the numbers come from:
 
 * alexnet, resnet50, vgg19, ssd-resnet50: least-squares fits (`benchmarks/calibrate_truth.py`) to the solo latencies
   that the authors of iGniter (Xu et al., IEEE TPDS 34(3), 2023) published for a V100 under MPS with TensorRT FP32. Mean
-  absolute error 1.6, 1.6, 0.8 and 1.0 %, worst cell 10.3, 8.1, 5.3 and 6.2 %. Only fitted coefficients are kept here,
-  none of their data.
+  absolute error 1.6, 1.6, 0.8 and 1.0 %, worst cell 10.3, 8.1, 5.3 and 6.2 %. Licence: their repository
+  (icloud-ecnu/igniter, b1ff2ab) states none, so nothing of their files is handed on; kept here are coefficients of our
+  own formula, fitted by our own code; interference and power are set by hand to the size they show. Sources whose
+  licence restricts use went into no number of this module (docs/decisions/0004).
 * vgg16, inception-v3, mobilenet: scaled from those by throughput ratios on a whole A100 published with ParvaGPU (SC'24,
   MIT licence).
 * all other networks: scaled from resnet50 or vgg19 by floating-point operations, our estimate. `transformer-mt` and
