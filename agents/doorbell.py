@@ -29,19 +29,27 @@ def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event,
         if not uplink.joined.wait(1.0):
             continue
         connection.token = uplink.token
-        try:
-            for line in connection.lines(PATH, SILENCE_S_MAX):
-                generation = heard(line)
-                if generation is not None:
-                    mailbox.ring(generation)
-                backoff_s = BACKOFF_S_MIN
-                log.state("doorbell", "heard")
-                if stop.is_set():
-                    return
-        except (UnreachableError, StatusError) as error:
-            log.state("doorbell", "silent", reason=str(error))
+        if _follow(connection, mailbox, stop, log):
+            backoff_s = BACKOFF_S_MIN
         stop.wait(backoff_s * jitter.uniform(0.5, 1.0))
         backoff_s = min(BACKOFF_S_MAX, 2.0 * backoff_s)
+
+
+def _follow(connection: Connection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
+    """One stream from its opening to its end; whether the server said anything."""
+    said = False
+    try:
+        for line in connection.lines(PATH, SILENCE_S_MAX):
+            said = True
+            generation = heard(line)
+            if generation is not None:
+                mailbox.ring(generation)
+            log.state("doorbell", "heard")
+            if stop.is_set():
+                break
+    except (UnreachableError, StatusError) as error:
+        log.state("doorbell", "silent", reason=str(error))
+    return said
 
 
 def heard(line: bytes) -> int | None:

@@ -189,14 +189,18 @@ class Listener:
             try:
                 with self._connect() as feed:
                     backoff_s = _BACKOFF_S_MIN
-                    self._ring(feed.current())
-                    while not self.closing.is_set():
-                        for generation in feed.announced(0.5):
-                            self._ring(generation)
+                    self._follow(feed)
             except Exception as error:  # noqa: BLE001 - whatever broke the connection, the cure is a new one
                 self._log.warning("doorbell.disconnected", error, backoff_s=backoff_s)
                 self.closing.wait(backoff_s)
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+
+    def _follow(self, feed: GenerationFeed) -> None:
+        """Ring for every generation of one connection."""
+        self._ring(feed.current())
+        while not self.closing.is_set():
+            for generation in feed.announced(0.5):
+                self._ring(generation)
 
     def _ring(self, generation: int) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -11,7 +11,6 @@ from solvers.domain.value import NAME_PATTERN
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
-PRINTABLE_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 
 Name = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Name, as in the document.")]
 Project = Annotated[str, Path(pattern=NAME_PATTERN, max_length=63, description="Project of the document.")]

@@ -25,7 +25,6 @@ EDGE_WRITE = Rule(least=Role.OPERATOR, agents=(Purpose.GATEWAY,))
 ClusterReader = Annotated[Actor, Depends(access(CLUSTER_READ))]
 SharedReader = Annotated[Actor, Depends(access(SHARED_READ))]
 ClusterWriter = Annotated[Actor, Depends(access(CLUSTER_WRITE))]
-ProjectWriter = Annotated[Actor, Depends(access(PROJECT_WRITE))]
 ClusterAdmin = Annotated[Actor, Depends(access(CLUSTER_ADMIN))]
 CostReader = Annotated[Actor, Depends(access(COST_READ))]
 RoutesReader = Annotated[Actor, Depends(access(ROUTES_READ))]

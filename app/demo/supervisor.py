@@ -7,20 +7,19 @@ told by `rooms`, what is seeded by `fleet`; it refuses to know HTTP bodies or ta
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Protocol
 
 from app.demo.home import Home, RunState
 from app.demo.process import Child, ChildSpec, end_processes, identify
 from app.logs import EventLog
 from app.settings import Settings
+from app.signals import asked_to_end
 from solvers.errors import HeadroomError, StateError
 
 WATCH_INTERVAL_S = 0.2
@@ -128,7 +127,7 @@ class Supervisor:
         lock = self._home.lock()
         if lock is None:
             raise AlreadyRunningError("already running")
-        with lock, self._signals():
+        with lock, asked_to_end(self.end):
             clear_leftovers(self._home)
             check_port(self._order.settings.host, self._order.settings.port)
             try:
@@ -273,23 +272,6 @@ class Supervisor:
                 processes=tuple(process for process in living if process is not None),
             )
         )
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end us in order; what stood before comes back afterwards."""
-
-        def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-            self._ending.set()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def address_of(settings: Settings) -> str:

@@ -20,36 +20,31 @@ ACTOR = "local:command-line"
 
 def ensure_tokens(url: str, wanted: Mapping[str, TokenRequest], held: Mapping[str, str | None]) -> dict[str, str]:
     """A good secret for each wanted token: the one held where it still is, else of a new one. Raises TransientError."""
-    with _tokens(url) as tokens:
+    with _database(url) as database:
+        tokens = Tokens(database)
         return {name: _ensure(tokens, request, held.get(name)) for name, request in wanted.items()}
 
 
 def issue_locally(url: str, request: TokenRequest) -> str:
     """The secret of a new token. Raises TransientError, FieldsError."""
-    with _tokens(url) as tokens:
-        return tokens.issue(request, Deed(actor=ACTOR)).secret
+    with _database(url) as database:
+        return Tokens(database).issue(request, Deed(actor=ACTOR)).secret
 
 
 def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
     """Make sure that tokens with exactly these secrets exist; the names of those made. Raises TransientError."""
-    database = Database(url, pool_size=1)
-    made: list[str] = []
-    try:
-        with database.transaction() as session:
-            for secret, request in given.items():
-                if find_by_secret(session, secret) is None:
-                    create(session, NewToken(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
-                    made.append(request.name)
-    finally:
-        database.dispose()
-    return made
+    with _database(url) as database, database.transaction() as session:
+        missing = {secret: request for secret, request in given.items() if find_by_secret(session, secret) is None}
+        for secret, request in missing.items():
+            create(session, NewToken(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
+        return [request.name for request in missing.values()]
 
 
 @contextmanager
-def _tokens(url: str) -> Iterator[Tokens]:
+def _database(url: str) -> Iterator[Database]:
     database = Database(url, pool_size=1)
     try:
-        yield Tokens(database)
+        yield database
     finally:
         database.dispose()
 

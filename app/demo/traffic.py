@@ -9,14 +9,12 @@ invent load: shapes and draws are `rates`.
 from __future__ import annotations
 
 import random
-import signal
 import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import httpx
@@ -25,6 +23,7 @@ from agents.wire import EdgeReport, RateSample, encode
 from app.client import ApiError, Client, UnreachableError
 from app.demo.rates import TrafficPlan, poisson, split
 from app.logs import EventLog
+from app.signals import asked_to_end
 
 TICK_S = 1.0
 ROUTES_EVERY_S = 2.0
@@ -201,8 +200,10 @@ class Traffic:
 
     def run(self) -> None:
         """Send until SIGTERM or SIGINT."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._end)
+        with asked_to_end(self._ending.set):
+            self._send()
+
+    def _send(self) -> None:
         _log.info("traffic.started", services=len(self._plan.shapes), day_s=self._plan.day_s)
         last_s = time.monotonic()
         next_tick_s, next_routes_s, next_report_s = last_s, last_s, last_s + REPORT_EVERY_S
@@ -257,6 +258,3 @@ class Traffic:
                 unrouted[service_of[replica]] += lost
         for service, count in arrived.items():
             self._ledger.count(service, count, unrouted[service])
-
-    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
-        self._ending.set()

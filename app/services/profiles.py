@@ -32,7 +32,6 @@ _REQUIRED = tuple(field.name for field in fields(ProfilePoint) if field.default 
 _INTEGERS = ("batch", "share_pct_sm", "clock_mhz_sm")
 _INT4_MAX = 2**31 - 1
 _FLOATS = ("latency_ms_mean", "latency_ms_p99", "memory_mib", "power_w")
-_NULLABLE = ("latency_ms_p99", "power_w")
 
 
 class Profiles:

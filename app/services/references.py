@@ -62,15 +62,16 @@ class _Faults:
 def check(session: Session, value: object, cluster: str) -> None:
     """Raise FieldsError when a document names something that does not exist."""
     faults = _Faults(session)
-    if isinstance(value, Device):
-        faults.need(Kind.NODE, value.node, "/node")
-        faults.need(Kind.GPU_TYPE, value.gpu_type, "/gpu_type")
-    elif isinstance(value, Service | TrainingJob | OfflineTask):
-        _check_workload(faults, value)
-    elif isinstance(value, PowerCap):
-        _check_power_cap(faults, value, cluster)
-    elif isinstance(value, Policy):
-        _check_planners(faults, value)
+    match value:
+        case Device():
+            faults.need(Kind.NODE, value.node, "/node")
+            faults.need(Kind.GPU_TYPE, value.gpu_type, "/gpu_type")
+        case Service() | TrainingJob() | OfflineTask():
+            _check_workload(faults, value)
+        case PowerCap():
+            _check_power_cap(faults, value, cluster)
+        case Policy():
+            _check_planners(faults, value)
     faults.settle()
 
 

@@ -167,11 +167,6 @@ class Database:
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             yield connection
 
-    def ping(self) -> None:
-        """Raise TransientError unless the database answers."""
-        with self.reading() as session:
-            session.connection().exec_driver_sql("SELECT 1")
-
     def dispose(self) -> None:
         """Close every pooled connection."""
         self._engine.dispose()

@@ -34,21 +34,7 @@ class NodeState:
     age_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
-    """A device's live columns."""
-
-    uuid: str
-    node_id: str
-    gpu_type: str
-    billed_from: datetime
-    billed_until: datetime | None
-    driver_version: str
-    capabilities: dict[str, str]
-
-
 _AGE_S = cast(func.extract("epoch", func.now() - node_states.c.last_report_at), Double).label("age_s")
-_DEVICE = [devices.c[name] for name in DeviceState.__slots__]
 
 
 def join(session: Session, node_id: str, boot_id: str, *, endpoint: str | None, agent_version: str) -> NodeState:
@@ -106,14 +92,6 @@ def devices_of(session: Session, node_id: str) -> tuple[str, ...]:
     """UUIDs of a node's devices."""
     query = select(devices.c.uuid).where(devices.c.node_id == node_id).order_by(devices.c.uuid)
     return tuple(session.execute(query).scalars())
-
-
-def device_state(session: Session, uuid: str) -> DeviceState:
-    """Live columns of a device. Raises NotFoundError."""
-    row = session.execute(select(*_DEVICE).where(devices.c.uuid == uuid)).one_or_none()
-    if row is None:
-        raise NotFoundError(f"no device {uuid}", device=uuid)
-    return DeviceState(**row._mapping)
 
 
 def note_device(session: Session, uuid: str, *, driver_version: str, capabilities: Mapping[str, str]) -> None:

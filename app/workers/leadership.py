@@ -37,7 +37,6 @@ class LeaseKeeper:
         self._ttl_s = ttl_s
         self._term: Term | None = None
         self._ending = threading.Event()
-        self._led = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
 
     def start(self) -> None:
@@ -64,10 +63,6 @@ class LeaseKeeper:
         term = self._term
         return term.token if term is not None and self._clock.elapsed_ms() < term.until_ms else None
 
-    def wait_to_lead(self, timeout_s: float) -> bool:
-        """Wait until this process leads for the first time."""
-        return self._led.wait(timeout_s)
-
     def _keep(self) -> None:
         while not self._ending.is_set():
             try:
@@ -90,4 +85,3 @@ class LeaseKeeper:
             return
         if before is None or before.token != lease.token:
             _log.info("lease.acquired", holder=self.holder, fencing=lease.token)
-        self._led.set()

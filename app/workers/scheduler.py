@@ -6,13 +6,11 @@ what a cycle does (`services.planning`) and how a planner is run (`solve_pool`).
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import FrameType
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -22,6 +20,7 @@ from app.services import snapshots
 from app.services.journal import Leader
 from app.services.planning import Planning
 from app.settings import Settings
+from app.signals import asked_to_end
 from app.store import observations, targets
 from app.store.engine import Database
 from app.workers.leadership import LeaseKeeper
@@ -66,7 +65,7 @@ class PlannerWorker:
 
     def run(self) -> None:
         """Plan until SIGTERM or SIGINT, then give the lease back and return."""
-        with self._signals():
+        with asked_to_end(self.end):
             self.start()
             try:
                 self._ending.wait()
@@ -177,22 +176,3 @@ class PlannerWorker:
                 self._memory = remember(sight, records, self._parts.clock.now_s())
         finally:
             self._turn.release()
-
-    # -- end ----------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end us in order; what stood before comes back afterwards."""
-
-        def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-            self._ending.set()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

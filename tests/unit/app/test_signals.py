@@ -1,0 +1,42 @@
+"""A process that is asked to end hears it, and only while it listens."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from app.signals import SIGNALS, asked_to_end
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_becomes_the_call_and_what_stood_before_comes_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    asked: list[int] = []
+    with asked_to_end(lambda: asked.append(1)):
+        assert signal.getsignal(number) is not before
+        signal.raise_signal(number)
+        assert asked == [1]
+    assert signal.getsignal(number) is before
+
+
+def test_handlers_come_back_after_a_failure_too() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError), asked_to_end(lambda: None):
+        raise RuntimeError
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_outside_the_main_thread_nothing_happens() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def listen() -> None:
+        with asked_to_end(lambda: None):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert seen == [before]
