@@ -57,7 +57,7 @@ def check_range(field: str, number: float | None, low: float, high: float) -> No
 
 def check_name(field: str, name: str) -> None:
     """Refuse names that could not stand in a URL path, a metric label or a file name."""
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise FieldError(
             field, f"{field} must be 1 to 63 of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit"
         )
