@@ -1,4 +1,4 @@
-"""Impossible values are refused with the field's name; rounding and look-ups do what their names say."""
+"""Impossible values are refused with the field's name; transitions, objectives and streams do what their names say."""
 
 from __future__ import annotations
 
@@ -52,30 +52,6 @@ def test_an_impossible_value_is_refused(field: str) -> None:
     assert caught.value.field == field
     assert isinstance(caught.value, InputError)
     assert isinstance(caught.value, ValueError)
-
-
-@pytest.mark.parametrize(("share_pct", "sm_count"), [(1, 2), (5, 2), (10, 4), (14, 4), (15, 6), (99, 38), (100, 40)])
-def test_a_share_gives_whole_pairs_of_sms(share_pct: int, sm_count: int) -> None:
-    assert builders.gpu_type("t4").sm_count_of_share(share_pct) == sm_count
-
-
-def test_a_regions_own_price_comes_before_the_default() -> None:
-    prices = (
-        PriceRow(kind=PriceKind.SPOT, usd_per_h=0.2),
-        PriceRow(kind=PriceKind.SPOT, usd_per_h=0.1, region="north"),
-    )
-    made = builders.gpu_type("t4", prices=prices)
-    assert made.price_usd_per_h(PriceKind.SPOT, "north") == 0.1
-    assert made.price_usd_per_h(PriceKind.SPOT, "south") == 0.2
-    assert made.price_usd_per_h(PriceKind.OWNED, "north") is None
-
-
-def test_the_policys_price_kind_comes_before_the_nodes() -> None:
-    picture = builders.lab()
-    device = picture.devices[0]
-    assert picture.price_usd_per_h(device) == 0.35
-    spot = replace(picture, policy=builders.policy(price_kind=PriceKind.SPOT))
-    assert spot.price_usd_per_h(device) == 0.0
 
 
 def test_a_replica_with_several_changes_starts_once() -> None:

@@ -1,0 +1,89 @@
+"""Decoding is strict and says where: a JSON pointer for every wrong type, unknown or missing field and broken rule."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from solvers.domain.codec import canonical_json, digest, from_json, from_plain, to_plain
+from solvers.domain.device import PriceKind, PriceRow
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Service
+from solvers.errors import FieldError
+from tests import builders
+
+PLAIN: Any = to_plain(builders.lab([builders.service()]))
+
+WRONG: dict[str, tuple[tuple[str | int, ...], Any]] = {
+    "/devices/1/memory_mib": (("devices", 1, "memory_mib"), "much"),
+    "/devices/0/schedulable": (("devices", 0, "schedulable"), 1),
+    "/devices/0/index": (("devices", 0, "index"), True),
+    "/gpu_types/0/sm_count": (("gpu_types", 0, "sm_count"), 40.5),
+    "/gpu_types/0/prices": (("gpu_types", 0, "prices"), {"kind": "spot"}),
+    "/gpu_types/0/prices/0/kind": (("gpu_types", 0, "prices", 0, "kind"), "stolen"),
+    "/services/0/slo/latency_ms": (("services", 0, "slo", "latency_ms"), -1),
+    "/services/0/slo": (("services", 0, "slo"), None),
+    "/services/0/surprise": (("services", 0, "surprise"), 1),
+    "/policy/stale_after_s": (("policy", "stale_after_s"), "30"),
+    "/profiles/0/points/2/batch": (("profiles", 0, "points", 2, "batch"), 0),
+    "/target/generation": (("target", "generation"), None),
+}
+
+
+@pytest.mark.parametrize("pointer", sorted(WRONG))
+def test_a_wrong_place_is_pointed_at(pointer: str) -> None:
+    plain = copy.deepcopy(PLAIN)
+    *path, last = WRONG[pointer][0]
+    place = plain
+    for step in path:
+        place = place[step]
+    place[last] = WRONG[pointer][1]
+    with pytest.raises(FieldError) as caught:
+        from_plain(Snapshot, plain)
+    assert caught.value.field == pointer
+
+
+def test_a_missing_field_is_pointed_at() -> None:
+    plain = copy.deepcopy(PLAIN)
+    del plain["devices"][3]["gpu_type"]
+    with pytest.raises(FieldError, match="missing") as caught:
+        from_plain(Snapshot, plain)
+    assert caught.value.field == "/devices/3/gpu_type"
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"text"', "5"])
+def test_what_is_no_object_is_refused_at_the_root(text: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        from_json(Service, text)
+    assert caught.value.field == "/"
+
+
+def test_older_documents_take_defaults_and_null_stays_null() -> None:
+    plain = {key: item for key, item in PLAIN["services"][0].items() if key not in ("priority", "affinity")}
+    assert from_plain(Service, {**plain, "policy": None}) == builders.service()
+
+
+def test_equal_numbers_have_one_text() -> None:
+    row = PriceRow(kind=PriceKind.SPOT, usd_per_h=2.0)
+    assert '"usd_per_h":2}' in canonical_json(row)
+    assert digest(row) == digest(replace(row, usd_per_h=2))
+    assert digest(replace(row, usd_per_h=-0.0)) == digest(replace(row, usd_per_h=0))
+    assert digest(replace(row, usd_per_h=2.0000001)) != digest(row)
+
+
+def test_keys_are_sorted_and_order_of_writing_does_not_matter() -> None:
+    backwards = dict(reversed(list(PLAIN.items())))
+    assert digest(from_plain(Snapshot, backwards)) == digest(from_plain(Snapshot, PLAIN))
+    keys = list(json.loads(canonical_json(builders.lab())))
+    assert keys == sorted(keys)
+
+
+def test_what_has_no_canonical_form_is_refused() -> None:
+    with pytest.raises(FieldError, match="set has no canonical form"):
+        canonical_json({1, 2})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical_json(float("nan"))
