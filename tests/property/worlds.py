@@ -17,10 +17,11 @@ from solvers.domain.device import (
     PriceKind,
     Taint,
 )
-from solvers.domain.ids import Generation, GpuTypeName, ModelName, ProjectName, ServiceId
+from solvers.domain.ids import Generation, GpuTypeName, ModelName, ProjectName, ServiceId, WorkloadId
+from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
-from solvers.domain.telemetry import DeviceTelemetry
+from solvers.domain.telemetry import Demand, DeviceTelemetry
 from solvers.domain.workload import (
     Affinity,
     AntiAffinity,
@@ -174,12 +175,9 @@ def finite_work(draw: st.DrawFn) -> tuple[tuple[TrainingJob, ...], tuple[Offline
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Snapshot:
-    """A whole world without a target."""
-    node_count = draw(st.integers(2, 5))
-    fleet = draw(devices(node_count))
-    names = sorted({item.node for item in fleet})
-    nodes = [
+def nodes(draw: st.DrawFn, fleet: tuple[Device, ...]) -> list[Node]:
+    """The nodes of a fleet, now and then closed or tainted, in two racks and two zones."""
+    return [
         Node(
             id=name,
             rack=draw(st.sampled_from(("rack-0", "rack-1"))),
@@ -188,58 +186,88 @@ def worlds(draw: st.DrawFn) -> Snapshot:
             taints=(GPU_TAINT,) if draw(st.integers(0, 9)) == 9 else (),
             price_kind=draw(st.sampled_from((PriceKind.ON_DEMAND, PriceKind.ON_DEMAND, PriceKind.OWNED))),
         )
-        for name in names
+        for name in sorted({item.node for item in fleet})
     ]
-    ages = st.sampled_from((1.0,) * 12 + (29.0, 31.0, None))
+
+
+@st.composite
+def power_caps(draw: st.DrawFn, fleet: tuple[Device, ...]) -> tuple[PowerCap, ...]:
+    """Each of a cluster's, a node's and a device's cap in every fourth world."""
     caps: list[PowerCap] = []
     if draw(st.integers(0, 3)) == 3:
-        caps.append(
-            PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=draw(st.sampled_from((200.0, 500.0, 1500.0))))
-        )
+        limit_w = draw(st.sampled_from((200.0, 500.0, 1500.0)))
+        caps.append(PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=limit_w))
     if draw(st.integers(0, 3)) == 3:
-        caps.append(PowerCap(scope=PowerScope.NODE, subject=names[0], limit_w=draw(st.sampled_from((90.0, 300.0)))))
+        first = min(item.node for item in fleet)
+        caps.append(PowerCap(scope=PowerScope.NODE, subject=first, limit_w=draw(st.sampled_from((90.0, 300.0)))))
     if draw(st.integers(0, 3)) == 3:
         caps.append(PowerCap(scope=PowerScope.DEVICE, subject=fleet[0].id, limit_w=65.0))
-    offered = draw(services())
+    return tuple(caps)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """The margins and steps that change what fits."""
+    return builders.policy(
+        interference_margin=draw(st.sampled_from((1.0, 1.25))),
+        replicas_per_device_max=draw(st.sampled_from((1, 3, 7))),
+        share_step_pct=draw(st.sampled_from((1, 5, 7))),
+        demand_headroom=draw(st.sampled_from((1.0, 1.1))),
+    )
+
+
+@st.composite
+def readings(draw: st.DrawFn, fleet: tuple[Device, ...]) -> tuple[DeviceTelemetry, ...]:
+    """A fresh reading of every device; one in ten is ill."""
+    return tuple(
+        DeviceTelemetry(
+            device=item.id,
+            power_w=20,
+            utilisation_pct=5,
+            memory_mib_used=100,
+            clock_mhz_sm=1000,
+            healthy=draw(st.integers(0, 9)) < 9,
+            age_s=1.0,
+        )
+        for item in fleet
+    )
+
+
+@st.composite
+def demands(draw: st.DrawFn, offered: tuple[Service, ...]) -> tuple[Demand, ...]:
+    """What was observed of about half the services."""
+    rates = st.sampled_from((0.0, 20.0, 150.0, 800.0))
+    return tuple(builders.demand(item.id, draw(rates)) for item in offered if draw(st.booleans()))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Snapshot:
+    """A whole world without a target."""
+    fleet = draw(devices(draw(st.integers(2, 5))))
+    hosts, caps, offered = draw(nodes(fleet)), draw(power_caps(fleet)), draw(services())
     jobs, tasks = draw(finite_work())
     quota = draw(st.sampled_from((None, None, None, 0.5, 2.0)))
-    evicted = tuple(JobStatus(workload=item.id, done=0, evictions=draw(st.integers(0, 3))) for item in jobs)  # type: ignore[arg-type]
+    evictions = [draw(st.integers(0, 3)) for _ in jobs]
+    ages = st.sampled_from((1.0,) * 12 + (29.0, 31.0, None))
     return builders.snapshot(
         fleet,
         offered,
         profiles=draw(profiles()),
-        nodes=nodes,
-        node_statuses=tuple(NodeStatus(node=item.id, age_s=draw(ages), generation_applied=0) for item in nodes),
+        nodes=hosts,
+        node_statuses=tuple(NodeStatus(node=item.id, age_s=draw(ages), generation_applied=0) for item in hosts),
         gpu_types=tuple(builders.gpu_type(name) for name in TYPES),
         models=tuple(builders.model(name) for name in MODELS),
-        policy=builders.policy(
-            interference_margin=draw(st.sampled_from((1.0, 1.25))),
-            replicas_per_device_max=draw(st.sampled_from((1, 3, 7))),
-            share_step_pct=draw(st.sampled_from((1, 5, 7))),
-            demand_headroom=draw(st.sampled_from((1.0, 1.1))),
-        ),
+        policy=draw(policies()),
         projects=tuple(Project(name=ProjectName(name), quota_gpus=quota) for name in ("demo", "other")),
-        power_caps=tuple(caps),
+        power_caps=caps,
         jobs=jobs,
         tasks=tasks,
-        job_statuses=evicted,
-        demands=tuple(
-            builders.demand(item.id, draw(st.sampled_from((0.0, 20.0, 150.0, 800.0))))
-            for item in offered
-            if draw(st.booleans())
+        job_statuses=tuple(
+            JobStatus(workload=WorkloadId(item.id), done=0, evictions=times)
+            for item, times in zip(jobs, evictions, strict=True)
         ),
-        device_telemetry=tuple(
-            DeviceTelemetry(
-                device=item.id,
-                power_w=20,
-                utilisation_pct=5,
-                memory_mib_used=100,
-                clock_mhz_sm=1000,
-                healthy=draw(st.integers(0, 9)) < 9,
-                age_s=1.0,
-            )
-            for item in fleet
-        ),
+        demands=draw(demands(offered)),
+        device_telemetry=draw(readings(fleet)),
     )
 
 
