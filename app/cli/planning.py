@@ -82,10 +82,15 @@ def full_name(client: Client, workload: str) -> str:
 
 
 def _standing_plan(client: Client) -> str:
+    """The plan that stands; before the first, the one that waits to be applied, or the newest made for shadow."""
     standing = client.fleet()["plan"]
-    if standing is None:
-        raise CommandError("no plan stands yet", Exit.NOT_FOUND)
-    return str(standing["id"])
+    if standing is not None:
+        return str(standing["id"])
+    for state in ("awaiting_approval", "shadow"):
+        waiting = next(client.items("plans", state=state, limit=1), None)
+        if waiting is not None:
+            return str(waiting["id"])
+    raise CommandError("no plan stands yet", Exit.NOT_FOUND)
 
 
 def _plan_head(summary: Document) -> list[Any]:
@@ -163,8 +168,9 @@ def _blank(lines: Iterable[Sequence[object]]) -> Iterable[Sequence[object]]:
 def _explanation(name: str, answer: Document) -> list[Any]:
     items = answer["assignments"]
     gaps = _gaps(answer)
+    waiting = [answer["waiting"]["sentence"]] if answer["waiting"] is not None else []
     if not items and not gaps:
-        return [f"{name} has no part in this plan"]
+        return [f"{name} has no part in this plan", *waiting]
     lines = [
         (
             item["assignment"]["replica"],
@@ -184,7 +190,7 @@ def _explanation(name: str, answer: Document) -> list[Any]:
         sentences = _sentences(items, field)
         if sentences:
             parts.extend([f"\n{title}", *(f"  {sentence}" for sentence in sentences)])
-    return [*parts, *gaps]
+    return [*parts, *gaps, *waiting]
 
 
 def _gaps(explained: Document) -> list[Any]:

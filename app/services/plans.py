@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from app.services.actors import Deed
-from app.services.sentences import sentence
+from app.services.sentences import mode_sentence, sentence
 from app.store import documents, events, plans
 from app.store.documents import Kind
 from app.store.engine import Database
@@ -21,6 +21,8 @@ from app.store.plans import PlanState, PlanSummary
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.plan import Assignment, Plan
+from solvers.domain.workload import ServiceMode
+from solvers.errors import NotFoundError
 
 _FOR = frozenset(
     {
@@ -63,12 +65,22 @@ class ExplainedGap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why a workload does not move by itself, and the plan that would move it."""
+
+    mode: ServiceMode
+    plan_id: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a plan is as it is."""
+    """Why a plan is as it is. `waiting` is told of one workload only, and only where its mode holds it back."""
 
     summary: PlanSummary
     assignments: tuple[Explained, ...]
     unplaced: tuple[ExplainedGap, ...]
+    waiting: Waiting | None
 
 
 class Plans:
@@ -100,13 +112,19 @@ class Plans:
             events.append(session, event)
 
     def explain(self, plan_id: str, project: str | None, workload: str | None) -> Explanation:
-        """Why a plan is as it is, of one workload where named. Raises NotFoundError."""
+        """Why a plan is as it is, of one workload where named. Raises NotFoundError, also for a workload that neither
+        exists nor has a part in the plan.
+        """
         with self._database.reading() as session:
             summary = plans.get(session, plan_id)
             plan = seen_by(plans.load(session, plan_id), project)
             gpu_types = _gpu_types(session)
+            mode = _mode(session, workload) if workload is not None else None
+            waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
         wanted = [item for item in plan.assignments if workload in (None, item.workload)]
         gaps = [item for item in plan.unplaced if workload in (None, item.workload)]
+        if workload is not None and mode is None and not wanted and not gaps:
+            raise NotFoundError(f"there is no workload {workload}", workload=workload)
         return Explanation(
             summary=summary,
             assignments=tuple(_explained(item, gpu_types.get(item.device)) for item in wanted),
@@ -119,6 +137,7 @@ class Plans:
                 )
                 for item in gaps
             ),
+            waiting=waiting,
         )
 
 
@@ -133,6 +152,30 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
         unplaced=tuple(item for item in plan.unplaced if item.workload.startswith(prefix)),
         settings=(),
     )
+
+
+def _mode(session: Session, workload: str) -> ServiceMode | None:
+    """The mode of a workload; None when there is no such document."""
+    key = tuple(workload.split("/"))
+    found = (documents.find(session, kind, key) for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK))
+    return next((ServiceMode(str(stored.spec["mode"])) for stored in found if stored is not None), None)
+
+
+_WAITS_AS = {ServiceMode.APPROVE: PlanState.AWAITING_APPROVAL, ServiceMode.SHADOW: PlanState.SHADOW}
+"""In which state the plans wait that a mode holds back."""
+
+
+def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | None:
+    plan_id = None
+    if mode in _WAITS_AS:
+        newest = plans.page(session, limit=1, state=_WAITS_AS[mode]).items
+        plan_id = next((plan.id for plan in newest if _has_part(plans.load(session, plan.id), workload)), None)
+    sentence = mode_sentence(workload, mode, plan_id)
+    return Waiting(mode=mode, plan_id=plan_id, sentence=sentence) if sentence is not None else None
+
+
+def _has_part(plan: Plan, workload: str) -> bool:
+    return workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}
 
 
 def _gpu_types(session: Session) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from solvers.cycle.record import HoldReason
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.workload import ServiceMode
 
 _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.CHEAPEST_FEASIBLE: "{subject} is the cheapest choice that keeps the SLO",
@@ -75,6 +76,19 @@ def sentence(reason: Reason) -> str:
 def hold_sentence(reason: HoldReason, facts: Iterable[Fact] = ()) -> str:
     """Why a gate held a plan back, in words."""
     return _HOLDS[reason] + facts_text(facts) + "."
+
+
+def mode_sentence(workload: str, mode: ServiceMode, plan_id: str | None) -> str | None:
+    """Why nothing moves by itself for a workload in this mode, in words; None for a mode in which it does."""
+    if mode is ServiceMode.APPROVE and plan_id is not None:
+        return f"{workload} is on approve: plan {plan_id} waits for somebody to apply it."
+    if mode is ServiceMode.APPROVE:
+        return f"{workload} is on approve, and no plan for it waits to be applied now."
+    if mode is ServiceMode.SHADOW and plan_id is not None:
+        return f"{workload} is on shadow: its plans are only recorded, the newest is {plan_id}."
+    if mode is ServiceMode.SHADOW:
+        return f"{workload} is on shadow: its plans are only recorded, and there is none yet."
+    return f"{workload} is off: nobody plans for it." if mode is ServiceMode.OFF else None
 
 
 def facts_text(facts: Iterable[Fact]) -> str:

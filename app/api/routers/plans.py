@@ -56,7 +56,10 @@ def get_plan(request: Request, actor: SharedReader, plan_id: PlanKey) -> Any:
     response_model=Explanation,
 )
 def explain_plan(request: Request, actor: SharedReader, plan_id: PlanKey, workload: Workload = None) -> Any:
-    """Per assignment: why there, and why not on other GPU types; per gap: what blocks it."""
+    """Per assignment: why there, and why not on other GPU types; per gap: what blocks it.
+
+    404 for a workload that neither exists nor has a part in the plan.
+    """
     project = visible_project(actor, workload.partition("/")[0] if workload is not None else None)
     found = services_of(request).plans.explain(plan_id, actor.project if workload is None else project, workload)
     return JSONResponse(
@@ -64,6 +67,7 @@ def explain_plan(request: Request, actor: SharedReader, plan_id: PlanKey, worklo
             "summary": jsonable_encoder(asdict(found.summary)),
             "assignments": [_explained(item) for item in found.assignments],
             "unplaced": [_gap(item) for item in found.unplaced],
+            "waiting": asdict(found.waiting) if found.waiting is not None else None,
         }
     )
 

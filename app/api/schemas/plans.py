@@ -10,6 +10,7 @@ from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import Reason
 from solvers.domain.plan import Assignment, Plan
+from solvers.domain.workload import ServiceMode
 
 
 class _Closed(BaseModel):
@@ -84,9 +85,18 @@ class ExplainedGap(_Closed):
     why: list[ToldReason]
 
 
+class Waiting(_Closed):
+    """Why a workload does not move by itself: its mode, and the plan that would move it."""
+
+    mode: ServiceMode
+    plan_id: str | None
+    sentence: str
+
+
 class Explanation(_Closed):
-    """Why a plan is as it is."""
+    """Why a plan is as it is. `waiting` is only told where one workload is asked about and its mode holds it back."""
 
     summary: PlanSummary
     assignments: list[ExplainedAssignment]
     unplaced: list[ExplainedGap]
+    waiting: Waiting | None

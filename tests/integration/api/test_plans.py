@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.workload import ServiceMode
 from tests import builders
 from tests.integration.api.world import NODE, World, spec
 from tests.integration.store import plans as stored
@@ -64,8 +66,6 @@ def _explained(world: World) -> str:
         builders.assignment("demo/vision#0", on, reasons=reasons),
         builders.assignment("other/vision#0", on),
     )
-    from dataclasses import replace
-
     plan = replace(base, assignments=assignments)
     with world.database.transaction() as session:
         plan_store.put(session, NewPlan(plan=plan, lane=Lane.ACT, state=PlanState.PROPOSED, created_by="test"))
@@ -98,6 +98,51 @@ def test_a_project_sees_its_own_part_of_a_plan(world: World) -> None:
     assert [item["assignment"]["workload"] for item in explained["assignments"]] == ["other/vision"]
     hidden = world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/vision", "foreign viewer")
     assert hidden.status_code == 404
+
+
+def test_a_workload_that_does_not_exist_has_no_explanation(world: World) -> None:
+    plan = _explained(world)
+    for who in ("viewer", "own viewer"):
+        answer = world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/none", who)
+        assert (answer.status_code, answer.json()["detail"]) == (404, "there is no workload demo/none")
+    # It has no document either, but a part in the plan.
+    assert world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/vision").json()["waiting"] is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "words"),
+    [
+        (ServiceMode.APPROVE, PlanState.AWAITING_APPROVAL, "waits for somebody to apply it"),
+        (ServiceMode.SHADOW, PlanState.SHADOW, "only recorded"),
+    ],
+)
+def test_an_explanation_names_the_plan_that_waits(
+    world: World, mode: ServiceMode, state: PlanState, words: str
+) -> None:
+    lane = Lane(mode.value)
+    for name in ("vision", "idle", "moving"):
+        chosen = ServiceMode.AUTO if name == "moving" else mode
+        world.put(Kind.SERVICE, replace(builders.service(), name=name, mode=chosen))
+    with world.database.transaction() as session:
+        standing = plan_store.put(
+            session, NewPlan(plan=stored.plan(), lane=Lane.ACT, state=PlanState.PROPOSED, created_by="test")
+        ).id
+    path = f"/v1/plans/{standing}/explain?workload=demo"
+    before = world.call("GET", f"{path}/vision").json()["waiting"]
+    assert (before["mode"], before["plan_id"]) == (mode.value, None)
+    on = builders.device(NODE, 0, "t4")
+    waiting_plan = replace(stored.plan(seed=9), assignments=(builders.assignment("demo/vision#0", on),))
+    with world.database.transaction() as session:
+        new = NewPlan(plan=waiting_plan, lane=lane, state=state, created_by="test")
+        waiting = plan_store.put(session, new).id
+    found = world.call("GET", f"{path}/vision", "own viewer").json()["waiting"]
+    assert (found["mode"], found["plan_id"]) == (mode.value, waiting)
+    assert waiting in found["sentence"]
+    assert words in found["sentence"]
+    # A plan without a part for a workload does not make it wait; nor does anything on auto, or the whole plan.
+    assert world.call("GET", f"{path}/idle").json()["waiting"]["plan_id"] is None
+    assert world.call("GET", f"{path}/moving").json()["waiting"] is None
+    assert world.call("GET", f"/v1/plans/{standing}/explain").json()["waiting"] is None
 
 
 def test_a_cycle_comes_with_its_record(world: World) -> None:

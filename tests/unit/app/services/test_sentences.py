@@ -1,8 +1,11 @@
 """Every reason and every hold can be said in words."""
 
-from app.services.sentences import facts_text, hold_sentence, sentence
+import pytest
+
+from app.services.sentences import facts_text, hold_sentence, mode_sentence, sentence
 from solvers.cycle.record import HoldReason
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.workload import ServiceMode
 
 
 def test_every_code_has_a_sentence_of_its_own() -> None:
@@ -27,3 +30,24 @@ def test_facts_come_with_their_units() -> None:
         " profile kind tokens)"
     )
     assert facts_text(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "plan_id", "words"),
+    [
+        (ServiceMode.APPROVE, "sha256:a", "plan sha256:a waits for somebody to apply it"),
+        (ServiceMode.APPROVE, None, "no plan for it waits"),
+        (ServiceMode.SHADOW, "sha256:a", "the newest is sha256:a"),
+        (ServiceMode.SHADOW, None, "there is none yet"),
+        (ServiceMode.OFF, None, "nobody plans for it"),
+    ],
+)
+def test_a_mode_that_holds_a_workload_back_is_told(mode: ServiceMode, plan_id: str | None, words: str) -> None:
+    told = mode_sentence("demo/vision", mode, plan_id)
+    assert told is not None
+    assert told.startswith(f"demo/vision is o{'ff' if mode is ServiceMode.OFF else f'n {mode.value}'}")
+    assert words in told
+
+
+def test_a_workload_on_auto_waits_for_nobody() -> None:
+    assert mode_sentence("demo/vision", ServiceMode.AUTO, None) is None
