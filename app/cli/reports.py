@@ -15,6 +15,8 @@ from app.cli.connection import Server, Token, connect
 from app.cli.duration import duration_s
 from app.cli.output import Format, Output, rows, show, usd
 
+_NOTHING_YET = "nothing accounted yet in this span; minutes are accounted about a minute after they end"
+
 report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
 
 
@@ -54,5 +56,7 @@ def cost(
         for item in answer["items"]
     ]
     table = rows((by.value, ">cost", ">energy", ">GPU hours", ">kWh"), [*lines, ("total", usd(answer["usd"]))])
+    if not answer["items"] and output is Format.TABLE:
+        typer.echo(f"headroom: {_NOTHING_YET}", err=True)
     title = f"{answer['start']} to {answer['end']}, accounting: {answer['accounting']}"
     show(answer, output, [title, table])
