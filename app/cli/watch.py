@@ -108,7 +108,7 @@ def _services(fleet: Document) -> Any:
         )
         for item in fleet["services"]
     ]
-    return rows(("service", "mode", "SLO", ">ready", ">rate rps", ">p99 ms", ">SLO kept"), lines)
+    return rows(("service", "mode", "SLO", ">ready", ">rate rps", ">p99 ms end to end", ">SLO kept"), lines)
 
 
 def _jobs(fleet: Document) -> list[Any]:
