@@ -70,7 +70,12 @@ def verify(
 
 
 def replay(
-    cycle_id: Annotated[str, typer.Argument(metavar="CYCLE", help="Id of a stored cycle.")],
+    cycle_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CYCLE]", help="Id of a stored cycle; default: the newest finished.", show_default=False
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     server: Server = None,
     token: Token = None,
@@ -81,15 +86,23 @@ def replay(
     from solvers.domain.codec import from_plain
 
     with connect(server, token) as client:
-        stored = client.cycle(cycle_id)
+        chosen = cycle_id or _newest_finished(client)
+        stored = client.cycle(chosen)
     if stored["record"] is None:
-        raise CommandError(f"cycle {cycle_id} ended before it had a record", Exit.NOT_FOUND)
+        raise CommandError(f"cycle {chosen} ended before it had a record", Exit.NOT_FOUND)
     record = from_plain(CycleRecord, stored["record"])
     again = plan_again(record)
-    answer = {"cycle": cycle_id, "recorded": record.plan_digest, "replayed": again, "same": again == record.plan_digest}
+    answer = {"cycle": chosen, "recorded": record.plan_digest, "replayed": again, "same": again == record.plan_digest}
     show(answer, output, rows(tuple(answer), [tuple(answer.values())]))
     if not answer["same"]:
         raise CommandError("the replay made another plan", Exit.FOUND_WRONG)
+
+
+def _newest_finished(client: Client) -> str:
+    newest = next(client.items("cycles", state="closed", limit=1), None)
+    if newest is None:
+        raise CommandError("no cycle has finished yet", Exit.NOT_FOUND)
+    return str(newest["id"])
 
 
 def _stored_plan(client: Client, plan_id: str) -> _Subject:

@@ -1,4 +1,4 @@
-"""Commands for declarative documents: apply, get, delete.
+"""Commands that change what is declared: apply, delete.
 
 Owns what is printed about each document. It refuses to know any kind's fields: what a file says is sent, what the API
 says is shown.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from app.cli.connection import Server, Token, connect
 from app.cli.documents import PROFILES, Declared, Outcome, apply_document, delete_document, read_documents
 from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
-from app.cli.output import Format, Output, rows, show
-from app.client import Client, kind_info, kind_name
+from app.cli.output import Format, Output, show
+from app.cli.reading import kind_and_key
+from app.client import Client
 from solvers.errors import HeadroomError, InputError
 
 Files = Annotated[
@@ -24,20 +26,6 @@ Files = Annotated[
         "-f", "--file", help="YAML or JSON file, folder, or - for standard input; repeatable.", show_default=False
     ),
 ]
-
-# What a list shows beside the key, by kind; a dotted name walks into the document.
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "gpu-type": ("product", "sm_count", "memory_mib", "tdp_w"),
-    "model": ("family", "parameters_million", "memory_mib_weights", "accuracy_pct"),
-    "policy": ("planners", "deadline_s", "utilisation_max", "cooldown_s"),
-    "project": ("description", "quota_gpus"),
-    "power-cap": ("limit_w",),
-    "node": ("rack", "failure_domain", "region", "price_kind", "schedulable"),
-    "device": ("node", "gpu_type", "index", "memory_mib", "mode", "schedulable"),
-    "service": ("model", "slo.latency_ms", "slo.percentile", "rate_rps_declared", "priority", "mode"),
-    "job": ("model", "iterations_total", "memory_mib", "priority", "mode"),
-    "task": ("model", "inputs_total", "slo.kind", "priority", "mode"),
-}
 
 
 def apply(
@@ -66,30 +54,18 @@ def delete(
         if files:
             _each(client, list(reversed(_read(files))), delete_document, output)
             return
-        kind, key = _kind_and_key(names or [])
-        if kind in ("profile", PROFILES):
-            client.call("DELETE", "/v1/profiles/" + "/".join(key))
-        else:
-            client.delete(kind, *key)
-        typer.echo(f"{Outcome.DELETED} {kind}/{'/'.join(key)}")
+        _delete_one(client, names or [])
 
 
-def get(
-    names: Annotated[list[str], typer.Argument(help="KIND, or KIND KEY, e.g. services, or service vision/resnet50.")],
-    output: Output = Format.TABLE,
-    server: Server = None,
-    token: Token = None,
-) -> None:
-    """Print one document or list all of a kind. `-o yaml` prints what `apply` reads."""
-    with connect(server, token) as client:
-        if len(names) == 1:
-            kind = kind_name(names[0])
-            items = list(client.items(kind_info(kind).route))
-            show([_as_file(kind, item) for item in items], output, _table(kind, items))
-            return
-        kind, key = _kind_and_key(names)
-        item = client.get(kind, *key).body
-        show(_as_file(kind, item), output, _table(kind, [item]))
+def _delete_one(client: Client, names: Sequence[str]) -> None:
+    if names[0].partition("/")[0] in ("profile", PROFILES):
+        key = _profile_key(names)
+        client.call("DELETE", f"/v1/profiles/{key}")
+        typer.echo(f"{Outcome.DELETED} profile/{key}")
+        return
+    kind, parts = kind_and_key(names)
+    client.delete(kind, *parts)
+    typer.echo(f"{Outcome.DELETED} {kind}/{'/'.join(parts)}")
 
 
 def _read(files: list[str] | None) -> list[Declared]:
@@ -124,33 +100,8 @@ def _each(client: Client, documents: Sequence[Declared], act: Any, output: Forma
         raise CommandError(f"{len(failures)} of {len(results)} documents failed", exit_code_of(failures[0]))
 
 
-def _kind_and_key(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    words = [part for name in names for part in name.split("/") if part]
-    kind = words[0] if words and words[0] in ("profile", PROFILES) else kind_name(words[0] if words else "")
-    length = 2 if kind in ("profile", PROFILES) else len(kind_info(kind).key)
-    key = tuple(words[1:])
-    if len(key) == length - 1 and kind in ("service", "job", "task"):
-        key = ("default", *key)
-    if len(key) != length:
-        shape = (
-            "MODEL/GPU-TYPE" if length == 2 and kind in ("profile", PROFILES) else "/".join(kind_info(kind).key).upper()
-        )
-        raise InputError(f"a {kind} is named {shape}, got {'/'.join(key) or 'nothing'}")
-    return kind, key
-
-
-def _as_file(kind: str, item: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, **item}
-
-
-def _table(kind: str, items: Sequence[dict[str, Any]]) -> Any:
-    columns = (*kind_info(kind).key, *_COLUMNS[kind])
-    return rows(
-        [column.rpartition(".")[2] for column in columns], ([_cell(item, name) for name in columns] for item in items)
-    )
-
-
-def _cell(item: Any, name: str) -> object:
-    for part in name.split("."):
-        item = item.get(part) if isinstance(item, dict) else None
-    return ", ".join(map(str, item)) if isinstance(item, list) else item
+def _profile_key(names: Sequence[str]) -> str:
+    key = [part for name in names for part in name.split("/") if part][1:]
+    if len(key) != 2:
+        raise InputError(f"a profile is named MODEL/GPU-TYPE, got {'/'.join(key) or 'nothing'}")
+    return "/".join(quote(part, safe="") for part in key)

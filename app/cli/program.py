@@ -13,8 +13,9 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, planning, processes, reports, watch
+from app.cli import access, checking, declare, planning, processes, reading, reports, watch
 from app.cli.failures import Exit, exit_code_of, sentence_of
+from app.cli.output import Format, Output, show
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
@@ -49,7 +50,7 @@ app.command(
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
-app.command(rich_help_panel=_DECLARE)(declare.get)
+app.command(rich_help_panel=_DECLARE)(reading.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.explain)
@@ -63,9 +64,9 @@ app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
 
 
 @app.command(rich_help_panel=_WATCH)
-def version() -> None:
+def version(output: Output = Format.TABLE) -> None:
     """Print the version."""
-    typer.echo(f"headroom {software_version()}")
+    show({"version": software_version()}, output, f"headroom {software_version()}")
 
 
 def software_version() -> str:

@@ -86,7 +86,7 @@ def explanation(*gaps: dict[str, Any]) -> dict[str, Any]:
             "alternatives": [told("costlier", "a100", usd_per_h=0.7, chosen_usd_per_h=0.4, share_pct_sm=9, replicas=1)],
         }  # fmt: skip
 
-    return {"summary": summary(), "assignments": [replica(0), replica(1)], "unplaced": list(gaps)}
+    return {"summary": summary(), "assignments": [replica(0), replica(1)], "unplaced": list(gaps), "waiting": None}
 
 
 def summary(**more: Any) -> dict[str, Any]:
@@ -123,7 +123,12 @@ def test_get_lists_a_kind_as_a_table_and_as_files(api: Api, headroom: Headroom) 
     [
         (("service", "vision/a"), "/v1/services/vision/a"),
         (("service", "a"), "/v1/services/default/a"),
-        (("services/vision/a",), None),
+        (("services/vision/a",), "/v1/services/vision/a"),
+        (("services", "a/b/c"), None),
+        (("plan", "x/y"), None),
+        (("profile", "resnet50/t4"), "/v1/profiles/resnet50/t4"),
+        (("plans/sha256:a",), "/v1/plans/sha256:a"),
+        (("cycle", "c-1"), "/v1/cycles/c-1"),
         (("power-cap", "node", "n1"), "/v1/power-caps/node/n1"),
         (("node", "n1"), "/v1/nodes/n1"),
     ],
@@ -134,6 +139,37 @@ def test_get_names_one_document(api: Api, headroom: Headroom, names: tuple[str, 
         assert said.status == Exit.USAGE
     else:
         assert (said.status, api.asked[-1].url.path) == (Exit.NOT_FOUND, path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit", "shown"), [(("get", "cycles"), "50", 50), (("get", "cycle", "-n", "2"), "2", 2)]
+)
+def test_get_reads_so_much_of_a_history_and_no_more(
+    api: Api, headroom: Headroom, arguments: tuple[str, ...], limit: str, shown: int
+) -> None:
+    decision = {"reasons": ["cooldown", "small_gain"]}
+    api.answers["GET /v1/cycles"] = page(*({"id": f"c-{n}", "decision": decision} for n in range(60)))
+    lines = headroom(*arguments).out.splitlines()
+    assert len(lines) == shown + 1
+    assert lines[1].split()[-2:] == ["cooldown,", "small_gain"]
+    assert api.asked[-1].url.params["limit"] == limit
+
+
+def test_get_reads_what_was_written_down(api: Api, headroom: Headroom) -> None:
+    point = {"model": "resnet50", "gpu_type": "t4", "batch": 4, "neighbours": ["bert"]}
+    profile = {"model": "resnet50", "gpu_type": "t4", "points": [point, point]}
+    api.answers["GET /v1/profiles/resnet50/t4"] = profile
+    lines = headroom("get", "profile", "resnet50/t4").out.splitlines()
+    assert (len(lines), lines[1].split()[:3]) == (3, ["resnet50", "t4", "4"])
+    assert headroom("get", "profile", "resnet50/t4", "-o", "json").json == profile
+    api.answers["GET /v1/plans"] = page(summary(id="sha256:b", lane="act"))
+    assert headroom("get", "plans").out.splitlines()[1].split()[:3] == ["sha256:b", "act", "proposed"]
+    api.answers["GET /v1/events"] = page({"at": "t", "name": "service.created", "actor": "x", "subject": "nodes/n1"})
+    assert "service.created" in headroom("get", "events", "nodes/n1").out
+    assert api.asked[-1].url.params["subject"] == "nodes/n1"
+    unknown = headroom("get", "pods")
+    assert unknown.status == Exit.USAGE
+    assert all(kind in unknown.err for kind in ("service", "profile", "plan", "cycle", "event"))
 
 
 def test_apply_goes_on_after_a_failure_and_says_so(api: Api, headroom: Headroom, tmp_path: Path) -> None:
@@ -217,11 +253,39 @@ def test_explain_refuses_names_that_lead_nowhere(
 
 
 def test_explain_before_the_first_plan_and_about_a_stranger(api: Api, headroom: Headroom) -> None:
-    api.answers["GET /v1/fleet"] = fleet(plan=False)
-    assert headroom("explain", "vision/x").status == Exit.NOT_FOUND
-    empty = {"summary": summary(), "assignments": [], "unplaced": []}
+    api.answers |= {"GET /v1/fleet": fleet(plan=False), "GET /v1/plans": page()}
+    said = headroom("explain", "vision/x")
+    assert (said.status, said.err) == (Exit.NOT_FOUND, "headroom: no plan stands yet\n")
+    empty = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": None}
     api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = empty
     assert "vision/x has no part in this plan" in headroom("explain", "vision/x", "--plan", PLAN_ID).out
+    problem = {"detail": "there is no workload vision/x", "code": "not-found"}
+    api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = httpx.Response(404, json=problem)
+    said = headroom("explain", "vision/x", "--plan", PLAN_ID)
+    assert (said.status, said.out) == (Exit.NOT_FOUND, "")
+    assert said.err == "headroom: there is no workload vision/x (not-found)\n"
+
+
+def test_explain_tells_what_a_workload_waits_for(api: Api, headroom: Headroom) -> None:
+    waiting = {"mode": "approve", "plan_id": "sha256:w", "sentence": "vision/x is on approve: plan sha256:w waits."}
+    answer = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": waiting}
+    api.answers |= {"GET /v1/fleet": fleet(plan=False), "GET /v1/plans": page({"id": "sha256:w"})}
+    api.answers["GET /v1/plans/sha256:w/explain"] = answer
+    said = headroom("explain", "vision/x")
+    assert said.out.splitlines()[-2:] == ["vision/x has no part in this plan", waiting["sentence"]]
+    assert next(asked for asked in api.asked if asked.url.path == "/v1/plans").url.params["state"] == (
+        "awaiting_approval"
+    )
+
+
+def test_replay_takes_the_newest_finished_cycle(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/cycles"] = page()
+    said = headroom("replay")
+    assert (said.status, said.err) == (Exit.NOT_FOUND, "headroom: no cycle has finished yet\n")
+    assert api.asked[-1].url.params["state"] == "closed"
+    api.answers |= {"GET /v1/cycles": page({"id": "c-9"}, {"id": "c-8"}), "GET /v1/cycles/c-9": {"record": None}}
+    said = headroom("replay")
+    assert (said.status, said.err) == (Exit.NOT_FOUND, "headroom: cycle c-9 ended before it had a record\n")
 
 
 # -- watch and account ------------------------------------------------------------------------------------------------
@@ -239,6 +303,7 @@ def test_status_tells_the_fleet_at_a_glance(api: Api, headroom: Headroom) -> Non
     assert headroom("status", "-o", "json").json == fleet()
     api.answers["GET /v1/fleet"] = fleet(plan=False)
     assert "no plan yet" in headroom("status").out
+    assert "p99 ms end to end" in headroom("status").out
 
 
 def test_nodes_hold_their_devices(api: Api, headroom: Headroom) -> None:
@@ -268,6 +333,19 @@ def test_cost_asks_for_a_span_and_shows_the_sum(api: Api, headroom: Headroom) ->
         ["vision/a", "$1.25", "$0.0100", "2.5", "0.4"],
         ["total", "$1.25"],
     ]
+
+
+def test_cost_says_when_nothing_is_accounted_yet(api: Api, headroom: Headroom) -> None:
+    api.answers["GET /v1/costs"] = {
+        "by": "service", "accounting": "share", "start": "s", "end": "e", "usd": 0.0, "items": [],
+    }  # fmt: skip
+    said = headroom("report", "cost")
+    assert said.status == Exit.OK
+    assert said.err == (
+        "headroom: nothing accounted yet in this span; minutes are accounted about a minute after they end\n"
+    )
+    asked = headroom("report", "cost", "-o", "json")
+    assert (asked.json["items"], asked.err) == ([], "")
 
 
 # -- access -----------------------------------------------------------------------------------------------------------

@@ -165,3 +165,7 @@ def test_the_module_is_the_program() -> None:
     done = run_fresh("version")
     assert done.returncode == 0
     assert done.stdout.startswith("headroom ")
+
+
+def test_the_version_comes_for_programs_too(headroom: Headroom) -> None:
+    assert headroom("version").out == f"headroom {headroom('version', '-o', 'json').json['version']}\n"
