@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from fastapi import Request
@@ -70,52 +73,88 @@ def validate(kind: type[T], body: bytes) -> T:
 
 def refuse_odd_json(body: bytes) -> None:
     """Read the text once more with the checks that the validator does not make."""
+    checks = _OddChecks()
     try:
-        json.loads(
+        plain = json.loads(
             body,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-            object_pairs_hook=_distinct,
+            parse_constant=checks.constant,
+            parse_float=checks.real,
+            parse_int=checks.whole,
+            object_pairs_hook=checks.distinct,
         )
-    except FieldsError:
-        raise
     except RecursionError:
         raise MalformedError("the body is nested too deeply") from None
     except UnicodeDecodeError:
         raise MalformedError("the body is not UTF-8") from None
     except ValueError as error:
         raise MalformedError(f"the body is not JSON: {str(error)[:200]}") from None
+    if checks.found:
+        raise FieldsError(tuple(islice(_odd_faults(plain), _FAULTS_MAX)))
 
 
-def _single(pointer: str, code: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))
+@dataclass(frozen=True, slots=True)
+class _Odd:
+    """Stands in a decoded body for what JSON has, or we take, no value for."""
+
+    code: str
+    detail: str
 
 
-def _refuse_constant(text: str) -> float:
-    raise _single("", "number-not-finite", f"{text} is not a JSON number")
+class _OddChecks:
+    """Hooks of the decoder. A hook cannot know where it is, so each leaves an `_Odd` in place for the walk after."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def constant(self, text: str) -> _Odd:
+        return self._odd("number-not-finite", f"{text} is not a JSON number")
+
+    def real(self, text: str) -> float | _Odd:
+        number = float(text)
+        if math.isfinite(number):
+            return number
+        return self._odd("number-not-finite", f"{text[:40]} is too large a number")
+
+    def whole(self, text: str) -> int | _Odd:
+        if len(text) > 20 or abs(int(text)) > _INTEGER_MAX:
+            return self._odd("number-out-of-range", f"{text[:40]} does not fit in 64 bits")
+        return int(text)
+
+    def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        plain = dict(pairs)
+        if len(plain) != len(pairs):
+            for key, count in Counter(key for key, _ in pairs).items():
+                if count > 1:
+                    plain[key] = self._odd("key-repeated", f"the key {key[:60]!r} stands twice in one object")
+        return plain
+
+    def _odd(self, code: str, detail: str) -> _Odd:
+        self.found = True
+        return _Odd(code, detail)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise _single("", "number-not-finite", f"{text[:40]} is too large a number")
-    return number
+_Trail = tuple["_Trail", "int | str"] | None
+"""Where a part stands: its parent's trail and its key there. Pointers are only spelled out for faults."""
 
 
-def _bounded(text: str) -> int:
-    if len(text) > 20 or abs(int(text)) > _INTEGER_MAX:
-        raise _single("", "number-out-of-range", f"{text[:40]} does not fit in 64 bits")
-    return int(text)
+def _odd_faults(plain: object) -> Iterator[FieldFault]:
+    """Where something odd stands, in the order of the text; without recursion, for a body may be deep."""
+    waiting: list[tuple[_Trail, object]] = [(None, plain)]
+    while waiting:
+        trail, part = waiting.pop()
+        if isinstance(part, _Odd):
+            yield FieldFault(pointer=pointer_of(_location(trail)), code=part.code, detail=part.detail)
+        elif isinstance(part, dict | list):
+            inner = part.items() if isinstance(part, dict) else enumerate(part)
+            waiting.extend(reversed([((trail, key), each) for key, each in inner]))
 
 
-def _distinct(pairs: list[tuple[str, object]]) -> None:
-    if len({key for key, _ in pairs}) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _single("", "key-repeated", f"the key {key[:60]!r} stands twice in one object")
-            seen.add(key)
+def _location(trail: _Trail) -> list[int | str]:
+    found: list[int | str] = []
+    while trail is not None:
+        trail, key = trail
+        found.append(key)
+    return found[::-1]
 
 
 def fields_error(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> FieldsError:
@@ -159,4 +198,5 @@ def pointer_of(location: Sequence[int | str]) -> str:
 def require_key(pointer: str, in_body: str, in_path: str) -> None:
     """The key in the body must repeat the one in the path."""
     if in_body != in_path:
-        raise _single(pointer, "key-mismatch", f"the path says {in_path!r}, the body {in_body!r}")
+        detail = f"the path says {in_path!r}, the body {in_body!r}"
+        raise FieldsError((FieldFault(pointer=pointer, code="key-mismatch", detail=detail),))

@@ -66,8 +66,8 @@ def problem(
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def of_error(request_id: str, error: HeadroomError) -> JSONResponse:
-    """The problem of one of our own errors."""
+def of_error(request_id: str, error: HeadroomError, *, bodiless: bool = False) -> JSONResponse:
+    """The problem of one of our own errors. In a `bodiless` request a bare field name is one of the query."""
     entry = status_of(error)
     headers: dict[str, str] = {}
     if isinstance(error, UnauthenticatedError):
@@ -84,7 +84,7 @@ def of_error(request_id: str, error: HeadroomError) -> JSONResponse:
         title=entry.title,
         # What broke inside is in the log under the request's id; the caller can do nothing with it.
         detail="the server failed to handle this request" if internal else error.message,
-        errors=_faults(error),
+        errors=_faults(error, "query:" if bodiless else "/"),
         headers=headers,
     )
 
@@ -95,11 +95,11 @@ def of_crash(request_id: str) -> JSONResponse:
     return problem(request_id, status=500, code=code, title=title, detail="the server failed to handle this request")
 
 
-def _faults(error: HeadroomError) -> list[dict[str, str]]:
+def _faults(error: HeadroomError, place: str) -> list[dict[str, str]]:
     if isinstance(error, FieldsError):
         return [{"pointer": item.pointer, "code": item.code, "detail": item.detail} for item in error.faults]
     if isinstance(error, FieldError):
-        pointer = error.field if error.field.startswith(("/", "query:", "path:", "header:")) else f"/{error.field}"
+        pointer = error.field if error.field.startswith(("/", "query:", "path:", "header:")) else place + error.field
         return [{"pointer": pointer, "code": "value-invalid", "detail": error.message}]
     if isinstance(error, MalformedError):
         return [{"pointer": "", "code": error.code, "detail": error.message}]
@@ -108,7 +108,7 @@ def _faults(error: HeadroomError) -> list[dict[str, str]]:
 
 async def _headroom(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HeadroomError)
-    return of_error(request_id_of(request.scope), error)
+    return of_error(request_id_of(request.scope), error, bodiless=request.method in ("GET", "HEAD"))
 
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:

@@ -168,7 +168,9 @@ def test_the_frameworks_refusals_are_problems_too(world: World) -> None:
     _problem(world.call("PATCH", VISION, plain={}), 405, "method-not-allowed")
     _problem(world.call("GET", "/v1/services/UPPER/x"), 422, "field-invalid", "path:project")
     _problem(world.call("GET", "/v1/services?limit=0"), 422, "field-invalid", "query:limit")
-    _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid")
+    _problem(world.call("GET", "/v1/services?cursor=abc"), 422, "field-invalid", "query:cursor")
+    series = world.call("GET", "/v1/costs?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")
+    _problem(series, 422, "field-invalid", "query:from")
 
 
 def test_a_request_id_is_taken_over_or_made(world: World) -> None:

@@ -31,14 +31,17 @@ def test_a_good_body_becomes_the_domain_value() -> None:
         ('"latency_ms": 80', '"latency_ms": "80"', "/slo/latency_ms", "float-type"),
         ("300", "-1", "/rate_rps_declared", "value-invalid"),
         ("300", "true", "/rate_rps_declared", "float-type"),
-        ("300", "NaN", "", "number-not-finite"),
-        ("300", "-Infinity", "", "number-not-finite"),
-        ("300", "1e999", "", "number-not-finite"),
-        ("300", "9" * 400, "", "number-out-of-range"),
+        ("300", "NaN", "/rate_rps_declared", "number-not-finite"),
+        ("300", "-Infinity", "/rate_rps_declared", "number-not-finite"),
+        ("300", "1e999", "/rate_rps_declared", "number-not-finite"),
+        ("300", "9" * 400, "/rate_rps_declared", "number-out-of-range"),
         ("300", '300, "extra": {}', "/extra", "unknown-field"),
         ("300", '300, "replicas_min": 5, "replicas_max": 2', "/replicas_min", "value-invalid"),
         ("300", '300, "mode": "sometimes"', "/mode", "enum"),
-        ("300", '300, "name": "b"', "", "key-repeated"),
+        ("300", '300, "name": "b"', "/name", "key-repeated"),
+        ('"latency_ms": 80', '"latency_ms": NaN', "/slo/latency_ms", "number-not-finite"),
+        ("300", '300, "alternatives": ["a", Infinity]', "/alternatives/1", "number-not-finite"),
+        ("300", '300, "a/b": {"c": 1, "c": NaN}', "/a~1b/c", "key-repeated"),
         ('"m"', '"../m"', "/model", "value-invalid"),
         ('"model": "m", ', "", "/model", "missing"),
     ],
@@ -46,6 +49,18 @@ def test_a_good_body_becomes_the_domain_value() -> None:
 def test_wrong_fields_are_pointed_at(old: str, new: str, pointer: str, code: str) -> None:
     assert old in _GOOD
     assert _fault(_GOOD.replace(old, new)) == (pointer, code)
+
+
+def test_every_odd_value_is_pointed_at_up_to_a_bound() -> None:
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, b'{"b": [NaN, {"c": -Infinity}], "a": 1e999}')
+    assert [fault.pointer for fault in caught.value.faults] == ["/b/0", "/b/1/c", "/a"]
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, b"[" + b",".join([b"NaN"] * 1000) + b"]")
+    assert len(caught.value.faults) == 50
+    with pytest.raises(FieldsError) as caught:
+        parse(Service, b"NaN")
+    assert [fault.pointer for fault in caught.value.faults] == [""]
 
 
 @pytest.mark.parametrize(
