@@ -75,12 +75,17 @@ class Applier:
         """Read everything back and take the next steps of every device."""
         if self.target is None:
             return Pass(calls=0, settled=True)
-        wanted = {device.uuid: device for device in self.target.devices}
+        held = self._without_retired(self.target)
+        wanted = {device.uuid: device for device in held}
         workers = self._devices.workers()
         ready = {(worker.uuid, worker.spec.replica) for worker in workers if worker.state is WorkerState.READY}
         awaited = {
-            device.uuid: {replica.replica for replica in device.replicas if (device.uuid, replica.replica) not in ready}
-            for device in self.target.devices
+            device.uuid: {
+                replica.replica
+                for replica in device.replicas
+                if replica.retire_after_s is None and (device.uuid, replica.replica) not in ready
+            }
+            for device in held
         }
         calls, settled = 0, True
         for uuid, inventory in self._inventory.items():
@@ -98,6 +103,21 @@ class Applier:
         self._settled = settled
         self._told_settled = self._told_settled and settled
         return Pass(calls=calls, settled=settled)
+
+    def _without_retired(self, target: NodeTarget) -> tuple[DeviceTarget, ...]:
+        """The target without the replicas whose time to retire is over."""
+        age_s = self._now_s() - self._accepted_s
+        return tuple(
+            replace(
+                device,
+                replicas=tuple(
+                    replica
+                    for replica in device.replicas
+                    if replica.retire_after_s is None or age_s < replica.retire_after_s
+                ),
+            )
+            for device in target.devices
+        )
 
     def receipt(self, boot_id: str, observed_at_s: float) -> NodeReceipt | None:
         """The receipt to send now: the first of a target, and every one that says something new."""

@@ -7,6 +7,7 @@ killed agent goes on where its devices are and applying twice is applying once. 
 * a worker that must be replaced goes on until its replacement is ready, whenever share and memory allow both (shadow);
 * when they do not, and nothing else on the device is on its way to make room, one worker at a time makes room (gap),
   the one that shrinks most first;
+* a worker that retires goes on as long as its target says, but makes room before anybody else does;
 * room is counted by what workers hold, also those that drain.
 """
 
@@ -80,6 +81,7 @@ class _Sorted:
     """The worker that is, or will be, each wanted replica."""
     standing: dict[str, WorkerReading] = field(default_factory=dict)
     """Serving until a replacement is ready, here or on another device of this node."""
+    retiring: list[WorkerReading] = field(default_factory=list)
     ending: list[Step] = field(default_factory=list)
     under_way: int = 0
     """Workers that drain by themselves, or will be released when their replacement is ready."""
@@ -119,10 +121,11 @@ def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
 def next_steps(
     view: DeviceView, target: DeviceTarget, awaited_elsewhere: Iterable[str] = (), not_now: Iterable[str] = ()
 ) -> DeviceSteps:
-    """Steps to take now, in order. `awaited_elsewhere`: replicas of this node that are not ready yet on another
+    """Steps to take now, in order; retiring replicas whose time is over are not in the target any more.
+    `awaited_elsewhere`: replicas of this node that are not ready yet on another
     device, so that their workers here go on until they are. `not_now`: replicas whose start failed lately.
     """
-    wanted = {replica.replica: spec_of(replica) for replica in target.replicas}
+    wanted = {replica.replica: spec_of(replica) for replica in target.replicas if replica.retire_after_s is None}
     found = _sort(view, target, wanted, frozenset(awaited_elsewhere))
     steps = [*_settings(view, target, lower=True), *found.ending]
     mode_differs = view.settings.mode != target.mode
@@ -133,7 +136,7 @@ def next_steps(
         delayed = frozenset(not_now)
         steps += _start(view, {name: spec for name, spec in wanted.items() if name not in delayed}, found)
     started = {step.replica for step in steps if step.kind is StepKind.START}
-    leaving = len(view.workers) > len(found.keep)
+    leaving = len(view.workers) > len(found.keep) + len(found.retiring)
     if not mode_differs and not leaving and started | set(found.keep) == set(wanted):
         steps += _settings(view, target, lower=False)
     ready = all(worker.state is WorkerState.READY for worker in found.keep.values())
@@ -171,7 +174,15 @@ def _sort(view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec],
     ]
     for worker in sorted(usable, key=lambda each: (each.state is not WorkerState.READY, each.worker)):
         found.keep.setdefault(worker.spec.replica, worker)
-    kept = {worker.worker for worker in found.keep.values()}
+    retiring = {replica.replica: spec_of(replica) for replica in target.replicas} if mode_fits else {}
+    found.retiring = [
+        worker
+        for worker in view.workers
+        if worker.spec.replica in retiring.keys() - wanted.keys()
+        and worker.state is WorkerState.READY
+        and same_process(worker.spec, retiring[worker.spec.replica])
+    ]
+    kept = {worker.worker for worker in (*found.keep.values(), *found.retiring)}
     for worker in view.workers:
         if worker.worker not in kept:
             _send_off(worker, wanted, elsewhere, found)
@@ -219,7 +230,9 @@ def _tune(found: _Sorted, wanted: dict[str, WorkerSpec]) -> list[Step]:
 
 
 def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> list[Step]:
-    """Start what fits, what frees most first. When nothing fits and nothing is on its way, one worker makes room."""
+    """Start what fits, what frees most first. When nothing fits and nothing is on its way, what retires makes room,
+    else one worker.
+    """
     stopped = {step.worker for step in found.ending if step.kind is StepKind.STOP}
     holding = [worker.spec for worker in view.workers if worker.worker not in stopped]
     share = 100 - sum(spec.share_pct_sm for spec in holding)
@@ -240,6 +253,8 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> l
             memory -= spec.memory_mib_limit
             steps.append(Step(kind=StepKind.START, uuid=view.inventory.uuid, replica=replica, spec=spec))
     stuck = bool(waiting) and not steps and not found.ending and not found.under_way
+    if stuck and found.retiring:
+        return [_end(StepKind.DRAIN, worker) for worker in found.retiring]
     if stuck and found.standing:
         victim = min(found.standing, key=growth)
         return [_end(StepKind.DRAIN, found.standing[victim], gap=True)]

@@ -103,6 +103,9 @@ class ReplicaTarget:
     iteration_ms_reference: float | None = None
     gpu_type_reference: str | None = None
     """The GPU type whose whole `iteration_ms_reference` was measured on; None: that of the replica's own device."""
+    retire_after_s: float | None = None
+    """None: hold it. Else it is on its way out: if it runs, it may go on for so long after the target was accepted,
+    unless its room is needed; it is never started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +313,7 @@ def _decode_replica(plain: object) -> ReplicaTarget:
         iterations_total=None if item.get("iterations_total") is None else _whole(item, "iterations_total"),
         iteration_ms_reference=_optional_number(item, "iteration_ms_reference"),
         gpu_type_reference=_optional_text(item, "gpu_type_reference"),
+        retire_after_s=_optional_number(item, "retire_after_s"),
     )
 
 

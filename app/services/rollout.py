@@ -1,4 +1,4 @@
-"""Turns a plan into what every node must hold, and makes that the target.
+"""Turns a plan into what every node must hold, and for a while still may, and makes that the target.
 
 Owns the wording of node targets and the Actuator. It refuses to choose: every number comes from the plan, the snapshot
 it was made for, or the documents of the workloads it names.
@@ -7,11 +7,12 @@ it was made for, or the documents of the workloads it names.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import cast
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, encode
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
+from app.services.retiring import leaving, still_leaving, with_leaving
 from app.store import progress, targets
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord
@@ -53,19 +54,32 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
     """Make a plan the target of the nodes in a snapshot."""
     plan_id = digest(plan)
     wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
-    promotion = targets.Promotion(
-        cluster=cluster,
-        plan_id=plan_id,
-        parent_generation=plan.parent,
-        promoted_by=author.name,
-        node_documents={target.node: cast("Mapping[str, Plain]", encode(target)) for target in wanted},
-        fencing_token=author.fencing,
-    )
+    going = tuple(going_on(plan, snapshot))
     with database.transaction() as session:
+        earlier = [decode_node_target(document) for document in targets.documents_with_retiring(session)]
+        since_s = snapshot.taken_at_s - snapshot.target.promoted_at_s
+        whole = with_leaving(wanted, (*going, *still_leaving(earlier, since_s)), snapshot)
+        promotion = targets.Promotion(
+            cluster=cluster,
+            plan_id=plan_id,
+            parent_generation=plan.parent,
+            promoted_by=author.name,
+            node_documents={target.node: cast("Mapping[str, Plain]", encode(target)) for target in whole},
+            fencing_token=author.fencing,
+        )
         generation = targets.promote(session, promotion)
         for kind, project, name in evicted(plan, snapshot):
             progress.count_eviction(session, kind, project, name)
         return generation
+
+
+def going_on(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[DeviceId, ReplicaTarget]]:
+    """Replicas that may go on for a while where the plan no longer has them; not those of deleted workloads."""
+    terms = _Terms(snapshot)
+    for item in leaving(plan, snapshot):
+        if terms.known(item.assignment):
+            target = terms.replica_target(item.assignment)
+            yield item.assignment.device, replace(target, retire_after_s=item.retire_after_s)
 
 
 def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, str], ...]:
@@ -139,6 +153,10 @@ class _Terms:
         self._jobs = snapshot.jobs_by_id()
         self._tasks = snapshot.tasks_by_id()
         self._models = snapshot.models_by_name()
+
+    def known(self, assignment: Assignment) -> bool:
+        """Whether its workload and its model still exist."""
+        return self._terms(assignment) is not None and assignment.model in self._models
 
     def replica_target(self, assignment: Assignment) -> ReplicaTarget:
         terms = self._terms(assignment)

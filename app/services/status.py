@@ -7,6 +7,7 @@ Everything is read in one moment of the database; nothing is kept.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,8 @@ from app.store.summaries import FleetCounts, ServedRow
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, PriceKind
-from solvers.domain.ids import PlanId
+from solvers.domain.ids import PlanId, ReplicaId
+from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
 
 ATTAINMENT_WINDOW_S = 300.0
@@ -92,26 +94,46 @@ class Status:
             homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, Kind.DEVICE)}
             rows = observations.replicas(session, ROUTE_SILENT_S)
             target = targets.current(session, self._cluster)
-        planned = {item.replica: item for item in target.assignments}
-        best: dict[str, ReplicaRow] = {}
-        for row in rows:
-            assignment = planned.get(row.replica)  # type: ignore[call-overload]
-            if row.kind != WorkloadKind.SERVICE.value or row.state != READY or assignment is None:
-                continue
-            # While a replica moves, both its processes report; the one where it is to be gets the traffic once ready.
-            if row.replica not in best or row.uuid == assignment.device:
-                best[row.replica] = row
+            chosen = choose_routes(rows, target.assignments)
+            earlier: tuple[Assignment, ...] = ()
+            if target.generation > 1 and not all(chosen.values()):
+                earlier = targets.at(session, target.generation - 1).assignments
+        now_rps = {item.replica: item.capacity_rps for item in target.assignments}
+        before_rps = now_rps | {item.replica: item.capacity_rps for item in earlier}
         found: dict[str, list[Plain]] = defaultdict(list)
-        for replica, row in sorted(best.items()):
+        for row, as_planned in sorted(chosen.items(), key=lambda item: item[0].replica):
             if project is None or row.workload.startswith(f"{project}/"):
                 found[row.workload].append(
                     {
-                        "replica": replica,
+                        "replica": row.replica,
                         "endpoint": endpoints.get(homes.get(row.uuid, "")),
-                        "weight": planned[replica].capacity_rps,  # type: ignore[index]
+                        "weight": (now_rps if as_planned else before_rps).get(ReplicaId(row.replica), 0.0),
                     }
                 )
         return [{"service": service, "replicas": found[service]} for service in sorted(found)]
+
+
+def choose_routes(rows: Iterable[ReplicaRow], planned: Iterable[Assignment]) -> dict[ReplicaRow, bool]:
+    """The ready replica processes that shall get traffic, and whether each is as planned.
+
+    A process that is not as planned (elsewhere, of another size, or of a replica that is on its way out) is used only
+    until everything planned of its service is ready: the old serves until the new can.
+    """
+    wanted = {item.replica: item for item in planned if item.kind is WorkloadKind.SERVICE}
+    ready = [row for row in rows if row.kind == WorkloadKind.SERVICE.value and row.state == READY]
+    chosen = {row: True for row in ready if _is_planned(row, wanted.get(ReplicaId(row.replica)))}
+    arrived = {row.replica for row in chosen}
+    awaited = {item.workload for item in wanted.values() if item.replica not in arrived}
+    for row in ready:
+        if row.replica not in arrived and row.workload in awaited:
+            arrived.add(row.replica)
+            chosen[row] = False
+    return chosen
+
+
+def _is_planned(row: ReplicaRow, item: Assignment | None) -> bool:
+    held = (row.uuid, row.share_pct_sm, row.memory_mib_limit)
+    return item is not None and held == (item.device, item.share_pct_sm, item.memory_mib_limit)
 
 
 def _world(session: Session, cluster: str) -> _World:

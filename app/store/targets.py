@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -26,6 +26,10 @@ from solvers.errors import LeaseLostError, NotFoundError, SupersededError
 
 CHANNEL = "headroom_generation"
 LISTING = "targets"
+_WITH_RETIRING = text("""
+SELECT document FROM node_targets
+WHERE jsonb_path_exists(document, '$.devices[*].replicas[*] ? (@.retire_after_s > 0)') ORDER BY node_id
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,11 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
         query = query.where(target_history.c.generation < before)
     found = [Promoted(**row) for row in session.execute(query).mappings()]
     return cut(LISTING, found, limit, lambda promoted: (promoted.generation,))
+
+
+def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
+    """Standing node documents in which some replica is on its way out."""
+    return tuple(session.execute(_WITH_RETIRING).scalars())
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

@@ -30,7 +30,7 @@ from solvers.problems.choice import Ask, Choice, choose
 from solvers.problems.fleet import Fleet, Search, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
-STAY_MARGIN = 0.15
+STAY_MARGIN = 0.2
 """A running configuration is left only for one that is cheaper by more than this part."""
 
 
@@ -116,16 +116,13 @@ def pack(case: Case, aim: Aim, *, jobs_hold: bool = False) -> Packing:
     packing = Packing(fleet=fleet)
     protected = _protected(case, fleet, rest, all_of_them=jobs_hold)
     reserved = {} if aim is Aim.AFRESH else {need.workload: _take_standing(case, fleet, need) for need in services}
-    leaving: list[Placed] = []
     for need in services:
         for item in reserved.get(need.workload, []):
             fleet.lift(item.seat)
         packing.settled.append(_settle(case, fleet, need, reserved.get(need.workload, []), aim))
         if aim is Aim.SAVE and not any(lack_of(packing.settled[-1])):
-            # What goes holds its room until all services are settled: it ends only when its successor is ready.
-            leaving += _take(fleet, _gone(reserved[need.workload], packing.settled[-1]))
-    for item in leaving:
-        fleet.lift(item.seat)
+            # What goes keeps its room from everybody else: it ends only when its successor is ready.
+            _take(fleet, _gone(reserved[need.workload], packing.settled[-1]))
     for need in rest:
         if need.workload in protected:
             packing.settled.append(protected[need.workload])
@@ -145,10 +142,9 @@ def _gone(standing: list[Placed], settled: Settled) -> list[Placed]:
     return [item for item in standing if item.standing is not None and item.standing.replica not in kept]
 
 
-def _take(fleet: Fleet, items: list[Placed]) -> list[Placed]:
+def _take(fleet: Fleet, items: list[Placed]) -> None:
     for item in items:
         fleet.put(item.seat)
-    return items
 
 
 def _put_pinned(case: Case, fleet: Fleet) -> None:

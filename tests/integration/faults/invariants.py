@@ -163,14 +163,15 @@ def held(house: House, node: str) -> dict[str, tuple[str, int, int]]:
 
 
 def wanted(house: House, node: str) -> dict[str, tuple[str, int, int]]:
-    """What a node shall run."""
+    """What a node shall run; what is on its way out may run, too."""
     return {
         replica: (uuid, share_pct, memory_mib)
         for replica, uuid, share_pct, memory_mib in house.rows(
             "SELECT replica ->> 'replica', device ->> 'uuid', (replica ->> 'share_pct_sm')::int,"
             " (replica ->> 'memory_mib_limit')::int FROM node_targets,"
             " jsonb_array_elements(document -> 'devices') AS device,"
-            " jsonb_array_elements(device -> 'replicas') AS replica WHERE node_id = %s",
+            " jsonb_array_elements(device -> 'replicas') AS replica"
+            " WHERE node_id = %s AND replica ->> 'retire_after_s' IS NULL",
             node,
         )
     }

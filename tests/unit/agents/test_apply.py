@@ -273,3 +273,29 @@ def _plain_spec() -> dict[str, object]:
         "memory_mib_limit": 2000,
         "batch": 1,
     }
+
+
+def test_a_retiring_replica_ends_when_its_time_is_over(host: Host) -> None:
+    uuid = host.uuids[0]
+    host.applier.accept(node_target(1, device_target(uuid, replica_target("old", share=40))))
+    host.settle()
+    retiring = device_target(
+        uuid, replica_target("old", share=40, retire_after_s=30.0), replica_target("new", share=60)
+    )
+    host.applier.accept(node_target(2, retiring))
+    last = host.settle()
+    assert last is not None
+    assert (last.outcome, host.applier.generation_applied) == ("applied", 2)
+    assert {worker.spec.replica for worker in host.fakes.workers()} == {"old", "new"}
+    host.clock.pass_s(30.0)
+    last = host.settle()
+    assert last is not None
+    assert (last.outcome, [replica.replica for replica in last.replicas]) == ("applied", ["new"])
+
+
+def test_a_retiring_replica_counts_among_what_a_device_can_hold(host: Host) -> None:
+    crowded = device_target(
+        host.uuids[0], replica_target("old", share=60, retire_after_s=30.0), replica_target("new", share=50)
+    )
+    with pytest.raises(TargetRefusedError, match="110"):
+        host.applier.accept(node_target(1, crowded))

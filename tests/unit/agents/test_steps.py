@@ -200,6 +200,46 @@ def test_a_replica_awaited_on_another_device_serves_here_until_it_is_ready_there
     assert kinds(next_steps(device.view(), crowded, {"r1"})) == ["drain r1"]
 
 
+class TestRetiring:
+    """Replicas on their way out."""
+
+    def test_one_that_runs_goes_on_and_the_device_is_settled_with_it(self, device: Device) -> None:
+        device.hold(replica_target("old", share=40))
+        planned = device.plan(replica_target("old", share=40, retire_after_s=30.0))
+        assert planned == DeviceSteps(steps=(), settled=True)
+        beside = (replica_target("old", share=40, retire_after_s=30.0), replica_target("new", share=60))
+        assert kinds(device.plan(*beside)) == ["start new"]
+        device.reach(device_target(device.uuid, *beside))
+        assert set(device.held()) == {"old", "new"}
+
+    def test_one_that_does_not_run_is_never_started(self, device: Device) -> None:
+        assert device.plan(replica_target("old", retire_after_s=30.0)) == DeviceSteps(steps=(), settled=True)
+
+    def test_one_that_is_still_starting_or_of_another_size_ends(self, device: Device) -> None:
+        device.take(device.plan(replica_target("old", share=40)).steps)
+        assert kinds(device.plan(replica_target("old", share=40, retire_after_s=30.0))) == ["stop old"]
+        device.clock.pass_s(10.0)
+        assert kinds(device.plan(replica_target("old", share=50, retire_after_s=30.0))) == ["drain old"]
+
+    def test_it_makes_room_before_anybody_else_does(self, device: Device) -> None:
+        device.hold(replica_target("old", share=40), replica_target("r1", share=50))
+        target = device_target(
+            device.uuid, replica_target("old", share=40, retire_after_s=30.0), replica_target("r1", share=60)
+        )
+        steps = device.reach(target)
+        assert kinds(steps)[:3] == ["drain old", "stop old", "drain r1"]
+        crowded = (replica_target("old", share=40, retire_after_s=30.0), replica_target("r2", share=30))
+        other = Device()
+        other.hold(replica_target("old", share=40), replica_target("r2", share=50))
+        assert kinds(other.plan(*crowded)) == ["drain old"]
+
+    def test_another_mode_ends_it(self, device: Device) -> None:
+        device.hold(replica_target("old", share=40))
+        assert kinds(device.plan(replica_target("old", share=40, retire_after_s=30.0), mode="dedicated")) == [
+            "drain old"
+        ]
+
+
 def test_a_start_that_failed_lately_does_not_hold_up_the_others(device: Device) -> None:
     device.hold(replica_target("r2", share=60))
     target = device_target(device.uuid, replica_target("r1", share=30), replica_target("r2", share=70))

@@ -80,7 +80,7 @@ def test_the_shipped_day_is_readable_and_has_a_crowd_of_four() -> None:
     spikes = [shape for shape in plan.shapes if shape.spike_at is not None]
     assert spikes
     assert {shape.spike_factor for shape in spikes} == {4}
-    assert 900 <= plan.day_s <= 1800
+    assert 2400 <= plan.day_s <= 3600
 
 
 @pytest.mark.parametrize(

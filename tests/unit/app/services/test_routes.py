@@ -1,0 +1,69 @@
+"""Which replica processes get traffic while a service changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.services.status import choose_routes
+from app.store.observations import ReplicaRow
+from solvers.domain.plan import Assignment
+from tests.unit.app.services.small_fleet import assignment
+
+ROW = ReplicaRow(
+    replica="vision/labels#0",
+    kind="service",
+    workload="vision/labels",
+    model="resnet50",
+    uuid="GPU-a0",
+    state="ready",
+    share_pct_sm=25,
+    memory_mib_limit=2000,
+    batch=4,
+    interval_s=1.0,
+    arrived=0.0,
+    completed=0.0,
+    violated=0.0,
+    dropped=0.0,
+    queue_length=0.0,
+    batch_mean=0.0,
+    latency_ms_p50=None,
+    latency_ms_p99=None,
+    age_s=1.0,
+)
+
+
+def row(ordinal: int = 0, uuid: str = "GPU-a0", **changes: object) -> ReplicaRow:
+    return replace(ROW, replica=f"vision/labels#{ordinal}", uuid=uuid, **changes)  # type: ignore[arg-type]
+
+
+def planned(ordinal: int = 0, uuid: str = "GPU-a0", share_pct_sm: int = 25) -> Assignment:
+    return assignment("vision/labels", uuid, ordinal=ordinal, share_pct_sm=share_pct_sm)
+
+
+def test_what_is_ready_as_planned_gets_traffic() -> None:
+    rows = [row(0), row(1, "GPU-b0", state="starting"), row(2, "GPU-b0", kind="job")]
+    assert choose_routes(rows, [planned(0), planned(1, "GPU-b0")]) == {row(0): True}
+
+
+def test_a_replica_that_moves_or_grows_is_used_in_its_old_form_until_the_new_one_is_ready() -> None:
+    old, new = row(0), row(0, "GPU-b0", share_pct_sm=50)
+    wanted = [planned(0, "GPU-b0", 50)]
+    assert choose_routes([old, replace(new, state="starting")], wanted) == {old: False}
+    assert choose_routes([old, new], wanted) == {new: True}
+
+
+def test_replicas_on_their_way_out_are_used_until_everything_planned_is_ready() -> None:
+    small = [row(1), row(2)]
+    large = row(0, "GPU-b0", share_pct_sm=100)
+    wanted = [planned(0, "GPU-b0", 100)]
+    assert choose_routes(small, wanted) == {small[0]: False, small[1]: False}
+    assert choose_routes([*small, large], wanted) == {large: True}
+
+
+def test_a_replica_that_ends_for_good_gets_nothing_from_the_first_moment_on() -> None:
+    assert choose_routes([row(0), row(1)], [planned(0)]) == {row(0): True}
+
+
+def test_draining_silence_and_foreign_services_are_not_routed_to() -> None:
+    assert choose_routes([row(0, state="draining")], [planned(0)]) == {}
+    assert choose_routes([row(0)], []) == {}
