@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from app.store.engine import Database
+from tests.integration.api.routes import Requests, requests_of
 from tests.integration.api.world import World, build_world
 from tests.integration.postgres import Server
 
@@ -21,6 +22,12 @@ def world(database: Database) -> Iterator[World]:
     made = build_world(database)
     yield made
     made.client.close()
+
+
+@pytest.fixture
+def requests(world: World) -> Requests:
+    """Requests to every route, all past validation."""
+    return requests_of(world)
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import uvicorn
 
+from tests.integration.api.serving import DEADLINE_S, await_true, serving
 from tests.integration.api.world import World, build_world
 from tests.integration.store import plans as stored
 
 pytestmark = pytest.mark.integration
-
-DEADLINE_S = 20.0
 
 
 class Ear:
@@ -60,24 +58,8 @@ class Ear:
 def served(database: object) -> Iterator[tuple[World, int, uvicorn.Server]]:
     """The application on a port of its own."""
     world = build_world(database, doorbell_heartbeat_s=0.2)  # type: ignore[arg-type]
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(world.app, log_config=None, timeout_graceful_shutdown=5, ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    _await(lambda: server.started)
-    yield world, listening.getsockname()[1], server
-    server.should_exit = True
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-    listening.close()
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.02)
+    with serving(world) as (port, server):
+        yield world, port, server
 
 
 def _promote(world: World, parent: int) -> None:
@@ -110,7 +92,7 @@ def test_silence_is_filled_with_heartbeats_and_hanging_up_is_noticed(served: Ser
     ear.hear_heartbeat()
     assert "headroom_doorbell_connections 1.0" in world.call("GET", "/metrics", None).text
     ear.close()
-    _await(lambda: "headroom_doorbell_connections 0.0" in world.call("GET", "/metrics", None).text)
+    await_true(lambda: "headroom_doorbell_connections 0.0" in world.call("GET", "/metrics", None).text)
 
 
 def test_a_promotion_during_a_lost_connection_is_heard(served: Served) -> None:

@@ -1,0 +1,155 @@
+"""A request for every route of the application, with everything it names stored before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agents.wire import encode
+from app.store import cycles
+from app.store.cycles import NewCycle
+from app.store.documents import Kind
+from solvers.cycle.record import Lane
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.ids import CycleId
+from tests import builders
+from tests.integration.api.world import DEVICE, NODE, OWN, World, join_message, spare_policy, spec
+from tests.integration.store.samples import device_report, edge_report, report
+
+_STALE = {"If-Match": '"999999999999"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation of the application."""
+
+    operation: str
+    method: str
+    path: str
+
+
+def routes_of(world: World) -> list[Route]:
+    """Every operation that the application describes."""
+    found = [
+        Route(operation["operationId"], method.upper(), path)
+        for path, operations in world.app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+    assert len(found) > 60
+    return found
+
+
+class Requests:
+    """A request for every operation that gets past validation: what it answers then is about access alone."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        cap = PowerCap(scope=PowerScope.RACK, subject="rack-1", limit_w=1000.0)
+        self.documents: dict[str, object] = {
+            "gpu_type": builders.gpu_type("t4"),
+            "model": builders.model(),
+            "policy": spare_policy(),
+            "node": builders.node(NODE),
+            "device": builders.device(NODE, 0, "t4"),
+            "power_cap": cap,
+            "service": builders.service(),
+            "job": builders.job(),
+            "task": builders.task(),
+        }
+        world.joined(NODE)
+        world.put(Kind.POLICY, self.documents["policy"])
+        world.put(Kind.POWER_CAP, cap)
+        world.put(Kind.SERVICE, self.documents["service"])
+        world.put(Kind.JOB, self.documents["job"])
+        world.put(Kind.TASK, self.documents["task"])
+        self.plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
+        self._sequence = 0
+
+    def send(self, route: Route, who: str | None) -> int:
+        """The status of one request."""
+        path, plain, headers = self.request(route)
+        return self._world.call(route.method, path, who, plain=plain, headers=headers).status_code
+
+    def request(self, route: Route) -> tuple[str, Any, dict[str, str]]:
+        """Path, body and headers of a request; what the path names is made where it is not there."""
+        noun = route.operation.partition("_")[2]
+        path = route.path.format_map(_Parts(self, noun))
+        if route.method == "GET":
+            return path, None, {}
+        if route.operation.startswith(("put_", "delete_")) and "profile" not in noun:
+            document = self.documents.get(noun, {"name": OWN})
+            plain = document if isinstance(document, dict) else spec(document)
+            # A version that nothing has: whoever is let in gets 412 and nothing changes.
+            return path, plain if route.method == "PUT" else None, _STALE
+        return path, self._post(route.operation), {}
+
+    def _post(self, operation: str) -> Any:
+        self._sequence += 1
+        point = builders.profile().points[0]
+        bodies: dict[str, Any] = {
+            "import_profiles": [spec(point)],
+            "propose_plan": {"lane": "act"},
+            "apply_plan": {},
+            "create_token": {"name": "new", "role": "viewer"},
+            "join_node": encode(join_message(NODE)),
+            "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
+            "send_receipt": _receipt(),
+            "send_edge_reports": encode(edge_report(self._sequence, {f"{OWN}/vision": 3.0})),
+        }
+        return bodies.get(operation)
+
+    def fresh_token(self) -> str:
+        """A token that may be revoked."""
+        made = self._world.call("POST", "/v1/tokens", plain={"name": "x", "role": "viewer"}).json()
+        return str(made["id"])
+
+    def fresh_profile(self) -> str:
+        """A profile that may be deleted; its model."""
+        point = spec(builders.profile().points[0])
+        assert self._world.call("POST", "/v1/profiles", plain=[point]).status_code == 200
+        return str(point["model"])
+
+
+class _Parts(dict[str, str]):
+    """Path parameters by name, and what they need to exist."""
+
+    def __init__(self, requests: Requests, noun: str) -> None:
+        super().__init__(node=NODE, uuid=DEVICE, scope="rack", subject="rack-1", project=OWN, gpu_type="t4")
+        self._requests = requests
+        self._noun = noun
+
+    def __missing__(self, name: str) -> str:
+        if name == "name":
+            names = {"gpu_type": "t4", "model": "resnet50", "policy": "spare", "job": "train", "task": "batch"}
+            return names.get(self._noun, OWN if self._noun == "project" else "vision")
+        if name == "model":
+            return self._requests.fresh_profile()
+        if name == "token_id":
+            return self._requests.fresh_token()
+        return {"plan_id": self._requests.plan, "cycle_id": "cycle-1"}[name]
+
+
+def _receipt() -> dict[str, Any]:
+    return {
+        "node": NODE,
+        "boot_id": "boot-1",
+        "generation": 0,
+        "plan": None,
+        "outcome": "applied",
+        "observed_at_s": 1_000_000.0,
+        "elapsed_ms": 5.0,
+        "devices": [],
+        "replicas": [],
+    }
+
+
+def requests_of(world: World) -> Requests:
+    """Requests past validation. Streams end at once, for the application looks like one that is about to end."""
+    world.app.state.listener.closing.set()
+    with world.database.transaction() as session:
+        new = NewCycle(id=CycleId("cycle-1"), lane=Lane.ACT, holder="x", fencing_token=1, software_version="1")
+        cycles.begin(session, new)
+    made = Requests(world)
+    # The node joined under its own token; the table's `node` is that of the same node made by an admin.
+    world.secrets["node"] = world.secrets[NODE]
+    return made
