@@ -173,5 +173,5 @@ def _outcome(generation: int | None, decision: Mapping[str, Any] | None) -> str:
         return f"promoted as generation {generation}"
     if decision is None:
         return "under way or ended early"
-    reasons = [hold_sentence(HoldReason(reason)) for reason in decision["reasons"]]
+    reasons = [hold_sentence(HoldReason(reason)).removesuffix(".") for reason in decision["reasons"]]
     return "; ".join(reasons) or "proposed only"
