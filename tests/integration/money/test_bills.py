@@ -1,0 +1,122 @@
+"""What a device costs: from when until when, at which price; slices, owned hardware, new prices, devices that go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, text, update
+from sqlalchemy.orm import Session
+
+from app.store.ledger import account, account_again
+from app.store.tables.documents import devices, gpu_types, nodes
+from solvers.domain.codec import to_plain
+from solvers.domain.device import PriceKind
+from tests.integration.money.books import FULL, ON_DEMAND, assert_sums, ledger, only, price, report_minutes
+from tests.integration.money.telemetry import T0, Fleet, Holding, after, make_gpu_type
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_device_is_billed_from_and_until(session: Session, fleet: Fleet) -> None:
+    """From second 15 of one minute to second 30 of the next."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(after(15), after(90)))
+    report_minutes(fleet, 3, [FULL])
+    account(session, after(200))
+    assert_sums(session)
+    bills = session.execute(text("SELECT minute, seconds, usd FROM device_bills ORDER BY minute")).all()
+    assert [tuple(row) for row in bills] == [(T0, 45, Decimal("0.045")), (after(60), 30, Decimal("0.03"))]
+    assert only(ledger(session)).seconds == 45
+
+
+def test_price_comes_from_kind_and_region_else_default_else_none(session: Session, fleet: Fleet) -> None:
+    """A type without a matching row costs nothing, and the bill says that no price was found."""
+    fleet.gpu_type(
+        "t4", 16384, price(1.2), price(1.8, region="eu"), price(0.6, kind=PriceKind.SPOT), price(9.0, region="us")
+    )
+    for node, kind, region in (
+        ("n-eu", ON_DEMAND, "eu"),
+        ("n-asia", ON_DEMAND, "asia"),
+        ("n-spot", PriceKind.SPOT, "eu"),
+        ("n-reserved", PriceKind.RESERVED, "eu"),
+    ):
+        fleet.node(node, price_kind=kind, region=region)
+        fleet.device(f"g-{node}", node=node)
+    account(session, after(80))
+    assert_sums(session)
+    bills = session.execute(text("SELECT node_id, list_usd_per_h, price_usd_per_h, price_kind FROM device_bills"))
+    assert {row.node_id: (row.list_usd_per_h, row.price_usd_per_h, row.price_kind) for row in bills} == {
+        "n-eu": (Decimal("1.8"), Decimal("1.8"), "on_demand"),
+        "n-asia": (Decimal("1.2"), Decimal("1.2"), "on_demand"),
+        "n-spot": (Decimal("0.6"), Decimal("0.6"), "spot"),
+        "n-reserved": (None, 0, "reserved"),
+    }
+
+
+def test_slices_cost_their_memory_and_the_cut_gpu_no_more_than_a_whole_one(session: Session, fleet: Fleet) -> None:
+    """A quarter and a half of an 80 GiB GPU at $4; the parent keeps the last quarter."""
+    fleet.gpu_type("a100", 81920, price(4.0))
+    fleet.node("n1")
+    fleet.device("whole", gpu_type="a100", memory_mib=81920)
+    fleet.device("half", gpu_type="a100", memory_mib=40960, parent="whole")
+    fleet.device("quarter", gpu_type="a100", memory_mib=20480, parent="whole")
+    account(session, after(80))
+    assert_sums(session)
+    bills = session.execute(text("SELECT device_uuid, price_usd_per_h FROM device_bills")).all()
+    assert {row[0]: row[1] for row in bills} == {"half": 2, "quarter": 1, "whole": 1}
+
+
+def test_owned_hardware_pays_its_energy_beside_its_price(session: Session, fleet: Fleet) -> None:
+    """6 kJ a minute at $0.36 per kWh and PUE 1.5: 0.0009 dollars, two thirds of it the replica's."""
+    fleet.policy(0.36, 1.5)
+    fleet.gpu_type("t4", 16384, price(0.6, kind=PriceKind.OWNED), price(3.6))
+    fleet.node("n1", price_kind=PriceKind.OWNED)
+    fleet.node("n2")
+    fleet.device("g1")
+    fleet.device("g2", node="n2")
+    holding = Holding(replica="p/a#0", uuid="g1", share_pct_sm=100, memory_mib_used=16384, energy_j=1000 / 3)
+    report_minutes(fleet, 1, [holding])
+    for nth in range(1, 13):
+        fleet.report("n2", after(5 * nth), {"g2": 500.0})
+    fleet.write()
+    account(session, after(80))
+    assert_sums(session)
+    bills = session.execute(text("SELECT device_uuid, usd, usd_energy FROM device_bills ORDER BY 1")).all()
+    assert [tuple(row) for row in bills] == [("g1", Decimal("0.01"), Decimal("0.0009")), ("g2", Decimal("0.06"), 0)]
+    assert only(ledger(session), subject="p/a#0").usd_energy == pytest.approx(Decimal("0.0006"), abs=Decimal("1e-9"))
+
+
+def test_a_minute_keeps_the_price_it_was_billed_at(session: Session, fleet: Fleet) -> None:
+    """A new price counts from the next minute; old minutes take it only on request."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    account(session, after(80))
+    dearer = to_plain(make_gpu_type("t4", 16384, [price(7.2)]))
+    session.execute(update(gpu_types).values(spec=dearer))
+    account_again(session, T0, after(60))
+    account(session, after(140))
+    bills = text("SELECT usd FROM device_bills ORDER BY minute")
+    assert session.execute(bills).scalars().all() == [Decimal("0.06"), Decimal("0.12")]
+    account_again(session, T0, after(60), reprice=True)
+    assert session.execute(bills).scalars().all() == [Decimal("0.12"), Decimal("0.12")]
+    assert_sums(session)
+
+
+@pytest.mark.parametrize("table", [devices, nodes], ids=["device", "node"])
+def test_a_deleted_device_still_owes_its_last_minutes(session: Session, fleet: Fleet, table: Any) -> None:
+    """Deleting a node or a device between the minute and its accounting does not lose the money."""
+    now = session.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(now - timedelta(minutes=2), None))
+    session.execute(delete(table))
+    account(session, now + timedelta(minutes=3))
+    billed = session.execute(text("SELECT sum(usd), sum(seconds) FROM device_bills")).one()
+    assert 120 <= billed[1] < 180
+    assert billed[0] == pytest.approx(billed[1] / 1000)
+    assert_sums(session)

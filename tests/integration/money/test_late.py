@@ -1,0 +1,107 @@
+"""Telemetry that comes late, minutes accounted again, and the minute at midnight: nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from app.store.ledger import account, account_again
+from tests.integration.money.books import FULL, assert_sums, ledger, only, price, report_minutes
+from tests.integration.money.telemetry import T0, Fleet, Holding, after
+
+pytestmark = pytest.mark.integration
+
+
+def test_reports_resent_after_an_outage_land_where_they_were_measured(session: Session, fleet: Fleet) -> None:
+    """A node cut off for two minutes sends its buffer at once; its clock is 100 s ahead all the while."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    for nth in range(1, 13):
+        fleet.report("n1", after(5 * nth), {"g1": 500.0}, [FULL], observed_at=after(5 * nth + 100))
+    fleet.write()
+    assert account(session, after(205)).minutes_late == 0
+    assert [only(ledger(session, after(60 * nth))).kind for nth in (1, 2)] == ["unobserved"] * 2
+    for nth in range(13, 37):
+        fleet.report("n1", after(206), {"g1": 500.0}, [FULL], observed_at=after(5 * nth + 100))
+    fleet.write()
+    done = account(session, after(265))
+    assert (done.minutes_late, done.minutes_new, done.accounted_until) == (2, 1, after(240))
+    assert [only(ledger(session, after(60 * nth))).kind for nth in (0, 1, 2)] == ["replica"] * 3
+    assert only(ledger(session, after(180))).kind == "unobserved"
+    assert_sums(session)
+    energy = session.execute(text("SELECT sum(energy_j) FROM device_minutes WHERE device_uuid = 'g1'")).scalar_one()
+    assert energy == pytest.approx(36 * 500.0)
+
+
+def test_a_report_committed_after_accounting_looked_is_not_lost(session: Session, fleet: Fleet) -> None:
+    """Its arrival time lies before the last run, but it became visible only afterwards."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    report_minutes(fleet, 1, [FULL])
+    assert account(session, after(142)).accounted_until == after(120)
+    assert only(ledger(session, after(60))).kind == "unobserved"
+    fleet.report("n1", after(138), {"g1": 6000.0}, [FULL], interval_s=30, observed_at=after(120))
+    fleet.write()
+    assert account(session, after(150)).minutes_late == 1
+    assert only(ledger(session, after(60)), kind="replica").seconds == 30
+    assert account(session, after(165)).minutes_late == 0
+
+
+def test_accounting_again_changes_nothing(session: Session, fleet: Fleet) -> None:
+    """Not a row, not a digit, whether the hour is open or closed; and only on request once it is closed."""
+    fleet.gpu_type("t4", 16384, price(1.0))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, after(600)))
+    report_minutes(fleet, 10, [Holding(replica="p/a#0", uuid="g1", share_pct_sm=37, energy_j=71.0)])
+    done = account(session, after(700))
+    assert (done.accounted_until, done.behind) == (after(660), False)
+    before = _everything(session)
+    assert len(before["ledger"]) == 20
+    account(session, after(700))
+    account_again(session, T0, after(600))
+    assert _everything(session) == before
+
+    done = account(session, after(3600 + 900 + 60), minutes_max=600)
+    assert done.closed_until == after(3600)
+    hours = session.execute(text("SELECT sum(usd_share) FROM ledger_hours")).scalar_one()
+    assert hours == session.execute(text("SELECT sum(usd) FROM device_bills")).scalar_one()
+    with pytest.raises(OperationalError, match="is closed"), session.begin_nested():
+        session.execute(text("SELECT headroom_account_minutes(:a, :b)"), {"a": T0, "b": after(60)})
+    account_again(session, T0, after(60))
+    assert session.execute(text("SELECT sum(usd_share) FROM ledger_hours")).scalar_one() == hours
+    after_all = _everything(session)
+    assert after_all["ledger"][:20] == before["ledger"]
+
+
+def _everything(session: Session) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        table: [tuple(row) for row in session.execute(text(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4"))]
+        for table in ("ledger", "device_bills", "device_minutes", "service_minutes", "device_hours", "service_hours")
+    }
+
+
+def test_the_minute_at_midnight_belongs_to_both_days(session: Session, fleet: Fleet) -> None:
+    """Reports received just after midnight UTC count in the last minute of the day before, in another partition."""
+    midnight = datetime(2026, 3, 3, tzinfo=T0.tzinfo)
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(midnight - timedelta(minutes=2), midnight + timedelta(minutes=2)))
+    full = [Holding(replica="p/a#0", uuid="g1", share_pct_sm=100, memory_mib_used=16384, energy_j=1000, completed=10)]
+    for nth in range(25):
+        fleet.report("n1", midnight + timedelta(seconds=10 * nth - 117), {"g1": 1000.0}, full, interval_s=10)
+    fleet.write()
+    account(session, midnight + timedelta(minutes=3))
+    assert_sums(session)
+    rows = session.execute(text("SELECT minute, kind, seconds FROM ledger ORDER BY 1, 2")).all()
+    assert [(row.kind, row.seconds) for row in rows] == [("replica", 60)] * 4
+    parts = session.execute(text("SELECT DISTINCT tableoid::regclass::text FROM ledger ORDER BY 1")).scalars().all()
+    assert parts == ["ledger_p20260302", "ledger_p20260303"]
+    answered = session.execute(text("SELECT sum(completed) FROM service_minutes")).scalar_one()
+    assert answered == pytest.approx(250 - 10 * 0.3)
