@@ -103,6 +103,7 @@ def spec_of(replica: ReplicaTarget) -> WorkerSpec:
         iterations_total=replica.iterations_total,
         iteration_ms_reference=replica.iteration_ms_reference,
         gpu_type_reference=replica.gpu_type_reference,
+        latency_execution_only=replica.latency_execution_only,
     )
 
 
@@ -224,7 +225,7 @@ def _tune(found: _Sorted, wanted: dict[str, WorkerSpec]) -> list[Step]:
     steps = []
     for replica, worker in sorted(found.keep.items()):
         spec = wanted[replica]
-        if (worker.spec.batch, worker.spec.latency_ms_limit) != (spec.batch, spec.latency_ms_limit):
+        if worker.spec.tuned_as(spec) != worker.spec:
             steps.append(Step(kind=StepKind.TUNE, uuid=worker.uuid, worker=worker.worker, replica=replica, spec=spec))
     return steps
 

@@ -103,6 +103,8 @@ class ReplicaTarget:
     iteration_ms_reference: float | None = None
     gpu_type_reference: str | None = None
     """The GPU type whose whole `iteration_ms_reference` was measured on; None: that of the replica's own device."""
+    latency_execution_only: bool = False
+    """Whether the latency limit counts the execution of a request's batch alone, without waiting."""
     retire_after_s: float | None = None
     """None: hold it. Else it is on its way out: if it runs, it may go on for so long after the target was accepted,
     unless its room is needed; it is never started."""
@@ -313,6 +315,7 @@ def _decode_replica(plain: object) -> ReplicaTarget:
         iterations_total=None if item.get("iterations_total") is None else _whole(item, "iterations_total"),
         iteration_ms_reference=_optional_number(item, "iteration_ms_reference"),
         gpu_type_reference=_optional_text(item, "gpu_type_reference"),
+        latency_execution_only=_yes_or_no(item, "latency_execution_only"),
         retire_after_s=_optional_number(item, "retire_after_s"),
     )
 
@@ -337,6 +340,13 @@ def _text(item: Mapping[str, object], name: str) -> str:
     found = item.get(name)
     if isinstance(found, Enum) or not isinstance(found, str):
         raise WireError(f"{name}: expected text")
+    return found
+
+
+def _yes_or_no(item: Mapping[str, object], name: str) -> bool:
+    found = item.get(name, False)
+    if not isinstance(found, bool):
+        raise WireError(f"{name}: expected true or false")
     return found
 
 

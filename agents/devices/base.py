@@ -19,7 +19,7 @@ Verbs raise `agents.errors.DeviceError` and its kin; they are called from one th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """A worker as it is asked for. `batch` and `latency_ms_limit` can be changed while it runs; all else is fixed at
-    start.
+    """A worker as it is asked for. `batch`, `latency_ms_limit` and what that counts can be changed while it runs; all
+    else is fixed at start.
     """
 
     replica: str
@@ -66,6 +66,17 @@ class WorkerSpec:
     iterations_total: int | None = None
     iteration_ms_reference: float | None = None
     gpu_type_reference: str | None = None
+    latency_execution_only: bool = False
+    """Whether the latency limit counts the execution of a request's batch alone, without waiting."""
+
+    def tuned_as(self, wanted: WorkerSpec) -> WorkerSpec:
+        """This worker with everything of another that can be changed while it runs."""
+        return replace(
+            self,
+            batch=wanted.batch,
+            latency_ms_limit=wanted.latency_ms_limit,
+            latency_execution_only=wanted.latency_execution_only,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

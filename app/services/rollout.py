@@ -22,7 +22,7 @@ from solvers.domain.device import Device
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import SloKind, WorkloadKind
+from solvers.domain.workload import SloKind, SloScope, WorkloadKind
 from solvers.errors import InvariantError
 
 
@@ -143,6 +143,7 @@ class _WorkloadTerms:
     iterations_total: int | None = None
     iteration_ms_reference: float | None = None
     gpu_type_reference: str | None = None
+    latency_execution_only: bool = False
 
 
 class _Terms:
@@ -183,6 +184,7 @@ class _Terms:
             iterations_total=terms.iterations_total,
             iteration_ms_reference=terms.iteration_ms_reference,
             gpu_type_reference=terms.gpu_type_reference,
+            latency_execution_only=terms.latency_execution_only,
         )
 
     def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
@@ -191,7 +193,8 @@ class _Terms:
             if service is None:
                 return None
             limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
-            return _WorkloadTerms(service.project, limit)
+            alone = service.slo.scope is SloScope.EXECUTION
+            return _WorkloadTerms(service.project, limit, latency_execution_only=alone)
         if assignment.kind is WorkloadKind.JOB:
             job = self._jobs.get(JobId(assignment.workload))
             if job is None:

@@ -6,7 +6,9 @@ Time is an argument; randomness is a seeded stream, so that equal histories give
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerSpec, WorkerState
 from agents.devices.fake.worker import Worker
@@ -178,9 +180,13 @@ class Board:
             self._work_off(worker, curve[-1], seconds)
             return
         noise = self._draw()
-        served = serve(
-            worker.queue, arrived, seconds, [time_ms * noise for time_ms in curve], worker.spec.latency_ms_limit
-        )
+        times_ms = [time_ms * noise for time_ms in curve]
+        limit_ms, execution_only = worker.spec.latency_ms_limit, worker.spec.latency_execution_only
+        served = serve(worker.queue, arrived, seconds, times_ms, None if execution_only else limit_ms)
+        if execution_only and limit_ms is not None and served.completed > 0.0:
+            # Nobody is late by waiting: a request is late when its batch runs too long, judged by the mean batch.
+            late = times_ms[max(0, math.ceil(served.batch_mean) - 1)] > limit_ms
+            served = replace(served, violated=served.completed if late else 0.0)
         worker.queue, worker.busy = served.queue, served.busy
         worker.tally.add(arrived, served)
 

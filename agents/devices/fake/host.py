@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
@@ -135,8 +135,7 @@ class FakeDevices:
         with self._lock:
             self._advance()
             board, found = self._worker(worker)
-            wanted = replace(found.spec, batch=spec.batch, latency_ms_limit=spec.latency_ms_limit)
-            board.tune(found, wanted)
+            board.tune(found, found.spec.tuned_as(spec))
             self._save()
 
     def drain(self, worker: str) -> None:

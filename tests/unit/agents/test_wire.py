@@ -22,6 +22,7 @@ def test_a_target_comes_back_as_it_went_out() -> None:
     decoded = decode_node_target(plain_target())
     assert decoded.devices[0].replicas[0] == replica_target("a")
     assert decoded.devices[0].replicas[1].gpu_type_reference == "v100"
+    assert not decoded.devices[0].replicas[0].latency_execution_only
     assert (decoded.generation, decoded.devices[0].clock_mhz_sm) == (7, 1380)
 
 

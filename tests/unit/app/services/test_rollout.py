@@ -15,7 +15,7 @@ from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Objective, Plan
 from solvers.domain.snapshot import JobStatus
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import SloScope, WorkloadKind
 from solvers.errors import InvariantError
 from tests.unit.app.services.small_fleet import assignment, snapshot
 
@@ -69,11 +69,24 @@ def test_replica_carries_its_workloads_terms() -> None:
     )
     service, training, offline = _by_workload(plan)
     assert (service.latency_ms_limit, service.launch_s, service.project) == (200.0, 0.5, "vision")
+    assert not service.latency_execution_only
     assert (service.batch_min, service.batch_max, service.clock_mhz_sm_max) == (1, 8, 1590)
     assert service.iterations_total is None
     assert (training.iterations_total, training.iteration_ms_reference, training.kind) == (1000, 120.0, "job")
     assert training.gpu_type_reference == "t4"
     assert (offline.iterations_total, offline.latency_ms_limit) == (5000, None)
+
+
+def test_a_limit_on_execution_alone_says_so() -> None:
+    services = tuple(
+        replace(service, slo=replace(service.slo, scope=SloScope.EXECUTION))
+        if service.id == "vision/labels"
+        else service
+        for service in SNAPSHOT.services
+    )
+    plan = plan_of(assignment("vision/labels", "GPU-a0"))
+    target = node_targets(plan, digest(plan), replace(SNAPSHOT, services=services), Generation(1))[0]
+    assert target.devices[0].replicas[0].latency_execution_only
 
 
 def _by_workload(plan: Plan) -> list[ReplicaTarget]:

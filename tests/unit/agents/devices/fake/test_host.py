@@ -337,3 +337,28 @@ class AnySequenceOfCalls(RuleBasedStateMachine):
 
 TestAnySequenceOfCalls = AnySequenceOfCalls.TestCase
 TestAnySequenceOfCalls.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def overloaded(clock: FakeClock, *, latency_ms_limit: float, execution_only: bool) -> tuple[float, float, float]:
+    """Completed, violated and dropped of a replica that is offered far more than it can do for five seconds."""
+    devices = fake_devices(clock)
+    spec = worker_spec(share=50, latency_ms_limit=latency_ms_limit, latency_execution_only=execution_only)
+    devices.start(only_uuid(devices), spec)
+    clock.pass_s(6.0)
+    devices.workers()
+    for _ in range(5):
+        devices.offer({"r1": 6000.0}, 1.0)
+        clock.pass_s(1.0)
+    worker = devices.collect()[0].workers[0]
+    return worker.completed, worker.violated, worker.dropped
+
+
+def test_a_limit_on_execution_alone_is_not_broken_by_waiting(clock: FakeClock) -> None:
+    completed, violated, dropped = overloaded(clock, latency_ms_limit=200.0, execution_only=False)
+    assert completed > 0.0
+    assert violated + dropped > 0.0
+    completed, violated, dropped = overloaded(FakeClock(), latency_ms_limit=200.0, execution_only=True)
+    assert completed > 0.0
+    assert violated == 0.0
+    completed, violated, _ = overloaded(FakeClock(), latency_ms_limit=1.0, execution_only=True)
+    assert violated == completed > 0.0
