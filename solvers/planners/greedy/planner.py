@@ -65,7 +65,7 @@ def _best(case: Case) -> Packing:
             best = other
     if best.changes(case):
         return best
-    saving = pack(case, Aim.SAVE)
+    saving = pack(case, Aim.SAVE, jobs_hold=True)
     return saving if saving.unserved <= best.unserved + 1e-6 else best
 
 
