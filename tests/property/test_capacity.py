@@ -22,7 +22,10 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 @given(worlds())
 @settings(max_examples=60, phases=PHASES)
 def test_a_second_fleet_of_the_same_kind_serves_no_less(world: Snapshot) -> None:
-    """Greedy choices may be unlucky with one more device, but not with everything twice over and all caps lifted."""
+    """Greedy choices may be unlucky with one more device, but not with everything twice over and all caps lifted.
+
+    Budgets are caps, too: with a choice of more devices greed may spread over dearer ones and then not afford the last.
+    """
     twins = tuple(
         replace(
             device,
@@ -35,7 +38,8 @@ def test_a_second_fleet_of_the_same_kind_serves_no_less(world: Snapshot) -> None
     nodes = tuple(replace(node, id=f"{node.id}-twin") for node in world.nodes)  # type: ignore[arg-type]
     statuses = tuple(NodeStatus(node=node.id, age_s=1.0, generation_applied=0) for node in nodes)
     projects = tuple(replace(project, quota_gpus=None) for project in world.projects)
-    free = replace(world, power_caps=(), jobs=(), tasks=(), projects=projects)
+    services = tuple(replace(service, budget_usd_per_h=None) for service in world.services)
+    free = replace(world, power_caps=(), jobs=(), tasks=(), projects=projects, services=services)
     richer = replace(
         free,
         devices=tuple(sorted((*free.devices, *twins), key=lambda item: item.id)),
