@@ -52,12 +52,23 @@ def test_a_plan_around_a_standing_target_verifies(world: Snapshot) -> None:
         assert fatal(world, plan_of(world, movable), movable) == []
 
 
+ROUNDS_MAX = 4
+"""Greed seldom finds at its second look what it missed at the first; it must not go on looking for ever."""
+
+
 @given(worlds())
 @settings(max_examples=60, phases=PHASES)
-def test_planning_again_changes_nothing(world: Snapshot) -> None:
-    first = plan_of(world)
-    target = Target(generation=Generation(1), assignments=first.assignments, settings=first.settings)
-    again = plan_of(replace(world, target=target))
-    assert [(item.replica, knobs(item)) for item in again.assignments] == [
-        (item.replica, knobs(item)) for item in first.assignments
-    ]
+def test_planning_again_comes_to_rest_and_never_serves_less(world: Snapshot) -> None:
+    plan = plan_of(world)
+    for generation in range(1, ROUNDS_MAX + 1):
+        target = Target(generation=Generation(generation), assignments=plan.assignments, settings=plan.settings)
+        again = plan_of(replace(world, target=target))
+        assert again.objective.unserved <= plan.objective.unserved + 1e-6
+        if choices(again) == choices(plan):
+            return
+        plan = again
+    pytest.fail(f"still changing after {ROUNDS_MAX} rounds")
+
+
+def choices(plan: Plan) -> list[tuple[object, ...]]:
+    return [(item.replica, knobs(item)) for item in plan.assignments]
