@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PROTOCOL_VERSION = 1
 
@@ -24,7 +27,8 @@ T = TypeVar("T")
 
 
 def _message(cls: type[T]) -> type[T]:
-    cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
+    marked: Any = cls
+    marked.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
     return cls
 
 
@@ -268,9 +272,9 @@ class EdgeReport:
     samples: tuple[RateSample, ...]
 
 
-def encode(message: object) -> dict[str, object]:
+def encode(message: DataclassInstance) -> dict[str, object]:
     """Plain JSON data of a message."""
-    return asdict(message)  # type: ignore[call-overload, no-any-return]
+    return asdict(message)
 
 
 def decode_node_target(plain: object) -> NodeTarget:

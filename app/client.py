@@ -62,7 +62,7 @@ class ApiError(HeadroomError):
         detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
         super().__init__(detail, status=status)
         self.status = status
-        self.code = str(problem.get("code") or f"http-{status}")  # type: ignore[misc] # an instance carries the server's code
+        self.code = str(problem.get("code") or f"http-{status}")
         self.request_id = str(problem.get("request_id") or "")
         self.pointers = tuple(
             (str(item.get("pointer", "")), str(item.get("detail", "")))

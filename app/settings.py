@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from solvers.errors import InputError
 
@@ -58,7 +59,7 @@ class Settings:
 
 def load_settings(environment: Mapping[str, str]) -> Settings:
     """Build settings from an environment; a value that cannot be read is an InputError naming its variable."""
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     for field in fields(Settings):
         variable = f"HEADROOM_{field.name.upper()}"
         text = environment.get(variable)
@@ -68,7 +69,7 @@ def load_settings(environment: Mapping[str, str]) -> Settings:
             arguments[field.name] = _parse(str(field.type), text)
         except ValueError:
             raise InputError(f"{variable}={text!r} is not a valid {field.type}") from None
-    return Settings(**arguments)  # type: ignore[arg-type]
+    return Settings(**arguments)
 
 
 def _parse(kind: str, text: str) -> object:

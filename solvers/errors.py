@@ -14,7 +14,7 @@ from typing import ClassVar
 class HeadroomError(Exception):
     """Base of all errors: a stable code, whether a retry can help, and structured context."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, **context: str | int | float | None) -> None:

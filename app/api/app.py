@@ -11,12 +11,13 @@ import anyio.to_thread
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from app.api import console, openapi, problems
+from app.api import console, problems
 from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
 from app.api.doorbell import Hub, Listener
 from app.api.metrics import DoorbellMetrics, FleetCollector, FleetGauges, IngestMetrics, RequestMetrics
 from app.api.middleware import Edge, EdgeOptions
+from app.api.openapi import Described
 from app.api.routers import agent, costs, doorbell, health, history, plans, profiles, status, telemetry, tokens
 from app.api.routers.nouns import nouns_router
 from app.api.shutdown import when_asked_to_end
@@ -51,7 +52,7 @@ def create_app(context: ApiContext) -> FastAPI:
     hub = Hub(DoorbellMetrics(registry))
     cluster = context.settings.cluster
     listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
-    app = FastAPI(
+    app = Described(
         title="Headroom",
         version=importlib.metadata.version("headroom"),
         summary="An optimising control plane for mixed GPU fleets.",
@@ -72,7 +73,6 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.metrics = registry
     registry.register(FleetCollector(lambda: _gauges(services.status)))
     problems.install(app)
-    openapi.install(app)
     _add_routes(app)
     options = EdgeOptions(
         body_bytes_max=context.settings.body_bytes_max,

@@ -50,15 +50,14 @@ def request_body(content: dict[str, Any], example: object = None) -> dict[str, A
     return {"requestBody": {"required": True, "content": content}}
 
 
-def install(app: FastAPI) -> None:
-    """Replace the application's description by ours."""
+class Described(FastAPI):
+    """An application whose description is ours."""
 
-    def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _describe(app)
-        return app.openapi_schema
-
-    app.openapi = describe  # type: ignore[method-assign]
+    def openapi(self) -> dict[str, Any]:
+        """The description, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = _describe(self)
+        return self.openapi_schema
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:

@@ -41,11 +41,17 @@ def create(
     token: Token = None,
 ) -> None:
     """Create a token and print its secret, which nobody can read again."""
-    request = {"name": name, "role": role, "project": project, "purpose": purpose, "subject": subject}
+    request: dict[str, str | float | None] = {
+        "name": name,
+        "role": role,
+        "project": project,
+        "purpose": purpose,
+        "subject": subject,
+    }
     if ttl is not None:
-        request["ttl_s"] = duration_s(ttl)  # type: ignore[assignment] # the one number among words
+        request["ttl_s"] = duration_s(ttl)
     with connect(server, token) as client:
-        made = client.create_token({field: text for field, text in request.items() if text is not None})
+        made = client.create_token({field: given for field, given in request.items() if given is not None})
     show(made, output, made["secret"])
 
 

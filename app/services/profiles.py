@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from typing import Any
 
 from app.errors import FieldFault, FieldsError
 from app.services.actors import Deed
@@ -148,12 +149,12 @@ def _read_row(header: list[str], cells: list[str], place: str, faults: list[Fiel
         )
         return None
     column = cell = ""
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     try:
         for column, cell in zip(header, cells, strict=True):
             if cell.strip() or column in _REQUIRED:
                 arguments[column] = _cell(column, cell.strip())
-        return ProfilePoint(**arguments)  # type: ignore[arg-type]
+        return ProfilePoint(**arguments)
     except FieldError as error:
         faults.append(FieldFault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
     except ValueError:

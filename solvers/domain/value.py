@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from solvers.errors import FieldError
 
@@ -24,7 +24,8 @@ T = TypeVar("T")
 def value(cls: type[T]) -> type[T]:
     """Make `cls` an immutable value with keyword-only construction and, at the edges, no room for unknown fields."""
     made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    made.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
+    marked: Any = made
+    marked.__pydantic_config__ = {"extra": "forbid"}
     return made
 
 

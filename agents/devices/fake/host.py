@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.devices.fake.board import Board
@@ -257,16 +258,16 @@ class FakeDevices:
             for board in self._boards.values():
                 board.workers.clear()
 
-    def _adopt(self, boards: list[dict[str, object]]) -> None:
+    def _adopt(self, boards: list[dict[str, Any]]) -> None:
         """Find the workers of an earlier agent running."""
         for plain in boards:
             board = self._boards.get(str(plain["uuid"]))
             if board is None:
                 continue
             board.mode = Mode(str(plain["mode"]))
-            board.set_clock(plain["clock_mhz_sm"])  # type: ignore[arg-type]
-            board.set_power_limit(plain["power_limit_w"])  # type: ignore[arg-type]
-            for item in plain["workers"]:  # type: ignore[attr-defined]
+            board.set_clock(plain["clock_mhz_sm"])
+            board.set_power_limit(plain["power_limit_w"])
+            for item in plain["workers"]:
                 worker = _worker_from_plain(item)
                 board.workers[worker.name] = worker
 
@@ -283,11 +284,11 @@ def _worker_to_plain(worker: Worker) -> dict[str, object]:
     }
 
 
-def _worker_from_plain(plain: dict[str, object]) -> Worker:
+def _worker_from_plain(plain: dict[str, Any]) -> Worker:
     fields = dict(plain)
-    spec = WorkerSpec(**fields.pop("spec"))  # type: ignore[arg-type]
+    spec = WorkerSpec(**fields.pop("spec"))
     state = WorkerState(str(fields.pop("state")))
-    return Worker(spec=spec, state=state, **fields)  # type: ignore[arg-type]
+    return Worker(spec=spec, state=state, **fields)
 
 
 def _uuid(node: str, index: int, gpu_type: str) -> str:

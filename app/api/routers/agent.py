@@ -19,6 +19,7 @@ from app.api.rules import EdgeReporter, Joiner, NodeAgent
 from app.api.schemas.telemetry import Acknowledged
 from app.errors import ForbiddenError
 from app.services.actors import Actor
+from app.services.telemetry import Acknowledgement
 from solvers.errors import NotFoundError
 
 router = APIRouter(tags=["agent"])
@@ -107,8 +108,7 @@ def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     reports = wire.decode_reports(body)
     for report in reports:
         _require_own(actor, report.node, "node")
-    taken = services_of(request).telemetry.accept_reports(reports, many=body.lstrip()[:1] == b"[")
-    return JSONResponse({"accepted": taken.accepted, "duplicates": taken.duplicates})
+    return _acknowledged(services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
 
 
 @router.post(
@@ -139,7 +139,14 @@ def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depen
     reports = wire.decode_edge_reports(body)
     for report in reports:
         _require_own(actor, report.gateway, "gateway")
-    taken = services_of(request).telemetry.accept_edge_reports(reports, many=body.lstrip()[:1] == b"[")
+    return _acknowledged(services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
+
+
+def _is_list(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"["
+
+
+def _acknowledged(taken: Acknowledgement) -> JSONResponse:
     return JSONResponse({"accepted": taken.accepted, "duplicates": taken.duplicates})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter
 
@@ -21,11 +22,11 @@ _CLUSTER = {"read": rules.CLUSTER_READ, "write": rules.CLUSTER_WRITE}
 _PROJECT = {"read": rules.SHARED_READ, "write": rules.PROJECT_WRITE}
 
 
-def _noun(kind: Kind, model: type, one: str, *facts: Mapping[str, object], **more: object) -> Noun:
-    merged: dict[str, object] = {"many": kind.value.replace("-", "_")}
+def _noun(kind: Kind, model: type, one: str, *facts: Mapping[str, Any], **more: Any) -> Noun:
+    merged: dict[str, Any] = {"many": kind.value.replace("-", "_")}
     for part in (*facts, more):
         merged |= part
-    return Noun(kind=kind, model=model, route=kind.value, one=one, **merged)  # type: ignore[arg-type]
+    return Noun(kind=kind, model=model, route=kind.value, one=one, **merged)
 
 
 NOUNS = (

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, Table, Text
 
 from app.store.tables.metadata import metadata, moment
 
+
+def _from_node() -> list[Column[Any]]:
+    """Which report of which node a sample came with."""
+    return [
+        moment("received_at", default_now=True),
+        moment("observed_at"),
+        Column("node_id", Text, nullable=False),
+        Column("boot_id", Text, nullable=False),
+        Column("sequence", BigInteger, nullable=False),
+        Column("interval_s", Double, nullable=False),
+    ]
+
+
 device_samples = Table(
     "device_samples",
     metadata,
-    moment("received_at", default_now=True),
-    moment("observed_at"),
-    Column("node_id", Text, nullable=False),
-    Column("boot_id", Text, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("interval_s", Double, nullable=False),
+    *_from_node(),
     Column("uuid", Text, nullable=False),
     Column("power_w", Double, nullable=False),
     Column("energy_j", Double, nullable=False),
@@ -29,12 +39,7 @@ device_samples = Table(
 replica_samples = Table(
     "replica_samples",
     metadata,
-    moment("received_at", default_now=True),
-    moment("observed_at"),
-    Column("node_id", Text, nullable=False),
-    Column("boot_id", Text, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("interval_s", Double, nullable=False),
+    *_from_node(),
     Column("replica", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("workload", Text, nullable=False),
