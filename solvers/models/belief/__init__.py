@@ -1,0 +1,1 @@
+"""Our own belief: a physical shape, a learned residual, calibrated uncertainty, interference from pressures."""
