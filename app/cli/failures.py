@@ -75,6 +75,8 @@ SERVER_MODULES = frozenset(
         "psycopg",
         "pulp",
         "pydantic",
+        "scipy",
+        "sklearn",
         "sqlalchemy",
         "uvicorn",
     }

@@ -13,8 +13,9 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, planning, processes, reading, reports, watch
+from app.cli import access, checking, declare, modelling, planning, processes, reading, reports, watch
 from app.cli.failures import Exit, exit_code_of, sentence_of
+from app.cli.modelling_files import FilesCommand
 from app.cli.output import Format, Output, show
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
@@ -37,6 +38,7 @@ INTERRUPTED = 130
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
+_MODEL = "Measure and predict"
 
 app.command(rich_help_panel=_LOCAL)(processes.up)
 app.command(rich_help_panel=_LOCAL)(processes.down)
@@ -52,6 +54,8 @@ app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(reading.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
+app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
+app.command(rich_help_panel=_MODEL)(modelling.predict)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
