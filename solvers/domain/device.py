@@ -88,6 +88,7 @@ class GpuType:
     sm_granularity: int = 2
     mig_profiles: tuple[MigProfile, ...] = ()
     prices: tuple[PriceRow, ...] = ()
+    tf32_tflops: float | None = None
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -97,6 +98,7 @@ class GpuType:
             check_positive(field, getattr(self, field))
         for field in ("memory_bandwidth_gb_per_s", "pcie_bandwidth_gb_per_s", "l2_mib", "fp32_tflops", "fp16_tflops"):
             check_positive(field, getattr(self, field))
+        check_positive("tf32_tflops", self.tf32_tflops)
         check_not_negative("idle_w", self.idle_w)
         check_range("mps_clients_max", self.mps_clients_max, 1, 128)
         check_range("sm_granularity", self.sm_granularity, 1, self.sm_count)

@@ -1,0 +1,47 @@
+"""What every installation knows before anything is measured: GPU types with prices, networks, fitted coefficients.
+
+Owns where these files lie and how they are read; `docs/library.md` says what they hold and where it comes from. The
+files are written by `make library` and never by hand. It refuses to interpret them.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+
+from solvers.domain.codec import Plain, from_plain
+from solvers.domain.device import GpuType
+from solvers.domain.workload import ModelVariant
+from solvers.models.base import Facts
+
+
+def _plain(name: str) -> Plain:
+    found: Plain = json.loads(files(__name__).joinpath(name).read_text(encoding="utf-8"))
+    return found
+
+
+def _items(name: str) -> list[Plain]:
+    plain = _plain(name)
+    assert isinstance(plain, list)
+    return plain
+
+
+@cache
+def load_gpu_types() -> tuple[GpuType, ...]:
+    """The GPU catalogue, in rising order of names."""
+    return tuple(from_plain(GpuType, item) for item in _items("gpu_types.json"))
+
+
+@cache
+def load_models() -> tuple[ModelVariant, ...]:
+    """Public networks, in rising order of names."""
+    return tuple(from_plain(ModelVariant, item) for item in _items("models.json"))
+
+
+def facts() -> Facts:
+    """All of it, as performance models take it."""
+    return Facts(
+        gpu_types={gpu_type.name: gpu_type for gpu_type in load_gpu_types()},
+        models={model.name: model for model in load_models()},
+    )
