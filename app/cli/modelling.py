@@ -92,6 +92,9 @@ def _remark(sheet: Sheet, ignored: tuple[str, ...], unknown: int) -> None:
 
 
 def _facts(library: bool) -> Facts:
-    from app.services.beliefs_facts import built_in_facts, no_facts
+    """What is built in; without the library, specifications of GPUs and networks only."""
+    from dataclasses import replace
 
-    return built_in_facts() if library else no_facts()
+    from app.library import facts
+
+    return facts() if library else replace(facts(), library=None)
