@@ -92,14 +92,25 @@ def fit_shape(cells: Cells, prior: ShapePrior, noise: float = 0.03) -> ShapeFit:
         error = np.where(far, np.sign(error) * np.sqrt(np.maximum(6.0 * np.abs(error) - 9.0, 0.0)), error)
         return np.concatenate([error, step])
 
-    start = np.zeros(shape.COUNT)
-    found = least_squares(misfit, start, max_nfev=80)
+    starts = (np.zeros(shape.COUNT), np.linalg.solve(root, _host_bound(cells, prior.mean) - prior.mean))
+    found = min((least_squares(misfit, start, max_nfev=80) for start in starts), key=lambda found: float(found.cost))
     mean = prior.mean + root @ found.x
     spread = root @ np.linalg.inv(found.jac.T @ found.jac) @ root.T
     residual = target - shape.log_latency(mean, cells.batch, cells.share, cells.slowness)
     return ShapeFit(
         mean=mean, covariance=(spread + spread.T) / 2, residual=residual, noise=float(np.sqrt(np.mean(residual**2)))
     )
+
+
+def _host_bound(cells: Cells, mean: Floats) -> Floats:
+    """Where the search starts a second time: the fastest cell is the host's time, since a device that is never full
+    explains a level latency nearly as well and would be the answer too often.
+    """
+    start = mean.copy()
+    start[0] = np.log(cells.latency_ms.min())
+    start[shape.WORK] = np.log(np.median(cells.latency_ms / cells.batch) / 4.0)
+    start[shape.FILL], start[shape.GROWTH] = np.log(0.5), 0.0
+    return start
 
 
 def population(fits: list[ShapeFit], weak: ShapePrior, weight: float = 3.0) -> ShapePrior:
