@@ -6,12 +6,21 @@ a prior, and the population that many fitted models make. It refuses to know nam
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.models.base import Flags, Floats, Origin
 from solvers.models.belief import shape
+
+LogValue = Callable[[Floats, Floats, Floats, Floats], Floats]
+"""(parameters, batch, share, slowness) -> logarithm of a quantity; the parameters' last axis runs over their names and
+what comes before it broadcasts.
+"""
+
+_STEP = 1e-4
+_FAR = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,52 +84,67 @@ def weak_prior(latency_ms_typical: float, scale_spread: float = 1.0) -> ShapePri
     return ShapePrior(mean=mean, covariance=covariance, origin=Origin.SCALED, source="any model")
 
 
-def fit_shape(cells: Cells, prior: ShapePrior, noise: float = 0.03) -> ShapeFit:
-    """The most probable parameters given the cells, robust against single wild ones. `noise` is the standard deviation
-    of log latency about the shape.
+def sensitivity(log_value: LogValue, parameters: Floats, at: tuple[Floats, Floats, Floats]) -> Floats:
+    """Derivatives of the logarithm by the parameters, one row per configuration (batch, share, slowness)."""
+    steps = _STEP * np.eye(len(parameters))
+    around = (parameters + np.concatenate([steps, -steps]))[:, None, :]
+    values = log_value(around, *at)
+    return np.asarray((values[: len(parameters)] - values[len(parameters) :]).T / (2 * _STEP))
+
+
+def fit_parameters(
+    log_value: LogValue, at: tuple[Floats, Floats, Floats], target: Floats, prior: ShapePrior, noise: float = 0.03
+) -> ShapeFit:
+    """The most probable parameters of any form given logarithms measured at configurations, robust against single wild
+    ones. `noise` is the standard deviation of the logarithm about the form.
     """
     from scipy.optimize import least_squares
 
-    root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(shape.COUNT))
-    target = np.log(cells.latency_ms)
+    count = len(prior.mean)
+    root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(count))
 
     def misfit(step: Floats) -> Floats:
-        believed = shape.log_latency(prior.mean + root @ step, cells.batch, cells.share, cells.slowness)
-        error = (believed - target) / noise
-        # Beyond three deviations a cell pulls ever less (Huber), the prior keeps its full weight.
-        far = np.abs(error) > 3.0
-        error = np.where(far, np.sign(error) * np.sqrt(np.maximum(6.0 * np.abs(error) - 9.0, 0.0)), error)
-        return np.concatenate([error, step])
+        error = (log_value(prior.mean + root @ step, *at) - target) / noise
+        # Beyond some deviations a cell pulls ever less (Huber), the prior keeps its full weight.
+        far = np.abs(error) > _FAR
+        bent = np.sign(error) * np.sqrt(np.maximum(2 * _FAR * np.abs(error) - _FAR**2, 0.0))
+        return np.concatenate([np.where(far, bent, error), step])
 
-    starts = (np.zeros(shape.COUNT), np.linalg.solve(root, _host_bound(cells, prior.mean) - prior.mean))
-    found = min((least_squares(misfit, start, max_nfev=80) for start in starts), key=lambda found: float(found.cost))
+    def slope(step: Floats) -> Floats:
+        parameters = prior.mean + root @ step
+        error = np.abs(log_value(parameters, *at) - target) / noise
+        weight = np.where(error > _FAR, _FAR / np.sqrt(np.maximum(2 * _FAR * error - _FAR**2, _FAR**2)), 1.0)
+        return np.concatenate(
+            [(weight / noise)[:, None] * sensitivity(log_value, parameters, at) @ root, np.eye(count)]
+        )
+
+    found = least_squares(misfit, np.zeros(count), jac=slope, max_nfev=60)
     mean = prior.mean + root @ found.x
     spread = root @ np.linalg.inv(found.jac.T @ found.jac) @ root.T
-    residual = target - shape.log_latency(mean, cells.batch, cells.share, cells.slowness)
+    residual = target - log_value(mean, *at)
     return ShapeFit(
-        mean=mean, covariance=(spread + spread.T) / 2, residual=residual, noise=float(np.sqrt(np.mean(residual**2)))
+        mean=mean,
+        covariance=(spread + spread.T) / 2,
+        residual=residual,
+        noise=float(np.sqrt(np.mean(residual**2))) if len(residual) else noise,
     )
 
 
-def _host_bound(cells: Cells, mean: Floats) -> Floats:
-    """Where the search starts a second time: the fastest cell is the host's time, since a device that is never full
-    explains a level latency nearly as well and would be the answer too often.
-    """
-    start = mean.copy()
-    start[0] = np.log(cells.latency_ms.min())
-    start[shape.WORK] = np.log(np.median(cells.latency_ms / cells.batch) / 4.0)
-    start[shape.FILL], start[shape.GROWTH] = np.log(0.5), 0.0
-    return start
+def fit_shape(cells: Cells, prior: ShapePrior, noise: float = 0.03) -> ShapeFit:
+    """The most probable parameters of latency's shape given the cells."""
+    at = (cells.batch, cells.share, cells.slowness)
+    return fit_parameters(shape.log_latency, at, np.log(cells.latency_ms), prior, noise)
 
 
-def population(fits: list[ShapeFit], weak: ShapePrior, weight: float = 3.0) -> ShapePrior:
+def population(fits: Sequence[ShapeFit], weak: ShapePrior, weight: float = 3.0) -> ShapePrior:
     """Mean and covariance over models, pulled to the weak prior as if `weight` models had told it."""
-    means = np.stack([fit.mean for fit in fits])
-    centre = (means.sum(axis=0) + weight * weak.mean) / (len(fits) + weight)
-    apart = means - centre
-    shift = np.outer(weak.mean - centre, weak.mean - centre)
-    within = sum((fit.covariance for fit in fits), np.zeros((shape.COUNT, shape.COUNT)))
-    covariance = (apart.T @ apart + 0.5 * within + weight * (weak.covariance + shift)) / (len(fits) + weight)
+    centre = (sum(fit.mean for fit in fits) + weight * weak.mean) / (len(fits) + weight)
+    covariance = weight * (weak.covariance + np.outer(weak.mean - centre, weak.mean - centre))
+    for fit in fits:
+        covariance = covariance + np.outer(fit.mean - centre, fit.mean - centre) + 0.5 * fit.covariance
     return ShapePrior(
-        mean=centre, covariance=covariance, origin=Origin.SCALED, source=f"population of {len(fits)} models"
+        mean=centre,
+        covariance=covariance / (len(fits) + weight),
+        origin=Origin.SCALED,
+        source=f"population of {len(fits)} models",
     )

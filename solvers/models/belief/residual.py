@@ -1,0 +1,136 @@
+"""What a form leaves unexplained: a Gaussian process over batch, share and clock on the logarithm of the quantity.
+
+Owns the covariance of residuals, the scatter of measurements, and how both are learned: scales from all models of a GPU
+type together (marginal likelihood), amplitudes for each model by itself within what the others show. Where latency
+follows the share, residuals are small and smooth; where the host or launches bound it, it scatters more and may step
+with the share, for all batches alike. The weight `w` (0..1, how much the quantity follows the share) blends the two.
+It refuses to know forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.models.base import Floats
+
+BATCH, SHARE, CLOCK, BUSY, STEP, STEP_SCALE, FLAT, NOISE_BUSY, NOISE_FLAT = range(9)
+"""Of a kernel, all logarithms: scales over batch, share and clock (doublings), amplitude where the share counts,
+amplitude and scale (tenths of the device) of steps with the share, amplitude where it does not count, and scatter in
+both regions.
+"""
+
+KERNEL_USUAL = np.array([0.3, 0.3, 0.0, -3.2, -3.0, 1.8, -3.4, -4.2, -3.6])
+KERNEL_SPREAD = np.array([1.0, 1.0, 0.7, 1.5, 1.5, 0.7, 1.5, 1.0, 1.0])
+_BOUNDS = ((-1, 3), (-2, 3), (-1, 2), (-7, -1), (-7, -0.5), (-1, 4), (-7, -1), (-7.5, -1.5), (-7.5, -1.5))
+_AMPLITUDES, _NOISES = (BUSY, STEP, FLAT), (NOISE_BUSY, NOISE_FLAT)
+_OWN_SPREAD = (0.5, 0.5)
+_OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
+
+
+class Places(NamedTuple):
+    """Configurations as the covariance sees them: logarithms to base 2, the share, and the weight."""
+
+    log_batch: Floats
+    log_share: Floats
+    log_slowness: Floats
+    share: Floats
+    weight: Floats
+
+
+def places(at: tuple[Floats, Floats, Floats], weight: Floats) -> Places:
+    """Configurations with their weights."""
+    return Places(np.log2(at[0]), np.log2(at[1]), np.log2(at[2]), at[1], weight)
+
+
+def covariance(kernel: Floats, one: Places, two: Places) -> Floats:
+    """Covariance of the residuals of every place of `one` with every place of `two`."""
+    scale = np.exp(kernel)
+    apart = np.square(np.subtract.outer(one.log_batch, two.log_batch) / scale[BATCH])
+    apart += np.square(np.subtract.outer(one.log_share, two.log_share) / scale[SHARE])
+    apart += np.square(np.subtract.outer(one.log_slowness, two.log_slowness) / scale[CLOCK])
+    distance = np.sqrt(3 * apart)
+    smooth = (1 + distance) * np.exp(-distance)
+    steps = np.exp(-10 * np.abs(np.subtract.outer(one.share, two.share)) / scale[STEP_SCALE])
+    busy = np.multiply.outer(one.weight * scale[BUSY] ** 2, two.weight) * smooth
+    flat = np.multiply.outer(1 - one.weight, 1 - two.weight)
+    return np.asarray(busy + flat * (scale[STEP] ** 2 * steps + scale[FLAT] ** 2 * smooth))
+
+
+def variance(kernel: Floats, weight: Floats) -> Floats:
+    """Variance of the residual at places of these weights."""
+    scale = np.exp(2 * kernel)
+    return np.asarray(weight**2 * scale[BUSY] + (1 - weight) ** 2 * (scale[STEP] + scale[FLAT]))
+
+
+def noise(kernel: Floats, weight: Floats) -> Floats:
+    """Variance of single measurements."""
+    scale = np.exp(2 * kernel)
+    return np.asarray(weight * scale[NOISE_BUSY] + (1 - weight) * scale[NOISE_FLAT])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One model to learn from: what the form leaves (`error`), what the form's own doubt explains of it, and where."""
+
+    error: Floats
+    explained: Floats
+    at: Places
+    count: Floats
+    extra: Floats
+
+
+def log_evidence(total: Floats, error: Floats) -> float:
+    """Logarithm of the density of `error` under a zero-mean Gaussian of this covariance (constant left out)."""
+    try:
+        root = np.linalg.cholesky(total)
+    except np.linalg.LinAlgError:
+        return -1e9
+    from scipy.linalg import solve_triangular
+
+    white = solve_triangular(root, error, lower=True)
+    return float(-0.5 * white @ white - np.log(np.diag(root)).sum())
+
+
+def total_covariance(kernel: Floats, task: Task) -> Floats:
+    """Of the errors: the form's doubt, the residual, the scatter."""
+    scatter = noise(kernel, task.at.weight) / task.count + task.extra
+    return np.asarray(task.explained + covariance(kernel, task.at, task.at) + np.diag(scatter))
+
+
+def learn(tasks: Sequence[Task], start: Floats = KERNEL_USUAL) -> Floats:
+    """The kernel under which the tasks are most probable, held to what is usual."""
+    if not tasks:
+        return start
+    from scipy.optimize import minimize
+
+    def cost(kernel: Floats) -> float:
+        held = 0.5 * float((((kernel - KERNEL_USUAL) / KERNEL_SPREAD) ** 2).sum())
+        return held - sum(log_evidence(total_covariance(kernel, task), task.error) for task in tasks)
+
+    found = minimize(cost, start, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 15})
+    return np.asarray(found.x)
+
+
+def own(kernel: Floats, task: Task) -> Floats:
+    """The kernel with amplitudes and scatter as this one task shows them, held to those of the others."""
+    signal = covariance(kernel, task.at, task.at)
+    scatter = np.diag(noise(kernel, task.at.weight) / task.count)
+    unusual = task.explained + np.diag(task.extra)
+
+    def cost(shift: tuple[float, float]) -> float:
+        total = unusual + np.exp(2 * shift[0]) * signal + np.exp(2 * shift[1]) * scatter
+        held = 0.5 * sum((part / spread) ** 2 for part, spread in zip(shift, _OWN_SPREAD, strict=True))
+        return held - log_evidence(total, task.error)
+
+    best = (0.0, 0.0)
+    for _ in range(2):
+        best = (min(_OWN_STEPS[0], key=lambda step: cost((step, best[1]))), best[1])
+        best = (best[0], min(_OWN_STEPS[1], key=lambda step: cost((best[0], step))))
+    found = kernel.copy()
+    found[list(_AMPLITUDES)] += best[0]
+    found[list(_NOISES)] += best[1]
+    return found
