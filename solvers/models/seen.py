@@ -1,0 +1,134 @@
+"""Measurements as plain JSON data and back, and how they add up.
+
+Owns that NaN becomes null. It refuses to judge measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.codec import Plain
+from solvers.errors import InputError
+from solvers.models.base import Floats, Ints, Queries, Samples
+
+MEASURED = tuple(field.name for field in fields(Samples) if field.name != "queries")
+_NUMBERS = ("batch", "share_pct", "clock_mhz")
+T = TypeVar("T")
+
+
+def part(plain: Plain, name: str) -> Plain:
+    """A member of a JSON object. Raises InputError where there is none."""
+    if not isinstance(plain, dict) or name not in plain:
+        raise InputError(f"this fitted model lacks {name!r}")
+    return plain[name]
+
+
+def read(plain: Plain, name: str, convert: Callable[[list[Plain]], T]) -> T:
+    """A list of a JSON object, converted. Raises InputError where it is none."""
+    found = part(plain, name)
+    if not isinstance(found, list):
+        raise InputError(f"{name!r} of this fitted model is no list")
+    try:
+        return convert(found)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name!r} of this fitted model cannot be read") from error
+
+
+def floats_to_plain(values: Floats) -> Plain:
+    """Numbers, with None for NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
+
+
+def floats_of(items: list[Plain]) -> Floats:
+    """Numbers from plain data, NaN for None."""
+    return np.array([np.nan if item is None else item for item in items], dtype=np.float64)
+
+
+def ints_of(items: list[Plain]) -> Ints:
+    """Whole numbers from plain data."""
+    return np.array(items, dtype=np.int64)
+
+
+def names_of(items: list[Plain]) -> tuple[str, ...]:
+    """Names from plain data."""
+    return tuple(str(item) for item in items)
+
+
+def queries_to_plain(queries: Queries) -> dict[str, Plain]:
+    """Configurations as JSON data."""
+    return {
+        "models": list(queries.models),
+        "gpu_types": list(queries.gpu_types),
+        "model": queries.model.tolist(),
+        "gpu_type": queries.gpu_type.tolist(),
+        **{name: floats_to_plain(getattr(queries, name)) for name in _NUMBERS},
+    }
+
+
+def queries_from_plain(plain: Plain) -> Queries:
+    """What `queries_to_plain` wrote."""
+    numbers = {name: read(plain, name, floats_of) for name in _NUMBERS}
+    return Queries(
+        models=read(plain, "models", names_of),
+        gpu_types=read(plain, "gpu_types", names_of),
+        model=read(plain, "model", ints_of),
+        gpu_type=read(plain, "gpu_type", ints_of),
+        **numbers,
+    )
+
+
+def samples_to_plain(samples: Samples) -> dict[str, Plain]:
+    """Samples as JSON data."""
+    columns = {name: floats_to_plain(getattr(samples, name)) for name in MEASURED}
+    return {"queries": queries_to_plain(samples.queries), **columns}
+
+
+def samples_from_plain(plain: Plain) -> Samples:
+    """What `samples_to_plain` wrote."""
+    columns = {name: read(plain, name, floats_of) for name in MEASURED}
+    return Samples(queries=queries_from_plain(part(plain, "queries")), **columns)
+
+
+def joined_queries(first: Queries, second: Queries) -> Queries:
+    """Rows of both, in this order."""
+    models = tuple(dict.fromkeys((*first.models, *second.models)))
+    gpu_types = tuple(dict.fromkeys((*first.gpu_types, *second.gpu_types)))
+    numbers = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _NUMBERS}
+    return replace(
+        first,
+        models=models,
+        gpu_types=gpu_types,
+        model=np.concatenate([_renamed(item.model, item.models, models) for item in (first, second)]),
+        gpu_type=np.concatenate([_renamed(item.gpu_type, item.gpu_types, gpu_types) for item in (first, second)]),
+        **numbers,
+    )
+
+
+def _renamed(index: NDArray[np.int64], names: tuple[str, ...], table: tuple[str, ...]) -> Ints:
+    return np.array([table.index(name) for name in names], dtype=np.int64)[index]
+
+
+def joined(first: Samples, second: Samples) -> Samples:
+    """Samples of both, in this order."""
+    columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in MEASURED}
+    return Samples(queries=joined_queries(first.queries, second.queries), **columns)
+
+
+NO_SAMPLES = Samples.of(
+    Queries(
+        models=(),
+        gpu_types=(),
+        model=np.zeros(0, dtype=np.int64),
+        gpu_type=np.zeros(0, dtype=np.int64),
+        batch=np.zeros(0),
+        share_pct=np.zeros(0),
+        clock_mhz=np.zeros(0),
+    ),
+    np.zeros(0),
+)
+"""Nothing was seen."""
