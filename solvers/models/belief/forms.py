@@ -10,6 +10,7 @@ weights_mib + input_mib * batch. Both are learned on logarithms (`growth` on its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,10 @@ from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Floats, Origin
 from solvers.models.belief import shape
-from solvers.models.belief.prior import LogValue, ShapePrior, sensitivity
+from solvers.models.belief.prior import LogValue, ShapePrior, host_bound, sensitivity
+
+Start = Callable[[tuple[Floats, Floats, Floats], Floats, Floats], Floats]
+"""(configurations, logarithms there, the prior's mean) -> parameters."""
 
 _STEP = 1e-4
 
@@ -32,6 +36,12 @@ class Form:
     rises: tuple[int, int, int]
     has_floor: bool = False
     """Whether there are regions that more share does not change, which scatter in their own way."""
+    second_start: Start | None = None
+    """Where else a search for the parameters should start."""
+
+    def starts(self, at: tuple[Floats, Floats, Floats], target: Floats, mean: Floats) -> tuple[Floats, ...]:
+        """Where a search starts beside the prior's mean."""
+        return (self.second_start(at, target, mean),) if self.second_start and len(target) else ()
 
     def sensitivity(self, parameters: Floats, at: tuple[Floats, Floats, Floats]) -> Floats:
         """Derivatives of the logarithm by the parameters, one row per configuration."""
@@ -60,7 +70,7 @@ def _log_memory(parameters: Floats, batch: Floats, share: Floats, slowness: Floa
     return np.asarray(np.logaddexp(weights, per_input + np.log(batch)) + 0.0 * share * slowness)
 
 
-LATENCY = Form(name="latency", log_value=shape.log_latency, rises=(1, -1, 1), has_floor=True)
+LATENCY = Form(name="latency", log_value=shape.log_latency, rises=(1, -1, 1), has_floor=True, second_start=host_bound)
 POWER = Form(name="power", log_value=_log_power, rises=(1, 1, -1))
 MEMORY = Form(name="memory", log_value=_log_memory, rises=(1, 1, 1))
 

@@ -21,6 +21,8 @@ what comes before it broadcasts.
 
 _STEP = 1e-4
 _FAR = 3.0
+_NOISE = 0.03
+"""Standard deviation of the logarithm about a form, for the search only; residuals are learned later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +95,18 @@ def sensitivity(log_value: LogValue, parameters: Floats, at: tuple[Floats, Float
 
 
 def fit_parameters(
-    log_value: LogValue, at: tuple[Floats, Floats, Floats], target: Floats, prior: ShapePrior, noise: float = 0.03
+    log_value: LogValue,
+    at: tuple[Floats, Floats, Floats],
+    target: Floats,
+    prior: ShapePrior,
+    starts: Sequence[Floats] = (),
 ) -> ShapeFit:
     """The most probable parameters of any form given logarithms measured at configurations, robust against single wild
-    ones. `noise` is the standard deviation of the logarithm about the form.
+    ones. The search starts at the prior's mean and at `starts`.
     """
     from scipy.optimize import least_squares
 
-    count = len(prior.mean)
+    count, noise = len(prior.mean), _NOISE
     root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(count))
 
     def misfit(step: Floats) -> Floats:
@@ -118,7 +124,9 @@ def fit_parameters(
             [(weight / noise)[:, None] * sensitivity(log_value, parameters, at) @ root, np.eye(count)]
         )
 
-    found = least_squares(misfit, np.zeros(count), jac=slope, max_nfev=60)
+    searches = (np.linalg.solve(root, start - prior.mean) for start in (prior.mean, *starts))
+    tries = [least_squares(misfit, search, jac=slope, max_nfev=60) for search in searches]
+    found = min(tries, key=lambda one: float(one.cost))
     mean = prior.mean + root @ found.x
     spread = root @ np.linalg.inv(found.jac.T @ found.jac) @ root.T
     residual = target - log_value(mean, *at)
@@ -130,10 +138,21 @@ def fit_parameters(
     )
 
 
-def fit_shape(cells: Cells, prior: ShapePrior, noise: float = 0.03) -> ShapeFit:
+def fit_shape(cells: Cells, prior: ShapePrior) -> ShapeFit:
     """The most probable parameters of latency's shape given the cells."""
-    at = (cells.batch, cells.share, cells.slowness)
-    return fit_parameters(shape.log_latency, at, np.log(cells.latency_ms), prior, noise)
+    at, target = (cells.batch, cells.share, cells.slowness), np.log(cells.latency_ms)
+    return fit_parameters(shape.log_latency, at, target, prior, (host_bound(at, target, prior.mean),))
+
+
+def host_bound(at: tuple[Floats, Floats, Floats], log_latency: Floats, mean: Floats) -> Floats:
+    """Where a search for latency's parameters starts a second time: the fastest cell is the host's time, since a device
+    that is never full explains a level latency nearly as well and would be the answer too often.
+    """
+    start = mean.copy()
+    start[0] = log_latency.min()
+    start[shape.WORK] = np.median(log_latency - np.log(at[0])) - np.log(4.0)
+    start[shape.FILL], start[shape.GROWTH] = np.log(0.5), 0.0
+    return start
 
 
 def population(fits: Sequence[ShapeFit], weak: ShapePrior, weight: float = 3.0) -> ShapePrior:
