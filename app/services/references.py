@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.errors import FieldFault, FieldsError, ReferencedError
-from app.store import documents, profiles, progress, targets, tokens
+from app.store import documents, pair_points, profiles, progress, targets, tokens
 from app.store.documents import Key, Kind
 from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.policy import Policy
@@ -130,7 +130,7 @@ def _users_of_gpu_type(session: Session, name: str) -> Iterable[str]:
         for stored in documents.all_specs(session, kind):
             if name in stored.spec["gpu_types_allowed"] or name == stored.spec.get("gpu_type_reference"):
                 yield f"{kind.value}/{'/'.join(stored.key)}"
-    if profiles.count(session, gpu_type=name):
+    if profiles.count(session, gpu_type=name) or pair_points.count(session, gpu_type=name):
         yield "its profiles; delete them first"
 
 
@@ -139,7 +139,7 @@ def _users_of_model(session: Session, name: str) -> Iterable[str]:
         for stored in documents.all_specs(session, kind):
             if name == stored.spec["model"] or name in stored.spec.get("alternatives", ()):
                 yield f"{kind.value}/{'/'.join(stored.key)}"
-    if profiles.count(session, model=name):
+    if profiles.count(session, model=name) or pair_points.count(session, model=name):
         yield "its profiles; delete them first"
 
 

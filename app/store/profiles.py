@@ -26,7 +26,10 @@ from solvers.errors import NotFoundError
 LISTING = "profiles"
 ROWS_PER_STATEMENT = 1_000
 _KEY = ("model", "gpu_type", "neighbours", "clock_mhz_sm", "share_pct_sm", "batch")
-_MEASURED = ("latency_ms_mean", "latency_ms_p99", "memory_mib", "power_w", "origin", "source")
+_MEASURED = (
+    "latency_ms_mean", "latency_ms_p99", "memory_mib", "power_w", "throughput_rps", "l2_util_pct", "dram_util_pct",
+    "origin", "source",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,34 +125,12 @@ def _profiles(session: Session, query: Select[Any]) -> tuple[Profile, ...]:
 
 
 def _row(point: ProfilePoint) -> dict[str, Any]:
-    return {
-        "model": point.model,
-        "gpu_type": point.gpu_type,
-        "neighbours": tuple(point.neighbours),
-        "clock_mhz_sm": point.clock_mhz_sm,
-        "share_pct_sm": point.share_pct_sm,
-        "batch": point.batch,
-        "latency_ms_mean": point.latency_ms_mean,
-        "latency_ms_p99": point.latency_ms_p99,
-        "memory_mib": point.memory_mib,
-        "power_w": point.power_w,
-        "origin": point.origin.value,
-        "source": point.source,
-    }
+    row = {name: getattr(point, name) for name in (*_KEY, *_MEASURED)}
+    return {**row, "neighbours": tuple(point.neighbours), "origin": point.origin.value}
 
 
 def _point(row: Row[Any]) -> ProfilePoint:
-    return ProfilePoint(
-        model=row.model,
-        gpu_type=row.gpu_type,
-        neighbours=tuple(ModelName(name) for name in row.neighbours),
-        clock_mhz_sm=row.clock_mhz_sm,
-        share_pct_sm=row.share_pct_sm,
-        batch=row.batch,
-        latency_ms_mean=row.latency_ms_mean,
-        latency_ms_p99=row.latency_ms_p99,
-        memory_mib=row.memory_mib,
-        power_w=row.power_w,
-        origin=ProfileOrigin(row.origin),
-        source=row.source,
-    )
+    values = {name: getattr(row, name) for name in (*_KEY, *_MEASURED)}
+    values["neighbours"] = tuple(ModelName(name) for name in row.neighbours)
+    values["origin"] = ProfileOrigin(row.origin)
+    return ProfilePoint(**values)

@@ -29,6 +29,8 @@ class Policy:
     """Memory kept free on every device."""
     interference_margin: float = 1.25
     """Solo latencies are multiplied by this when a replica is to share its device."""
+    caution_std: float = 1.0
+    """Where nothing was measured, latency is planned as the expected one plus so many standard deviations."""
     price_kind: PriceKind | None = None
     """Overrides the price kind of nodes in planning; None uses each node's own."""
     energy_usd_per_kwh: float = 0.12
@@ -58,6 +60,7 @@ class Policy:
         check_range("replicas_per_device_max", self.replicas_per_device_max, 1, 48)
         check_not_negative("memory_margin_mib", self.memory_margin_mib)
         check_range("interference_margin", self.interference_margin, 1, 10)
+        check_range("caution_std", self.caution_std, 0, 10)
         check_not_negative("energy_usd_per_kwh", self.energy_usd_per_kwh)
         check_range("power_usage_effectiveness", self.power_usage_effectiveness, 1, 5)
         check_positive("stale_after_s", self.stale_after_s)

@@ -1,11 +1,12 @@
 """What was measured (or simulated, or scaled) about a model on a GPU type: points over batch × SM share × clock ×
-neighbours.
+neighbours, and pairs of models measured side by side.
 
 Owns the values and their provenance; interpolation and belief live in `solvers.models`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -17,9 +18,18 @@ class ProfileOrigin(StrEnum):
     """Where a point comes from."""
 
     MEASURED = "measured"
+    FITTED = "fitted"
+    """Predicted from measurements of this model on this GPU type."""
     PUBLIC = "public"
+    """Measured by others, or predicted from what they measured."""
     SIMULATED = "simulated"
     SCALED = "scaled"
+    """Predicted from another GPU type, the model's family or its size."""
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether nobody ran this model on this GPU type here to know it."""
+        return self not in (ProfileOrigin.MEASURED, ProfileOrigin.SIMULATED)
 
 
 @value
@@ -33,9 +43,14 @@ class ProfilePoint:
     clock_mhz_sm: int
     latency_ms_mean: float
     latency_ms_p99: float | None = None
-    memory_mib: float
+    memory_mib: float | None = None
+    """None: not measured. Planning needs it, so what it takes then is believed."""
     power_w: float | None = None
     """What the replica adds to the device's idle power while batches run back to back."""
+    throughput_rps: float | None = None
+    """Inputs per second while batches run back to back; None: as the latency says."""
+    l2_util_pct: float | None = None
+    dram_util_pct: float | None = None
     neighbours: tuple[ModelName, ...] = ()
     origin: ProfileOrigin = ProfileOrigin.MEASURED
     source: str = "operator"
@@ -50,14 +65,12 @@ class ProfilePoint:
         check_positive("latency_ms_p99", self.latency_ms_p99)
         check_positive("memory_mib", self.memory_mib)
         check_not_negative("power_w", self.power_w)
+        check_positive("throughput_rps", self.throughput_rps)
+        check_range("l2_util_pct", self.l2_util_pct, 0, 100)
+        check_range("dram_util_pct", self.dram_util_pct, 0, 100)
         check_text("source", self.source)
         if self.latency_ms_p99 is not None and self.latency_ms_p99 < self.latency_ms_mean:
             raise FieldError("latency_ms_p99", "latency_ms_p99 must not be below latency_ms_mean")
-
-    @property
-    def throughput_rps(self) -> float:
-        """Inputs per second when batches run back to back."""
-        return 1000.0 * self.batch / self.latency_ms_mean
 
 
 @value
@@ -72,3 +85,49 @@ class Profile:
         for point in self.points:
             if (point.model, point.gpu_type) != (self.model, self.gpu_type):
                 raise FieldError("points", f"a point of {point.model} on {point.gpu_type} is in the wrong profile")
+
+
+@value
+class PairPoint:
+    """Two replicas side by side on one GPU at its highest clock; how long a batch took each, None: not measured."""
+
+    gpu_type: GpuTypeName
+    model_a: ModelName
+    batch_a: int
+    share_pct_a: float
+    model_b: ModelName
+    batch_b: int
+    share_pct_b: float
+    latency_ms_a: float | None = None
+    latency_ms_b: float | None = None
+    origin: ProfileOrigin = ProfileOrigin.MEASURED
+    source: str = "operator"
+
+    def __post_init__(self) -> None:
+        check_name("gpu_type", self.gpu_type)
+        for side in "ab":
+            check_name(f"model_{side}", getattr(self, f"model_{side}"))
+            check_range(f"batch_{side}", getattr(self, f"batch_{side}"), 1, 65536)
+            check_positive(f"share_pct_{side}", getattr(self, f"share_pct_{side}"))
+            check_range(f"share_pct_{side}", getattr(self, f"share_pct_{side}"), 0, 100)
+            check_positive(f"latency_ms_{side}", getattr(self, f"latency_ms_{side}"))
+        check_text("source", self.source)
+        if self.latency_ms_a is None and self.latency_ms_b is None:
+            raise FieldError("latency_ms_a", "one of the two latencies must be there")
+
+    def in_order(self) -> PairPoint:
+        """The same with its members in rising order of (model, batch, share)."""
+        first = (self.model_a, self.batch_a, self.share_pct_a)
+        if first <= (self.model_b, self.batch_b, self.share_pct_b):
+            return self
+        return replace(
+            self,
+            model_a=self.model_b,
+            batch_a=self.batch_b,
+            share_pct_a=self.share_pct_b,
+            latency_ms_a=self.latency_ms_b,
+            model_b=self.model_a,
+            batch_b=self.batch_a,
+            share_pct_b=self.share_pct_a,
+            latency_ms_b=self.latency_ms_a,
+        )

@@ -3,14 +3,14 @@
 Owns interpolation (linear in batch, logarithmic in share, linear in clock) and clamping at the edge of what was
 measured, with a flag that says where the table only clamps. Latency never falls when share or clock falls or batch
 rises, memory never falls when batch rises, power never falls when batch or share rises: where a measurement disagrees,
-the careful value wins. Points taken beside neighbours are left to interference models. It refuses to guess: without one
-solo point there is no table.
+the careful value wins. Points taken beside neighbours are left to interference models; a point without memory takes the
+most that was measured at its batch. It refuses to guess: without one solo point of known memory there is no table.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,7 +60,7 @@ class ProfileTable:
     @staticmethod
     def of(profile: Profile) -> ProfileTable | None:
         """Table of a profile's solo points; None when there are none."""
-        solo = [point for point in profile.points if not point.neighbours]
+        solo = _with_memory([point for point in profile.points if not point.neighbours])
         clocks = sorted({point.clock_mhz_sm for point in solo})
         grids = tuple(_grid(clock, [point for point in solo if point.clock_mhz_sm == clock]) for clock in clocks)
         return ProfileTable(grids=grids) if grids else None
@@ -98,6 +98,19 @@ class ProfileTable:
         )
 
 
+def _with_memory(points: list[ProfilePoint]) -> list[ProfilePoint]:
+    """Points whose memory is known or follows from others of their batch; what cannot be placed is no choice."""
+    most: dict[int, float] = {}
+    for point in points:
+        if point.memory_mib is not None:
+            most[point.batch] = max(most.get(point.batch, 0.0), point.memory_mib)
+    return [
+        point if point.memory_mib is not None else replace(point, memory_mib=most[point.batch])
+        for point in points
+        if point.batch in most
+    ]
+
+
 def _fall_with_clock(stack: Floats) -> Floats:
     return np.maximum.accumulate(stack[::-1], axis=0)[::-1]
 
@@ -115,7 +128,7 @@ def _grid(clock_mhz_sm: int, points: list[ProfilePoint]) -> Grid:
         mean[cell] = max(mean[cell], point.latency_ms_mean)
         tail[cell] = max(tail[cell], point.latency_ms_p99 or point.latency_ms_mean)
         power[cell] = max(power[cell], -math.inf if point.power_w is None else point.power_w)
-        memory[cell[1]] = max(memory[cell[1]], point.memory_mib)
+        memory[cell[1]] = max(memory[cell[1]], point.memory_mib or 0.0)
     measured = np.isfinite(mean)
     supported = _bracketed(measured)
     power = np.maximum.accumulate(np.maximum.accumulate(power, axis=0), axis=1)

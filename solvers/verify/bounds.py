@@ -93,7 +93,7 @@ def capacity_rps(picture: Picture, item: Assignment, slo: Slo, bound: Execution)
 def memory_needed_mib(picture: Picture, item: Assignment, device: Device) -> float:
     """Memory that was measured at no larger a batch than the replica may grow to; at least the model's weights."""
     points = _nearest_clock(picture, item, device)
-    used = [point.memory_mib for point in points if point.batch <= item.envelope.batch_max]
+    used = [point.memory_mib for point in points if point.memory_mib and point.batch <= item.envelope.batch_max]
     weights = [model.memory_mib_weights for model in picture.snapshot.models if model.name == item.model]
     return max(used or weights, default=0.0)
 

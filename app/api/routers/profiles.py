@@ -1,11 +1,11 @@
-"""Profiles: what there is, import in bulk as JSON or CSV, delete."""
+"""Profiles: what there is, import in bulk as JSON or any CSV of measurements, delete."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
@@ -16,17 +16,25 @@ from app.api.keys import Name
 from app.api.openapi import request_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterReader, ClusterWriter
-from app.api.schemas.telemetry import Imported, ProfileLine
-from app.services.profiles import read_csv
+from app.api.schemas.profiles import Imported, ProfileLine
+from app.services.profiles_reading import read_csv, read_list
 from solvers.domain.codec import to_plain
-from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 
 router = APIRouter(tags=["profiles"])
+SkipBad = Annotated[bool, Query(description="Leave bad rows out, and say which, instead of refusing all.")]
 JSON, CSV = "application/json", "text/csv"
 _BODY = request_body(
     {
         JSON: {"schema": {"type": "array", "items": {"$ref": "#/components/schemas/ProfilePoint"}}},
-        CSV: {"schema": {"type": "string", "description": "A header row, then one point in each row."}},
+        CSV: {
+            "schema": {
+                "type": "string",
+                "description": "A header row, then in each row one point (by a point's fields), one measurement of a "
+                "model alone (model, gpu_type, batch, share_pct_sm, clock_mhz_sm, latency_ms, …) or one of a pair "
+                "(gpu_type, model_a, batch_a, share_pct_a, …).",
+            }
+        },
     }
 )
 
@@ -51,6 +59,24 @@ def get_profile(
     return JSONResponse(to_plain(services_of(request).profiles.get(model, gpu_type)))
 
 
+@router.get(
+    "/v1/profiles/{model}/{gpu_type}/pairs",
+    operation_id="list_profile_pairs",
+    summary="List measured pairs",
+    response_model=Page[PairPoint],
+)
+def list_pairs(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    model: Name,
+    gpu_type: Name,
+    order: Paging,
+) -> Any:
+    """What was measured of a model beside another one on the same GPU; members stand in rising order."""
+    page = services_of(request).profiles.pairs(model, gpu_type, order.limit, order.cursor)
+    return JSONResponse(page_of([to_plain(item) for item in page.items], page.next_cursor))
+
+
 @router.post(
     "/v1/profiles",
     operation_id="import_profiles",
@@ -59,18 +85,19 @@ def get_profile(
     openapi_extra=_BODY,
 )
 def import_profiles(
-    request: Request, actor: ClusterWriter, idempotency_key: IdempotencyKey = None, body: bytes = Depends(read_body)
+    request: Request,
+    actor: ClusterWriter,
+    skip_bad: SkipBad = False,
+    idempotency_key: IdempotencyKey = None,
+    body: bytes = Depends(read_body),
 ) -> Any:
-    """All or nothing; a point of the same configuration replaces the older one."""
-    if require_media_type(request, JSON, CSV) == CSV:
-        points, places = read_csv(body)
-    else:
-        points = parse(tuple[ProfilePoint, ...], body)
-        places = tuple(f"/{index}" for index in range(len(points)))
+    """All or nothing, unless bad rows may be skipped; a point of the same configuration replaces the older one."""
+    is_csv = require_media_type(request, JSON, CSV) == CSV
+    reading = read_csv(body) if is_csv else read_list(parse(tuple[ProfilePoint, ...], body))
 
     def work() -> Response:
-        written = services_of(request).profiles.import_points(points, places, deed_of(request, actor))
-        return JSONResponse({"points": len(points), "configurations": written})
+        done = services_of(request).profiles.import_points(reading, deed_of(request, actor), skip_bad=skip_bad)
+        return JSONResponse(asdict(done))
 
     return once(Posted(request, actor, idempotency_key, body), work)
 
@@ -83,6 +110,6 @@ def import_profiles(
     response_class=Response,
 )
 def delete_profile(request: Request, actor: ClusterWriter, model: Name, gpu_type: Name) -> Response:
-    """Forget all points of a model on a GPU type."""
+    """Forget all points of a model on a GPU type and the pairs it is part of there."""
     services_of(request).profiles.delete(model, gpu_type, deed_of(request, actor))
     return Response(status_code=204)

@@ -38,19 +38,3 @@ class Acknowledged(_Closed):
 
     accepted: int
     duplicates: int
-
-
-class Imported(_Closed):
-    """Profile points read, and configurations written."""
-
-    points: int
-    configurations: int
-
-
-class ProfileLine(_Closed):
-    """What there is about a model on a GPU type."""
-
-    model: str
-    gpu_type: str
-    points: int
-    imported_at: datetime

@@ -1,4 +1,4 @@
-"""Measured, simulated and scaled profile points."""
+"""Profile points, pairs measured side by side, and which built-in documents were offered."""
 
 from __future__ import annotations
 
@@ -18,9 +18,37 @@ profile_points = Table(
     Column("batch", Integer, primary_key=True, autoincrement=False),
     Column("latency_ms_mean", Double, nullable=False),
     Column("latency_ms_p99", Double),
-    Column("memory_mib", Double, nullable=False),
+    Column("memory_mib", Double),
     Column("power_w", Double),
+    Column("throughput_rps", Double),
+    Column("l2_util_pct", Double),
+    Column("dram_util_pct", Double),
     Column("origin", Text, nullable=False),
     Column("source", Text, nullable=False),
     moment("imported_at", default_now=True),
+)
+
+pair_points = Table(
+    "pair_points",
+    metadata,
+    Column("gpu_type", Text, primary_key=True),
+    Column("model_a", Text, primary_key=True),
+    Column("batch_a", Integer, primary_key=True, autoincrement=False),
+    Column("share_pct_a", Double, primary_key=True),
+    Column("model_b", Text, primary_key=True),
+    Column("batch_b", Integer, primary_key=True, autoincrement=False),
+    Column("share_pct_b", Double, primary_key=True),
+    Column("latency_ms_a", Double),
+    Column("latency_ms_b", Double),
+    Column("origin", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    moment("imported_at", default_now=True),
+)
+
+library_documents = Table(
+    "library_documents",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    moment("offered_at", default_now=True),
 )
