@@ -1,0 +1,29 @@
+"""`rf` for replicas alone: a random forest of latency and throughput.
+
+Owns its name. It refuses everything else.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, ModelSpec
+from solvers.models.baselines.forest import ForestRegressor
+from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
+from solvers.models.papers.oltunes_features import Vocabulary
+from solvers.models.papers.oltunes_learner import Learner
+
+SPEC = ModelSpec(name="rf", version="1", formula="random forest of 100 trees", quantities=TARGETS)
+
+
+def make(facts: Facts, seed: int) -> LearnedSolo:
+    """An unfitted model."""
+    regressor = ForestRegressor(seed=seed, targets=len(TARGETS), vocabulary=Vocabulary(roles=1))
+    return LearnedSolo(spec=SPEC, learner=Learner.fresh(regressor, facts, seed, USUAL_SOLO))
+
+
+def load(plain: Plain, facts: Facts) -> LearnedSolo:
+    """From what `dump` wrote."""
+    regressor = ForestRegressor.load(cast("dict[str, Plain]", plain)["regressor"])
+    return LearnedSolo(spec=SPEC, learner=Learner.load(plain, regressor, facts))

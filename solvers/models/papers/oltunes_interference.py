@@ -1,0 +1,35 @@
+"""`fm-ftrl` for slowdowns: the same machine over features of a replica and of its neighbours.
+
+Owns its name and the choice of hyper-parameters, found on other models than those its claims are checked on. It refuses
+everything else.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, ModelSpec
+from solvers.models.papers.oltunes_beliefs import USUAL_SLOWDOWN, LearnedInterference
+from solvers.models.papers.oltunes_learner import Learner
+from solvers.models.papers.oltunes_machine import MachineRegressor, MachineSettings
+
+SPEC = ModelSpec(
+    name="fm-ftrl",
+    version="1",
+    formula="OLTunes: factorisation machine, FTRL-Proximal",
+    online=True,
+)
+SETTINGS = MachineSettings()
+
+
+def make(facts: Facts, seed: int) -> LearnedInterference:
+    """An unfitted model."""
+    regressor = MachineRegressor.fresh(targets=1, roles=2, settings=SETTINGS, seed=seed)
+    return LearnedInterference(spec=SPEC, learner=Learner.fresh(regressor, facts, seed, USUAL_SLOWDOWN))
+
+
+def load(plain: Plain, facts: Facts) -> LearnedInterference:
+    """From what `dump` wrote."""
+    regressor = MachineRegressor.load(cast("dict[str, Plain]", plain)["regressor"], SETTINGS)
+    return LearnedInterference(spec=SPEC, learner=Learner.load(plain, regressor, facts))

@@ -1,0 +1,276 @@
+"""One learner for everything that OLTunes compares: its factorisation machine, matrix factorisation, a random forest.
+
+Owns what the three have in common, so that they differ in the regressor alone: logarithmic targets put on a common
+scale, held-out rows that say how wrong the regressor is, the running error of online learning, the window of latest
+rows and the trigger to train again on it. It refuses to know what is predicted: a replica alone is a group of one.
+
+The spread of an answer is that of held-out residuals, stretched so that 95 % of them lie within 1.96 of it; it grows
+towards the spread without any names as fewer configurations of the same combination of models are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, cast
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.domain.value import check_positive
+from solvers.models.base import Facts, Floats, Groups
+from solvers.models.papers.oltunes_history import Nearness, Reach, Window
+
+THETA = 0.25
+"""Relative error of a finished task from which on the predictor is trained again; the paper states no value."""
+_HELD_OUT = 0.2
+_GROUPS_MIN = 10
+_COUNT_MAX = 100.0
+_NORMAL_95 = 1.96
+_STRETCH_BOUNDS = (0.5, 3.0)
+_NOBODY = "\0"
+"""A name no model has: asking for it gives the answer without any name."""
+
+
+class Regressor(Protocol):
+    """Something that maps groups to standardised targets. A value."""
+
+    @property
+    def window_rows(self) -> int:
+        """How many of the latest rows it needs when it learns on."""
+        ...
+
+    @property
+    def knows_variance(self) -> bool:
+        """Whether its predictions come with variances of their own."""
+        ...
+
+    def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> Self:
+        """Learn from these rows alone. Deterministic."""
+        ...
+
+    def after(self, new: Window, window: Window, facts: Facts) -> Self:
+        """Learn on: `new` rows alone where it can, else the `window` that they are part of."""
+        ...
+
+    def retrained(self, window: Window, facts: Facts) -> Self:
+        """Learn the window again, keeping what it does not speak of where that is possible."""
+        ...
+
+    def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
+        """Targets of every row, and their variances where the regressor has its own."""
+        ...
+
+    def dump(self) -> Plain:
+        """Everything needed to predict again, as JSON data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What turns logarithms into targets of mean 0 and deviation 1, one value per target."""
+
+    mean: Floats
+    std: Floats
+
+    @staticmethod
+    def of(logarithms: Floats) -> Scale:
+        """The scale of these rows."""
+        return Scale(mean=logarithms.mean(axis=0), std=np.maximum(logarithms.std(axis=0), 1e-3))
+
+    def down(self, logarithms: Floats) -> Floats:
+        """Standardised targets."""
+        return np.asarray((logarithms - self.mean) / self.std)
+
+    def up(self, targets: Floats) -> Floats:
+        """Logarithms of standardised targets."""
+        return np.asarray(targets * self.std + self.mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Variances of residuals of logarithms, one value per target: with names known, without names, after how many
+    residuals, and the stretch that makes 1.96 of the deviation hold 95 % of them.
+    """
+
+    known: Floats
+    unknown: Floats
+    count: float
+    stretch: Floats
+
+    @staticmethod
+    def wide(scale: Scale) -> Spread:
+        """Before any residual: as wide as the targets themselves."""
+        variance = np.square(scale.std)
+        return Spread(known=variance, unknown=variance, count=3.0, stretch=np.ones_like(variance))
+
+    def variance(self, near: Nearness) -> Floats:
+        """Of every row, not stretched."""
+        scarce = 1.0 / np.square(1.0 + near.points.astype(np.float64))[:, None]
+        return np.asarray(self.known + self.unknown * scarce)
+
+    def after(self, residuals: Floats, near: Nearness) -> Spread:
+        """The running variance after progressive residuals of rows whose combination was known."""
+        told = np.square(residuals[near.points > 0])
+        if not len(told):
+            return self
+        count = self.count + len(told)
+        known = (self.count * self.known + told.sum(axis=0)) / count
+        return replace(self, known=known, count=min(count, _COUNT_MAX))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """Logarithms of the targets, their deviations, and how near the rows are to what was met."""
+
+    mean: Floats
+    std: Floats
+    near: Nearness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """A regressor with scale, spread and memory. A value: learning gives a new one."""
+
+    regressor: Regressor
+    facts: Facts
+    seed: int
+    scale: Scale
+    spread: Spread
+    reach: Reach
+    window: Window
+
+    @staticmethod
+    def fresh(regressor: Regressor, facts: Facts, seed: int, usual: Scale) -> Learner:
+        """Before anything was seen; `usual` is the scale that targets of this kind usually have."""
+        return Learner(
+            regressor=regressor,
+            facts=facts,
+            seed=seed,
+            scale=usual,
+            spread=Spread.wide(usual),
+            reach=Reach(met={}),
+            window=Window.empty(len(usual.mean)),
+        )
+
+    def fit(self, groups: Groups, logarithms: Floats) -> Learner:
+        """Learn from these rows alone."""
+        if not len(groups):
+            return self
+        scale = Scale.of(logarithms)
+        targets = scale.down(logarithms)
+        latest = Window.empty(len(scale.mean)).extended(
+            Window(groups=groups, targets=logarithms), self.regressor.window_rows
+        )
+        return replace(
+            self,
+            regressor=self.regressor.fitted(groups, targets, self.facts),
+            scale=scale,
+            spread=self._held_out(groups, targets, scale),
+            reach=Reach(met={}).extended(groups, self.facts),
+            window=latest,
+        )
+
+    def update(self, groups: Groups, logarithms: Floats) -> Learner:
+        """Learn more rows; each is predicted before it is learned, which tells how wrong the learner is by now."""
+        if not len(groups):
+            return self
+        belief = self.predict(groups)
+        new = Window(groups=groups, targets=logarithms)
+        window = self.window.extended(new, self.regressor.window_rows)
+        return replace(
+            self,
+            regressor=self.regressor.after(self._scaled(new), self._scaled(window), self.facts),
+            spread=self.spread.after(logarithms - belief.mean, belief.near),
+            reach=self.reach.extended(groups, self.facts),
+            window=window,
+        )
+
+    def retrained(self) -> Learner:
+        """Learn the latest window again, as the trigger of `retraining_due` asks for."""
+        if not len(self.window.groups):
+            return self
+        return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))
+
+    def predict(self, groups: Groups) -> Belief:
+        """Logarithms of all targets."""
+        targets, own_variance = self.regressor.predict(groups, self.facts)
+        near = self.reach.of(groups, self.facts)
+        if own_variance is None:
+            std = self.spread.stretch * np.sqrt(self.spread.variance(near))
+        else:
+            std = self.scale.std * np.sqrt(own_variance)
+        return Belief(mean=self.scale.up(targets), std=std, near=near)
+
+    def _scaled(self, window: Window) -> Window:
+        return replace(window, targets=self.scale.down(window.targets))
+
+    def _held_out(self, groups: Groups, targets: Floats, scale: Scale) -> Spread:
+        """Residuals of a fifth of the groups by a regressor that has not seen them, with names and without."""
+        count = int(groups.group[-1]) + 1
+        if count < _GROUPS_MIN or self.regressor.knows_variance:
+            return Spread.wide(scale)
+        order = np.random.default_rng((self.seed, count)).permutation(count)
+        out = max(2, round(_HELD_OUT * count))
+        hidden, hidden_rows = groups.take_groups(order[:out])
+        shown, shown_rows = groups.take_groups(order[out:])
+        regressor = self.regressor.fitted(shown, targets[shown_rows], self.facts)
+        nameless = replace(hidden, members=replace(hidden.members, models=(_NOBODY,) * len(hidden.members.models)))
+        residuals, unnamed = (
+            scale.std * (regressor.predict(asked, self.facts)[0] - targets[hidden_rows]) for asked in (hidden, nameless)
+        )
+        near = Reach(met={}).extended(shown, self.facts).of(hidden, self.facts)
+        known = near.points > 0
+        told = residuals[known] if known.any() else residuals
+        raw = Spread(
+            known=np.square(told).mean(axis=0),
+            unknown=np.square(unnamed).mean(axis=0),
+            count=float(min(len(told), _COUNT_MAX)),
+            stretch=np.ones(len(scale.std)),
+        )
+        ratio = np.abs(residuals) / np.sqrt(np.maximum(raw.variance(near), 1e-12))
+        return replace(raw, stretch=np.clip(np.quantile(ratio, 0.95, axis=0) / _NORMAL_95, *_STRETCH_BOUNDS))
+
+    def dump(self) -> Plain:
+        """As JSON data."""
+        return {
+            "regressor": self.regressor.dump(),
+            "seed": self.seed,
+            "scale": {"mean": self.scale.mean.tolist(), "std": self.scale.std.tolist()},
+            "spread": {
+                "known": self.spread.known.tolist(),
+                "unknown": self.spread.unknown.tolist(),
+                "count": self.spread.count,
+                "stretch": self.spread.stretch.tolist(),
+            },
+            "reach": self.reach.dump(),
+            "window": self.window.dump(),
+        }
+
+    @staticmethod
+    def load(plain: Plain, regressor: Regressor, facts: Facts) -> Learner:
+        """From what `dump` wrote, with the regressor that the caller has read from it."""
+        state = cast("dict[str, Plain]", plain)
+        scale, spread = (cast("dict[str, list[float]]", state[part]) for part in ("scale", "spread"))
+        return Learner(
+            regressor=regressor,
+            facts=facts,
+            seed=cast("int", state["seed"]),
+            scale=Scale(mean=np.array(scale["mean"]), std=np.array(scale["std"])),
+            spread=Spread(
+                known=np.array(spread["known"]),
+                unknown=np.array(spread["unknown"]),
+                count=cast("float", spread["count"]),
+                stretch=np.array(spread["stretch"]),
+            ),
+            reach=Reach.load(state["reach"]),
+            window=Window.load(state["window"], len(scale["mean"])),
+        )
+
+
+def retraining_due(predicted: Floats, measured: Floats, theta: float = THETA) -> bool:
+    """Whether some finished task missed its prediction by more than `theta` of what was measured; tasks that were not
+    measured or could not be predicted say nothing.
+    """
+    check_positive("theta", theta)
+    errors = np.abs(predicted - measured) / measured
+    return bool(np.any(errors[np.isfinite(errors)] > theta))

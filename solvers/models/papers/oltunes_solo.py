@@ -1,0 +1,36 @@
+"""`fm-ftrl` for replicas alone: OLTunes' Bi-FM of latency and throughput.
+
+Owns its name and the choice of hyper-parameters, found on other models than those its claims are checked on. It refuses
+everything else.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, ModelSpec
+from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
+from solvers.models.papers.oltunes_learner import Learner
+from solvers.models.papers.oltunes_machine import MachineRegressor, MachineSettings
+
+SPEC = ModelSpec(
+    name="fm-ftrl",
+    version="1",
+    formula="OLTunes: factorisation machine, FTRL-Proximal",
+    quantities=TARGETS,
+    online=True,
+)
+SETTINGS = MachineSettings()
+
+
+def make(facts: Facts, seed: int) -> LearnedSolo:
+    """An unfitted model."""
+    regressor = MachineRegressor.fresh(targets=len(TARGETS), roles=1, settings=SETTINGS, seed=seed)
+    return LearnedSolo(spec=SPEC, learner=Learner.fresh(regressor, facts, seed, USUAL_SOLO))
+
+
+def load(plain: Plain, facts: Facts) -> LearnedSolo:
+    """From what `dump` wrote."""
+    regressor = MachineRegressor.load(cast("dict[str, Plain]", plain)["regressor"], SETTINGS)
+    return LearnedSolo(spec=SPEC, learner=Learner.load(plain, regressor, facts))
