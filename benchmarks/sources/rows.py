@@ -20,7 +20,7 @@ from solvers.models.base import Groups, GroupSamples, Queries, Samples
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 V100, T4, A30, P40, TITAN_X = "v100", "t4", "a30", "p40", "titan-x-pascal"
-A100_40GB, A100_80GB = "a100-40gb", "a100-80gb"
+A100_40GB, A100_80GB = "a100-40gb", "a100"
 RTX_2080TI, RTX_3080TI, RTX_3090 = "rtx-2080ti", "rtx-3080ti", "rtx-3090"
 
 IDLE_W = {P40: 46.0, A100_40GB: 46.0, RTX_3080TI: 20.0}

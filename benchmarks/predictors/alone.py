@@ -1,0 +1,113 @@
+"""Runs the models of replicas alone over the folds of a data set.
+
+Owns which splits a table of solo samples allows and the record of one predictor on one split. A predictor that fails on
+a fold fails on the split, with its reason; it is never left out silently.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.predictors.datasets import Size
+from benchmarks.predictors.limits import TooSlowError, at_most
+from benchmarks.predictors.metrics import Answered, calibration, joined, summary
+from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
+from solvers.models.base import Facts, Samples, SoloModel
+from solvers.models.suite import SUITES, make_solo
+
+SEED = 7
+LEVELS = np.array([20.0, 40.0, 60.0, 80.0, 90.0, 95.0])
+SOLO_NAMES = tuple(dict.fromkeys(solo for solo, _ in SUITES.values()))
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """One predictor on one split of one data set: numbers, or why there are none."""
+
+    dataset: str
+    split: str
+    predictor: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    calibration: list[float] = field(default_factory=list)
+    failed: str = ""
+
+
+def folds_of(samples: Samples, size: Size) -> list[Fold]:
+    """Every split that this table allows."""
+    queries = samples.queries
+    return [
+        *cells(len(queries), SEED, size.repeats),
+        *value_out("batch", queries.batch, size.values_out, SEED),
+        *value_out("share", queries.share_pct, size.values_out, SEED),
+        *value_out("clock", queries.clock_mhz, size.values_out, SEED),
+        *few_shot(queries, SEED, size.few_shot),
+        *gpu_out(queries),
+        *model_on_gpu_out(queries, SEED),
+    ]
+
+
+def by_split(folds: Iterable[Fold]) -> dict[str, list[Fold]]:
+    """Folds by the name of their split; few-shot ones by their number of points as well."""
+    found: dict[str, list[Fold]] = {}
+    for fold in folds:
+        name = f"{fold.split} {fold.points}" if fold.points else fold.split
+        found.setdefault(name, []).append(fold)
+    return found
+
+
+def reason_of(error: BaseException) -> str:
+    """One line that says what went wrong."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {text}"[:160]
+
+
+@dataclass(slots=True, kw_only=True)
+class Timing:
+    """Seconds spent and rows asked for."""
+
+    fit_s: list[float] = field(default_factory=list)
+    predict_s: float = 0.0
+    rows: int = 0
+
+    def numbers(self) -> dict[str, float]:
+        """Mean seconds of a fit and microseconds of a row."""
+        return {"fit_s": float(np.mean(self.fit_s)), "predict_us": 1e6 * self.predict_s / max(1, self.rows)}
+
+
+def answer_fold(model: SoloModel, samples: Samples, fold: Fold, timing: Timing) -> tuple[SoloModel, Answered]:
+    """Fit on the fold's training rows and ask for its test rows."""
+    test = samples.take(fold.test)
+    began = time.perf_counter()
+    fitted = model.fit(samples.take(fold.train))
+    fitted_at = time.perf_counter()
+    answer = fitted.predict(test.queries)
+    timing.fit_s.append(fitted_at - began)
+    timing.predict_s += time.perf_counter() - fitted_at
+    timing.rows += len(test)
+    return fitted, Answered(truth=test.latency_ms, mean=answer.mean, std=answer.std)
+
+
+def record_of(dataset: str, split: str, predictor: str, parts: list[Answered], timing: Timing) -> Record:
+    """The numbers of all folds of a split together."""
+    whole = joined(parts)
+    numbers = summary(whole, logarithmic=True) | timing.numbers()
+    return Record(
+        dataset=dataset, split=split, predictor=predictor, numbers=numbers, calibration=calibration(whole, LEVELS)
+    )
+
+
+def run_solo(dataset: str, samples: Samples, size: Size, facts: Facts, predictor: str) -> Iterator[Record]:
+    """One predictor on every split of one table."""
+    for split, folds in by_split(folds_of(samples, size)).items():
+        timing, parts = Timing(), []
+        try:
+            for fold in folds:
+                with at_most(size.fold_s_max):
+                    parts.append(answer_fold(make_solo(predictor, facts, SEED), samples, fold, timing)[1])
+            yield record_of(dataset, split, predictor, parts, timing)
+        except (Exception, TooSlowError) as error:  # noqa: BLE001 - whatever a predictor raises is its result
+            yield Record(dataset=dataset, split=split, predictor=predictor, failed=reason_of(error))

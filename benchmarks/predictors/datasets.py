@@ -1,0 +1,161 @@
+"""The data sets of the benchmark: where they come from, what is asked of them, and which were left out and why.
+
+Owns the list and the sizes of a run. Rows are read once; large sets are thinned by a seed, the same for everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.predictors.measured import MeasuredSolo
+from benchmarks.predictors.splits import FewShot, group_count
+from benchmarks.sources import (
+    batchdvfs_p40,
+    igniter_v100,
+    infless_2080ti,
+    lucid_rtx3090,
+    muxserve_llama_a100,
+    nexus_titanx,
+    nvidia_dle_inference,
+    parvagpu_a100_mig,
+    pctodl_surrogate,
+    proteus_hetero,
+    rapp_v100,
+    ribbon_t4,
+)
+from solvers.models.base import Floats, GroupSamples, Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of everything a run takes."""
+
+    name: str
+    repeats: int
+    values_out: int
+    few_shot: FewShot
+    rows_max: int
+    groups_max: int
+    pair_folds_max: int
+    fold_s_max: float
+
+
+SIZES = {
+    "quick": Size(
+        name="quick", repeats=1, values_out=1, few_shot=FewShot(models=1, others=8, points=(8, 16)), rows_max=600,
+        groups_max=200, pair_folds_max=1, fold_s_max=20.0,
+    ),
+    "usual": Size(
+        name="usual", repeats=1, values_out=1, few_shot=FewShot(models=2, others=12), rows_max=1200, groups_max=500,
+        pair_folds_max=5, fold_s_max=40.0,
+    ),
+    "full": Size(
+        name="full", repeats=2, values_out=3, few_shot=FewShot(models=8, others=24), rows_max=5000, groups_max=1200,
+        pair_folds_max=8, fold_s_max=240.0,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """One source as the benchmark sees it. `title` is how it is shown."""
+
+    name: str
+    title: str
+    read: Callable[[Path], Samples]
+    read_groups: Callable[[Path], GroupSamples] | None = None
+    solo: bool = True
+
+
+DATASETS = (
+    Dataset(name="rapp-v100", title="RaPP, V100 (60 CNNs, PyTorch eager, MPS)", read=rapp_v100.read),
+    Dataset(
+        name="igniter-v100", title="iGniter, V100 (4 TensorRT models, MPS, pairs)", read=igniter_v100.read,
+        read_groups=igniter_v100.read_pairs,
+    ),
+    Dataset(
+        name="parvagpu-a100-mig", title="ParvaGPU, A100 (11 models, MIG slices, equal processes in a slice)",
+        read=parvagpu_a100_mig.read, read_groups=parvagpu_a100_mig.read_pairs,
+    ),
+    Dataset(name="infless-2080ti", title="INFless, RTX 2080 Ti (6 models by CPU cores, MPS)", read=infless_2080ti.read),
+    Dataset(
+        name="pctodl-surrogate", title="PctoDL, RTX 3080 Ti and A100 (third-party fitted surrogate, not measured)",
+        read=pctodl_surrogate.read, read_groups=pctodl_surrogate.read_pairs,
+    ),
+    Dataset(name="batchdvfs-p40", title="BatchDVFS, P40 (CNNs by batch and clock)", read=batchdvfs_p40.read),
+    Dataset(
+        name="nvidia-dle-inference", title="NVIDIA examples, T4, V100, A30, A100 (whole GPUs)",
+        read=nvidia_dle_inference.read,
+    ),
+    Dataset(name="ribbon-t4", title="Ribbon, T4 (5 models by batch)", read=ribbon_t4.read),
+    Dataset(name="nexus-titanx", title="Nexus, TITAN X Pascal (4 models by batch)", read=nexus_titanx.read),
+    Dataset(
+        name="muxserve-llama-a100", title="MuxServe, A100 (LLaMA prefill and decode, MPS)",
+        read=muxserve_llama_a100.read,
+    ),
+    Dataset(
+        name="proteus-hetero", title="Proteus, two unnamed cards (42 ONNX models; comparison only)",
+        read=proteus_hetero.read,
+    ),
+    Dataset(
+        name="lucid-rtx3090", title="Lucid, RTX 3090 (pairs of training jobs taking turns)", read=lucid_rtx3090.read,
+        read_groups=lucid_rtx3090.read_pairs, solo=False,
+    ),
+)  # fmt: skip
+
+LEFT_OUT = {
+    "tally-a100-infer-train": "eight pairs of an inference server with a training job, one load level and no SM limit: "
+    "eight numbers are too few to learn from and to be asked for",
+    "iadeep-train-interference": "scores whose unit is not documented and several placeholder rows: nothing that a "
+    "slowdown could be compared with",
+}
+"""Sources with inference or neighbours in them that are not suitable, and why."""
+
+THINNING_SEED = 20
+
+
+def thinned(samples: Samples, rows_max: int) -> Samples:
+    """At most so many rows; of models that are kept, all rows are kept as far as possible."""
+    if len(samples) <= rows_max:
+        return samples
+    keys = list(samples.queries.keys().values())
+    order = np.random.default_rng(THINNING_SEED).permutation(len(keys))
+    kept, count = [], 0
+    for index in order:
+        if count + len(keys[index]) <= rows_max or not kept:
+            kept.append(keys[index])
+            count += len(keys[index])
+    return samples.take(np.sort(np.concatenate(kept)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groupings:
+    """Measured groups with what each member takes alone, from the same table."""
+
+    samples: GroupSamples
+    alone_ms: Floats
+    solo: Samples
+
+    @property
+    def slowdown(self) -> Floats:
+        """Measured latency over measured latency alone."""
+        return np.asarray(self.samples.latency_ms / self.alone_ms)
+
+
+def groupings(dataset: Dataset, data: Path, groups_max: int) -> Groupings | None:
+    """The groups all members of which were measured alone, thinned; None where a source has none."""
+    if dataset.read_groups is None:
+        return None
+    solo, samples = dataset.read(data), dataset.read_groups(data)
+    measured = MeasuredSolo(solo)
+    known = np.isfinite(measured.latency_ms(samples.groups.members)) & np.isfinite(samples.latency_ms)
+    complete = np.bincount(samples.groups.group, weights=~known, minlength=group_count(samples.groups)) == 0
+    numbers = np.flatnonzero(complete)
+    if len(numbers) > groups_max:
+        numbers = np.sort(np.random.default_rng(THINNING_SEED).permutation(numbers)[:groups_max])
+    kept = samples.take_groups(numbers)
+    return Groupings(samples=kept, alone_ms=measured.latency_ms(kept.groups.members), solo=solo)
