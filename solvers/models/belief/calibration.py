@@ -1,0 +1,91 @@
+"""How much wider than computed intervals must be: learned by playing newcomer.
+
+Owns the table of factors by number of measurements, inside and outside the box they span, and the game that fills it:
+of well-measured models some measurements are kept, the rest foretold, and the errors compared with what was promised.
+The 95 % interval counts most, the 80 % one second. It refuses to look at the model whose intervals it will widen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.models.base import Floats
+from solvers.models.belief import curve as curves
+from solvers.models.belief import points as measured
+from solvers.models.belief.curve import Curve
+from solvers.models.belief.points import Points
+from solvers.models.belief.surface import compiled, lookup
+
+COUNTS = (2, 4, 8, 16, 32, 64, 128)
+_USUAL = (1.3, 1.5)
+_USUAL_WEIGHT = 40.0
+_LOWEST, _HIGHEST = 0.6, 4.0
+_MODELS_MAX = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widening:
+    """Factors on the standard deviation for `COUNTS` measurements: inside the box that they span, and outside."""
+
+    inside: tuple[float, ...] = (_USUAL[0],) * len(COUNTS)
+    outside: tuple[float, ...] = (_USUAL[1],) * len(COUNTS)
+
+    def of(self, count: int) -> tuple[float, float]:
+        """The factors for a number of measurements, between and beyond the table's rows."""
+        place, rows = np.log2(max(count, 1)), np.log2(COUNTS)
+        return float(np.interp(place, rows, self.inside)), float(np.interp(place, rows, self.outside))
+
+
+def learned(examples: Sequence[Curve], kernel: Floats, random: np.random.Generator) -> Widening:
+    """Play newcomer with these curves; too few surprises leave what is usual."""
+    surprises: dict[tuple[int, bool], list[Floats]] = {}
+    step = max(1, len(examples) // _MODELS_MAX)
+    for example in examples[::step]:
+        for row, kept in _openings(example.points, random):
+            size, inside = _surprises(example, kept, kernel)
+            for where in (True, False):
+                surprises.setdefault((row, where), []).append(size[inside == where])
+    factors = [
+        tuple(_factor(surprises.get((row, where), []), _USUAL[0 if where else 1]) for row in range(len(COUNTS)))
+        for where in (True, False)
+    ]
+    return Widening(inside=factors[0], outside=factors[1])
+
+
+def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, measured.Flags]]:
+    """Which points a newcomer has, with the row of the table they belong to: random ones, and the lower batches."""
+    found = []
+    for row, count in enumerate(COUNTS):
+        if count <= 0.85 * len(points):
+            kept = np.zeros(len(points), dtype=np.bool_)
+            kept[random.permutation(len(points))[:count]] = True
+            found.append((row, kept))
+    low = points.batch < points.batch.max()
+    wide = points.share > points.share.min()
+    for kept in (low, wide):
+        if 2 <= kept.sum() < len(points):
+            found.append((int(np.argmin(np.abs(np.log2(COUNTS) - np.log2(kept.sum())))), kept))
+    return found
+
+
+def _surprises(example: Curve, kept: measured.Flags, kernel: Floats) -> tuple[Floats, measured.Flags]:
+    """Errors over promised standard deviations at the points that the newcomer lacks, and which lie inside."""
+    newcomer = curves.fit(example.form, example.points.take(kept), example.prior, kernel)
+    rest = example.points.take(~kept)
+    clocked = bool(np.any(example.points.slowness != 1.0))
+    found = lookup(compiled(newcomer, (1.0, 1.0), clocked=clocked), rest.at)
+    return np.abs(np.exp(rest.log_value) - found[:, 0]) / found[:, 1], measured.within(rest.at, newcomer.points)
+
+
+def _factor(parts: Sequence[Floats], usual: float) -> float:
+    together = np.concatenate(parts) if parts else np.zeros(0)
+    if not len(together):
+        return usual
+    # Conformal: of n surprises the k-th smallest with k = level * (n + 1).
+    high, middle = (np.quantile(together, min(1.0, level * (1 + 1 / len(together)))) for level in (0.95, 0.8))
+    raw = float(np.clip(0.75 * high / 1.96 + 0.25 * middle / 1.2816, _LOWEST, _HIGHEST))
+    trust = len(together) / (len(together) + _USUAL_WEIGHT)
+    return float(np.exp(trust * np.log(raw) + (1 - trust) * np.log(usual)))
