@@ -1,0 +1,224 @@
+"""fit and predict as a user runs them: files in, files out, faults named, nothing half written."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli.failures import Exit
+from tests.unit.app.cli.conftest import Headroom
+
+SOLO = (
+    "model,gpu_type,batch,share_pct_sm,clock_mhz_sm,latency_ms,throughput_rps,power_w,memory_mib,l2_util_pct,"
+    "dram_util_pct"
+)
+PAIRS = "gpu_type,model_a,batch_a,share_pct_a,model_b,batch_b,share_pct_b,latency_ms_a,latency_ms_b"
+LATENCIES_MS = {
+    (model, batch, share): 1 + work * (0.5 + 0.6 * batch) * 100 / share
+    for model, work in (("alpha", 1.0), ("Beta 2", 2.0))
+    for batch in (1, 4, 16)
+    for share in (20, 40, 80)
+}
+
+
+@pytest.fixture
+def solo(tmp_path: Path) -> Path:
+    lines = [
+        f"{model},t4,{batch},{share},,{latency},,30,{900 + batch},,"
+        for (model, batch, share), latency in LATENCIES_MS.items()
+    ]
+    return written(tmp_path / "solo.csv", SOLO, *lines)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    lines = []
+    for (model, batch, share), latency in LATENCIES_MS.items():
+        other = LATENCIES_MS["alpha", 4, 20]
+        lines.append(f"t4,{model},{batch},{share},alpha,4,20,{latency * 1.2},{other * 1.2}")
+    return written(tmp_path / "pairs.csv", PAIRS, *lines)
+
+
+@pytest.fixture
+def fitted(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> str:
+    out = tmp_path / "model.json"
+    said = headroom("fit", "--solo", str(solo), "--pairs", str(pairs), "--model", "constant", "--out", str(out))
+    assert (said.status, said.out) == (Exit.OK, "")
+    assert "18 rows and 18 pairs" in said.err
+    return str(out)
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_answers_come_row_by_row_behind_the_questions(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
+    asked = written(tmp_path / "q.csv", "share_pct_sm,model,batch,gpu_type", "40,alpha,4,t4", "80,Beta 2,1,t4")
+    out = tmp_path / "a.csv"
+    said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", str(out))
+    assert (said.status, said.out, said.err) == (Exit.OK, "", "")
+    text = out.read_text(encoding="utf-8")
+    assert text.splitlines()[0] == (
+        "share_pct_sm,model,batch,gpu_type,latency_ms,latency_ms_std,throughput_rps,power_w,memory_mib"
+    )
+    rows = table(text)
+    assert [row["model"] for row in rows] == ["alpha", "Beta 2"]
+    for row in rows:
+        expected = LATENCIES_MS[row["model"], int(row["batch"]), int(row["share_pct_sm"])]
+        assert float(row["latency_ms"]) == pytest.approx(expected, rel=0.02)
+        assert float(row["latency_ms_std"]) > 0
+        assert float(row["throughput_rps"]) == pytest.approx(
+            1000 * int(row["batch"]) / float(row["latency_ms"]), rel=1e-5
+        )
+        assert float(row["power_w"]) == pytest.approx(30)
+        assert float(row["memory_mib"]) == pytest.approx(900 + int(row["batch"]))
+
+
+def test_pairs_are_answered_with_their_slowdown(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
+    asked = written(tmp_path / "q.csv", PAIRS.removesuffix(",latency_ms_a,latency_ms_b"), "t4,alpha,4,40,Beta 2,1,40")
+    said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", "-")
+    assert said.status == Exit.OK
+    (row,) = table(said.out)
+    assert list(row)[-4:] == ["latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std"]
+    assert float(row["latency_ms_a"]) == pytest.approx(1.2 * LATENCIES_MS["alpha", 4, 40], rel=0.03)
+    assert float(row["latency_ms_b"]) == pytest.approx(1.2 * LATENCIES_MS["Beta 2", 1, 40], rel=0.03)
+
+
+def test_what_is_not_known_stays_empty_and_is_counted(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "stranger,t4,4,40", "alpha,t4,4,40")
+    said = headroom("predict", "--model", fitted, "--queries", str(asked))
+    assert said.status == Exit.OK
+    rows = table(said.out)
+    assert [row["latency_ms"] == "" for row in rows] == [True, False]
+    assert "1 of 2 rows stay empty" in said.err
+
+
+def test_a_file_of_measurements_can_be_asked_again(headroom: Headroom, fitted: str, solo: Path) -> None:
+    said = headroom("predict", "--model", fitted, "--queries", str(solo))
+    assert said.status == Exit.OK
+    assert "not looked at, because they are measured: latency_ms, throughput_rps" in said.err
+    rows = table(said.out)
+    assert len(rows) == len(LATENCIES_MS)
+    for row, expected in zip(rows, LATENCIES_MS.values(), strict=True):
+        assert float(row["latency_ms"]) == pytest.approx(expected, rel=0.02)
+
+
+def test_several_files_follow_one_option_and_equal_fits_are_equal_files(
+    headroom: Headroom, solo: Path, tmp_path: Path
+) -> None:
+    header, *lines = solo.read_text(encoding="utf-8").splitlines()
+    first = written(tmp_path / "1.csv", header, *lines[:9])
+    second = written(tmp_path / "2.csv", header, *lines[9:])
+    outs = [tmp_path / "whole.json", tmp_path / "parts.json", tmp_path / "repeated.json"]
+    given = [
+        ("--solo", str(solo)),
+        ("--solo", str(first), str(second)),
+        ("--solo", str(first), "--solo", str(second)),
+    ]
+    for files, out in zip(given, outs, strict=True):
+        said = headroom("fit", *files, "--out", str(out), "--model", "hetsev")
+        assert said.status == Exit.OK, said.err
+        assert "18 rows" in said.err
+    assert len({out.read_bytes() for out in outs}) == 1
+
+
+def test_a_model_file_may_be_compressed(headroom: Headroom, solo: Path, tmp_path: Path) -> None:
+    plain, small = tmp_path / "m.json", tmp_path / "m.json.gz"
+    for out in (plain, small):
+        assert headroom("fit", "--solo", str(solo), "--out", str(out), "--model", "hetsev").status == Exit.OK
+    assert gzip.decompress(small.read_bytes()) == plain.read_bytes()
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
+    answers = {headroom("predict", "--model", str(out), "--queries", str(asked)).out for out in (plain, small)}
+    assert len(answers) == 1
+
+
+def test_bad_rows_are_named_and_nothing_is_written(headroom: Headroom, solo: Path, pairs: Path, tmp_path: Path) -> None:
+    bad = written(tmp_path / "bad.csv", SOLO, "a,t4,1,50,,4,,,,,", "a,t4,x,150,,4,,,,,", "a,t4,1")
+    bad_pairs = written(tmp_path / "bad pairs.csv", PAIRS, "t4,a,1,50,b,1,50,-1,1")
+    out = tmp_path / "m.json"
+    files = ("--solo", str(solo), str(bad), "--pairs", str(bad_pairs))
+    said = headroom("fit", *files, "--out", str(out), "--model", "constant")
+    assert said.status == Exit.USAGE
+    assert said.err.splitlines() == [
+        f"{bad}:3: batch: 'x' is not a number",
+        f"{bad}:3: share_pct_sm: 150 must be at most 100",
+        f"{bad}:4: 3 cells under 11 columns",
+        f"{bad_pairs}:2: latency_ms_a: -1 must be above 0",
+        "headroom: 3 bad rows; nothing was written (--skip-bad leaves them out)",
+    ]
+    assert not out.exists()
+    kept = headroom("fit", *files, str(pairs), "--out", str(out), "--model", "constant", "--skip-bad")
+    assert kept.status == Exit.OK
+    assert f"{bad}:4: 3 cells" in kept.err
+    assert "19 rows and 18 pairs" in kept.err
+    assert out.exists()
+
+
+def test_bad_questions_are_named_and_may_be_skipped(headroom: Headroom, fitted: str, tmp_path: Path) -> None:
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,0", "alpha,t4,4,40")
+    out = tmp_path / "a.csv"
+    said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", str(out))
+    assert said.status == Exit.USAGE
+    assert f"{asked}:2: share_pct_sm: 0 must be above 0" in said.err
+    assert not out.exists()
+    said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", str(out), "--skip-bad")
+    assert said.status == Exit.OK
+    assert len(table(out.read_text(encoding="utf-8"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fit", "--out", "m"), "name at least one file"),
+        (("fit", "--solo", "nowhere.csv", "--out", "m"), "nowhere.csv: No such file"),
+        (("fit", "--solo", "SOLO", "--model", "oracle", "--out", "m"), "known are headroom, fm-ftrl"),
+        (("fit", "--solo", "PAIRS", "--out", "m"), "give it with --pairs"),
+        (("fit", "--pairs", "SOLO", "--out", "m"), "give it with --solo"),
+        (("fit", "--solo", "ASKED", "--out", "m"), "its columns are those of solo queries"),
+        (("fit", "--solo", "SOLO"), "Missing option '--out'"),
+        (("predict", "--model", "SOLO", "--queries", "ASKED"), "this is no model file"),
+        (("predict", "--model", "-", "--queries", "-"), "not both"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    headroom: Headroom, solo: Path, pairs: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    asked = written(solo.with_name("q.csv"), "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
+    files = {"SOLO": str(solo), "PAIRS": str(pairs), "ASKED": str(asked)}
+    said = headroom(*(files.get(word, word) for word in arguments))
+    assert said.status != Exit.OK
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert words in said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": 99}, "another version"),
+        ({"suite": {"format": 1, "name": "oracle"}}, "name that is not known"),
+        ({"suite": None}, "no fitted model"),
+        ({"seed": None}, "damaged"),
+        ({"what": "a cake"}, "no model file"),
+    ],
+)
+def test_a_changed_model_file_is_refused(
+    headroom: Headroom, fitted: str, tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    stored = json.loads(Path(fitted).read_text(encoding="utf-8"))
+    broken = written(tmp_path / "broken.json", json.dumps({**stored, **change}))
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
+    said = headroom("predict", "--model", str(broken), "--queries", str(asked))
+    assert said.status == Exit.USAGE
+    assert f"{broken}: " in said.err
+    assert words in said.err
