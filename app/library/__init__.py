@@ -14,6 +14,7 @@ from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts
+from solvers.models.library import Library
 
 
 def _plain(name: str) -> Plain:
@@ -39,9 +40,16 @@ def load_models() -> tuple[ModelVariant, ...]:
     return tuple(from_plain(ModelVariant, item) for item in _items("models.json"))
 
 
+@cache
+def load_library() -> Library:
+    """Coefficients fitted to public measurements, each with source, licence and fit error."""
+    return from_plain(Library, _plain("library.json"))
+
+
 def facts() -> Facts:
     """All of it, as performance models take it."""
     return Facts(
         gpu_types={gpu_type.name: gpu_type for gpu_type in load_gpu_types()},
         models={model.name: model for model in load_models()},
+        library=load_library(),
     )

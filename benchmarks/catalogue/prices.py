@@ -7,10 +7,10 @@ for sites that name their regions otherwise. It refuses instances with a fractio
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.sources.rows import Row, table
 from solvers.domain.device import PriceKind, PriceRow
 
 # Azure's NCv3 has the PCIe board; everything else with 16 GB of V100 in these tables is that one.
@@ -49,20 +49,18 @@ _YEAR = 2026
 def read_prices(data: Path) -> dict[str, tuple[PriceRow, ...]]:
     """Price rows by GPU type's name. A priced product that is in no table is an error unless it is not NVIDIA's."""
     cheapest: dict[tuple[str, PriceKind, str], PriceRow] = {}
-    with (data / "gpu-prices" / "instances.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["manufacturer"] == "nvidia":
-                for name, price in _offers(row):
-                    key = (name, price.kind, price.region)
-                    if key not in cheapest or price.usd_per_h < cheapest[key].usd_per_h:
-                        cheapest[key] = price
+    rows = [row for row in table(data, "gpu-prices", "instances.csv") if row["manufacturer"] == "nvidia"]
+    for name, price in (offer for row in rows for offer in _offers(row)):
+        key = (name, price.kind, price.region)
+        if key not in cheapest or price.usd_per_h < cheapest[key].usd_per_h:
+            cheapest[key] = price
     found: dict[str, list[PriceRow]] = {}
     for key in sorted(cheapest):
         found.setdefault(key[0], []).append(cheapest[key])
     return {name: tuple(rows) for name, rows in found.items()}
 
 
-def _offers(row: dict[str, str]) -> Iterator[tuple[str, PriceRow]]:
+def _offers(row: Row) -> Iterator[tuple[str, PriceRow]]:
     name = _NAMES[row["gpu"], int(row["gpu_mem_mib"])]
     count = int(row["gpu_count"])
     shared = "" if count == 1 else f" / {count}"

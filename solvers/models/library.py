@@ -1,12 +1,17 @@
 """The built-in library as a value: what our own code fitted to public measurements, each with source and error.
 
 Owns the records; the numbers themselves are data that the shell ships and loads, and what they mean is known to
-`solvers.models.belief`. It refuses numbers without a source.
+`solvers.models.belief`. Owns, too, when two names mean one network or one product. It refuses numbers without a source.
 """
 
 from __future__ import annotations
 
-from solvers.domain.value import check_name, check_not_negative, check_text, value
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from solvers.domain.value import check_distinct, check_name, check_not_negative, check_text, value
+from solvers.errors import FieldError
 
 
 @value
@@ -30,6 +35,9 @@ class LibraryEntry:
         check_name("model", self.model)
         check_name("gpu_type", self.gpu_type)
         check_not_negative("error_pct_mean", self.error_pct_mean)
+        check_not_negative("points", self.points)
+        if len(self.parameters) != len(self.spread):
+            raise FieldError("spread", "spread must have as many numbers as parameters")
         check_text("source", self.source)
         check_text("licence", self.licence)
 
@@ -43,3 +51,99 @@ class Library:
     population_mean: tuple[float, ...]
     population_covariance: tuple[tuple[float, ...], ...]
     entries: tuple[LibraryEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_text("version", self.version)
+        check_text("shape_version", self.shape_version)
+        check_distinct("entries", ((entry.model, entry.gpu_type) for entry in self.entries))
+        if any(len(row) != len(self.population_mean) for row in self.population_covariance):
+            raise FieldError("population_covariance", "population_covariance must be as wide as population_mean")
+
+    def entry(self, model: str, gpu_type: str) -> LibraryEntry | None:
+        """What is known of this model on this GPU type, however the names are written."""
+        key = name_key(model), gpu_key(gpu_type)
+        return next((entry for entry in self.entries if (name_key(entry.model), gpu_key(entry.gpu_type)) == key), None)
+
+
+_SAME_NETWORK = {
+    "bert": "bertbase",
+    "bertbaseuncased": "bertbase",
+    "bertlargeuncased": "bertlarge",
+    "efficientnet": "efficientnetb0",
+    "gpt2small": "gpt2",
+    "inception": "inceptionv3",
+    "mobilenet": "mobilenetv1",
+    "resnet50v1.5": "resnet50",
+    "rn50": "resnet50",
+    "roberta": "robertabase",
+    "ssd": "ssdresnet50",
+    "transformer": "transformermt",
+    "vitbase": "vitb16",
+    "vitlarge": "vitl16",
+    "yolov5": "yolov5s",
+}
+_SAME_PRODUCT = {
+    "a100.80gb": "a100",
+    "a100sxm": "a100",
+    "a100sxm80gb": "a100",
+    "a100sxm4.80gb": "a100",
+    "a100sxm40gb": "a100.40gb",
+    "a100sxm4.40gb": "a100.40gb",
+    "a100pcie": "a100pcie40gb",
+    "a100.80gbpcie": "a100pcie80gb",
+    "a6000": "rtxa6000",
+    "h100sxm": "h100",
+    "h100sxm5": "h100",
+    "h100.80gb": "h100",
+    "h100.80gbhbm3": "h100",
+    "p100pcie": "p100",
+    "p100pcie16gb": "p100",
+    "titanx": "titanxpascal",
+    "v100.32gb": "v100",
+    "v100sxm2": "v100",
+    "v100sxm2.16gb": "v100.16gb",
+    "v100sxm2.32gb": "v100",
+    "v100pcie": "v100pcie16gb",
+}
+_VENDOR = re.compile(r"^(?:nvidia|tesla|geforce)[\W_]+")
+
+
+def _key(name: str) -> str:
+    # Between two digits a separator tells 1.6 from 16, elsewhere it is taste.
+    parted = re.sub(r"(?<=\d)[^a-z0-9]+(?=\d)", ".", name.lower())
+    return re.sub(r"[^a-z0-9.]|(?<!\d)\.|\.(?!\d)", "", parted)
+
+
+@lru_cache(maxsize=4096)
+def name_key(name: str) -> str:
+    """What stays of a model's name when only spelling differs: `ResNet-50`, `resnet_50` and `resnet50` have one key,
+    `regnet_x_1_6gf` and `regnet_x_16gf` two.
+    """
+    key = _key(name)
+    return _SAME_NETWORK.get(key, key)
+
+
+@lru_cache(maxsize=1024)
+def gpu_key(name: str) -> str:
+    """The same for GPU types: vendor and brand do not count, and the usual longer names of some products are known."""
+    bare = name.lower()
+    while (shorter := _VENDOR.sub("", bare)) != bare:
+        bare = shorter
+    key = _key(bare)
+    return _SAME_PRODUCT.get(key, key)
+
+
+def spelled(name: str, names: Iterable[str]) -> str | None:
+    """Which of `names` is meant by `name`: itself, the one with the same key, or else the longest of which `name` is a
+    variant (`resnet50-int8` of `resnet50`).
+    """
+    known = {name_key(item): item for item in names}
+    whole = name_key(name)
+    if whole in known:
+        return known[whole]
+    # A variant is named by what follows a separator, so cut there, from the right.
+    for end in sorted((match.start() for match in re.finditer(r"[^A-Za-z0-9]+", name)), reverse=True):
+        found = known.get(name_key(name[:end]))
+        if found is not None:
+            return found
+    return None
