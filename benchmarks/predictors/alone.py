@@ -16,11 +16,14 @@ from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.metrics import Answered, calibration, joined, summary
 from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
-from solvers.models.base import Facts, Samples, SoloModel
+from solvers.models.base import Facts, Quantity, Samples, SoloModel
 from solvers.models.suite import SUITES, make_solo
 
 SEED = 7
 LEVELS = np.array([20.0, 40.0, 60.0, 80.0, 90.0, 95.0])
+OTHER_QUANTITIES = {Quantity.POWER_W: 5.0, Quantity.MEMORY_MIB: 0.0, Quantity.LATENCY_MS_P99: 0.0}
+"""What else is asked where it was measured, and the value above which a relative error means something."""
+OTHER_ROWS_MIN = 40
 SOLO_NAMES = tuple(dict.fromkeys(solo for solo, _ in SUITES.values()))
 
 
@@ -111,3 +114,27 @@ def run_solo(dataset: str, samples: Samples, size: Size, facts: Facts, predictor
             yield record_of(dataset, split, predictor, parts, timing)
         except (Exception, TooSlowError) as error:  # noqa: BLE001 - whatever a predictor raises is its result
             yield Record(dataset=dataset, split=split, predictor=predictor, failed=reason_of(error))
+    for quantity, least in OTHER_QUANTITIES.items():
+        rows = np.flatnonzero(samples.column(quantity) > least)
+        if len(rows) >= OTHER_ROWS_MIN:
+            yield run_quantity(dataset, samples.take(rows), size, (facts, predictor), quantity)
+
+
+def run_quantity(dataset: str, samples: Samples, size: Size, who: tuple[Facts, str], quantity: Quantity) -> Record:
+    """One predictor on unseen cells of another quantity than latency; no numbers where it does not answer that."""
+    facts, predictor = who
+    record = Record(dataset=dataset, split=f"cells: {quantity.value}", predictor=predictor)
+    timing, parts = Timing(), []
+    try:
+        if quantity not in make_solo(predictor, facts, SEED).spec.quantities:
+            return record
+        for fold in cells(len(samples), SEED, size.repeats):
+            with at_most(size.fold_s_max):
+                fitted = answer_fold(make_solo(predictor, facts, SEED), samples, fold, timing)[0]
+                answer = fitted.predict(samples.queries.take(fold.test), quantity)
+            truth = samples.column(quantity)[fold.test]
+            parts.append(Answered(truth=truth, mean=answer.mean, std=answer.std))
+        return record_of(dataset, record.split, predictor, parts, timing)
+    except (Exception, TooSlowError) as error:  # noqa: BLE001 - whatever a predictor raises is its result
+        record.failed = reason_of(error)
+        return record

@@ -20,7 +20,20 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 OURS = "headroom"
 GROUPS = "groups: "
-_ORDER = ("cells", "batch", "share", "clock", "few-shot", "gpu", "model on gpu", "pair", "member")
+_ORDER = (
+    "cells",
+    "cells: power_w",
+    "cells: memory_mib",
+    "cells: latency_ms_p99",
+    "batch",
+    "share",
+    "clock",
+    "few-shot",
+    "gpu",
+    "model on gpu",
+    "pair",
+    "member",
+)
 
 
 def row(cells: Iterable[str]) -> str:
@@ -49,8 +62,7 @@ def answers_all(record: Record | None) -> bool:
 
 def _rank(split: str) -> tuple[int, int]:
     name = split.removeprefix(GROUPS)
-    stem = name.rstrip("0123456789").strip()
-    points = name.removeprefix(stem).strip()
+    stem, _, points = name.rpartition(" ") if name.startswith("few-shot") else (name, "", "")
     return _ORDER.index(stem) if stem in _ORDER else len(_ORDER), int(points or 0)
 
 
