@@ -75,7 +75,8 @@ class Queries:
         """Rows from columns; scalars and single names are repeated."""
         numbers = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (batch, share_pct, clock_mhz)]
         names = [[column] if isinstance(column, str) else list(column) for column in (model, gpu_type)]
-        length = max(*(len(column) for column in numbers), *(len(column) for column in names))
+        lengths = [*(len(column) for column in numbers), *(len(column) for column in names)]
+        length = max(lengths) if all(lengths) else 0
         models, model_index = _indexed(names[0], length)
         gpu_types, gpu_index = _indexed(names[1], length)
         columns = [np.broadcast_to(column, (length,)).copy() for column in numbers]
