@@ -157,6 +157,13 @@ def all_specs(session: Session, kind: Kind) -> list[Stored]:
     return [_stored(shape, row) for row in session.execute(query)]
 
 
+def state(session: Session, kind: Kind) -> tuple[int, int]:
+    """How many documents of a kind there are and the newest version: changes whenever one of them does."""
+    table = _SHAPES[kind].table
+    row = session.execute(select(func.count(), func.coalesce(func.max(table.c.version), 0))).one()
+    return int(row[0]), int(row[1])
+
+
 def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = ANY) -> PutResult:
     """Store a spec under its own key.
 

@@ -6,6 +6,7 @@ A pair of the same configuration replaces the older one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, or_, select, tuple_
@@ -62,6 +63,12 @@ def count(session: Session, *, model: str | None = None, gpu_type: str | None = 
     if gpu_type is not None:
         query = query.where(pairs.c.gpu_type == gpu_type)
     return int(session.execute(query).scalar_one())
+
+
+def state(session: Session) -> tuple[int, datetime | None]:
+    """Changes whenever a pair does."""
+    row = session.execute(select(func.count(), func.max(pairs.c.imported_at))).one()
+    return int(row[0]), row[1]
 
 
 def delete(session: Session, model: str, gpu_type: str) -> int:

@@ -103,6 +103,12 @@ def count(session: Session, *, model: str | None = None, gpu_type: str | None = 
     return int(session.execute(query).scalar_one())
 
 
+def state(session: Session) -> tuple[int, datetime | None]:
+    """Changes whenever a point does."""
+    row = session.execute(select(func.count(), func.max(points.c.imported_at))).one()
+    return int(row[0]), row[1]
+
+
 def delete(session: Session, model: str, gpu_type: str) -> int:
     """Delete a profile; returns how many points it had. Raises NotFoundError."""
     statement = delete_from(points).where(points.c.model == model, points.c.gpu_type == gpu_type)
