@@ -1,8 +1,8 @@
 """Step costs of LLM replicas from measurements: of single steps, or of what clients saw.
 
-Owns the two fits behind `solvers.models.llm`: every cost is a coefficient that cannot be negative, found by
-non-negative least squares on relative errors, with large errors (a run out of memory, a cold start) weighted down; the
-share's knees are tried one after the other. It refuses fewer than three different measurements of a phase.
+Owns the two fits behind `solvers.models.llm`: every cost is a coefficient that cannot be negative, found by robust
+least squares on logarithms, so that large errors (a run out of memory, a cold start) count little; the share's knees
+are tried one after the other. It refuses fewer than three different measurements of a phase.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from solvers.errors import InputError
 from solvers.models.base import Floats
 from solvers.models.llm import StepCosts
 
 KNEES_PCT = (30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
-ROUNDS = 12
+COMPANY = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+"""Parts of the other running requests whose prompts may stand before one's own."""
+LOSS_SCALE = 0.05
+"""Relative errors beyond this count by their size, no longer by its square."""
+NOTHING = 15.0
+"""A weight so many powers of e below its start counts as zero."""
 SAMPLES_MIN = 3
-_ERROR_FLOOR = 0.02
-"""Below this relative error nothing counts as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +108,11 @@ def fit_served(seen: ServedSamples) -> StepFit:
     meanwhile, `sequences / out_tokens` of them.
     """
     batch, prompt, answer = seen.sequences, seen.in_tokens, seen.out_tokens
-    first = _solve(np.stack([np.ones_like(batch), prompt, prompt**2, batch * prompt], axis=1), seen.first_token_ms)
-    # The last term is waiting for other prompts, which `token_latency` adds by itself.
-    gamma, delta, square = (float(weight) for weight in first.weights[:3])
+    # Two lengths of prompts tell nothing about waiting unless the number of running requests varies as well.
+    able = [company for company in COMPANY if _different(_first_terms(seen, company)) >= SAMPLES_MIN]
+    lines = [_solve(_first_terms(seen, company), seen.first_token_ms) for company in able or COMPANY[:1]]
+    first = min(lines, key=lambda line: line.error_pct)
+    gamma, delta, square = (float(weight) for weight in first.weights)
     prefills = batch / answer * (gamma + (delta + square * prompt) * prompt)
     terms = np.stack([np.ones_like(batch), batch, batch * (prompt + answer / 2)], axis=1)
     rest = np.maximum(seen.inter_token_ms - prefills, 0.2 * seen.inter_token_ms)
@@ -129,6 +134,16 @@ def fit_served(seen: ServedSamples) -> StepFit:
     )
 
 
+def _different(terms: Floats) -> int:
+    return len(np.unique(terms, axis=0))
+
+
+def _first_terms(seen: ServedSamples, company: float) -> Floats:
+    """Prompts that each wait for this part of the others that run; `token_latency` adds such waiting by itself."""
+    waiting = 1.0 + company * (seen.sequences - 1.0)
+    return np.stack([np.ones_like(waiting), seen.in_tokens * waiting, seen.in_tokens**2 * waiting], axis=1)
+
+
 def _best_knee(terms: Callable[[Floats], Floats], share_pct: Floats, measured_ms: Floats) -> _Line:
     """The knee with the smallest error; the highest one where the share was never varied."""
     varied = len(np.unique(share_pct)) > 1
@@ -142,17 +157,26 @@ def _best_knee(terms: Callable[[Floats], Floats], share_pct: Floats, measured_ms
 
 def _solve(terms: Floats, measured: Floats) -> _Line:
     """Non-negative weights that keep relative errors small; refused where too little was measured."""
-    if len(np.unique(terms, axis=0)) < SAMPLES_MIN:
+    if _different(terms) < SAMPLES_MIN:
         raise InputError(f"a phase needs at least {SAMPLES_MIN} different measurements")
-    trust = np.ones(len(measured))
+    # Logarithms of ratios treat twice and half alike, and the loss keeps a broken run from mattering more than it may.
+    told = np.flatnonzero((terms > 0).any(axis=0))
+    terms_told = terms[:, told]
+    scale = np.array([np.median(measured[column > 0] / column[column > 0]) for column in terms_told.T])
+
+    def off(logs: Floats) -> Floats:
+        return np.asarray(np.log(terms_told @ np.exp(logs)) - np.log(measured))
+
+    def slope(logs: Floats) -> Floats:
+        parts = terms_told * np.exp(logs)
+        return np.asarray(parts / parts.sum(axis=1, keepdims=True))
+
+    start = np.log(scale / len(told))
+    found = least_squares(
+        off, start, jac=slope, loss="soft_l1", f_scale=LOSS_SCALE, bounds=(start - 30.0, start + 10.0)
+    )
     weights = np.zeros(terms.shape[1])
-    for _ in range(ROUNDS):
-        scaled = terms / measured[:, None] * trust[:, None]
-        norms = np.linalg.norm(scaled, axis=0)
-        norms[norms == 0] = 1.0
-        weights = nnls(scaled / norms, trust)[0] / norms
-        errors = np.abs(terms @ weights / measured - 1.0)
-        trust = np.sqrt(1.0 / np.maximum(1.0, errors / max(2.0 * float(np.median(errors)), _ERROR_FLOOR)))
+    weights[told] = np.where(found.x < start - NOTHING, 0.0, np.exp(found.x))
     return _Line(weights, 100.0, _error_pct(terms @ weights, measured))
 
 

@@ -1,0 +1,148 @@
+"""Step costs of LLMs that nobody measured here: from the built-in library, scaled, or from size and data sheet alone.
+
+Owns the rungs, nearest first: the library's entry for the model on as many GPUs of the type; the same model on another
+type or number of GPUs, compute and memory time scaled by data-sheet rates; and the roofline of the model's size with
+the efficiencies that the library's entries reach. Each answer says which rung it is and how far off such answers
+usually are. It refuses to know lengths of requests and rates: `solvers.models.llm` turns costs into latencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from solvers.domain.device import GpuType
+from solvers.domain.value import check_name, check_not_negative, check_positive, check_text, value
+from solvers.domain.workload import ModelVariant
+from solvers.models.base import Origin
+from solvers.models.llm import StepCosts
+
+
+@value
+class LlmEntry:
+    """Costs that our own code fitted to one public source, for `gpus` GPUs that share the work (tensor parallel)."""
+
+    model: str
+    gpu_type: str
+    gpus: int
+    runtime: str
+    costs: StepCosts
+    decode_error_pct: float
+    prefill_error_pct: float
+    samples: int
+    source: str
+    licence: str
+
+    def __post_init__(self) -> None:
+        check_name("model", self.model)
+        check_name("gpu_type", self.gpu_type)
+        check_positive("gpus", self.gpus)
+        check_positive("samples", self.samples)
+        check_not_negative("decode_error_pct", self.decode_error_pct)
+        check_not_negative("prefill_error_pct", self.prefill_error_pct)
+        check_text("source", self.source)
+        check_text("licence", self.licence)
+
+
+@value
+class Efficiency:
+    """What serving reaches of a data sheet, as medians over the entries, and how far entries lie apart (standard
+    deviation of logarithms).
+    """
+
+    bandwidth: float
+    compute: float
+    prefill_fixed_ms: float
+    decode_per_sequence_part: float
+    """Of the fixed decode step, for every running sequence."""
+    bandwidth_spread: float
+    compute_spread: float
+
+
+@value
+class LlmLibrary:
+    """All entries, the efficiencies they reach, and how far off the scaled rungs were when entries were left out."""
+
+    version: str
+    efficiency: Efficiency
+    entries: tuple[LlmEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BelievedCosts:
+    """Costs with their rung; `spread` is the usual relative error (standard deviation) of step times."""
+
+    costs: StepCosts
+    origin: Origin
+    source: str
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a group of GPUs offers: dense half-precision TFLOP/s and GB/s, both times the number of GPUs."""
+
+    tflops: float
+    gb_per_s: float
+
+    @staticmethod
+    def of(gpu_type: GpuType, gpus: int) -> Rates:
+        """Rates of a group."""
+        return Rates(tflops=gpu_type.fp16_tflops * gpus, gb_per_s=gpu_type.memory_bandwidth_gb_per_s * gpus)
+
+
+SCALED_SPREAD = 0.4
+"""Entries left out one by one: 0.23 for decode steps, 0.49 for prefills."""
+SIZED_SPREAD = 0.5
+"""All entries of a model left out: 0.54 for decode steps, 0.39 for prefills."""
+_GROUP_LOSS = 0.12
+"""Part of the ideal speed-up that every doubling of a group's GPUs loses to communication."""
+
+
+def roofline(model: ModelVariant, rates: Rates, efficiency: Efficiency) -> StepCosts:
+    """Costs by data sheet: a decode step reads all weights, a prompt token takes two operations per parameter."""
+    weights_gb = model.memory_mib_weights * 2**20 / 1e9
+    decode_ms = weights_gb / (rates.gb_per_s * efficiency.bandwidth) * 1000.0
+    prefill_ms = 2.0 * model.parameters_million * 1e6 / (rates.tflops * 1e12 * efficiency.compute) * 1000.0
+    cache_gb = (model.kv_cache_mib_per_token or 0.0) * 2**20 / 1e9
+    return StepCosts(
+        decode_fixed_ms=decode_ms,
+        decode_per_sequence_ms=decode_ms * efficiency.decode_per_sequence_part,
+        decode_per_token_ms=cache_gb / (rates.gb_per_s * efficiency.bandwidth) * 1000.0,
+        prefill_fixed_ms=efficiency.prefill_fixed_ms,
+        prefill_per_token_ms=prefill_ms,
+    )
+
+
+def believed_costs(
+    model: ModelVariant, target: tuple[GpuType, int], library: LlmLibrary, gpu_types: Mapping[str, GpuType]
+) -> BelievedCosts:
+    """What is believed of a model on a group (GPU type, number of GPUs)."""
+    gpu_type, gpus = target
+    same = [entry for entry in library.entries if entry.model == model.name and entry.gpu_type in gpu_types]
+    for entry in same:
+        if (entry.gpu_type, entry.gpus) == (gpu_type.name, gpus):
+            errors = (entry.decode_error_pct, entry.prefill_error_pct)
+            spread = max(errors) / 100.0 * math.sqrt(math.pi / 2.0)
+            source = f"library: {entry.source}"
+            return BelievedCosts(costs=entry.costs, origin=Origin.LIBRARY, source=source, spread=spread)
+    wanted = Rates.of(gpu_type, gpus)
+    if same:
+        nearest = min(same, key=lambda entry: _gap(Rates.of(gpu_types[entry.gpu_type], entry.gpus), wanted))
+        costs = _moved(nearest, gpu_types[nearest.gpu_type], target)
+        source = f"scaled: {nearest.model} on {nearest.gpus} x {nearest.gpu_type}"
+        return BelievedCosts(costs=costs, origin=Origin.SCALED, source=source, spread=SCALED_SPREAD)
+    costs = roofline(model, wanted, library.efficiency)
+    source = f"roofline: {model.parameters_million:g} M parameters on {gpus} x {gpu_type.name}"
+    return BelievedCosts(costs=costs, origin=Origin.SCALED, source=source, spread=SIZED_SPREAD)
+
+
+def _gap(one: Rates, other: Rates) -> float:
+    return abs(math.log(one.tflops / other.tflops)) + abs(math.log(one.gb_per_s / other.gb_per_s))
+
+
+def _moved(entry: LlmEntry, source: GpuType, target: tuple[GpuType, int]) -> StepCosts:
+    had, wanted = Rates.of(source, entry.gpus), Rates.of(*target)
+    loss = (1.0 - _GROUP_LOSS) ** math.log2(target[1] / entry.gpus)
+    return entry.costs.scaled(wanted.tflops / had.tflops * loss, wanted.gb_per_s / had.gb_per_s * loss)
