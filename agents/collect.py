@@ -107,6 +107,8 @@ def _replica_row(uuid: str, sample: WorkerSample, interval_s: float) -> ReplicaR
         latency_ms_p99=sample.latency_ms_p99,
         energy_j=sample.energy_j,
         iterations_done=sample.iterations_done,
+        executions=sample.executions,
+        execution_ms_mean=sample.execution_ms_mean,
     )
 
 

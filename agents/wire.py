@@ -157,10 +157,12 @@ class DeviceReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
     """One process of a replica over one interval; a replica and its shadow are two of them, and one that ended within
-    the interval appears once more. Latencies are end to end; None when nothing finished. `held_s` is how long it held
-    its share. Requests are conserved: queue before + arrived = completed + dropped + queue after. `violated` are those
-    completed later than the limit; `dropped` were given up because they would have been late, and are not in
-    `violated`. `iterations_done` are those of this interval (jobs), or inputs (tasks).
+    the interval appears once more. Latencies are end to end; None when nothing finished. `executions` are batches of
+    `batch_mean` requests on average, and `execution_ms_mean` what one of them took without any waiting; None when
+    none was executed, or when the back end cannot tell. `held_s` is how long it held its share. Requests are
+    conserved: queue before + arrived = completed + dropped + queue after. `violated` are those completed later than
+    the limit; `dropped` were given up because they would have been late, and are not in `violated`.
+    `iterations_done` are those of this interval (jobs), or inputs (tasks).
     """
 
     replica: str
@@ -187,6 +189,8 @@ class ReplicaReport:
     latency_ms_p99: float | None = None
     energy_j: float = 0.0
     iterations_done: int | None = None
+    executions: float = 0.0
+    execution_ms_mean: float | None = None
 
 
 @_message

@@ -107,7 +107,9 @@ class DeviceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSample:
-    """What a worker did since the last `collect`. Counts are requests; latencies are end to end."""
+    """What a worker did since the last `collect`. Counts are requests, `executions` batches; latencies are end to end,
+    `execution_ms_mean` is that of one batch alone.
+    """
 
     reading: WorkerReading
     gone: bool
@@ -125,6 +127,8 @@ class WorkerSample:
     latency_ms_p99: float | None = None
     energy_j: float = 0.0
     iterations_done: int | None = None
+    executions: float = 0.0
+    execution_ms_mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

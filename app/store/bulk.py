@@ -51,6 +51,8 @@ REPLICA_TYPES = {
     "latency_ms_p99": "float8",
     "energy_j": "float8",
     "iterations_done": "int8",
+    "executions": "float8",
+    "execution_ms_mean": "float8",
 }
 NODE_TYPES = {
     "observed_at": "timestamptz",

@@ -42,6 +42,8 @@ class Served:
     batch_mean: float
     busy: float
     """Part of the interval in which the server executed."""
+    execution_ms: float
+    """Time of executing a batch of the mean size, without any waiting; 0 when nothing was executed."""
     latency_ms_p50: float | None = None
     latency_ms_p95: float | None = None
     latency_ms_p99: float | None = None
@@ -60,7 +62,7 @@ def serve(
 ) -> Served:
     """Run the server for `interval_s`; `exec_ms[b - 1]` is the time of a batch of b and must not fall with b."""
     if queue + arrived <= 0.0:
-        return Served(completed=0.0, violated=0.0, dropped=0.0, queue=0.0, batch_mean=0.0, busy=0.0)
+        return Served(completed=0.0, violated=0.0, dropped=0.0, queue=0.0, batch_mean=0.0, busy=0.0, execution_ms=0.0)
     interval_ms = 1000.0 * interval_s
     rate = arrived / interval_ms
     batch_max, full_ms = len(exec_ms), exec_ms[-1]
@@ -97,6 +99,7 @@ def serve(
         queue=max(0.0, queue + arrived - completed - dropped),
         batch_mean=batch,
         busy=busy,
+        execution_ms=_at(exec_ms, max(1.0, batch)),
         latency_ms_p50=_percentile(points, 0.50) if completed > 0.0 else None,
         latency_ms_p95=_percentile(points, 0.95) if completed > 0.0 else None,
         latency_ms_p99=_percentile(points, 0.99) if completed > 0.0 else None,

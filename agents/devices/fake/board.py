@@ -210,7 +210,7 @@ class Board:
             done = float(worker.tally.iterations - before)
             worker.tally.arrived += done
             worker.tally.completed += done
-            worker.tally.batches += done / worker.spec.batch
+            worker.tally.execute(done / worker.spec.batch, batch_ms)
 
     def sample(self, now_s: float) -> DeviceSample:
         """What happened since the last sample; call after `advance`."""

@@ -32,6 +32,8 @@ class Tally:
     violated: float = 0.0
     dropped: float = 0.0
     batches: float = 0.0
+    executed_ms: float = 0.0
+    """Time that the batches took, all together."""
     energy_j: float = 0.0
     iterations: int = 0
     latencies: list[tuple[float, float]] = field(default_factory=list)
@@ -44,9 +46,14 @@ class Tally:
         self.violated += served.violated
         self.dropped += served.dropped
         if served.batch_mean > 0.0:
-            self.batches += served.completed / served.batch_mean
+            self.execute(served.completed / served.batch_mean, served.execution_ms)
         points = ((served.latency_ms_p50, 0.50), (served.latency_ms_p95, 0.45), (served.latency_ms_p99, 0.05))
         self.latencies.extend((latency, weight * served.completed) for latency, weight in points if latency is not None)
+
+    def execute(self, batches: float, execution_ms: float) -> None:
+        """Count batches and what each of them took."""
+        self.batches += batches
+        self.executed_ms += batches * execution_ms
 
     def percentile(self, level: float) -> float | None:
         """Latency below which a part `level` of the completed requests lies."""
@@ -169,4 +176,6 @@ class Worker:
             latency_ms_p99=tally.percentile(0.99),
             energy_j=tally.energy_j,
             iterations_done=None if self.spec.kind == "service" else tally.iterations,
+            executions=tally.batches,
+            execution_ms_mean=tally.executed_ms / tally.batches if tally.batches > 0.0 else None,
         )

@@ -64,6 +64,8 @@ replica_samples = Table(
     Column("latency_ms_p99", Double),
     Column("energy_j", Double, nullable=False),
     Column("iterations_done", BigInteger),
+    Column("executions", Double, nullable=False, server_default="0"),
+    Column("execution_ms_mean", Double),
 )
 rate_samples = Table(
     "rate_samples",

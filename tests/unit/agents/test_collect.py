@@ -86,6 +86,28 @@ def test_rows_of_replicas_add_up_to_their_device(devices: FakeDevices, clock: Fa
         assert sum(row.share_pct_sm * row.held_s for row in mine) <= 100 * report.interval_s
 
 
+def test_executions_are_told_apart_from_waiting(devices: FakeDevices, clock: FakeClock) -> None:
+    """Under light load a request waits little, under heavy load long; a batch of a size takes the same either way."""
+    cutter = collector(devices, clock)
+    v100 = devices.inventory()[0].uuid
+    devices.start(v100, worker_spec("a", share=100, batch=1))
+    clock.pass_s(20.0)
+    starting = cutter.cut(0).replicas[0]
+    assert (starting.executions, starting.execution_ms_mean) == (0.0, None)
+    told = []
+    for rate_rps in (5.0, 120.0):
+        for _ in range(20):
+            devices.offer({"a": rate_rps}, 1.0)
+            clock.pass_s(1.0)
+        row = cutter.cut(0).replicas[0]
+        assert row.executions * row.batch_mean == pytest.approx(row.completed)
+        assert row.execution_ms_mean is not None
+        assert row.latency_ms_p99 is not None
+        told.append((row.execution_ms_mean, row.latency_ms_p99))
+    assert told[0][0] == pytest.approx(told[1][0], rel=0.03)
+    assert told[1][1] > 1.5 * told[1][0]
+
+
 def report(sequence: int) -> Report:
     return Report(
         node=NODE,

@@ -27,6 +27,7 @@ class Outcome:
     p99: float
     busy: float
     batch: float
+    execution_ms: float
 
 
 def simulate(rate_per_ms: float, span_ms: float, curve: list[float], limit_ms: float | None) -> Outcome:
@@ -72,6 +73,7 @@ def simulate(rate_per_ms: float, span_ms: float, curve: list[float], limit_ms: f
         p99=latencies[int(0.99 * len(latencies))],
         busy=busy / span_ms,
         batch=len(latencies) / batches,
+        execution_ms=busy / batches,
     )
 
 
@@ -85,6 +87,7 @@ def test_a_stable_server_agrees_with_a_discrete_event_simulation(name: str, load
     assert found.completed == pytest.approx(truth.completed, rel=0.02)
     assert found.busy == pytest.approx(truth.busy, rel=0.08)
     assert found.batch_mean == pytest.approx(truth.batch, rel=0.12)
+    assert found.execution_ms == pytest.approx(truth.execution_ms, rel=0.12)
     assert found.latency_ms_p50 == pytest.approx(truth.p50, rel=0.25)
     assert found.latency_ms_p95 == pytest.approx(truth.p95, rel=0.15)
     assert found.latency_ms_p99 == pytest.approx(truth.p99, rel=0.25)
