@@ -1,0 +1,229 @@
+"""What was learned from outcomes: a point for each configuration, what is watched of each model on a GPU type, counts
+by hour, and how far learning has come.
+
+Owns the stored forms and their bounds, and the one write that makes learning happen once: whoever moves the mark from
+where it was found, under a token not older than the last one's, may write the rest in the same transaction. Functions
+take a session first and never commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import delete as delete_from
+from sqlalchemy import func, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from app.store.tables.learning import belief_monitors, learning_marks, outcome_hours, outcome_points
+from solvers.domain.codec import from_plain, to_plain
+from solvers.errors import LeaseLostError
+from solvers.models.online import Monitor
+from solvers.models.outcomes import Configuration
+from solvers.models.points import TAUGHT, Point
+
+MARK = "outcomes"
+POINTS_PER_MODEL_MAX = 200
+"""Configurations kept of one model on one GPU type; those not seen for longest go first."""
+ROWS_PER_STATEMENT = 500
+_KEY = ("model", "gpu_type", "share_pct_sm", "clock_mhz_sm", "batch_step", "neighbours")
+_HOUR_KEY = ("hour", "model", "gpu_type", "verdict")
+
+ModelKey = tuple[str, str]
+"""A model and a GPU type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far learning has come. `rejections` are reasons with counts that no event has told of yet."""
+
+    seen_until: datetime
+    rejections: Mapping[str, int]
+    told_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where the mark is to go, and what to add to its counts."""
+
+    found: datetime | None
+    """Where it was when the work began; None: there was none."""
+    until: datetime
+    fencing_token: int
+    admitted: int
+    rejected: int
+    rebuilt: int
+    rejections: Mapping[str, int]
+    told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourCounts:
+    """Outcomes of an hour with the same verdict. Errors are relative, of those that a belief had foretold."""
+
+    hour: datetime
+    model: str
+    gpu_type: str
+    verdict: str
+    outcomes: int
+    executions: float
+    predicted: int
+    error_sum: float
+    error_abs_sum: float
+    error_square_sum: float
+    error_abs_max: float
+    inside_80: int
+    inside_95: int
+
+
+def find_mark(session: Session) -> Mark | None:
+    """How far learning has come; None before it began."""
+    row = session.execute(select(learning_marks).where(learning_marks.c.name == MARK)).one_or_none()
+    return None if row is None else Mark(seen_until=row.seen_until, rejections=row.rejections, told_at=row.told_at)
+
+
+def advance(session: Session, progress: Progress) -> None:
+    """Move the mark, once. Raises LeaseLostError when somebody else moved it or has a newer token."""
+    values = {"seen_until": progress.until, "fencing_token": progress.fencing_token}
+    told = {"rejections": dict(progress.rejections), **({"told_at": func.now()} if progress.told else {})}
+    counted = {"admitted": progress.admitted, "rejected": progress.rejected, "rebuilt": progress.rebuilt}
+    if progress.found is None:
+        first = insert(learning_marks).values(name=MARK, **values, **told, **counted).on_conflict_do_nothing()
+        moved = session.execute(first.returning(learning_marks.c.name)).one_or_none()
+    else:
+        added = {name: learning_marks.c[name] + more for name, more in counted.items()}
+        statement = update(learning_marks).where(
+            learning_marks.c.name == MARK,
+            learning_marks.c.seen_until == progress.found,
+            learning_marks.c.fencing_token <= progress.fencing_token,
+        )
+        moved = session.execute(
+            statement.values(**values, **told, **added).returning(learning_marks.c.name)
+        ).one_or_none()
+    if moved is None:
+        raise LeaseLostError("another leader has learned from these outcomes", token=progress.fencing_token)
+
+
+def points_of(session: Session, keys: Collection[ModelKey]) -> tuple[Point, ...]:
+    """Every point of these models on these GPU types."""
+    if not keys:
+        return ()
+    wanted = tuple_(outcome_points.c.model, outcome_points.c.gpu_type).in_(sorted(keys))
+    return tuple(from_plain(Point, row.state) for row in session.execute(_ordered().where(wanted)))
+
+
+def all_points(session: Session) -> tuple[Point, ...]:
+    """Every point, by configuration."""
+    return tuple(from_plain(Point, row.state) for row in session.execute(_ordered()))
+
+
+def belief_mark(session: Session) -> str:
+    """A text that changes when outcomes have something new to teach: a belief was due to be built anew, a
+    configuration became known, or outcomes have doubled.
+    """
+    row = session.execute(
+        text(
+            "SELECT coalesce((SELECT rebuilt FROM learning_marks WHERE name = :mark), 0) || '/'"
+            " || count(*) FILTER (WHERE values_kept >= :taught) || '/'"
+            " || floor(log(2, greatest(1, coalesce(sum(outcomes), 0)))) FROM outcome_points"
+        ),
+        {"mark": MARK, "taught": TAUGHT},
+    )
+    return str(row.scalar_one())
+
+
+def put_points(session: Session, points: Sequence[Point]) -> None:
+    """Store points, each in its configuration's row."""
+    rows = [_point_row(point) for point in points]
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        statement = insert(outcome_points).values(rows[start : start + ROWS_PER_STATEMENT])
+        fresh = {
+            name: statement.excluded[name] for name in ("latency_ms", "outcomes", "values_kept", "state", "seen_at")
+        }
+        session.execute(
+            statement.on_conflict_do_update(index_elements=_KEY, set_={**fresh, "batch": statement.excluded.batch})
+        )
+
+
+def forget_points(session: Session, configurations: Iterable[Configuration]) -> None:
+    """Delete the points of these configurations."""
+    for configuration in configurations:
+        key = [outcome_points.c[name] == value for name, value in _key(configuration).items()]
+        session.execute(delete_from(outcome_points).where(*key))
+
+
+def trim_points(session: Session, keys: Collection[ModelKey]) -> int:
+    """Keep the newest points of each model on a GPU type; returns how many went."""
+    if not keys:
+        return 0
+    deleted = session.execute(
+        text(
+            "DELETE FROM outcome_points WHERE ctid IN (SELECT ctid FROM (SELECT ctid, row_number() OVER"
+            " (PARTITION BY model, gpu_type ORDER BY seen_at DESC) AS place FROM outcome_points"
+            " WHERE (model, gpu_type) IN (SELECT * FROM unnest(CAST(:models AS text[]), CAST(:types AS text[]))))"
+            " AS ranked WHERE place > :kept) RETURNING 1"
+        ),
+        {"models": [key[0] for key in keys], "types": [key[1] for key in keys], "kept": POINTS_PER_MODEL_MAX},
+    )
+    return len(deleted.all())
+
+
+def monitors_of(session: Session, keys: Collection[ModelKey]) -> dict[ModelKey, Monitor]:
+    """What is watched of these models on these GPU types; those never seen are missing."""
+    if not keys:
+        return {}
+    wanted = tuple_(belief_monitors.c.model, belief_monitors.c.gpu_type).in_(sorted(keys))
+    found = session.execute(select(belief_monitors).where(wanted))
+    return {(row.model, row.gpu_type): from_plain(Monitor, row.state) for row in found}
+
+
+def put_monitors(session: Session, monitors: Sequence[Monitor]) -> None:
+    """Store what is watched."""
+    if not monitors:
+        return
+    rows = [{"model": each.model, "gpu_type": each.gpu_type, "state": to_plain(each)} for each in monitors]
+    statement = insert(belief_monitors).values(rows)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=["model", "gpu_type"], set_={"state": statement.excluded.state, "updated_at": func.now()}
+        )
+    )
+
+
+def add_hours(session: Session, counts: Sequence[HourCounts]) -> None:
+    """Add to the counts of hours."""
+    if not counts:
+        return
+    statement = insert(outcome_hours).values([asdict(each) for each in counts])
+    added = {
+        column.name: outcome_hours.c[column.name] + statement.excluded[column.name]
+        for column in outcome_hours.columns
+        if column.name not in (*_HOUR_KEY, "error_abs_max")
+    }
+    greatest = func.greatest(outcome_hours.c.error_abs_max, statement.excluded.error_abs_max)
+    session.execute(
+        statement.on_conflict_do_update(index_elements=_HOUR_KEY, set_={**added, "error_abs_max": greatest})
+    )
+
+
+def _ordered() -> Any:
+    return select(outcome_points.c.state).order_by(*(outcome_points.c[name] for name in _KEY))
+
+
+def _key(configuration: Configuration) -> dict[str, Any]:
+    return {**{name: getattr(configuration, name) for name in _KEY}, "neighbours": list(configuration.neighbours)}
+
+
+def _point_row(point: Point) -> dict[str, Any]:
+    return {
+        **_key(point.configuration),
+        "batch": point.first.batch,
+        "latency_ms": point.latency_ms,
+        "outcomes": point.outcomes,
+        "values_kept": len(point.values),
+        "state": to_plain(point),
+        "seen_at": datetime.fromtimestamp(point.seen_s, UTC),
+    }
