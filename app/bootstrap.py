@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from app.clock import SystemClock, new_id
 from app.logs import EventLog, LogReporter
+from app.services.beliefs import Beliefs
+from app.services.learning import Learning
 from app.services.planning import Planning, PlanningParts
 from app.settings import Settings
 from app.store import migrate
@@ -48,8 +50,11 @@ def build_api(settings: Settings) -> FastAPI:
     clock = SystemClock()
     # Its child process starts with the first plan somebody asks for.
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
-    planning = _planning(settings, database, clock, pool)
-    api = create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning))
+    beliefs = Beliefs(database)
+    planning = _planning(settings, database, clock, (pool, beliefs))
+    api = create_app(
+        ApiContext(settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs)
+    )
     _close_after(api, pool, database)
     return api
 
@@ -67,6 +72,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
             keeper=LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s),
             pool=pool,
             planning=_planning(settings, database, clock, pool),
+            learning=Learning(database, Beliefs(database)),
             housekeeping=Housekeeping(database, settings),
         )
     )

@@ -30,6 +30,7 @@ class Settings:
     place_interval_s: float = 60.0
     tune_interval_s: float = 15.0
     account_interval_s: float = 60.0
+    learn_interval_s: float = 60.0
     retention_interval_s: float = 3600.0
     lease_ttl_s: float = 10.0
     solve_grace_s: float = 2.0
@@ -50,7 +51,10 @@ class Settings:
     metrics_public: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("place_interval_s", "tune_interval_s", "account_interval_s", "lease_ttl_s", "report_interval_s"):
+        for name in (
+            "place_interval_s", "tune_interval_s", "account_interval_s", "learn_interval_s", "lease_ttl_s",
+            "report_interval_s",
+        ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InputError(f"HEADROOM_{name.upper()} must be greater than 0")
         if not 0 <= self.port <= 65_535:

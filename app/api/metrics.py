@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 _LATENCY_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -71,6 +71,9 @@ class FleetGauges:
     replicas_planned: int | None = None
     plan_cost_usd_per_h: float | None = None
     ledger_age_s: float | None = None
+    outcomes_admitted: int | None = None
+    outcomes_rejected: int | None = None
+    beliefs_rebuilt: int | None = None
 
 
 _GAUGES = (
@@ -84,6 +87,11 @@ _GAUGES = (
     ("ledger_age_s", "headroom_ledger_age_seconds", "Age of the newest minute in the ledger."),
     ("database_up", "headroom_database_up", "Whether PostgreSQL answered this scrape."),
 )
+_COUNTS = (
+    ("outcomes_admitted", "headroom_outcomes_admitted", "Measured executions that beliefs learned from."),
+    ("outcomes_rejected", "headroom_outcomes_rejected", "Measured executions that the gate turned away."),
+    ("beliefs_rebuilt", "headroom_beliefs_rebuilt", "Beliefs built anew because of errors or drift."),
+)
 
 
 class FleetCollector(Collector):
@@ -92,15 +100,21 @@ class FleetCollector(Collector):
     def __init__(self, read: Callable[[], FleetGauges]) -> None:
         self._read = read
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Metric]:
         """Names without values: registering must not touch the database."""
         for _, name, text in _GAUGES:
             yield GaugeMetricFamily(name, text)
+        for _, name, text in _COUNTS:
+            yield CounterMetricFamily(name, text)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All gauges; those without a value are left out."""
+    def collect(self) -> Iterator[Metric]:
+        """All gauges and counts; those without a value are left out."""
         gauges = self._read()
         for field, name, text in _GAUGES:
             value: float | None = getattr(gauges, field)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=float(value))
+        for field, name, text in _COUNTS:
+            count: int | None = getattr(gauges, field)
+            if count is not None:
+                yield CounterMetricFamily(name, text, value=float(count))

@@ -25,6 +25,9 @@ class FleetCounts:
     replicas_planned: int
     plan_cost_usd_per_h: float
     ledger_age_s: float | None
+    outcomes_admitted: int
+    outcomes_rejected: int
+    beliefs_rebuilt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,10 @@ SELECT coalesce((SELECT generation FROM standing), 0) AS generation,
         WHERE sample.state = 'ready') AS replicas_ready,
        coalesce((SELECT planned FROM standing), 0) AS replicas_planned,
        coalesce((SELECT cost_usd_per_h FROM standing), 0) AS plan_cost_usd_per_h,
-       (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s
+       (SELECT extract(epoch FROM now() - max(minute))::float8 FROM ledger) AS ledger_age_s,
+       coalesce((SELECT admitted FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_admitted,
+       coalesce((SELECT rejected FROM learning_marks WHERE name = 'outcomes'), 0) AS outcomes_rejected,
+       coalesce((SELECT rebuilt FROM learning_marks WHERE name = 'outcomes'), 0) AS beliefs_rebuilt
 """)
 
 # p99 is the worst interval's: percentiles of intervals cannot be added up.

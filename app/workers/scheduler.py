@@ -18,6 +18,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from app.logs import EventLog, bound
 from app.services import snapshots
 from app.services.journal import Leader
+from app.services.learning import Learning
 from app.services.planning import Planning
 from app.settings import Settings
 from app.signals import asked_to_end
@@ -45,6 +46,7 @@ class WorkerParts:
     keeper: LeaseKeeper
     pool: SolvePool
     planning: Planning
+    learning: Learning
     housekeeping: Housekeeping
 
 
@@ -58,7 +60,7 @@ class PlannerWorker:
         self._turn = threading.Lock()
         self._memory = NOTHING_YET
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(5)},
+            executors={"default": ThreadPoolExecutor(6)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone=UTC,
         )
@@ -88,6 +90,7 @@ class PlannerWorker:
         self._add("watch", self._watch, WATCH_INTERVAL_S)
         self._add("tune", self._tune, settings.tune_interval_s)
         self._add("place", self._place, settings.place_interval_s)
+        self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
         self._add("account", self._parts.housekeeping.account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
         # At once, not after a first interval: the newcomer's first plan, and partitions for whoever restarts us often.
