@@ -16,10 +16,13 @@ from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints
 from solvers.models.papers.oltunes_features import Vocabulary, feature_rows
 from solvers.models.papers.oltunes_history import Window
+from solvers.models.seen import floats_of, ints_of, part, read
 
 WINDOW_ROWS = 20_000
 TREES = 100
 _LEAF = -1
+_NODE_NUMBERS = ("roots", "left", "right", "feature")
+_NODE_VALUES = ("threshold", "value")
 _ROWS_AT_ONCE = 4096
 
 
@@ -97,47 +100,31 @@ class ForestRegressor:
 
     def dump(self) -> Plain:
         """As JSON data."""
-        trees = self.trees
+        trees: Plain = None
+        if self.trees is not None:
+            trees = {name: getattr(self.trees, name).tolist() for name in (*_NODE_NUMBERS, *_NODE_VALUES)}
         return {
             "seed": self.seed,
             "targets": self.targets,
-            "roles": self.vocabulary.roles,
-            "names": list(self.vocabulary.names),
-            "clocks_mhz": dict(self.vocabulary.clocks_mhz),
-            "trees": None
-            if trees is None
-            else {
-                "roots": trees.roots.tolist(),
-                "left": trees.left.tolist(),
-                "right": trees.right.tolist(),
-                "feature": trees.feature.tolist(),
-                "threshold": trees.threshold.tolist(),
-                "value": trees.value.tolist(),
-            },
+            "vocabulary": self.vocabulary.dump(),
+            "trees": trees,
         }
 
     @staticmethod
     def load(plain: Plain) -> ForestRegressor:
         """From what `dump` wrote."""
-        state = cast("dict[str, Plain]", plain)
-        trees = state["trees"]
+        trees = part(plain, "trees")
         return ForestRegressor(
-            seed=cast("int", state["seed"]),
-            targets=cast("int", state["targets"]),
-            vocabulary=Vocabulary(
-                roles=cast("int", state["roles"]),
-                names=tuple(cast("list[str]", state["names"])),
-                clocks_mhz=tuple(sorted(cast("dict[str, float]", state["clocks_mhz"]).items())),
-            ),
-            trees=None if trees is None else _read(cast("dict[str, list[float]]", trees)),
+            seed=cast("int", part(plain, "seed")),
+            targets=cast("int", part(plain, "targets")),
+            vocabulary=Vocabulary.load(part(plain, "vocabulary")),
+            trees=None if trees is None else _read(trees),
         )
 
 
-def _read(table: dict[str, list[float]]) -> Trees:
-    roots, left, right, feature = (
-        np.array(table[name], dtype=np.int64) for name in ("roots", "left", "right", "feature")
-    )
-    threshold, value = (np.array(table[name], dtype=np.float64) for name in ("threshold", "value"))
+def _read(plain: Plain) -> Trees:
+    roots, left, right, feature = (read(plain, name, ints_of) for name in _NODE_NUMBERS)
+    threshold, value = (read(plain, name, floats_of) for name in _NODE_VALUES)
     return Trees(roots=roots, left=left, right=right, feature=feature, threshold=threshold, value=value)
 
 
@@ -145,7 +132,9 @@ def _grown(features: Floats, targets: Floats, seed: int) -> Trees:
     """A forest of scikit-learn's defaults, as arrays."""
     from sklearn.ensemble import RandomForestRegressor
 
-    forest = RandomForestRegressor(n_estimators=TREES, random_state=seed).fit(features, targets)
+    # One target has to come without its column, or scikit-learn warns.
+    wanted = targets[:, 0] if targets.shape[1] == 1 else targets
+    forest = RandomForestRegressor(n_estimators=TREES, random_state=seed).fit(features, wanted)
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(int(tree.node_count) for tree in trees)])[:-1]
 

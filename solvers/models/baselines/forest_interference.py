@@ -5,14 +5,13 @@ Owns its name. It refuses everything else.
 
 from __future__ import annotations
 
-from typing import cast
-
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, ModelSpec
 from solvers.models.baselines.forest import ForestRegressor
 from solvers.models.papers.oltunes_beliefs import USUAL_SLOWDOWN, LearnedInterference
 from solvers.models.papers.oltunes_features import Vocabulary
 from solvers.models.papers.oltunes_learner import Learner
+from solvers.models.seen import part
 
 SPEC = ModelSpec(name="rf", version="1", formula="random forest of 100 trees")
 
@@ -25,5 +24,5 @@ def make(facts: Facts, seed: int) -> LearnedInterference:
 
 def load(plain: Plain, facts: Facts) -> LearnedInterference:
     """From what `dump` wrote."""
-    regressor = ForestRegressor.load(cast("dict[str, Plain]", plain)["regressor"])
+    regressor = ForestRegressor.load(part(plain, "regressor"))
     return LearnedInterference(spec=SPEC, learner=Learner.load(plain, regressor, facts))

@@ -5,14 +5,13 @@ Owns its name. It refuses everything else.
 
 from __future__ import annotations
 
-from typing import cast
-
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, ModelSpec
 from solvers.models.baselines.forest import ForestRegressor
 from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
 from solvers.models.papers.oltunes_features import Vocabulary
 from solvers.models.papers.oltunes_learner import Learner
+from solvers.models.seen import part
 
 SPEC = ModelSpec(name="rf", version="1", formula="random forest of 100 trees", quantities=TARGETS)
 
@@ -25,5 +24,5 @@ def make(facts: Facts, seed: int) -> LearnedSolo:
 
 def load(plain: Plain, facts: Facts) -> LearnedSolo:
     """From what `dump` wrote."""
-    regressor = ForestRegressor.load(cast("dict[str, Plain]", plain)["regressor"])
+    regressor = ForestRegressor.load(part(plain, "regressor"))
     return LearnedSolo(spec=SPEC, learner=Learner.load(plain, regressor, facts))

@@ -16,7 +16,8 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints
-from solvers.models.papers.oltunes_history import Window, combinations, places_of
+from solvers.models.papers.oltunes_history import Window, combinations, places_by_key, places_of
+from solvers.models.seen import floats_of, names_of, part, read
 
 WINDOW_ROWS = 20_000
 _START_STD = 0.1
@@ -49,9 +50,16 @@ class Columns:
         places = places_of(groups, facts)
         for (gpu_type, _, *beside), rows in combinations(groups).items():
             found.setdefault((gpu_type, *beside), []).append(places[rows])
-        table = {key: np.unique(np.concatenate(found[key]).round(6), axis=0) for key in sorted(found)}
-        starts = np.cumsum([0, *(len(part) for part in table.values())])
-        return Columns(places=table, first=dict(zip(table, starts.tolist(), strict=False)), count=int(starts[-1]))
+        return Columns.numbered({key: np.unique(np.concatenate(found[key]).round(6), axis=0) for key in sorted(found)})
+
+    @staticmethod
+    def numbered(places: Mapping[tuple[str, ...], Floats]) -> Columns:
+        """Columns in the order of the table."""
+        first, count = {}, 0
+        for key, found in places.items():
+            first[key] = count
+            count += len(found)
+        return Columns(places=places, first=first, count=count)
 
     def nearest(self, groups: Groups, facts: Facts) -> Ints:
         """The column of every row; `count` where there is none."""
@@ -85,7 +93,7 @@ class MatrixRegressor:
             settings=settings,
             seed=seed,
             models=(),
-            columns=Columns(places={}, first={}, count=0),
+            columns=Columns.numbered({}),
             by_model=unknown,
             by_column=unknown,
         )
@@ -150,10 +158,11 @@ class MatrixRegressor:
 
     def dump(self) -> Plain:
         """As JSON data."""
+        places = self.columns.places
         return {
             "seed": self.seed,
             "models": list(self.models),
-            "columns": [{"of": list(key), "places": part.tolist()} for key, part in self.columns.places.items()],
+            "columns": {"of": [list(key) for key in places], "places": [found.tolist() for found in places.values()]},
             "by_model": self.by_model.tolist(),
             "by_column": self.by_column.tolist(),
         }
@@ -161,18 +170,12 @@ class MatrixRegressor:
     @staticmethod
     def load(plain: Plain, settings: MatrixSettings) -> MatrixRegressor:
         """From what `dump` wrote; `settings` says how to learn on."""
-        state = cast("dict[str, Plain]", plain)
-        entries = cast("list[Mapping[str, list[str]]]", state["columns"])
-        places = {tuple(entry["of"]): np.array(entry["places"], dtype=np.float64) for entry in entries}
-        starts = np.cumsum([0, *(len(part) for part in places.values())])
-        by_model, by_column = (np.array(state[part], dtype=np.float64) for part in ("by_model", "by_column"))
+        by_model, by_column = (read(plain, name, floats_of) for name in ("by_model", "by_column"))
         return MatrixRegressor(
             settings=replace(settings, rank=by_model.shape[2] - 1),
-            seed=cast("int", state["seed"]),
-            models=tuple(cast("list[str]", state["models"])),
-            columns=Columns(
-                places=places, first=dict(zip(places, starts.tolist(), strict=False)), count=int(starts[-1])
-            ),
+            seed=cast("int", part(plain, "seed")),
+            models=read(plain, "models", names_of),
+            columns=Columns.numbered(places_by_key(part(plain, "columns"))),
             by_model=by_model,
             by_column=by_column,
         )

@@ -6,13 +6,12 @@ everything else.
 
 from __future__ import annotations
 
-from typing import cast
-
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, ModelSpec
 from solvers.models.baselines.matrix import MatrixRegressor, MatrixSettings
 from solvers.models.papers.oltunes_beliefs import USUAL_SLOWDOWN, LearnedInterference
 from solvers.models.papers.oltunes_learner import Learner
+from solvers.models.seen import part
 
 SPEC = ModelSpec(name="mf", version="1", formula="matrix factorisation with biases")
 SETTINGS = MatrixSettings()
@@ -26,5 +25,5 @@ def make(facts: Facts, seed: int) -> LearnedInterference:
 
 def load(plain: Plain, facts: Facts) -> LearnedInterference:
     """From what `dump` wrote."""
-    regressor = MatrixRegressor.load(cast("dict[str, Plain]", plain)["regressor"], SETTINGS)
+    regressor = MatrixRegressor.load(part(plain, "regressor"), SETTINGS)
     return LearnedInterference(spec=SPEC, learner=Learner.load(plain, regressor, facts))

@@ -12,11 +12,14 @@ parameters and memory. It refuses targets.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
+from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints, Queries
 from solvers.models.papers.factorisation import BIAS, Rows
+from solvers.models.seen import names_of, part, read
 
 _BATCH_BINS = 11
 _SHARE_BINS = 20
@@ -69,6 +72,19 @@ class Vocabulary:
             if len(seen):
                 clocks[name] = max(float(seen.max()), clocks.get(name, 0.0))
         return replace(self, names=names, clocks_mhz=tuple(sorted(clocks.items())))
+
+    def dump(self) -> Plain:
+        """As JSON data."""
+        return {"roles": self.roles, "names": list(self.names), "clocks_mhz": dict(self.clocks_mhz)}
+
+    @staticmethod
+    def load(plain: Plain) -> Vocabulary:
+        """From what `dump` wrote."""
+        return Vocabulary(
+            roles=cast("int", part(plain, "roles")),
+            names=read(plain, "names", names_of),
+            clocks_mhz=tuple(sorted(cast("dict[str, float]", part(plain, "clocks_mhz")).items())),
+        )
 
 
 def _word(kind: str, name: str, role: int) -> str:

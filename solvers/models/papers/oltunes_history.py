@@ -14,12 +14,21 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Flags, Floats, Groups, Ints, Queries
+from solvers.models.cells import in_steps
 from solvers.models.papers.oltunes_features import neighbours
+from solvers.models.seen import (
+    floats_of,
+    ints_of,
+    joined_queries,
+    names_of,
+    part,
+    queries_from_plain,
+    queries_to_plain,
+    read,
+)
 
 POINTS_MAX = 512
 """Distinct configurations remembered of one combination of models; later ones lie among them."""
-_SHARE_STEP_PCT = 10.0
-_CLOCK_STEP = 0.1
 _USUAL_MHZ = 1500.0
 _SMALL = 1e-9
 
@@ -31,26 +40,11 @@ def alone(queries: Queries) -> Groups:
 
 def joined(first: Groups, second: Groups) -> Groups:
     """The groups of both, one after the other."""
-    models = {name: index for index, name in enumerate(dict.fromkeys((*first.members.models, *second.members.models)))}
-    gpu_types = {
-        name: index for index, name in enumerate(dict.fromkeys((*first.members.gpu_types, *second.members.gpu_types)))
-    }
-    parts = (first.members, second.members)
-
-    def renamed(index: Ints, names: tuple[str, ...], table: dict[str, int]) -> Ints:
-        return np.array([table[name] for name in names], dtype=np.int64)[index]
-
-    members = Queries(
-        models=tuple(models),
-        gpu_types=tuple(gpu_types),
-        model=np.concatenate([renamed(part.model, part.models, models) for part in parts]),
-        gpu_type=np.concatenate([renamed(part.gpu_type, part.gpu_types, gpu_types) for part in parts]),
-        batch=np.concatenate([part.batch for part in parts]),
-        share_pct=np.concatenate([part.share_pct for part in parts]),
-        clock_mhz=np.concatenate([part.clock_mhz for part in parts]),
-    )
     after = int(first.group[-1]) + 1 if len(first) else 0
-    return Groups(members=members, group=np.concatenate([first.group, second.group + after]))
+    return Groups(
+        members=joined_queries(first.members, second.members),
+        group=np.concatenate([first.group, second.group + after]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +73,9 @@ class Window:
         return Window(groups=kept, targets=targets[start:])
 
     def dump(self) -> Plain:
-        """As JSON data; clocks that were not given are null."""
-        members = self.groups.members
+        """As JSON data."""
         return {
-            "models": list(members.models),
-            "gpu_types": list(members.gpu_types),
-            "model": members.model.tolist(),
-            "gpu_type": members.gpu_type.tolist(),
-            "batch": members.batch.tolist(),
-            "share_pct": members.share_pct.tolist(),
-            "clock_mhz": [None if np.isnan(clock) else float(clock) for clock in members.clock_mhz],
+            "members": queries_to_plain(self.groups.members),
             "group": self.groups.group.tolist(),
             "targets": self.targets.tolist(),
         }
@@ -96,21 +83,8 @@ class Window:
     @staticmethod
     def load(plain: Plain, targets: int) -> Window:
         """From what `dump` wrote."""
-        table = cast("Mapping[str, list[float]]", plain)
-        names = cast("Mapping[str, list[str]]", plain)
-        members = Queries(
-            models=tuple(names["models"]),
-            gpu_types=tuple(names["gpu_types"]),
-            model=np.array(table["model"], dtype=np.int64),
-            gpu_type=np.array(table["gpu_type"], dtype=np.int64),
-            batch=np.array(table["batch"], dtype=np.float64),
-            share_pct=np.array(table["share_pct"], dtype=np.float64),
-            clock_mhz=np.array(table["clock_mhz"], dtype=np.float64),
-        )
-        return Window(
-            groups=Groups(members=members, group=np.array(table["group"], dtype=np.int64)),
-            targets=np.array(table["targets"], dtype=np.float64).reshape(-1, targets),
-        )
+        groups = Groups(members=queries_from_plain(part(plain, "members")), group=read(plain, "group", ints_of))
+        return Window(groups=groups, targets=read(plain, "targets", floats_of).reshape(-1, targets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +140,20 @@ class Reach:
 
     def dump(self) -> Plain:
         """As JSON data."""
-        return [{"of": list(key), "places": self.met[key].tolist()} for key in sorted(self.met)]
+        keys = sorted(self.met)
+        return {"of": [list(key) for key in keys], "places": [self.met[key].tolist() for key in keys]}
 
     @staticmethod
     def load(plain: Plain) -> Reach:
         """From what `dump` wrote."""
-        entries = cast("list[Mapping[str, list[str]]]", plain)
-        return Reach(met={tuple(entry["of"]): np.array(entry["places"], dtype=np.float64) for entry in entries})
+        return Reach(met=places_by_key(plain))
+
+
+def places_by_key(plain: Plain) -> dict[tuple[str, ...], Floats]:
+    """Lists `of` (what places have in common) and `places` of a JSON object as a table."""
+    keys = read(plain, "of", lambda items: [names_of(cast("list[Plain]", item)) for item in items])
+    places = read(plain, "places", lambda items: [floats_of(cast("list[Plain]", item)) for item in items])
+    return dict(zip(keys, places, strict=True))
 
 
 def _nearest(here: Floats, known: Floats) -> Floats:
@@ -186,14 +167,14 @@ def _nearest(here: Floats, known: Floats) -> Floats:
 
 
 def places_of(groups: Groups, facts: Facts) -> Floats:
-    """Each member in grid steps (doublings of batch, 10 % of share, 10 % of clock), then its neighbours' mean."""
+    """Each member in grid steps of clock, share and batch, then the mean share and batch of its neighbours."""
     members = groups.members
     highest = np.array([_highest_mhz(name, facts) for name in members.gpu_types])[members.gpu_type]
-    clock = np.nan_to_num(np.log(members.clock_mhz / highest) / _CLOCK_STEP, nan=0.0)
-    own = np.stack([np.log2(members.batch), members.share_pct / _SHARE_STEP_PCT, clock], axis=1)
-    count = groups.count_of_others()
-    beside = [groups.sum_of_others(own[:, column]) / np.maximum(count, 1.0) for column in range(2)]
-    return np.concatenate([own, np.stack(beside, axis=1)], axis=1)
+    clock = np.where(np.isnan(members.clock_mhz), highest, members.clock_mhz)
+    share, batch = in_steps("share_pct", members.share_pct), in_steps("batch", members.batch)
+    count = np.maximum(groups.count_of_others(), 1.0)
+    beside = [groups.sum_of_others(own) / count for own in (share, batch)]
+    return np.stack([in_steps("clock_mhz", clock), share, batch, *beside], axis=1)
 
 
 def _highest_mhz(gpu_type: str, facts: Facts) -> float:

@@ -2,7 +2,7 @@
 
 Owns what the three have in common, so that they differ in the regressor alone: logarithmic targets put on a common
 scale, held-out rows that say how wrong the regressor is, the running error of online learning, the window of latest
-rows and the trigger to train again on it. It refuses to know what is predicted: a replica alone is a group of one.
+rows and training again on it. It refuses to know what is predicted: a replica alone is a group of one.
 
 The spread of an answer is that of held-out residuals, stretched so that 95 % of them lie within 1.96 of it; it grows
 towards the spread without any names as fewer configurations of the same combination of models are known.
@@ -16,12 +16,10 @@ from typing import Protocol, Self, cast
 import numpy as np
 
 from solvers.domain.codec import Plain
-from solvers.domain.value import check_positive
 from solvers.models.base import Facts, Floats, Groups
 from solvers.models.papers.oltunes_history import Nearness, Reach, Window
+from solvers.models.seen import floats_of, part, read
 
-THETA = 0.25
-"""Relative error of a finished task from which on the predictor is trained again; the paper states no value."""
 _HELD_OUT = 0.2
 _GROUPS_MIN = 10
 _COUNT_MAX = 100.0
@@ -186,7 +184,7 @@ class Learner:
         )
 
     def retrained(self) -> Learner:
-        """Learn the latest window again, as the trigger of `retraining_due` asks for."""
+        """Learn the latest window again, which is what `solvers.models.retraining` asks for."""
         if not len(self.window.groups):
             return self
         return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))
@@ -232,15 +230,16 @@ class Learner:
 
     def dump(self) -> Plain:
         """As JSON data."""
+        spread = self.spread
         return {
             "regressor": self.regressor.dump(),
             "seed": self.seed,
             "scale": {"mean": self.scale.mean.tolist(), "std": self.scale.std.tolist()},
             "spread": {
-                "known": self.spread.known.tolist(),
-                "unknown": self.spread.unknown.tolist(),
-                "count": self.spread.count,
-                "stretch": self.spread.stretch.tolist(),
+                "known": spread.known.tolist(),
+                "unknown": spread.unknown.tolist(),
+                "stretch": spread.stretch.tolist(),
+                "count": [spread.count],
             },
             "reach": self.reach.dump(),
             "window": self.window.dump(),
@@ -249,28 +248,16 @@ class Learner:
     @staticmethod
     def load(plain: Plain, regressor: Regressor, facts: Facts) -> Learner:
         """From what `dump` wrote, with the regressor that the caller has read from it."""
-        state = cast("dict[str, Plain]", plain)
-        scale, spread = (cast("dict[str, list[float]]", state[part]) for part in ("scale", "spread"))
+        scale, spread = part(plain, "scale"), part(plain, "spread")
+        known, unknown, stretch, count = (
+            read(spread, name, floats_of) for name in ("known", "unknown", "stretch", "count")
+        )
         return Learner(
             regressor=regressor,
             facts=facts,
-            seed=cast("int", state["seed"]),
-            scale=Scale(mean=np.array(scale["mean"]), std=np.array(scale["std"])),
-            spread=Spread(
-                known=np.array(spread["known"]),
-                unknown=np.array(spread["unknown"]),
-                count=cast("float", spread["count"]),
-                stretch=np.array(spread["stretch"]),
-            ),
-            reach=Reach.load(state["reach"]),
-            window=Window.load(state["window"], len(scale["mean"])),
+            seed=cast("int", part(plain, "seed")),
+            scale=Scale(mean=read(scale, "mean", floats_of), std=read(scale, "std", floats_of)),
+            spread=Spread(known=known, unknown=unknown, stretch=stretch, count=float(count[0])),
+            reach=Reach.load(part(plain, "reach")),
+            window=Window.load(part(plain, "window"), len(known)),
         )
-
-
-def retraining_due(predicted: Floats, measured: Floats, theta: float = THETA) -> bool:
-    """Whether some finished task missed its prediction by more than `theta` of what was measured; tasks that were not
-    measured or could not be predicted say nothing.
-    """
-    check_positive("theta", theta)
-    errors = np.abs(predicted - measured) / measured
-    return bool(np.any(errors[np.isfinite(errors)] > theta))

@@ -17,6 +17,7 @@ from solvers.models.papers.factorisation import FactorisationMachine
 from solvers.models.papers.ftrl import FtrlMode, FtrlSettings
 from solvers.models.papers.oltunes_features import Vocabulary, feature_rows
 from solvers.models.papers.oltunes_history import Window
+from solvers.models.seen import floats_of, part, read
 
 WINDOW_ROWS = 2048
 """How many of the latest rows are kept for training again."""
@@ -100,17 +101,10 @@ class MachineRegressor:
         """As JSON data."""
         ftrl = self.settings.ftrl
         return {
-            "ftrl": {
-                "eta": ftrl.eta,
-                "zeta": ftrl.zeta,
-                "lambda_1": ftrl.lambda_1,
-                "lambda_2": ftrl.lambda_2,
-                "mode": ftrl.mode.value,
-            },
+            "ftrl": [ftrl.eta, ftrl.zeta, ftrl.lambda_1, ftrl.lambda_2],
+            "mode": ftrl.mode.value,
             "seed": self.seed,
-            "roles": self.vocabulary.roles,
-            "names": list(self.vocabulary.names),
-            "clocks_mhz": dict(self.vocabulary.clocks_mhz),
+            "vocabulary": self.vocabulary.dump(),
             "centre": self.machine.centre.tolist(),
             "z": self.machine.z.tolist(),
             "n": self.machine.n.tolist(),
@@ -119,25 +113,14 @@ class MachineRegressor:
     @staticmethod
     def load(plain: Plain, settings: MachineSettings) -> MachineRegressor:
         """From what `dump` wrote; `settings` says how to learn on."""
-        state = cast("dict[str, Plain]", plain)
-        numbers = cast("dict[str, float]", state["ftrl"])
-        mode = cast("dict[str, str]", state["ftrl"])["mode"]
-        ftrl = FtrlSettings(
-            eta=numbers["eta"],
-            zeta=numbers["zeta"],
-            lambda_1=numbers["lambda_1"],
-            lambda_2=numbers["lambda_2"],
-            mode=FtrlMode(mode),
-        )
-        seed = cast("int", state["seed"])
-        centre, z, n = (np.array(state[part], dtype=np.float64) for part in ("centre", "z", "n"))
+        eta, zeta, lambda_1, lambda_2 = read(plain, "ftrl", floats_of).tolist()
+        mode = FtrlMode(cast("str", part(plain, "mode")))
+        ftrl = FtrlSettings(eta=eta, zeta=zeta, lambda_1=lambda_1, lambda_2=lambda_2, mode=mode)
+        seed = cast("int", part(plain, "seed"))
+        centre, z, n = (read(plain, name, floats_of) for name in ("centre", "z", "n"))
         return MachineRegressor(
             settings=replace(settings, ftrl=ftrl, rank=centre.shape[2] - 1),
             seed=seed,
-            vocabulary=Vocabulary(
-                roles=cast("int", state["roles"]),
-                names=tuple(cast("list[str]", state["names"])),
-                clocks_mhz=tuple(sorted(cast("dict[str, float]", state["clocks_mhz"]).items())),
-            ),
+            vocabulary=Vocabulary.load(part(plain, "vocabulary")),
             machine=FactorisationMachine(settings=ftrl, seed=seed, centre=centre, z=z, n=n),
         )

@@ -6,13 +6,12 @@ everything else.
 
 from __future__ import annotations
 
-from typing import cast
-
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, ModelSpec
 from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
 from solvers.models.papers.oltunes_learner import Learner
 from solvers.models.papers.oltunes_machine import MachineRegressor, MachineSettings
+from solvers.models.seen import part
 
 SPEC = ModelSpec(
     name="fm-ftrl",
@@ -32,5 +31,5 @@ def make(facts: Facts, seed: int) -> LearnedSolo:
 
 def load(plain: Plain, facts: Facts) -> LearnedSolo:
     """From what `dump` wrote."""
-    regressor = MachineRegressor.load(cast("dict[str, Plain]", plain)["regressor"], SETTINGS)
+    regressor = MachineRegressor.load(part(plain, "regressor"), SETTINGS)
     return LearnedSolo(spec=SPEC, learner=Learner.load(plain, regressor, facts))
