@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from solvers.models.base import Answer, Floats, Groups, GroupSamples, Queries, Samples
 from solvers.models.outcomes import Forecast, Outcome
 from solvers.models.points import TAUGHT, Point
+from solvers.models.suite import Suite
 
 BESIDE_PART_MIN = 0.05
 """A smaller part of a surprise than this is not worth a lesson about neighbours."""
@@ -100,6 +101,16 @@ def lessons(points: Sequence[Point], base: Belief) -> Lessons:
         alone=Samples.of(_queries(firsts), alone_ms).take(alone_rows),
         beside=GroupSamples(groups=groups, latency_ms=beside_ms),
     )
+
+
+def taught(suite: Suite, points: Sequence[Point]) -> Suite:
+    """The suite with everything learned that these points teach."""
+    found = lessons(points, suite)
+    if len(found.alone):
+        suite = replace(suite, solo=suite.solo.update(found.alone))
+    if len(found.beside.groups):
+        suite = replace(suite, interference=suite.interference.update(found.beside, suite.solo))
+    return suite
 
 
 def _known(mean_ms: float, spread: float) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from solvers.models.forecasts import forecasts, lessons
+from solvers.models.forecasts import forecasts, lessons, taught
 from solvers.models.outcomes import Neighbour, Outcome
 from solvers.models.points import Point, begun, with_value
-from tests.unit.solvers.models.told import Formula, outcome
+from tests.unit.solvers.models.told import Formula, outcome, suite_of
 
 BUSY = Neighbour(model="bert-base", batch=4.0, share_pct_sm=50, busy=1.0)
 HALF = Neighbour(model="bert-base", batch=4.0, share_pct_sm=50, busy=0.5)
@@ -79,3 +80,16 @@ def test_where_nothing_is_known_the_value_stands() -> None:
     assert taught.beside.latency_ms[0] == pytest.approx(9.0)
     nothing = lessons([], Formula())
     assert (len(nothing.alone), len(nothing.beside.groups)) == (0, 0)
+
+
+def test_a_suite_learns_what_points_teach() -> None:
+    """The replica alone takes half of a surprise of 25 %, its neighbour the other half; together they say what was."""
+    suite = suite_of(Formula(alone_relative=0.1, beside_relative=0.1))
+    first = outcome(batch=8.0, latency_ms=30.0, neighbours=(BUSY,))
+    wise = taught(suite, [point_of(first)])
+    alone, beside = forecasts((replace(first, neighbours=()), first), wise)
+    assert alone is not None
+    assert beside is not None
+    assert alone.mean_ms == pytest.approx(20.0 * math.sqrt(1.25))
+    assert beside.mean_ms == pytest.approx(30.0)
+    assert taught(suite, []) == suite

@@ -7,11 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Answer, Floats, Groups, Origin, Queries
+from solvers.domain.codec import Plain
+from solvers.models.base import (
+    Answer,
+    Floats,
+    Groups,
+    GroupSamples,
+    ModelSpec,
+    Origin,
+    Quantity,
+    Queries,
+    Samples,
+    SoloModel,
+    slowdowns,
+)
 from solvers.models.online import Learned, Monitor, Seen, step
 from solvers.models.outcomes import Configuration, Forecast, Outcome
 from solvers.models.points import Point
 from solvers.models.retraining import Trigger
+from solvers.models.suite import Suite
 
 TRIGGER = Trigger()
 OUTCOME = Outcome(
@@ -92,3 +106,61 @@ def _answer(mean: Floats, relative: float) -> Answer:
         distance=np.zeros(len(mean)),
         origin=np.full(len(mean), Origin.LIBRARY, dtype=np.int8),
     )
+
+
+SPEC = ModelSpec(name="formula", version="1", formula="told by a test")
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """A model alone that believes the newest sample of a configuration, else its formula."""
+
+    formula: Formula
+    seen: tuple[tuple[tuple[float, float], float], ...] = ()
+    spec: ModelSpec = SPEC
+
+    def fit(self, samples: Samples) -> Remembering:
+        return Remembering(self.formula).update(samples)
+
+    def update(self, samples: Samples) -> Remembering:
+        queries = samples.queries
+        keys = zip(queries.batch.tolist(), queries.share_pct.tolist(), strict=True)
+        return replace(self, seen=(*self.seen, *zip(keys, samples.latency_ms.tolist(), strict=True)))
+
+    def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
+        answer = self.formula.predict(queries)
+        known = dict(self.seen)
+        keys = zip(queries.batch.tolist(), queries.share_pct.tolist(), strict=True)
+        mean = np.array([known.get(key, old) for key, old in zip(keys, answer.mean.tolist(), strict=True)])
+        return replace(answer, mean=mean)
+
+    def dump(self) -> Plain:
+        return None
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """Every neighbour adds the same part, until groups teach another slowdown."""
+
+    formula: Formula
+    learned: float | None = None
+    spec: ModelSpec = SPEC
+
+    def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> Slowed:
+        return self.update(samples, solo)
+
+    def update(self, samples: GroupSamples, solo: SoloModel) -> Slowed:
+        return replace(self, learned=float(np.nanmean(slowdowns(samples, solo))))
+
+    def predict(self, groups: Groups, solo: SoloModel) -> Answer:
+        usual = 1.0 + self.formula.slowdown * groups.count_of_others()
+        mean = usual if self.learned is None else np.where(usual > 1.0, self.learned, 1.0)
+        return _answer(mean, self.formula.beside_relative)
+
+    def dump(self) -> Plain:
+        return None
+
+
+def suite_of(formula: Formula) -> Suite:
+    """A whole belief that starts from a formula and can learn."""
+    return Suite(name="told", solo=Remembering(formula), interference=Slowed(formula))
