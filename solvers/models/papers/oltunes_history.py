@@ -30,7 +30,8 @@ from solvers.models.seen import (
 POINTS_MAX = 512
 """Distinct configurations remembered of one combination of models; later ones lie among them."""
 _USUAL_MHZ = 1500.0
-_SMALL = 1e-9
+_SMALL = 1e-5
+"""Of a step: places are rounded before they are remembered, and distances lose digits by cancellation."""
 
 
 def alone(queries: Queries) -> Groups:
@@ -162,8 +163,7 @@ def _nearest(here: Floats, known: Floats) -> Floats:
     one, two = here - centre, known - centre
     squares = np.square(one).sum(axis=1)[:, None] - 2.0 * one @ two.T + np.square(two).sum(axis=1)[None, :]
     nearest = np.sqrt(np.maximum(squares.min(axis=1), 0.0))
-    # Cancellation leaves about 1e-7 where the configuration itself was met.
-    return np.where(nearest < 1e-6, 0.0, nearest)
+    return np.where(nearest < _SMALL, 0.0, nearest)
 
 
 def places_of(groups: Groups, facts: Facts) -> Floats:
