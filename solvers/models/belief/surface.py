@@ -141,7 +141,8 @@ def lookup(surface: Surface, at: tuple[Floats, Floats, Floats]) -> Floats:
         cell = np.clip(np.searchsorted(axis, values, side="right") - 1, 0, len(axis) - 2)
         inside = (values - axis[cell]) / (axis[cell + 1] - axis[cell])
         low.append(cell)
-        part.append(np.clip(inside, 0.0, 1.0))
+        # Beyond the largest batch, the last step goes on; narrower shares and slower clocks than the last are the last.
+        part.append(np.clip(inside, 0.0, 1.0 if low[1:] else np.inf))
     strides = [len(surface.axes[1]) * len(surface.axes[2]), len(surface.axes[2]), 1][: len(low)]
     base = sum((cell * stride for cell, stride in zip(low, strides, strict=True)), np.zeros(1, dtype=np.int64))
     found = np.zeros((len(at[0]), 3))
