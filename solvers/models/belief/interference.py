@@ -1,0 +1,273 @@
+"""Headroom's own model of interference: what neighbours' pressures do to a replica, and how sure that is.
+
+The slowdown of a member is 1 plus what each of its neighbours adds. What a neighbour adds is linear in features of both
+loads (`pressure`): weights that everybody shares come first and answer for models never met; weights of who suffers, of
+who presses and of both together are departures from them that only measurements make, each believed as far as the data
+tell it apart from noise (`blocks`). So an unmet pair of models that were met beside others is answered from their own
+weights, with the spread of pairs added, and an unmet model from pressures alone, with the spread of models added.
+
+Owns how measurements become equations, the answer, and the dump. Never below 1; another neighbour never helps. It
+refuses to see queueing, and expects groups whose members run back to back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.errors import InputError
+from solvers.models.base import (
+    Answer,
+    Facts,
+    Flags,
+    Floats,
+    Groups,
+    GroupSamples,
+    ModelSpec,
+    Origin,
+    Samples,
+    SoloModel,
+)
+from solvers.models.belief.blocks import Blocks, Rows
+from solvers.models.belief.encounters import Encounters, Kind
+from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Loads
+from solvers.models.belief.scene import Scene
+from solvers.models.company import composition, table_of
+from solvers.models.lattice import Lattice
+from solvers.models.seen import NO_SAMPLES, floats_of, names_of, part, read, samples_from_plain, samples_to_plain
+
+SPEC = ModelSpec(name="headroom", version="1", formula="pressures with departures of models and pairs", online=True)
+
+_NOISE_FIRST = 0.01
+_STRAY = 0.8
+"""Away from measured places the form itself errs: by so much of the noise per step, as far as `_STRAY_STEPS_MAX`."""
+_STRAY_STEPS_MAX = 6.0
+_COMPANIES_MIN, _FOLDS_MAX = 3, 8
+_STRANGENESS = (0.5, 3.0)
+_DOUBT = 0.5
+"""What was expected before counts like so many companies left out."""
+_CHUNK_GROUPS = 64
+_KINDS = ("everybody", "suffers", "presses", "together", "mutual")
+_ENDS = np.cumsum(WIDTHS)
+_PARTS = tuple(slice(int(end) - width, int(end)) for end, width in zip(_ENDS, WIDTHS, strict=True))
+# How far beyond what was learned the straight lines go on before they stay level: one step.
+_MARGIN = 0.2
+_REACH_ANY = (0.0, 2.0, 0.0, 1.0)
+_REACH_NONE = (np.inf, -np.inf, np.inf, -np.inf)
+
+
+def _prior(name: str) -> tuple[Floats, Floats]:
+    columns = _PARTS[_KINDS.index(name.partition(":")[0])]
+    return PRIOR_MEAN[columns], PRIOR_STD[columns]
+
+
+def _names(kind: Kind) -> tuple[str, str, str, str, str]:
+    gpu_type, own, other = kind
+    first, second = sorted((own, other))
+    return (
+        "everybody",
+        f"suffers:{gpu_type}|{own}",
+        f"presses:{gpu_type}|{other}",
+        f"together:{gpu_type}|{own}|{other}",
+        f"mutual:{gpu_type}|{first}|{second}",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureBelief:
+    """The model. `reach`: lowest and highest batch and share (as in `Loads`) that were learned from. `strangeness`: how
+    much wider than the weights say answers on pairs are that never met; learned by leaving pairs out.
+    """
+
+    facts: Facts
+    blocks: Blocks
+    encounters: Encounters
+    alone: Samples
+    table: Lattice | None
+    reach: tuple[float, float, float, float]
+    strangeness: float = 1.0
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Name, version."""
+        return SPEC
+
+    def fit(self, samples: GroupSamples, solo: SoloModel, alone: Samples) -> PressureBelief:
+        """Learn from these groups alone."""
+        fresh = replace(make(self.facts, 0), alone=alone, table=table_of(alone, self.facts))
+        scene, known = fresh._told(samples, solo)
+        if not known.any():
+            return fresh
+        prior = fresh._widened(scene, known)
+        learned = replace(prior, blocks=prior.blocks.learned(prior._equations(scene, known, samples.latency_ms)))
+        return replace(learned, strangeness=learned._judged(prior, scene, known, samples.latency_ms))
+
+    def update(self, samples: GroupSamples, solo: SoloModel) -> PressureBelief:
+        """Learn more groups on top."""
+        numbers = np.unique(samples.groups.group)
+        if len(numbers) > _CHUNK_GROUPS:
+            found = self
+            for first in range(0, len(numbers), _CHUNK_GROUPS):
+                found = found.update(samples.take_groups(numbers[first : first + _CHUNK_GROUPS]), solo)
+            return found
+        scene, known = self._told(samples, solo)
+        if not known.any():
+            return self
+        # Features keep meaning what they meant when the weights were learned: the reach grows only with a new fit.
+        found = self if self.encounters.met else self._widened(scene, known)
+        found = replace(found, encounters=_encountered(found.encounters, scene, known))
+        return replace(found, blocks=found.blocks.updated(found._equations(scene, known, samples.latency_ms)))
+
+    def predict(self, groups: Groups, solo: SoloModel) -> Answer:
+        """Slowdown of every member."""
+        return self._answer(Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts)))
+
+    def _answer(self, scene: Scene) -> Answer:
+        groups, count = scene.groups, len(scene.edges.own)
+        added, spread, distance = np.zeros(count), np.zeros(count), np.zeros(count)
+        inside, met = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        for kind, rows in scene.kinds():
+            mean, covariance = self.blocks.local(_names(kind))
+            features = scene.features(rows, self._reach())
+            added[rows] = np.maximum(features @ mean, 0.0)
+            wide = 1.0 if kind in self.encounters.measured else self.strangeness
+            spread[rows] = wide * np.sqrt(np.maximum(((features @ covariance) * features).sum(axis=1), 0.0))
+            distance[rows], inside[rows] = self.encounters.nearness(kind, scene.places(rows))
+            met[rows] = self.encounters.knows(kind)
+        own = scene.edges.own
+        furthest = np.zeros(len(groups))
+        np.maximum.at(furthest, own, distance)
+        stray = _STRAY * np.minimum(furthest, _STRAY_STEPS_MAX)
+        noise = self.blocks.noise * scene.scale() * np.hypot(1.0, stray)
+        single = groups.count_of_others() == 0
+        strange = scene.over_edges(np.where(met, 0.0, 1.0)) > 0
+        return Answer(
+            mean=1.0 + scene.over_edges(added),
+            # Neighbours share weights, so their errors are taken to go the same way.
+            std=np.where(single, 0.0, np.hypot(scene.over_edges(spread), noise)),
+            support=scene.over_edges(np.where(inside, 0.0, 1.0)) == 0,
+            distance=furthest,
+            origin=np.where(strange, Origin.SCALED, Origin.MEASURED).astype(np.int8),
+        )
+
+    def dump(self) -> Plain:
+        """Weights, encounters and what was measured alone."""
+        return {
+            "noise": self.blocks.noise,
+            "strangeness": self.strangeness,
+            "names": list(self.blocks.start),
+            "mean": self.blocks.mean.tolist(),
+            "covariance": list(self.blocks.packed()),
+            "encounters": self.encounters.to_plain(),
+            "alone": samples_to_plain(self.alone),
+            "reach": list(self.reach) if self.encounters.met else None,
+        }
+
+    def _told(self, samples: GroupSamples, solo: SoloModel) -> tuple[Scene, Flags]:
+        """The scene, and the members of which a slowdown is known."""
+        scene = Scene.of(samples.groups, Loads.of(samples.groups.members, solo, self.table, self.facts))
+        ratio = samples.latency_ms / scene.loads.alone_ms
+        return scene, np.isfinite(ratio) & (ratio > 0.0) & (samples.groups.count_of_others() > 0)
+
+    def _widened(self, scene: Scene, known: Flags) -> PressureBelief:
+        """With what was measured where."""
+        group = scene.groups.group
+        present = np.isin(group, group[known])
+        batch, share = scene.loads.batch[present], scene.loads.share[present]
+        reach = (float(batch.min()), float(batch.max()), float(share.min()), float(share.max()))
+        return replace(self, encounters=_encountered(self.encounters, scene, known), reach=reach)
+
+    def _judged(self, prior: PressureBelief, scene: Scene, known: Flags, latency_ms: Floats) -> float:
+        """Error on companies left out of learning, in what 95 in a hundred should stay within; a little doubted."""
+        codes = composition(scene.groups)
+        names = np.unique(codes[known])
+        if len(names) < _COMPANIES_MIN:
+            return 1.0
+        folds = min(len(names), _FOLDS_MAX)
+        off = []
+        for fold in range(folds):
+            out = np.isin(codes, names[fold::folds])
+            rest, held = known & ~out, known & out
+            blocks = replace(prior.blocks, noise=self.blocks.noise)
+            trial = replace(
+                prior,
+                blocks=blocks.learned(prior._equations(scene, rest, latency_ms), passes=1),
+                encounters=_encountered(Encounters(), scene, rest),
+            )
+            believed = trial._answer(scene)
+            slowdown = latency_ms / scene.loads.alone_ms
+            off.append((np.abs(slowdown - believed.mean) / believed.std)[held])
+        seen = float(np.quantile(np.concatenate(off), 0.95)) / 1.96
+        return (folds * float(np.clip(seen, *_STRANGENESS)) + _DOUBT) / (folds + _DOUBT)
+
+    def _reach(self) -> tuple[float, float, float, float]:
+        if not self.encounters.met:
+            return _REACH_ANY
+        low_batch, high_batch, low_share, high_share = self.reach
+        return low_batch - _MARGIN, high_batch + _MARGIN, low_share - _MARGIN, high_share + _MARGIN
+
+    def _equations(self, scene: Scene, known: Flags, latency_ms: Floats) -> Rows:
+        """One equation per known member."""
+        row = np.cumsum(known) - 1
+        parts = []
+        for kind, rows in scene.kinds(known):
+            features = scene.features(rows, self._reach())
+            where = row[scene.edges.own[rows]]
+            parts += [(name, where, features[:, part]) for name, part in zip(_names(kind), _PARTS, strict=True)]
+        slowdown = latency_ms[known] / scene.loads.alone_ms[known]
+        return Rows(
+            target=slowdown - 1.0,
+            scale=scene.scale()[known],
+            variance=(slowdown * scene.loads.doubt[known]) ** 2,
+            parts=parts,
+        )
+
+
+def _encountered(encounters: Encounters, scene: Scene, known: Flags) -> Encounters:
+    return encounters.joined((kind, scene.places(rows)) for kind, rows in scene.kinds(known))
+
+
+def make(facts: Facts, seed: int) -> PressureBelief:  # noqa: ARG001 - the contract's
+    """What is believed before anything was measured. Nothing is drawn, so the seed changes nothing."""
+    return PressureBelief(
+        facts=facts,
+        blocks=Blocks.fresh(_prior, _NOISE_FIRST),
+        encounters=Encounters(),
+        alone=NO_SAMPLES,
+        table=None,
+        reach=_REACH_NONE,
+    )
+
+
+def load(plain: Plain, facts: Facts) -> PressureBelief:
+    """What `dump` wrote. Raises InputError for anything else."""
+    noise, strangeness = (_positive(plain, name) for name in ("noise", "strangeness"))
+    reach = part(plain, "reach")
+    alone = samples_from_plain(part(plain, "alone"))
+    names, mean, packed = (
+        read(plain, "names", names_of),
+        read(plain, "mean", floats_of),
+        read(plain, "covariance", floats_of),
+    )
+    bounds = _REACH_NONE
+    if reach is not None:
+        low_batch, high_batch, low_share, high_share = read(plain, "reach", floats_of).tolist()
+        bounds = (low_batch, high_batch, low_share, high_share)
+    return PressureBelief(
+        facts=facts,
+        blocks=Blocks.unpacked(_prior, noise, names, mean, packed),
+        encounters=Encounters.from_plain(part(plain, "encounters")),
+        alone=alone,
+        table=table_of(alone, facts),
+        reach=bounds,
+        strangeness=strangeness,
+    )
+
+
+def _positive(plain: Plain, name: str) -> float:
+    number = part(plain, name)
+    if not isinstance(number, int | float) or isinstance(number, bool) or not number > 0:
+        raise InputError(f"{name!r} of this fitted model is no positive number")
+    return float(number)

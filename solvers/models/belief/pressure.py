@@ -1,0 +1,207 @@
+"""What replicas that share a device do to each other, as numbers that do not ask who they are.
+
+Owns the load of every member of a group (how much of its time is host work, how many inputs it moves, how it uses L2
+and DRAM, its batch and share), the ordered pairs of neighbours in a group, and the features by which one neighbour's
+load tells on the other. It refuses to know how much any feature weighs.
+
+Units: shares and utilisations as fractions, batch as log2(batch) / 5, `rate` in tens of inputs per ms over a PCIe bus
+of 12 GB/s, `host` as part of the latency that the model takes for a single input on the whole device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+
+from solvers.models.base import Facts, Floats, Groups, Ints, Queries, SoloModel
+from solvers.models.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.lattice import Lattice
+from solvers.models.seen import joined_queries
+
+_PCIE_GB_PER_S = 12.0
+_HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05
+_HOST_MAX, _RATE_MAX, _DOUBT_MAX = 1.2, 1.0, 0.3
+OVERSOLD_COST = 0.9
+"""What a device's SMs promised once more than there are cost who waits for nothing else."""
+# Features count from the middle of what is common, so that the constants mean an ordinary pair.
+_MIDDLE = {"host": 0.3, "rate": 0.1, "l2": 0.15, "dram": 0.2, "batch": 0.6, "share": 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """One row per member. `alone_ms` is its latency alone, `doubt` the relative standard deviation of that (0 where it
+    was measured).
+    """
+
+    alone_ms: Floats
+    doubt: Floats
+    host: Floats
+    rate: Floats
+    l2: Floats
+    dram: Floats
+    batch: Floats
+    share: Floats
+
+    @staticmethod
+    def of(members: Queries, solo: SoloModel, table: Lattice | None, facts: Facts) -> Loads:
+        """Loads of replicas as `solo` and what was measured alone tell them."""
+        alone_ms, doubt, single_ms, uses = _alone(members, solo, table)
+        bandwidth = np.array(
+            [
+                facts.gpu_types[name].pcie_bandwidth_gb_per_s if name in facts.gpu_types else _PCIE_GB_PER_S
+                for name in members.gpu_types
+            ]
+        )
+        host = single_ms / alone_ms
+        rate = members.batch / alone_ms / 10.0 * (_PCIE_GB_PER_S / bandwidth[members.gpu_type])
+        share = members.share_pct / 100.0
+        return Loads(
+            alone_ms=alone_ms,
+            doubt=doubt,
+            host=np.clip(np.where(np.isfinite(host), host, _HOST_UNKNOWN), 0.0, _HOST_MAX),
+            rate=np.clip(np.where(np.isfinite(rate), rate, _RATE_UNKNOWN), 0.0, _RATE_MAX),
+            l2=np.clip(np.where(np.isnan(uses[0]), L2_PER_SHARE * share, uses[0]), 0.0, 1.0),
+            dram=np.clip(np.where(np.isnan(uses[1]), DRAM_PER_SHARE * share, uses[1]), 0.0, 1.0),
+            batch=np.log2(np.maximum(members.batch, 1.0)) / 5.0,
+            share=share,
+        )
+
+    def take(self, rows: Ints) -> Self:
+        """Some of the rows."""
+        return type(self)(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+    def centred(self, name: str) -> Floats:
+        """A column, counted from the middle of what is common."""
+        values: Floats = getattr(self, name)
+        return values - _MIDDLE[name]
+
+
+def _alone(
+    members: Queries, solo: SoloModel, table: Lattice | None
+) -> tuple[Floats, Floats, Floats, tuple[Floats, Floats]]:
+    """Latency alone, its doubt, latency of a single input on the whole device, and measured use of L2 and DRAM (NaN:
+    never measured), of every member. One question to `solo` and one to the table: asking is what costs.
+    """
+    keys = members.keys()
+    single = Queries.of([model for model, _ in keys], [gpu_type for _, gpu_type in keys], 1.0, 100.0)
+    asked = joined_queries(members, single)
+    believed = solo.predict(asked)
+    latency_ms, doubt = believed.mean, np.clip(believed.std / believed.mean, 0.0, _DOUBT_MAX)
+    count = len(members)
+    uses = (np.full(count, np.nan), np.full(count, np.nan))
+    if table is not None:
+        places = table.places(asked)
+        measured = table.column(places, "latency")
+        exact = (places.distance == 0.0) & np.isfinite(measured)
+        latency_ms, doubt = np.where(exact, measured, latency_ms), np.where(exact, 0.0, doubt)
+        uses = (table.column(places, "l2")[:count], table.column(places, "dram")[:count])
+    single_ms = np.full(count, np.nan)
+    for rows, value in zip(keys.values(), latency_ms[count:], strict=True):
+        single_ms[rows] = value
+    return latency_ms[:count], doubt[:count], single_ms, uses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """Ordered pairs of neighbours: rows of the members that suffer and that press."""
+
+    own: Ints
+    other: Ints
+
+    @staticmethod
+    def of(groups: Groups) -> Edges:
+        """Every ordered pair within every group."""
+        if not len(groups):
+            return Edges(own=np.zeros(0, dtype=np.int64), other=np.zeros(0, dtype=np.int64))
+        starts = np.flatnonzero(np.diff(groups.group, prepend=groups.group[0] - 1))
+        sizes = np.diff(starts, append=len(groups))
+        own, other = [], []
+        for size in np.unique(sizes).tolist():
+            rows = starts[sizes == size][:, None] + np.arange(size)
+            first, second = np.nonzero(~np.eye(size, dtype=np.bool_))
+            own.append(rows[:, first].ravel())
+            other.append(rows[:, second].ravel())
+        return Edges(own=np.concatenate(own).astype(np.int64), other=np.concatenate(other).astype(np.int64))
+
+
+def oversold(groups: Groups, edges: Edges, share: Floats) -> Floats:
+    """Of every edge: SMs promised more than once in its group (1 = the whole device), as far as its other member's
+    share accounts for them. Adding a member raises it for everybody.
+    """
+    others = groups.sum_of_others(share)
+    beyond = np.maximum(0.0, others + share - 1.0)
+    return np.asarray(beyond[edges.own] * share[edges.other] / np.maximum(others[edges.own], 1e-9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Matrices over edges, one per kind of weights: what holds for everybody, for who suffers, for who presses, for
+    these two together, and for both of them alike.
+    """
+
+    everybody: Floats
+    suffers: Floats
+    presses: Floats
+    together: Floats
+    mutual: Floats
+
+    @staticmethod
+    def of(own: Loads, other: Loads, beyond: Floats) -> Features:
+        """Features of edges, given the loads of both ends and what is oversold."""
+        one = np.ones(len(beyond))
+        host, rate = own.centred("host"), own.centred("rate")
+        batch, share = own.centred("batch"), own.centred("share")
+        their_batch, their_share = other.centred("batch"), other.centred("share")
+        pressures = [own.centred("l2"), other.centred("l2"), own.centred("dram"), other.centred("dram")]
+        plain = [batch, their_batch, share, their_share]
+        bends = [batch * share, their_batch * their_share, batch**2, their_batch**2, share**2, their_share**2]
+        crossed = [batch * share, their_batch * share, batch * their_batch]
+        return Features(
+            everybody=np.stack(
+                [one, *pressures, host, rate, other.centred("rate"), beyond, beyond * own.host, *plain, *bends], axis=1
+            ),
+            suffers=np.stack(
+                [one, own.host, own.rate, beyond, batch, share, batch * share, batch**2, share**2], axis=1
+            ),
+            presses=np.stack(
+                [one, their_batch, their_share, their_batch * their_share, their_batch**2, their_share**2], axis=1
+            ),
+            together=np.stack([one, own.host, own.rate, beyond, batch, their_batch, share, *crossed], axis=1),
+            mutual=np.stack([own.host, own.rate], axis=1),
+        )
+
+    def matrix(self) -> Floats:
+        """All columns side by side, in the order of `WIDTHS`."""
+        return np.concatenate([self.everybody, self.suffers, self.presses, self.together, self.mutual], axis=1)
+
+
+def _column(*parts: tuple[int, float]) -> Floats:
+    return np.concatenate([np.full(count, value) for count, value in parts])
+
+
+# Slowdown that an ordinary neighbour adds: 9 % is the middle of published pairs of networks on a V100 and of the
+# published linear model of gpulet (2080 Ti), which also tells the sign and size of the pressures' weights. What is
+# oversold costs 0.9 of it, less where the host is what the victim waits for: fitted to one to five equal processes of
+# eleven networks on A100 slices (ParvaGPU, MIT licence).
+PRIOR_MEAN = np.concatenate(
+    [
+        np.array([0.09, 0.1, 0.2, 0.05, 0.05, 0.2, 0.0, 0.0, OVERSOLD_COST, -0.55]),
+        _column((10, 0.0), (9, 0.0), (6, 0.0), (12, 0.0)),
+    ]
+)
+PRIOR_STD = np.concatenate(
+    [
+        _column((1, 0.05), (4, 0.15), (2, 0.15), (1, 0.02), (1, 0.2), (1, 0.3), (10, 0.05)),
+        _column((1, 0.01), (2, 0.03), (1, 0.2), (5, 0.01)),
+        _column((1, 0.005), (5, 0.015)),
+        _column((1, 0.015), (2, 0.03), (1, 0.2), (6, 0.01)),
+        _column((2, 0.12)),
+    ]
+)
+"""Of the weights, in the order of `Features.matrix`. Widths of what depends on the pair are those by which pairs of
+networks differ beyond what their pressures explain.
+"""
+WIDTHS = (20, 9, 6, 10, 2)
+"""Columns for everybody, who suffers, who presses, both together, both alike."""
