@@ -15,7 +15,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
-from app.store import migrate
+from app.store import migrate, outcomes
 from app.store.engine import Database
 from app.store.ledger import account
 from solvers.domain.device import PriceKind, PriceRow
@@ -29,7 +29,8 @@ BLOCKS = re.findall(r"^### ([^\n]+)\n(?:(?!^###).)*?^```sql\n(.*?)^```", DOCUMEN
 QUERIES = dict(BLOCKS)
 VIEWS = (
     "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "slo_by_service_hour",
-    "slo_by_service_minute", "energy_by_device_hour", "ledger_check", "cost_focus",
+    "slo_by_service_minute", "energy_by_device_hour", "ledger_check", "cost_focus", "prediction_error_by_model_hour",
+    "outcome_by_verdict_hour",
 )  # fmt: skip
 FOCUS_COLUMNS = {
     "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "ConsumedQuantity", "ConsumedUnit",
@@ -83,8 +84,18 @@ def _spend(session: Session, fleet: Fleet) -> None:
         fleet.report("n2", moment, {"g3": 45000.0}, holdings[2:], interval_s=300)
         fleet.edge(moment, {"vision/a": (3005.0, 5.0), "speech/b": (3000.0, 0.0)}, interval_s=300)
     fleet.write()
+    outcomes.add_hours(session, [_hour(now, "admitted", predicted=40), _hour(now, "throttled", predicted=10)])
     while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
         pass
+
+
+def _hour(now: datetime, verdict: str, predicted: int) -> outcomes.HourCounts:
+    """Outcomes of this hour, all of them predicted 10 % too slow."""
+    return outcomes.HourCounts(
+        hour=now.replace(minute=0), model="resnet50", gpu_type="v100", verdict=verdict, outcomes=predicted,
+        executions=100.0 * predicted, predicted=predicted, error_sum=0.1 * predicted, error_abs_sum=0.1 * predicted,
+        error_square_sum=0.01 * predicted, error_abs_max=0.1, inside_80=predicted // 2, inside_95=predicted,
+    )  # fmt: skip
 
 
 def _serving(replica: str, uuid: str, *, share_pct_sm: int, energy_j: float) -> Holding:
@@ -136,6 +147,10 @@ def test_derived_figures(spent: Session) -> None:
     idle = {row.device_uuid: row.idle_pct for row in rows(spent, "What do we pay for nothing, by device?")}
     assert idle["g2"] == pytest.approx(Decimal(100), abs=1)
     assert idle["g3"] == 0
+    (off,) = rows(spent, "How far off are predictions?")
+    assert (off.outcomes, off.error_pct_mean, off.error_pct_max, off.coverage_95_pct) == (40, 10, 10, 100)
+    reasons = {row.verdict: row.pct for row in rows(spent, "Why were measurements not learned from?")}
+    assert reasons == {"admitted": 80, "throttled": 20}
     checks = rows(spent, "Does the ledger sum to the bill?")
     assert {row.accounting for row in checks} == {"memory", "share", "whole", "energy"}
     assert all(row.difference_usd_max == 0 and row.bill_usd == row.ledger_usd > 0 for row in checks)
