@@ -121,8 +121,14 @@ class PressureBelief:
         return replace(found, blocks=found.blocks.updated(found._equations(scene, known, samples.latency_ms)))
 
     def predict(self, groups: Groups, solo: SoloModel) -> Answer:
-        """Slowdown of every member."""
-        return self._answer(Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts)))
+        """Slowdown of every member, over what `solo` says of it alone. Where that differs from what was measured of
+        exactly this member alone, the answer makes up for it, because neighbours slow down what really runs.
+        """
+        scene = Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts))
+        answer = self._answer(scene)
+        single = groups.count_of_others() == 0
+        mean = np.where(single, 1.0, np.maximum(answer.mean * scene.loads.amends, 1.0))
+        return replace(answer, mean=mean)
 
     def _answer(self, scene: Scene) -> Answer:
         groups, count = scene.groups, len(scene.edges.own)
@@ -132,8 +138,9 @@ class PressureBelief:
             mean, covariance = self.blocks.local(_names(kind))
             features = scene.features(rows, self._reach())
             added[rows] = np.maximum(features @ mean, 0.0)
-            wide = 1.0 if kind in self.encounters.measured else self.strangeness
-            spread[rows] = wide * np.sqrt(np.maximum(((features @ covariance) * features).sum(axis=1), 0.0))
+            spread[rows] = self._width(kind) * np.sqrt(
+                np.maximum(((features @ covariance) * features).sum(axis=1), 0.0)
+            )
             distance[rows], inside[rows] = self.encounters.nearness(kind, scene.places(rows))
             met[rows] = self.encounters.knows(kind)
         own = scene.edges.own
@@ -201,6 +208,14 @@ class PressureBelief:
             off.append((np.abs(slowdown - believed.mean) / believed.std)[held])
         seen = float(np.quantile(np.concatenate(off), 0.95)) / 1.96
         return (folds * float(np.clip(seen, *_STRANGENESS)) + _DOUBT) / (folds + _DOUBT)
+
+    def _width(self, kind: Kind) -> float:
+        """Of the answer, beside what the weights say. What was learned about unmet pairs of models that were met
+        elsewhere makes nobody surer of models that never were.
+        """
+        if kind in self.encounters.measured:
+            return 1.0
+        return self.strangeness if self.encounters.knows(kind) else max(1.0, self.strangeness)
 
     def _reach(self) -> tuple[float, float, float, float]:
         if not self.encounters.met:

@@ -32,11 +32,12 @@ _MIDDLE = {"host": 0.3, "rate": 0.1, "l2": 0.15, "dram": 0.2, "batch": 0.6, "sha
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
     """One row per member. `alone_ms` is its latency alone, `doubt` the relative standard deviation of that (0 where it
-    was measured).
+    was measured), `amends` how much longer it was measured to be than `solo` says (1 where it was not measured).
     """
 
     alone_ms: Floats
     doubt: Floats
+    amends: Floats
     host: Floats
     rate: Floats
     l2: Floats
@@ -47,23 +48,24 @@ class Loads:
     @staticmethod
     def of(members: Queries, solo: SoloModel, table: Lattice | None, facts: Facts) -> Loads:
         """Loads of replicas as `solo` and what was measured alone tell them."""
-        alone_ms, doubt, single_ms, uses = _alone(members, solo, table)
+        alone = _Alone.of(members, solo, table)
         bandwidth = np.array(
             [
                 facts.gpu_types[name].pcie_bandwidth_gb_per_s if name in facts.gpu_types else _PCIE_GB_PER_S
                 for name in members.gpu_types
             ]
         )
-        host = single_ms / alone_ms
-        rate = members.batch / alone_ms / 10.0 * (_PCIE_GB_PER_S / bandwidth[members.gpu_type])
+        host = alone.single_ms / alone.latency_ms
+        rate = members.batch / alone.latency_ms / 10.0 * (_PCIE_GB_PER_S / bandwidth[members.gpu_type])
         share = members.share_pct / 100.0
         return Loads(
-            alone_ms=alone_ms,
-            doubt=doubt,
+            alone_ms=alone.latency_ms,
+            doubt=alone.doubt,
+            amends=alone.amends,
             host=np.clip(np.where(np.isfinite(host), host, _HOST_UNKNOWN), 0.0, _HOST_MAX),
             rate=np.clip(np.where(np.isfinite(rate), rate, _RATE_UNKNOWN), 0.0, _RATE_MAX),
-            l2=np.clip(np.where(np.isnan(uses[0]), L2_PER_SHARE * share, uses[0]), 0.0, 1.0),
-            dram=np.clip(np.where(np.isnan(uses[1]), DRAM_PER_SHARE * share, uses[1]), 0.0, 1.0),
+            l2=np.clip(np.where(np.isnan(alone.l2), L2_PER_SHARE * share, alone.l2), 0.0, 1.0),
+            dram=np.clip(np.where(np.isnan(alone.dram), DRAM_PER_SHARE * share, alone.dram), 0.0, 1.0),
             batch=np.log2(np.maximum(members.batch, 1.0)) / 5.0,
             share=share,
         )
@@ -78,29 +80,47 @@ class Loads:
         return values - _MIDDLE[name]
 
 
-def _alone(
-    members: Queries, solo: SoloModel, table: Lattice | None
-) -> tuple[Floats, Floats, Floats, tuple[Floats, Floats]]:
-    """Latency alone, its doubt, latency of a single input on the whole device, and measured use of L2 and DRAM (NaN:
-    never measured), of every member. One question to `solo` and one to the table: asking is what costs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    """Of every member: latency alone as `Loads` has it, latency of a single input on the whole device, and measured use
+    of L2 and DRAM (NaN: never measured).
     """
-    keys = members.keys()
-    single = Queries.of([model for model, _ in keys], [gpu_type for _, gpu_type in keys], 1.0, 100.0)
-    asked = joined_queries(members, single)
-    believed = solo.predict(asked)
-    latency_ms, doubt = believed.mean, np.clip(believed.std / believed.mean, 0.0, _DOUBT_MAX)
-    count = len(members)
-    uses = (np.full(count, np.nan), np.full(count, np.nan))
-    if table is not None:
-        places = table.places(asked)
-        measured = table.column(places, "latency")
-        exact = (places.distance == 0.0) & np.isfinite(measured)
-        latency_ms, doubt = np.where(exact, measured, latency_ms), np.where(exact, 0.0, doubt)
-        uses = (table.column(places, "l2")[:count], table.column(places, "dram")[:count])
-    single_ms = np.full(count, np.nan)
-    for rows, value in zip(keys.values(), latency_ms[count:], strict=True):
-        single_ms[rows] = value
-    return latency_ms[:count], doubt[:count], single_ms, uses
+
+    latency_ms: Floats
+    doubt: Floats
+    amends: Floats
+    single_ms: Floats
+    l2: Floats
+    dram: Floats
+
+    @staticmethod
+    def of(members: Queries, solo: SoloModel, table: Lattice | None) -> _Alone:
+        """One question to `solo` and one to the table: asking is what costs."""
+        keys = members.keys()
+        single = Queries.of([model for model, _ in keys], [gpu_type for _, gpu_type in keys], 1.0, 100.0)
+        asked = joined_queries(members, single)
+        believed = solo.predict(asked)
+        latency_ms, doubt = believed.mean, np.clip(believed.std / believed.mean, 0.0, _DOUBT_MAX)
+        count = len(members)
+        l2 = dram = np.full(count, np.nan)
+        if table is not None:
+            places = table.places(asked)
+            measured = table.column(places, "latency")
+            exact = (places.distance == 0.0) & np.isfinite(measured)
+            latency_ms, doubt = np.where(exact, measured, latency_ms), np.where(exact, 0.0, doubt)
+            l2, dram = table.column(places, "l2")[:count], table.column(places, "dram")[:count]
+        amends = latency_ms[:count] / believed.mean[:count]
+        single_ms = np.full(count, np.nan)
+        for rows, value in zip(keys.values(), latency_ms[count:], strict=True):
+            single_ms[rows] = value
+        return _Alone(
+            latency_ms=latency_ms[:count],
+            doubt=doubt[:count],
+            amends=np.where(np.isfinite(amends), amends, 1.0),
+            single_ms=single_ms,
+            l2=l2,
+            dram=dram,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
