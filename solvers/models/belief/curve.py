@@ -122,7 +122,7 @@ def settle(curve: Curve) -> Curve:
 def discount(curve: Curve) -> Curve:
     """Give points that the others contradict wildly more variance, as a heavy-tailed scatter would."""
     this = replace(task(curve), extra=np.zeros(len(curve.points)))
-    usual = residual.noise(curve.kernel, this.at.weight) / curve.points.count
+    usual = residual.scattered(residual.noise(curve.kernel, this.at.weight), curve.points.count)
     for _ in range(3):
         inverse = np.linalg.inv(residual.total_covariance(curve.kernel, this))
         spread = 1 / np.diag(inverse)

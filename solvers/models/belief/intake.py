@@ -73,14 +73,18 @@ def gathered(samples: Samples, clocks: Mapping[str, float]) -> Gathered:
     for key, rows in samples.queries.keys().items():
         batch, share, slow = places(samples.queries, rows, clocks.get(key[1], np.nan))
         latency = samples.latency_ms[rows]
-        same = np.ones(len(rows))
         columns = {
-            LATENCY: Points.of(batch, share, slow, latency),
-            CYCLE: Points.of(batch, share, slow, _cycles(samples, rows)),
-            POWER: Points.of(batch, share, slow, samples.power_w[rows]),
-            MEMORY: Points.of(batch, np.where(np.isnan(share), np.nan, same), same, samples.memory_mib[rows]),
+            LATENCY: latency,
+            CYCLE: _cycles(samples, rows),
+            POWER: samples.power_w[rows],
+            MEMORY: samples.memory_mib[rows],
         }
-        for form, found in columns.items():
+        for form, values in columns.items():
+            if not np.isfinite(values).any():
+                continue
+            # Memory depends on batch alone.
+            one = form == MEMORY
+            found = Points.of(batch, share * 0 + 1 if one else share, slow * 0 + 1 if one else slow, values)
             if len(found):
                 points[form][key] = found
         with np.errstate(invalid="ignore", divide="ignore"):

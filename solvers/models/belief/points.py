@@ -124,6 +124,11 @@ def distance(at: tuple[Floats, Floats, Floats], points: Points) -> Floats:
     return np.asarray(np.sqrt(np.maximum(squared.min(axis=1), 0.0)))
 
 
+def distance_between(one: tuple[Floats, Floats, Floats], two: tuple[Floats, Floats, Floats]) -> Floats:
+    """Grid steps between configurations, row by row."""
+    return np.asarray(np.sqrt(np.square(coordinates(*one) - coordinates(*two)).sum(axis=1)))
+
+
 def within(at: tuple[Floats, Floats, Floats], points: Points) -> Flags:
     """Whether each configuration lies inside the box that the points span."""
     inside = np.full(len(at[0]), len(points) > 0)

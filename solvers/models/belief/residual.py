@@ -27,6 +27,7 @@ KERNEL_USUAL = np.array([0.3, 0.3, 0.0, -3.2, -3.0, 1.8, -3.4, -4.2, -3.6])
 KERNEL_SPREAD = np.array([1.0, 1.0, 0.7, 1.5, 1.5, 0.7, 1.5, 1.0, 1.0])
 _BOUNDS = ((-1, 3), (-2, 3), (-1, 2), (-7, -1), (-7, -0.5), (-1, 4), (-7, -1), (-7.5, -1.5), (-7.5, -1.5))
 _AMPLITUDES, _NOISES = (BUSY, STEP, FLAT), (NOISE_BUSY, NOISE_FLAT)
+_LASTING, _PECULIAR = 0.02, 0.05
 _OWN_SPREAD = (0.5, 0.5)
 _OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
 
@@ -72,6 +73,30 @@ def noise(kernel: Floats, weight: Floats) -> Floats:
     return np.asarray(weight * scale[NOISE_BUSY] + (1 - weight) * scale[NOISE_FLAT])
 
 
+def lasting(scatter: Floats) -> Floats:
+    """The part of scatter's variance that belongs to the configuration (which kernels it happens to run) and comes
+    again when it is measured again. Small scatter is mostly that, large scatter mostly is not.
+    """
+    return np.asarray(scatter * _LASTING**2 / (scatter + _LASTING**2))
+
+
+def peculiar(extra: Floats) -> Floats:
+    """The part of a wild point's extra variance that belongs to its configuration: most of a small surprise, nearly
+    nothing of a large one, which is a measurement gone wrong.
+    """
+    return np.asarray(extra * _PECULIAR**2 / (extra + _PECULIAR**2))
+
+
+def passing(scatter: Floats) -> Floats:
+    """The part of scatter's variance that every measurement has anew."""
+    return np.asarray(scatter**2 / (scatter + _LASTING**2))
+
+
+def scattered(scatter: Floats, count: Floats) -> Floats:
+    """Variance of the mean of `count` measurements of one configuration."""
+    return lasting(scatter) + passing(scatter) / count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One model to learn from: what the form leaves (`error`), what the form's own doubt explains of it, and where."""
@@ -97,7 +122,7 @@ def log_evidence(total: Floats, error: Floats) -> float:
 
 def total_covariance(kernel: Floats, task: Task) -> Floats:
     """Of the errors: the form's doubt, the residual, the scatter."""
-    scatter = noise(kernel, task.at.weight) / task.count + task.extra
+    scatter = scattered(noise(kernel, task.at.weight), task.count) + task.extra
     return np.asarray(task.explained + covariance(kernel, task.at, task.at) + np.diag(scatter))
 
 
@@ -118,7 +143,7 @@ def learn(tasks: Sequence[Task], start: Floats = KERNEL_USUAL) -> Floats:
 def own(kernel: Floats, task: Task) -> Floats:
     """The kernel with amplitudes and scatter as this one task shows them, held to those of the others."""
     signal = covariance(kernel, task.at, task.at)
-    scatter = np.diag(noise(kernel, task.at.weight) / task.count)
+    scatter = np.diag(scattered(noise(kernel, task.at.weight), task.count))
     unusual = task.explained + np.diag(task.extra)
 
     def cost(shift: tuple[float, float]) -> float:

@@ -181,8 +181,9 @@ class HeadroomSolo:
 
     def _compiled(self, form: str, key: Key, curve: Curve, *, clocked: bool) -> Surface:
         clocked = clocked or bool(np.any(curve.points.slowness != 1.0))
-        widening = self.known.field(form, key[1]).widening.of(len(curve.points))
-        return compiled(curve, widening if len(curve.points) else (1.0, 1.0), clocked=clocked)
+        # Priors bring their own width; what is appended changes no factor, so that it does not matter when it came.
+        widening = self.known.field(form, key[1]).widening.of(curve.fitted) if curve.fitted else (1.0, 1.0)
+        return compiled(curve, widening, clocked=clocked)
 
     def _taken_in(self, form: str, key: Key, points: Points) -> Surface:
         """The surface of a curve after more points."""

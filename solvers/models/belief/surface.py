@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.models.base import Floats, Ints
 from solvers.models.belief import points as measured
+from solvers.models.belief import residual
 from solvers.models.belief.curve import Curve, Sight, sight
 from solvers.models.belief.points import Points
 
@@ -24,19 +25,23 @@ _AXIS_MAX = (64, 48, 16)
 _LOG_STD_MAX = 1.5
 _WILD = 9.0
 _FREEDOM = 4.0
-_STEPS_OF_FAR = 0.05
+_SAME = 0.05
+"""Grid steps within which two configurations are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """`axes` are batch, 1/share and slowness, rising. `given` holds what points told: its rows belong to the curve's
-    points. `table` has a row per node: logarithm's mean before projection; the answer's value, std and distance.
+    """`axes` are batch, 1/share and slowness, rising; all else has an entry per node. `given` and `late` hold what
+    fitted and appended points told, a row for each; `own` is prior variance that no other node shares; `mean` and
+    `variance` are of the logarithm, before projection; `table` has the answer's value, std and distance.
     """
 
     curve: Curve
     axes: tuple[Floats, Floats, Floats]
     sight: Sight
     given: Floats
+    late: Floats
+    own: Floats
     mean: Floats
     variance: Floats
     widening: tuple[float, float]
@@ -67,19 +72,22 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
     """The surface of a curve. `widening` multiplies the standard deviation inside and outside the measured box."""
     fitted = curve.points.take(np.arange(curve.fitted))
     axes = nodes(fitted, clocked=clocked)
-    grid = np.meshgrid(*axes, indexing="ij")
-    at = (grid[0].ravel(), 1 / grid[1].ravel(), grid[2].ravel())
+    at = _at(axes, slice(None))
     seen = sight(curve, at)
     given, gained = np.zeros((0, len(at[0]))), np.zeros(len(at[0]))
+    own = residual.lasting(seen.scatter)
     if len(fitted):
-        given, gained = _condition(curve, fitted, seen)
+        given, gained, peculiar = _condition(curve, fitted, (seen, axes))
+        own += peculiar
     surface = Surface(
         curve=replace(curve, points=fitted, extra=curve.extra[: curve.fitted]),
         axes=axes,
         sight=seen,
         given=given,
+        late=np.zeros((0, len(at[0]))),
         mean=seen.mean + gained,
-        variance=seen.variance(curve.kernel) - (given**2).sum(axis=0),
+        own=own,
+        variance=seen.variance(curve.kernel) + own - (given**2).sum(axis=0),
         widening=widening,
         table=np.zeros((0, 3)),
         far=measured.distance(at, fitted),
@@ -91,15 +99,26 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
     return surface
 
 
-def _condition(curve: Curve, fitted: Points, seen: Sight) -> tuple[Floats, Floats]:
+def _condition(curve: Curve, fitted: Points, to: tuple[Sight, tuple[Floats, ...]]) -> tuple[Floats, Floats, Floats]:
+    """What the points tell the nodes: a row for each, the nodes' change of mean, and variance added to begin with."""
     from scipy.linalg import solve_triangular
 
-    there = sight(curve, fitted.at)
-    scatter = there.scatter / fitted.count + curve.extra[: curve.fitted]
-    root = np.linalg.cholesky(there.covariance(there, curve.kernel) + np.diag(scatter))
-    given = solve_triangular(root, there.covariance(seen, curve.kernel), lower=True)
+    seen, axes = to
+    there, extra = sight(curve, fitted.at), curve.extra[: curve.fitted]
+    scatter = residual.scattered(there.scatter, fitted.count)
+    total = there.covariance(there, curve.kernel) + np.diag(scatter + extra)
+    across = there.covariance(seen, curve.kernel)
+    # What is peculiar to a configuration is shared by its points and its node.
+    node = _nearest(axes, fitted)
+    same = measured.distance_between(_at(axes, node), fitted.at) < _SAME
+    peculiar = residual.peculiar(extra)[same]
+    across[np.flatnonzero(same), node[same]] += residual.lasting(there.scatter[same]) + peculiar
+    added = np.zeros(across.shape[1])
+    added[node[same]] = peculiar
+    root = np.linalg.cholesky(total)
+    given = solve_triangular(root, across, lower=True)
     told = solve_triangular(root, fitted.log_value - there.mean, lower=True)
-    return given, told @ given
+    return given, told @ given, added
 
 
 def _tabulated(surface: Surface) -> Surface:
@@ -111,7 +130,7 @@ def _tabulated(surface: Surface) -> Surface:
     bound = projected(free, (rises[0], -rises[1], rises[2]))
     moved = (bound - free).ravel()
     widening = np.where(surface.inside > 0, surface.widening[0], surface.widening[1])
-    spread = np.sqrt(np.maximum(surface.variance, 0.0) + surface.sight.scatter) * widening
+    spread = np.sqrt(np.maximum(surface.variance, 0.0) + residual.passing(surface.sight.scatter)) * widening
     log_std = np.minimum(np.hypot(spread, moved), _LOG_STD_MAX)
     value = np.exp(bound.ravel())
     return replace(surface, table=np.stack([value, value * log_std, np.minimum(surface.far, 1e6)], axis=1))
@@ -158,22 +177,19 @@ def lookup(surface: Surface, at: tuple[Floats, Floats, Floats]) -> Floats:
 
 def appended(surface: Surface, point: Points) -> Surface:
     """The surface after one more measurement; a wild one counts little."""
-    node = _nearest(surface, point)
-    scatter = float(surface.sight.scatter[node] / point.count[0])
+    node = int(_nearest(surface.axes, point)[0])
+    scatter = float(residual.passing(surface.sight.scatter[node]) / point.count[0])
     wildness = _innovation(surface, node, point) ** 2 / (max(float(surface.variance[node]), 0.0) + scatter)
     weight = (wildness + _FREEDOM) / (1 + _FREEDOM)
     return _appended(surface, point, 2 * scatter * (weight - 1) if wildness > _WILD else 0.0)
 
 
-def _nearest(surface: Surface, point: Points) -> int:
-    strides = (len(surface.axes[1]) * len(surface.axes[2]), len(surface.axes[2]), 1)
-    wanted = (point.batch[0], 1 / point.share[0], point.slowness[0])
-    return int(
-        sum(
-            int(np.argmin(np.abs(np.log(axis / value)))) * stride
-            for axis, value, stride in zip(surface.axes, wanted, strides, strict=True)
-        )
-    )
+def _nearest(axes: tuple[Floats, ...], points: Points) -> Ints:
+    """Number of the node nearest to each point."""
+    found = np.zeros(len(points), dtype=np.int64)
+    for axis, wanted in zip(axes, (points.batch, 1 / points.share, points.slowness), strict=True):
+        found = found * len(axis) + np.abs(np.log(axis / wanted[:, None])).argmin(axis=1)
+    return found
 
 
 def _innovation(surface: Surface, node: int, point: Points) -> float:
@@ -186,21 +202,23 @@ def _innovation(surface: Surface, node: int, point: Points) -> float:
 
 def _appended(surface: Surface, point: Points, extra: float) -> Surface:
     """Condition on one point, as if it were at the nearest node with the same surprise."""
-    node, kernel = _nearest(surface, point), surface.curve.kernel
+    node, kernel = int(_nearest(surface.axes, point)[0]), surface.curve.kernel
     one = _at_node(surface.sight, node)
-    joint = surface.sight.covariance(one, kernel)[:, 0] - surface.given.T @ surface.given[:, node]
-    total = float(joint[node]) + float(surface.sight.scatter[node] / point.count[0]) + extra
+    joint = surface.sight.covariance(one, kernel)[:, 0]
+    joint -= surface.given[:, node] @ surface.given + surface.late[:, node] @ surface.late
+    joint[node] = max(joint[node] + surface.own[node], 0.0)
+    total = float(joint[node] + residual.passing(one.scatter)[0] / point.count[0]) + extra
     gain = joint / np.sqrt(max(total, 1e-12))
     here = surface.curve
-    far = np.minimum(surface.far, measured.distance(_places_at(surface), point))
+    far = np.minimum(surface.far, measured.distance(_at(surface.axes, slice(None)), point))
     grown = replace(
         surface,
         curve=replace(here, points=here.points.joined(point), extra=np.append(here.extra, extra)),
-        given=np.concatenate([surface.given, gain[None]]),
+        late=np.concatenate([surface.late, gain[None]]),
         mean=surface.mean + gain * (_innovation(surface, node, point) / np.sqrt(max(total, 1e-12))),
         variance=surface.variance - gain**2,
         far=far,
-        inside=np.maximum(surface.inside, (far < _STEPS_OF_FAR).astype(np.float64)),
+        inside=np.maximum(surface.inside, (far < _SAME).astype(np.float64)),
     )
     return _tabulated(grown)
 
@@ -217,6 +235,7 @@ def _at_node(seen: Sight, node: int) -> Sight:
     return Sight(mean=seen.mean[rows], doubt=seen.doubt[rows], places=places, scatter=seen.scatter[rows])
 
 
-def _places_at(surface: Surface) -> tuple[Floats, Floats, Floats]:
-    grid = np.meshgrid(*surface.axes, indexing="ij")
-    return grid[0].ravel(), 1 / grid[1].ravel(), grid[2].ravel()
+def _at(axes: tuple[Floats, ...], wanted: Ints | slice) -> tuple[Floats, Floats, Floats]:
+    """Batch, share and slowness of some nodes."""
+    grid = np.meshgrid(*axes, indexing="ij")
+    return grid[0].ravel()[wanted], 1 / grid[1].ravel()[wanted], grid[2].ravel()[wanted]
