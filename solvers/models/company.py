@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,17 +57,16 @@ class Company:
     @staticmethod
     def made(facts: Facts, groups: Groups, measured: tuple[Floats, Floats], alone: Samples) -> Company:
         """Company of groups with their members' latency alone and slowdown."""
-        alone_ms, slowdown = measured
-        members = _members(groups, np.flatnonzero(np.isfinite(slowdown)))
-        return Company(
+        blank = Company(
             facts=facts,
             groups=groups,
-            alone_ms=alone_ms,
-            slowdown=slowdown,
+            alone_ms=measured[0],
+            slowdown=measured[1],
             alone=alone,
             table=table_of(alone, facts),
-            reach=Lattice.of(members, {}, dict.fromkeys(members.gpu_types, 1.0)),
+            reach=None,
         )
+        return blank.with_groups(groups, measured)
 
     @staticmethod
     def of(facts: Facts, samples: GroupSamples, solo: SoloModel, alone: Samples) -> Company:
@@ -75,21 +74,27 @@ class Company:
         alone_ms = latency_alone_ms(samples.groups.members, solo, table_of(alone, facts))
         return Company.made(facts, samples.groups, (alone_ms, samples.latency_ms / alone_ms), alone)
 
+    def with_groups(self, groups: Groups, measured: tuple[Floats, Floats]) -> Company:
+        """Other groups, the same members alone."""
+        members = _members(groups, np.flatnonzero(np.isfinite(measured[1])))
+        reach = Lattice.of(members, {}, dict.fromkeys(members.gpu_types, 1.0))
+        return replace(self, groups=groups, alone_ms=measured[0], slowdown=measured[1], reach=reach)
+
     def joined(self, samples: GroupSamples, solo: SoloModel) -> Company:
         """More groups after these."""
-        new = Company.of(self.facts, samples, solo, self.alone)
+        alone_ms = latency_alone_ms(samples.groups.members, solo, self.table)
         first = int(self.groups.group.max(initial=-1)) + 1
         groups = Groups(
-            members=joined_queries(self.groups.members, new.groups.members),
-            group=np.concatenate([self.groups.group, new.groups.group + first]),
+            members=joined_queries(self.groups.members, samples.groups.members),
+            group=np.concatenate([self.groups.group, samples.groups.group + first]),
         )
-        measured = (np.concatenate([self.alone_ms, new.alone_ms]), np.concatenate([self.slowdown, new.slowdown]))
-        return Company.made(self.facts, groups, measured, self.alone)
+        slowdown = np.concatenate([self.slowdown, samples.latency_ms / alone_ms])
+        return self.with_groups(groups, (np.concatenate([self.alone_ms, alone_ms]), slowdown))
 
     def take_groups(self, wanted: Iterable[int] | Ints) -> Company:
         """Some groups whole."""
         groups, rows = self.groups.take_groups(wanted)
-        return Company.made(self.facts, groups, (self.alone_ms[rows], self.slowdown[rows]), self.alone)
+        return self.with_groups(groups, (self.alone_ms[rows], self.slowdown[rows]))
 
     def known(self) -> Flags:
         """Members whose slowdown was measured."""

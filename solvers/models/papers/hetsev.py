@@ -51,10 +51,14 @@ class Static:
 
     def fit(self, samples: Samples) -> Static:
         """Table of these samples."""
+        table = self.table(samples)
+        errors = errors_left_out(table.seen, lambda rest, queries: _believed(rest, queries, self.facts))
+        return replace(table, noise=_spread(table.seen), errors=errors)
+
+    def table(self, samples: Samples) -> Static:
+        """Table of these samples, without asking how far it can be trusted between them."""
         usable = samples.take(np.isfinite(samples.latency_ms) & (samples.latency_ms > 0))
-        lattice = _lattice(usable, self.facts)
-        errors = errors_left_out(usable, lambda rest, queries: _believed(rest, queries, self.facts))
-        return replace(self, seen=usable, noise=_spread(usable), errors=errors, lattice=lattice)
+        return replace(self, seen=usable, lattice=_lattice(usable, self.facts))
 
     def update(self, samples: Samples) -> Static:
         """Table of what was seen and of these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,16 +14,21 @@ from solvers.models.papers import hetsev
 from solvers.models.seen import NO_SAMPLES
 from tests import laws
 
-NAMES = ("none", "constant")
+NAMES = ("none", "constant", "gpulet", "inss", "mudi", "morak", "igniter")
 
 
+@cache
 def solo() -> SoloModel:
     return hetsev.make(laws.facts(), 0).fit(laws.solo())
 
 
-def fitted(name: str, groups: GroupSamples | None = None) -> InterferenceModel:
-    learnt = groups or laws.measured(laws.pairs())
-    return suite.make_interference(name, laws.facts()).fit(learnt, solo(), laws.solo())
+@cache
+def whole(name: str) -> InterferenceModel:
+    return fitted(name, laws.measured(laws.pairs()))
+
+
+def fitted(name: str, groups: GroupSamples) -> InterferenceModel:
+    return suite.make_interference(name, laws.facts()).fit(groups, solo(), laws.solo())
 
 
 def same(one: Answer, two: Answer) -> None:
@@ -32,7 +38,7 @@ def same(one: Answer, two: Answer) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_dump_answers_the_same(name: str) -> None:
-    model = fitted(name)
+    model = whole(name)
     plain = json.loads(json.dumps(model.dump(), allow_nan=False))
     back = suite._part(suite._INTERFERENCE, name).load(plain, laws.facts())
     same(back.predict(laws.pairs(batches=(4,)), solo()), model.predict(laws.pairs(batches=(4,)), solo()))
@@ -57,7 +63,7 @@ def test_updating_is_fitting_to_all(name: str) -> None:
     first, rest = samples.take_groups(range(count // 3)), samples.take_groups(range(count // 3, count))
     grown = fitted(name, first).update(rest, solo())
     asked = laws.pairs(batches=(4, 16))
-    np.testing.assert_allclose(grown.predict(asked, solo()).mean, fitted(name).predict(asked, solo()).mean, rtol=1e-6)
+    np.testing.assert_allclose(grown.predict(asked, solo()).mean, whole(name).predict(asked, solo()).mean, rtol=1e-6)
     started = suite.make_interference(name, laws.facts()).update(samples, solo())
     assert np.isfinite(started.predict(asked, solo()).mean).all()
 
@@ -65,7 +71,7 @@ def test_updating_is_fitting_to_all(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_who_is_alone_is_as_fast_as_alone(name: str) -> None:
     single = Groups(members=Queries.of("res", laws.GPU, [2, 4], 50), group=np.array([0, 1]))
-    answer = fitted(name).predict(single, solo())
+    answer = whole(name).predict(single, solo())
     assert answer.mean.tolist() == [1.0, 1.0]
     assert answer.support.all()
 
@@ -88,7 +94,7 @@ def test_company_says_how_well_it_is_known(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_group_of_three_is_answered(name: str) -> None:
     members = Queries.of(["res", "vgg", "ssd"], laws.GPU, 4, [30, 30, 40])
-    answer = fitted(name).predict(Groups(members=members, group=np.zeros(3, dtype=np.int64)), solo())
+    answer = whole(name).predict(Groups(members=members, group=np.zeros(3, dtype=np.int64)), solo())
     assert np.isfinite(answer.mean).all()
     assert (answer.mean >= 1.0).all()
 

@@ -1,0 +1,80 @@
+"""Morak beside neighbours: only how many run together matters.
+
+Owns L_int(n), the slowdown of each of n models, and P_int(n), what company does to the power of the device: straight in
+n, with a slope that can only grow from n = 2 on. L_int is fitted for every GPU type. P_int is the published change (two
+points: one model, four models), because groups carry no power. It refuses to ask who the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, Floats, Groups, ModelSpec
+from solvers.models.company import Company
+from solvers.models.disturbed import Disturbed
+from solvers.models.regression import not_negative
+
+SPEC = ModelSpec(name="morak", version="1", formula="slowdown by the number of models (Morak)")
+USUAL = (0.1, 0.0)
+"""What a second model costs, and what every further one costs beyond that, where nothing was measured."""
+POWER_WHOLE_W = 152.0
+POWER_SHARED_W = 156.0
+"""Published peak power of one model on the whole device, and of four that share it."""
+
+
+def company_factor(count: Floats, slope: float, extra: float) -> Floats:
+    """L_int(n) or P_int(n): 1 alone, `slope` more with every model, `extra` more with every one from the third on."""
+    return 1.0 + slope * np.maximum(count - 1.0, 0.0) + extra * np.maximum(count - 2.0, 0.0)
+
+
+def power_factor(count: Floats) -> Floats:
+    """P_int(n) on the device's power."""
+    return company_factor(count, (POWER_SHARED_W / POWER_WHOLE_W - 1.0) / 3.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountOnly:
+    """Slope and extra slope, by GPU type and of all."""
+
+    overall: tuple[float, float] = USUAL
+    by_gpu_type: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def slowdown(self, groups: Groups, _alone_ms: Floats) -> Floats:
+        """L_int of every member's group."""
+        members, total = groups.members, np.ones(len(groups))
+        count = groups.count_of_others() + 1.0
+        for index, name in enumerate(members.gpu_types):
+            here = members.gpu_type == index
+            total[here] = company_factor(count[here], *self.by_gpu_type.get(name, self.overall))
+        return total
+
+
+def learn(company: Company | None, _facts: Facts) -> CountOnly:
+    """Slopes of company."""
+    if company is None:
+        return CountOnly()
+    rows, members = company.known(), company.groups.members
+    others = company.groups.count_of_others()
+    design = np.stack([others, np.maximum(others - 1.0, 0.0)], axis=1)
+    found: dict[str, tuple[float, float]] = {}
+    for index, name in enumerate(members.gpu_types):
+        here = rows & (members.gpu_type == index)
+        if here.any():
+            slope, extra = not_negative(design[here], company.slowdown[here] - 1.0)
+            found[name] = float(slope), float(extra)
+    slope, extra = not_negative(design[rows], company.slowdown[rows] - 1.0)
+    return CountOnly(overall=(float(slope), float(extra)), by_gpu_type=found)
+
+
+def make(facts: Facts, _seed: int = 0) -> Disturbed:
+    """The unfitted model."""
+    return Disturbed.unlearned(SPEC, learn, facts)
+
+
+def load(plain: Plain, facts: Facts) -> Disturbed:
+    """The model that was dumped."""
+    return make(facts).loaded(plain)
