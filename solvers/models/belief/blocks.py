@@ -18,7 +18,7 @@ from solvers.models.base import Floats
 Prior = Callable[[str], tuple[Floats, Floats]]
 """Mean and standard deviation of the weights of a block, by its name."""
 
-_NOISE_PASSES = 8
+_NOISE_PASSES = 10
 _NOISE_ROWS = 10.0
 """The first guess of the noise counts like so many rows."""
 _FAR = 4.0
@@ -108,11 +108,15 @@ class Blocks:
             covariance = np.asarray(np.linalg.inv(precision + gram), dtype=np.float64)
             mean = covariance @ (pull + design.T @ (weight * rows.target))
             off = rows.target - design @ mean
-            # Where latency alone was only believed, part of what is off is that belief's.
+            # Where latency alone was only believed, part of what is off is that belief's. Rows far off count as far as
+            # they are let, so that they do not hide behind the noise that they make.
             part = own / (own + rows.variance)
+            near = np.minimum(np.abs(off), _FAR * np.sqrt(own + rows.variance))
+            squares = float(((part * near / rows.scale) ** 2 + noise**2 * (1.0 - part)).sum())
             used = float((covariance * gram).sum())
-            squares = known.noise**2 * _NOISE_ROWS + float((trust * part * (off / rows.scale) ** 2).sum())
-            noise = float(np.sqrt(squares / (_NOISE_ROWS + max(float((trust * part).sum()) - used, 0.0))))
+            noise = float(
+                np.sqrt((known.noise**2 * _NOISE_ROWS + squares) / (_NOISE_ROWS + max(float(len(rows)) - used, 0.0)))
+            )
             away = np.abs(off) / np.sqrt((noise * rows.scale) ** 2 + rows.variance)
             trust = np.minimum(1.0, _FAR / np.maximum(away, 1e-9))
         return replace(known, noise=noise, mean=mean, covariance=(covariance + covariance.T) / 2.0)
@@ -147,11 +151,14 @@ class Blocks:
         """From the names in the order they were met, the mean and what `packed` gave. Raises InputError where they do
         not belong together.
         """
-        sizes = [len(prior(name)[0]) for name in names]
+        try:
+            sizes = [len(prior(name)[0]) for name in names]
+        except (KeyError, ValueError) as error:
+            raise InputError("this fitted model has weights of a kind that is not known here") from error
         size = sum(sizes)
         if len(mean) != size or len(packed) != size * (size + 1) // 2:
             raise InputError("the weights of this fitted model do not match its names")
-        start = dict(zip(names, np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int).tolist(), strict=True))
+        start = {name: sum(sizes[:index]) for index, name in enumerate(names)}
         covariance = np.zeros((size, size))
         covariance[np.tril_indices(size)] = packed
         covariance = covariance + np.tril(covariance, -1).T

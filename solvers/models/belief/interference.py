@@ -268,8 +268,10 @@ def load(plain: Plain, facts: Facts) -> PressureBelief:
     )
     bounds = _REACH_NONE
     if reach is not None:
-        low_batch, high_batch, low_share, high_share = read(plain, "reach", floats_of).tolist()
-        bounds = (low_batch, high_batch, low_share, high_share)
+        found = read(plain, "reach", floats_of)
+        if len(found) != len(bounds):
+            raise InputError("the reach of this fitted model has no two bounds for batch and share")
+        bounds = (float(found[0]), float(found[1]), float(found[2]), float(found[3]))
     return PressureBelief(
         facts=facts,
         blocks=Blocks.unpacked(_prior, noise, names, mean, packed),

@@ -1,0 +1,379 @@
+"""Our own interference model on a made world: pairs differ by pressures, by who they are and by a mood of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from solvers.domain.codec import Plain
+from solvers.errors import InputError
+from solvers.models.base import (
+    Answer,
+    Facts,
+    Floats,
+    Groups,
+    GroupSamples,
+    ModelSpec,
+    Origin,
+    Quantity,
+    Queries,
+    Samples,
+)
+from solvers.models.belief.interference import PressureBelief, load, make
+from solvers.models.suite import Suite, make_interference
+
+# Model: host ms, work ms per input on the whole device, how hard it presses on DRAM.
+MODELS = {
+    "small": (0.5, 0.1, 0.2),
+    "deep": (2.0, 0.6, 0.3),
+    "wide": (0.8, 2.0, 0.8),
+    "large": (3.0, 4.0, 0.5),
+}
+NAMES = tuple(MODELS)
+PAIRS = [(a, b) for index, a in enumerate(NAMES) for b in NAMES[index + 1 :]]
+MOODS = dict(zip(PAIRS, (0.05, -0.04, 0.03, -0.02, 0.01, -0.03), strict=True))
+BATCHES = (2.0, 4.0, 8.0, 16.0, 32.0)
+SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)
+NOISE = 0.004
+
+
+def alone_ms(queries: Queries) -> Floats:
+    rows = np.array([MODELS[queries.models[index]] for index in queries.model]).reshape(-1, 3)
+    return np.asarray(rows[:, 0] + rows[:, 1] * queries.batch / (queries.share_pct / 100.0))
+
+
+@dataclass(frozen=True)
+class ExactSolo:
+    """Knows the made world's latency alone; `wrong` is by how much it is off."""
+
+    wrong: float = 1.0
+    known: bool = True
+
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec(name="exact", version="1", formula="the made world's own")
+
+    def fit(self, samples: Samples) -> ExactSolo:
+        return self
+
+    def update(self, samples: Samples) -> ExactSolo:
+        return self
+
+    def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
+        unknown = Answer.unknown(len(queries))
+        if not self.known:
+            return unknown
+        mean = alone_ms(queries) * self.wrong
+        return replace(unknown, mean=mean, std=0.01 * mean)
+
+    def dump(self) -> None:
+        return None
+
+
+SOLO = ExactSolo()
+
+
+def single_ms(queries: Queries) -> Floats:
+    return alone_ms(replace(queries, batch=np.ones(len(queries)), share_pct=np.full(len(queries), 100.0)))
+
+
+def slowdowns(groups: Groups) -> Floats:
+    members = groups.members
+    press = np.array([MODELS[name][2] for name in members.models])[members.model] * members.share_pct / 100.0
+    pressed = groups.sum_of_others(press * (0.5 + 0.1 * np.log2(members.batch)))
+    host = single_ms(members) / alone_ms(members)
+    mood = np.zeros(len(members))
+    for number in np.unique(groups.group):
+        rows = np.flatnonzero(groups.group == number)
+        pair = tuple(sorted((members.models[members.model[row]] for row in rows), key=NAMES.index))
+        mood[rows] = MOODS.get(pair, 0.0)
+    return np.asarray(1.03 + 0.12 * pressed + (0.15 + mood) * host)
+
+
+def of_pairs(pairs: list[tuple[str, str]]) -> Groups:
+    rows = [
+        (a, first, share, b, second) for a, b in pairs for share in SHARES for first in BATCHES for second in BATCHES
+    ]
+    shares = np.array([row[2] for row in rows])
+    own = Queries.of([row[0] for row in rows], "V100", [row[1] for row in rows], shares)
+    other = Queries.of([row[3] for row in rows], "V100", [row[4] for row in rows], 100.0 - shares)
+    return Groups.pairs(own, other)
+
+
+def measured(groups: Groups, seed: int = 0) -> GroupSamples:
+    noise = np.random.default_rng(seed).normal(1.0, NOISE, len(groups))
+    return GroupSamples(groups=groups, latency_ms=alone_ms(groups.members) * slowdowns(groups) * noise)
+
+
+def seen_alone(*, with_use: bool = True) -> Samples:
+    rows = [(name, batch, share) for name in NAMES for batch in (1.0, *BATCHES) for share in (*SHARES, 100.0)]
+    queries = Queries.of([row[0] for row in rows], "V100", [row[1] for row in rows], [row[2] for row in rows])
+    if not with_use:
+        return Samples.of(queries, alone_ms(queries))
+    use = np.array([MODELS[row[0]][2] * row[2] * 0.5 for row in rows])
+    return Samples.of(queries, alone_ms(queries), dram_util_pct=use, l2_util_pct=use / 2)
+
+
+ALONE = seen_alone()
+EVERYTHING = measured(of_pairs(PAIRS))
+FITTED = make(Facts(), 0).fit(EVERYTHING, SOLO, ALONE)
+
+
+def r2(truth: Floats, answered: Floats) -> float:
+    return float(1.0 - ((truth - answered) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+
+
+def covered(truth: Floats, answer: Answer, widths: float = 1.96) -> float:
+    return float(np.mean(np.abs(truth - answer.mean) <= widths * answer.std))
+
+
+def some(count: int, seed: int) -> tuple[GroupSamples, GroupSamples]:
+    """So many groups left out, and the rest."""
+    numbers = np.unique(EVERYTHING.groups.group)
+    out = np.random.default_rng(seed).choice(numbers, count, replace=False)
+    return EVERYTHING.take_groups(out), EVERYTHING.take_groups(np.setdiff1d(numbers, out))
+
+
+def without(pair: tuple[str, str]) -> PressureBelief:
+    return make(Facts(), 0).fit(measured(of_pairs([other for other in PAIRS if other != pair])), SOLO, ALONE)
+
+
+def company(models: list[str], batch: float = 8.0, share: float = 20.0, gpu_type: str = "V100") -> Groups:
+    members = Queries.of(models, gpu_type, batch, share)
+    return Groups(members=members, group=np.zeros(len(models), dtype=np.int64))
+
+
+def test_suite_knows_it() -> None:
+    assert make_interference("headroom", Facts()).spec == FITTED.spec
+    assert FITTED.spec.online
+
+
+def test_unseen_cells() -> None:
+    held, rest = some(120, seed=1)
+    answer = make(Facts(), 0).fit(rest, SOLO, ALONE).predict(held.groups, SOLO)
+    truth = held.latency_ms / alone_ms(held.groups.members)
+    assert r2(truth, answer.mean) > 0.9
+    assert 0.9 <= covered(truth, answer) <= 1.0
+    assert np.all(answer.distance > 0.0)
+    assert np.all(answer.origin == Origin.MEASURED)
+
+
+def test_unseen_pairs_are_answered_from_who_their_members_met_and_are_less_certain() -> None:
+    truths, means, inside = [], [], []
+    for pair in PAIRS:
+        held = of_pairs([pair])
+        answer = without(pair).predict(held, SOLO)
+        known = FITTED.predict(held, SOLO)
+        assert np.all(answer.std > known.std)
+        assert not answer.support.any()
+        assert known.support.all()
+        assert np.all(answer.origin == Origin.MEASURED)
+        truths.append(slowdowns(held))
+        means.append(answer.mean)
+        inside.append(covered(truths[-1], answer))
+    assert r2(np.concatenate(truths), np.concatenate(means)) > 0.3
+    assert np.mean(inside) > 0.85
+
+
+def test_unmet_models_are_less_certain_still() -> None:
+    without_wide = [pair for pair in PAIRS if "wide" not in pair]
+    stranger = make(Facts(), 0).fit(measured(of_pairs(without_wide)), SOLO, ALONE)
+    held = of_pairs([("deep", "wide")])
+    answer = stranger.predict(held, SOLO)
+    met = without(("deep", "wide")).predict(held, SOLO)
+    assert np.all(answer.origin == Origin.SCALED)
+    assert np.mean(answer.std) > np.mean(met.std)
+    assert np.all(answer.distance > met.distance)
+    assert covered(slowdowns(held), answer) > 0.9
+
+
+def test_before_anything_was_measured() -> None:
+    answer = make(Facts(), 0).predict(of_pairs(PAIRS), SOLO)
+    assert np.all((answer.mean >= 1.0) & (answer.mean < 1.4))
+    assert np.all(answer.std > 0.05)
+    assert np.all(np.isinf(answer.distance))
+    assert np.all(answer.origin == Origin.SCALED)
+    assert not answer.support.any()
+    assert covered(slowdowns(of_pairs(PAIRS)), answer) > 0.9
+
+
+def test_utilisation_may_be_missing() -> None:
+    held, rest = some(120, seed=2)
+    answer = make(Facts(), 0).fit(rest, SOLO, seen_alone(with_use=False)).predict(held.groups, SOLO)
+    assert r2(held.latency_ms / alone_ms(held.groups.members), answer.mean) > 0.9
+
+
+@pytest.mark.parametrize("belief", [make(Facts(), 0), FITTED])
+def test_nobody_disturbs_who_is_alone(belief: PressureBelief) -> None:
+    answer = belief.predict(company(["deep"]), SOLO)
+    assert answer.mean.tolist() == [1.0]
+    assert answer.std.tolist() == [0.0]
+    assert answer.support.tolist() == [True]
+
+
+@pytest.mark.parametrize("share", [20.0, 45.0, 100.0])
+def test_another_neighbour_never_helps(share: float) -> None:
+    for models in (["small", "deep"], ["deep", "wide", "wide"], ["large", "small", "never met", "deep"]):
+        solo = ExactSolo(known="never met" not in models)
+        before = FITTED.predict(company(models, share=share), solo)
+        after = FITTED.predict(company([*models, "wide"], share=share), solo)
+        assert np.all(before.mean >= 1.0)
+        assert np.all(after.mean[: len(models)] >= before.mean)
+        assert np.all(np.isfinite(after.std))
+
+
+def test_what_is_oversold_costs_those_who_share_it() -> None:
+    four = FITTED.predict(company(["wide"] * 4, batch=32.0, share=100.0), SOLO)
+    quarter = FITTED.predict(company(["wide"] * 4, batch=32.0, share=25.0), SOLO)
+    assert np.all(quarter.mean < 1.6)
+    assert np.all((four.mean > 2.5) & (four.mean < 4.5))
+    assert np.all(four.std > quarter.std)
+
+
+def test_groups_of_three_teach_what_each_neighbour_adds() -> None:
+    trio = Groups(members=Queries.of(["deep", "wide", "small"], "V100", 8.0, 30.0), group=np.zeros(3, dtype=np.int64))
+    slow = np.array([1.4, 1.2, 1.5])
+    told = GroupSamples(groups=trio, latency_ms=alone_ms(trio.members) * slow)
+    belief = make(Facts(), 0)
+    for _ in range(6):
+        belief = belief.update(told, SOLO)
+    assert belief.predict(trio, SOLO).mean == pytest.approx(slow, abs=0.06)
+    pair, _ = Groups.pairs(trio.members.take(np.array([0])), trio.members.take(np.array([1]))).take_groups([0])
+    assert 1.05 < belief.predict(pair, SOLO).mean[0] < 1.4
+
+
+def test_learning_on_top_comes_to_the_same() -> None:
+    held, rest = some(60, seed=3)
+    whole = FITTED.predict(held.groups, SOLO)
+    started = make(Facts(), 0).fit(rest, SOLO, ALONE)
+    answer = started.update(held, SOLO).predict(held.groups, SOLO)
+    assert answer.mean == pytest.approx(whole.mean, abs=0.004)
+    assert np.all(answer.distance == 0.0)
+    assert np.all(answer.std <= started.predict(held.groups, SOLO).std)
+
+
+def test_a_single_outcome_moves_its_own_pair_most_and_a_mad_one_little() -> None:
+    start = without(("deep", "wide"))
+    one, _ = of_pairs([("deep", "wide")]).take_groups([30])
+    other, _ = of_pairs([("small", "large")]).take_groups([30])
+    before = start.predict(one, SOLO)
+    told = start.update(GroupSamples(groups=one, latency_ms=alone_ms(one.members) * (before.mean + 0.05)), SOLO)
+    moved = told.predict(one, SOLO).mean - before.mean
+    assert np.all(moved > 0.02)
+    assert np.abs(told.predict(other, SOLO).mean - start.predict(other, SOLO).mean).max() < 0.2 * moved.min()
+    known, _ = of_pairs([("deep", "large")]).take_groups([30])
+    mad = start.update(GroupSamples(groups=known, latency_ms=alone_ms(known.members) * 20.0), SOLO)
+    assert np.abs(mad.predict(known, SOLO).mean - start.predict(known, SOLO).mean).max() < 0.02
+
+
+def test_a_few_mad_measurements_do_not_bend_the_fit() -> None:
+    latency = EVERYTHING.latency_ms.copy()
+    latency[::150] *= 1.8
+    bent = make(Facts(), 0).fit(replace(EVERYTHING, latency_ms=latency), SOLO, ALONE)
+    difference = bent.predict(EVERYTHING.groups, SOLO).mean - FITTED.predict(EVERYTHING.groups, SOLO).mean
+    assert np.abs(difference).max() < 0.05
+    assert np.abs(difference).mean() < 0.01
+
+
+def test_what_was_measured_alone_makes_amends_for_the_belief_alone() -> None:
+    groups, _ = EVERYTHING.groups.take_groups([40])
+    belief = make(Facts(), 0).fit(EVERYTHING, ExactSolo(wrong=0.9), ALONE)
+    answer = belief.predict(groups, ExactSolo(wrong=0.9))
+    latency = ExactSolo(wrong=0.9).predict(groups.members).mean * answer.mean
+    assert latency == pytest.approx(alone_ms(groups.members) * slowdowns(groups), rel=0.02)
+
+
+def test_latency_alone_is_believed_where_it_was_not_measured() -> None:
+    one = [("deep", 8.0, 40.0)]
+    little = Samples.of(Queries.of(one[0][0], "V100", one[0][1], one[0][2]), [4.0 / 3.0 * 10.5])
+    held, rest = some(120, seed=4)
+    answer = make(Facts(), 0).fit(rest, SOLO, little).predict(held.groups, SOLO)
+    assert r2(held.latency_ms / alone_ms(held.groups.members), answer.mean) > 0.85
+
+
+def test_rows_that_say_nothing_are_left_out() -> None:
+    nothing = replace(EVERYTHING, latency_ms=np.full(len(EVERYTHING.latency_ms), np.nan))
+    fresh = make(Facts(), 0)
+    groups = EVERYTHING.groups
+    assert np.array_equal(
+        fresh.fit(nothing, SOLO, ALONE).predict(groups, SOLO).std,
+        fresh.fit(nothing, SOLO, ALONE).update(nothing, SOLO).predict(groups, SOLO).std,
+    )
+    assert not fresh.fit(nothing, SOLO, ALONE).encounters.met
+    half = EVERYTHING.latency_ms.copy()
+    half[1::2] = np.nan
+    first = make(Facts(), 0).fit(replace(EVERYTHING, latency_ms=half), SOLO, ALONE)
+    assert r2(slowdowns(groups)[::2], first.predict(groups, SOLO).mean[::2]) > 0.9
+
+
+def test_same_data_same_answers_in_any_order() -> None:
+    numbers = np.unique(EVERYTHING.groups.group)
+    again = make(Facts(), 7).fit(EVERYTHING, SOLO, ALONE)
+    assert np.array_equal(again.predict(EVERYTHING.groups, SOLO).mean, FITTED.predict(EVERYTHING.groups, SOLO).mean)
+    back = np.concatenate([[2 * number, 2 * number + 1] for number in numbers[::-1]])
+    turned = GroupSamples(
+        groups=Groups(members=EVERYTHING.groups.members.take(back), group=EVERYTHING.groups.group),
+        latency_ms=EVERYTHING.latency_ms[back],
+    )
+    answer = make(Facts(), 0).fit(turned, SOLO, ALONE).predict(EVERYTHING.groups, SOLO)
+    assert answer.mean == pytest.approx(FITTED.predict(EVERYTHING.groups, SOLO).mean, abs=1e-6)
+
+
+@pytest.mark.parametrize("belief", [make(Facts(), 0), FITTED])
+def test_dump_and_load(belief: PressureBelief) -> None:
+    plain = json.loads(json.dumps(belief.dump(), allow_nan=False))
+    back = load(plain, Facts())
+    for groups in (EVERYTHING.groups, company(["wide", "deep", "small"])):
+        before, after = belief.predict(groups, SOLO), back.predict(groups, SOLO)
+        for column in ("mean", "std", "support", "distance", "origin"):
+            assert np.array_equal(getattr(before, column), getattr(after, column))
+    one = EVERYTHING.take_groups([5])
+    assert np.allclose(
+        back.update(one, SOLO).predict(one.groups, SOLO).mean, belief.update(one, SOLO).predict(one.groups, SOLO).mean
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise": 0.0},
+        {"noise": "much"},
+        {"strangeness": None},
+        {"mean": [1.0]},
+        {"covariance": "none"},
+        {"names": ["everybody", "nobody:V100|deep"]},
+        {"encounters": [["V100", "deep"]]},
+        {"encounters": 3},
+        {"reach": [0.0, 1.0]},
+        {"alone": {}},
+    ],
+)
+def test_what_is_no_dump_is_refused(change: dict[str, Plain]) -> None:
+    plain = FITTED.dump()
+    assert isinstance(plain, dict)
+    with pytest.raises(InputError):
+        load({**plain, **change}, Facts())
+    for name in change:
+        with pytest.raises(InputError):
+            load({key: item for key, item in plain.items() if key != name}, Facts())
+
+
+def test_other_gpu_types_are_answered_by_pressures() -> None:
+    answer = FITTED.predict(company(["deep", "wide"], gpu_type="A100"), SOLO)
+    assert np.all(answer.origin == Origin.SCALED)
+    assert np.all(np.isinf(answer.distance))
+    assert np.all(answer.std > FITTED.predict(company(["deep", "wide"]), SOLO).std)
+
+
+def test_nothing_asked_nothing_answered() -> None:
+    none = EVERYTHING.groups.take_groups([])[0]
+    assert len(FITTED.predict(none, SOLO).mean) == 0
+
+
+def test_in_a_suite_latency_beside_neighbours_is_above_latency_alone() -> None:
+    suite = Suite(name="headroom", solo=SOLO, interference=FITTED)
+    groups = of_pairs([("small", "wide")])
+    assert np.all(suite.predict_groups(groups).mean > alone_ms(groups.members))
