@@ -113,6 +113,7 @@ openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's sc
 
 library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public measurements in HEADROOM_DATA
 	$(BIN)/python -m benchmarks.build_library
+	$(BIN)/python -m benchmarks.build_llm_library
 
 bench: $(VENV)/.dev-stamp ## Measure what the project promises
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,8 +1,8 @@
 """Public networks: size, work, family, accuracy and, where it is common knowledge, how many layers of which kind.
 
 Work is counted as networks' papers count it: one multiplication with its addition is one operation, for one input of
-the usual size (images of 224 x 224, 299 for Inception, 640 for YOLOv5, what the variant asks for in EfficientNet; 128
-tokens for encoders of text; one token for generators). Weights are 4 bytes a parameter, 2 for the generators of 1
+the usual size (images of 224 x 224, 299 for Inception, 640 for YOLOv5, what the variant asks for in EfficientNet; 384
+tokens for encoders of text, 128 for the translating transformer; one token for generators). Weights are 4 bytes a parameter, 2 for the generators of 1
 billion and more. Memory per input is an estimate from the size of the activations; accuracy is top-1 on ImageNet of
 the weights published with torchvision, and left out elsewhere, since figures on different tasks do not compare.
 """
@@ -104,16 +104,17 @@ yolov5s            yolov5         7.2    8.25 120    -    c60n57p3
 yolov5m            yolov5        21.2    24.5 210    -    c82n79p3
 yolov5l            yolov5        46.5   54.55 300    -    c104n101p3
 yolov5x            yolov5        86.7  102.85 430    -    c126n123p3
-yolo9000           yolo         142.0    9.9   90    -    -
 vgg-face           vgg          145.0   15.47  60    -    c13l3p5
-bert-small         bert          28.8     1.7  10    -    l25n9e3
-bert-medium        bert          41.4     3.3  14    -    l49n17e3
-bert-base          bert         109.5    11.2  26    -    l73n25e3
-bert-large         bert         335.1    39.5  60    -    l145n49e3
-distilbert         bert          66.4     5.6  16    -    l37n13e2
-roberta-base       roberta      124.6    11.2  26    -    l73n25e3
-roberta-large      roberta      355.4    39.5  60    -    l145n49e3
-electra-base       bert         109.0    11.2  26    -    l73n25e3
+bert-small         bert          28.8     5.4  10    -    l25n9e3
+bert-medium        bert          41.4    10.7  14    -    l49n17e3
+bert-base          bert         109.5    35.4  26    -    l73n25e3
+bert-large         bert         335.1   123.5  60    -    l145n49e3
+bert-dist4l        bert          14.5     2.1   6    -    l25n9e3
+bert-dist6l        bert          67.0    17.7  16    -    l37n13e3
+distilbert         bert          66.4    17.7  16    -    l37n13e2
+roberta-base       roberta      124.6    35.4  26    -    l73n25e3
+roberta-large      roberta      355.4   123.5  60    -    l145n49e3
+electra-base       bert         109.0    35.4  26    -    l73n25e3
 transformer-mt     transformer  210.8    10.9  60    -    l97n31e2
 unet               unet          31.0    54.7 600    -    c23p4
 nnunet-2d          unet          41.3    71.0 700    -    -

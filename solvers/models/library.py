@@ -7,7 +7,7 @@ Owns the records; the numbers themselves are data that the shell ships and loads
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import lru_cache
 
 from solvers.domain.value import check_distinct, check_name, check_not_negative, check_text, value
@@ -108,6 +108,7 @@ _SAME_PRODUCT = {
 _VENDOR = re.compile(r"^(?:nvidia|tesla|geforce)[\W_]+")
 
 
+@lru_cache(maxsize=4096)
 def _key(name: str) -> str:
     # Between two digits a separator tells 1.6 from 16, elsewhere it is taste.
     parted = re.sub(r"(?<=\d)[^a-z0-9]+(?=\d)", ".", name.lower())
@@ -133,7 +134,7 @@ def gpu_key(name: str) -> str:
     return _SAME_PRODUCT.get(key, key)
 
 
-def spelled(name: str, names: Iterable[str]) -> str | None:
+def spelled(name: str, names: Collection[str]) -> str | None:
     """Which of `names` is meant by `name`: itself, the one with the same key, or else the longest of which `name` is a
     variant (`resnet50-int8` of `resnet50`).
     """
@@ -141,9 +142,10 @@ def spelled(name: str, names: Iterable[str]) -> str | None:
     whole = name_key(name)
     if whole in known:
         return known[whole]
-    # A variant is named by what follows a separator, so cut there, from the right.
+    # A variant is named by what follows a separator, so cut there, from the right. Short forms are none of that: a
+    # `bert-tiny` is no `bert-base`, though `bert` alone is.
+    plain = {_key(item): item for item in names}
     for end in sorted((match.start() for match in re.finditer(r"[^A-Za-z0-9]+", name)), reverse=True):
-        found = known.get(name_key(name[:end]))
-        if found is not None:
+        if (found := plain.get(_key(name[:end]))) is not None:
             return found
     return None

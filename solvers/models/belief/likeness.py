@@ -25,7 +25,7 @@ _MEMBERS_USUAL = 1.0
 """A family of so many examples is believed half."""
 _REACH = 1.0
 """How far apart in the logarithm of operations members of a family still tell half as much of each other."""
-_WIDER_BY_SIZE, _WIDER_IN_FAMILY = 1.0, 1.0
+_WIDER_BY_SIZE, _WIDER_IN_FAMILY = 1.25, 1.05
 """What intervals had to be widened by (in standard deviations) to hold what was held out."""
 
 
@@ -58,7 +58,8 @@ class Likeness:
         mean = features @ self.slopes + offset
         if names:
             return mean, self.spread_in_family, f"scaled from the family {variant.family}: {', '.join(names)}"
-        size = f"{variant.gflop_per_input:g} GFLOP, {variant.parameters_million:g} M parameters"
+        operations = f"{variant.gflop_per_input:g} GFLOP, " if variant.gflop_per_input else ""
+        size = f"{operations}{variant.parameters_million:g} M parameters"
         return mean, self.spread_by_size, f"scaled by size: {size}"
 
     def _family(self, family: str, features: Floats, network: str) -> tuple[Floats, tuple[str, ...]]:

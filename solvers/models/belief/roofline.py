@@ -27,7 +27,7 @@ def covariance(common: float, single: tuple[float, ...] = (0.0,) * shape.COUNT) 
     return np.diag(np.square(single)) + common**2 * np.outer(times, times)
 
 
-_SPREAD = covariance(0.13, (0.25, 0.25, 0.3, 0.15, 0.25, 0.2, 0.2, 0.15, 0.1, 0.1))
+_SPREAD = covariance(0.12, (0.22, 0.22, 0.27, 0.14, 0.22, 0.2, 0.2, 0.15, 0.1, 0.1))
 _SPREAD_PER_DISTANCE = 0.1
 
 

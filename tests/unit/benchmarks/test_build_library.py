@@ -1,0 +1,68 @@
+"""Writing the built-in library: the same bytes every time, one clear line when the data is missing, no drift."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.library import load_gpu_types
+from benchmarks import build_library
+from benchmarks.catalogue.gpus import gpu_types
+from benchmarks.catalogue.networks import models
+from benchmarks.library_sources import SOURCES, Measured
+from solvers.domain.codec import from_json
+from solvers.models.belief import shape
+from solvers.models.belief.prior import Cells
+from solvers.models.library import Library
+
+
+def _items() -> list[Measured]:
+    batch, share = (axis.ravel() for axis in np.meshgrid([1.0, 4.0, 16.0], [0.2, 0.5, 1.0]))
+    natural = np.array([3.0, 0.5, 0.05, 0.4, 0.2, 0.2, 0.5, 4.0, 8.0, 0.8])
+    found = []
+    for number, name in enumerate(("net-a", "net-b", "net-c")):
+        latency = np.exp(
+            shape.log_latency(shape.learned(natural * (1 + 0.3 * number) ** (np.arange(10) < 5)), batch, share)
+        )
+        cells = Cells(batch=batch, share=share, slowness=np.ones(9), latency_ms=latency)
+        found.append(Measured(model=name, gpu_type="v100", source=SOURCES[0], cells=cells))
+    return found
+
+
+def test_the_same_measurements_give_the_same_bytes() -> None:
+    once = build_library.library_text(_items())
+    assert build_library.library_text(_items()) == once
+    library = from_json(Library, once)
+    assert [entry.model for entry in library.entries] == ["net-a", "net-b", "net-c"]
+    assert all(entry.error_pct_mean < 2 for entry in library.entries)
+    assert library.entries[0].licence == "Apache-2.0"
+    assert once.count("\n") == 5  # head, one line per entry, foot
+
+
+def test_other_measurements_give_another_version() -> None:
+    items = _items()
+    slower = replace(items[0].cells, latency_ms=items[0].cells.latency_ms * 1.001)
+    changed = [replace(items[0], cells=slower), *items[1:]]
+    versions = {from_json(Library, build_library.library_text(some)).version for some in (items, changed)}
+    assert len(versions) == 2
+
+
+def test_missing_data_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADROOM_DATA", str(tmp_path))
+    assert build_library.main() == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert str(tmp_path) in said.err
+    assert "HEADROOM_DATA" in said.err
+
+
+def test_shipped_files_are_what_the_tables_say() -> None:
+    shipped = (build_library.TARGET / "models.json").read_text(encoding="utf-8")
+    assert shipped == build_library.lines(models())
+    assert tuple(replace(item, prices=()) for item in load_gpu_types()) == gpu_types({})
