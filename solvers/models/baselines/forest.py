@@ -8,7 +8,7 @@ answer is that among the trees. It refuses to learn online: a forest is grown ag
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _LEAF = -1
 _NODE_NUMBERS = ("roots", "left", "right", "feature")
 _NODE_VALUES = ("threshold", "value")
 _ROWS_AT_ONCE = 4096
+_VARIANCE_MIN = 1e-4
+"""Trees that all agree are not certain: a hundredth of the targets' deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +44,18 @@ class Trees:
     def answers(self, features: Floats) -> Floats:
         """What every tree says of every row: row x tree x target."""
         # scikit-learn grows trees on single precision; thresholds lie between such numbers.
-        seen = features.astype(np.float32)
-        node = np.broadcast_to(self.roots, (len(seen), len(self.roots))).copy()
-        row = np.arange(len(seen))[:, None]
-        while True:
-            inner = self.left[node] != _LEAF
-            if not inner.any():
-                return self.value[node]
-            goes_left = seen[row, self.feature[node]] <= self.threshold[node]
-            node = np.where(inner, np.where(goes_left, self.left[node], self.right[node]), node)
+        seen = features.astype(np.float32).ravel()
+        node = np.tile(self.roots, len(features))
+        row_start = np.repeat(np.arange(len(features)) * features.shape[1], len(self.roots))
+        # Walks end at very different depths, so those that have arrived are left out of the next step.
+        walking = np.arange(len(node))
+        while len(walking):
+            here = node[walking]
+            inner = self.left[here] != _LEAF
+            walking, here = walking[inner], here[inner]
+            goes_left = seen[row_start[walking] + self.feature[here]] <= self.threshold[here]
+            node[walking] = np.where(goes_left, self.left[here], self.right[here])
+        return self.value[node].reshape(len(features), len(self.roots), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,7 @@ class ForestRegressor:
         for start in range(0, len(features), _ROWS_AT_ONCE):
             said = self.trees.answers(features[start : start + _ROWS_AT_ONCE])
             means.append(said.mean(axis=1))
-            variances.append(said.var(axis=1))
+            variances.append(said.var(axis=1) + _VARIANCE_MIN)
         return np.concatenate(means), np.concatenate(variances)
 
     def dump(self) -> Plain:
@@ -151,5 +156,12 @@ def _grown(features: Floats, targets: Floats, seed: int) -> Trees:
         # Leaves name no feature; 0 keeps the look-up in range.
         feature=np.concatenate([np.maximum(np.asarray(tree.feature, dtype=np.int64), 0) for tree in trees]),
         threshold=np.concatenate([np.asarray(tree.threshold, dtype=np.float64) for tree in trees]),
-        value=np.concatenate([np.asarray(tree.value, dtype=np.float64)[:, :, 0] for tree in trees]),
+        value=_leaf_values(trees),
     )
+
+
+def _leaf_values(trees: list[Any]) -> Floats:
+    """Values where walks end, to a millionth of the targets' deviation; other nodes need none. Keeps dumps short."""
+    value = np.concatenate([np.asarray(tree.value, dtype=np.float64)[:, :, 0] for tree in trees])
+    leaf = np.concatenate([np.asarray(tree.children_left) == _LEAF for tree in trees])
+    return np.where(leaf[:, None], value.round(6), 0.0)

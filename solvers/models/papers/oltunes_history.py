@@ -210,3 +210,12 @@ def combinations(groups: Groups) -> dict[tuple[str, ...], Ints]:
         ): part
         for part in parts
     }
+
+
+def companies(groups: Groups) -> Ints:
+    """A number for every group, the same for groups of the same models on the same GPU type."""
+    numbers: dict[tuple[str, ...], int] = {}
+    found = np.zeros(int(groups.group[-1]) + 1 if len(groups) else 0, dtype=np.int64)
+    for (gpu_type, *models), rows in combinations(groups).items():
+        found[groups.group[rows]] = numbers.setdefault((gpu_type, *sorted(models)), len(numbers))
+    return found

@@ -5,7 +5,7 @@ scale, held-out rows that say how wrong the regressor is, the running error of o
 rows and training again on it. It refuses to know what is predicted: a replica alone is a group of one.
 
 The spread of an answer is that of held-out residuals, stretched so that 95 % of them lie within 1.96 of it; it grows
-towards the spread without any names as fewer configurations of the same combination of models are known.
+towards that of companies of models held out whole as fewer configurations of the same company are known.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Protocol, Self, cast
 import numpy as np
 
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups
-from solvers.models.papers.oltunes_history import Nearness, Reach, Window
+from solvers.models.base import Facts, Flags, Floats, Groups
+from solvers.models.papers.oltunes_history import Nearness, Reach, Window, companies
 from solvers.models.seen import floats_of, part, read
 
 _HELD_OUT = 0.2
+_COMPANIES_HELD_OUT = 0.1
+_COMPANIES_MIN = 10
 _GROUPS_MIN = 10
 _COUNT_MAX = 100.0
 _NORMAL_95 = 1.96
 _STRETCH_BOUNDS = (0.5, 3.0)
-_NOBODY = "\0"
-"""A name no model has: asking for it gives the answer without any name."""
 
 
 class Regressor(Protocol):
@@ -86,7 +86,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Variances of residuals of logarithms, one value per target: with names known, without names, after how many
+    """Variances of residuals of logarithms, one value per target: of models met together, of others, after how many
     residuals, and the stretch that makes 1.96 of the deviation hold 95 % of them.
     """
 
@@ -203,29 +203,26 @@ class Learner:
         return replace(window, targets=self.scale.down(window.targets))
 
     def _held_out(self, groups: Groups, targets: Floats, scale: Scale) -> Spread:
-        """Residuals of a fifth of the groups by a regressor that has not seen them, with names and without."""
-        count = int(groups.group[-1]) + 1
-        if count < _GROUPS_MIN or self.regressor.knows_variance:
+        """Residuals of a regressor that has not seen some of the groups, nor any of some companies of models."""
+        if self.regressor.knows_variance or int(groups.group[-1]) + 1 < _GROUPS_MIN:
             return Spread.wide(scale)
-        order = np.random.default_rng((self.seed, count)).permutation(count)
-        out = max(2, round(_HELD_OUT * count))
-        hidden, hidden_rows = groups.take_groups(order[:out])
-        shown, shown_rows = groups.take_groups(order[out:])
+        out = _held_out(groups, np.random.default_rng((self.seed, len(groups))))
+        hidden, hidden_rows = groups.take_groups(np.flatnonzero(out))
+        shown, shown_rows = groups.take_groups(np.flatnonzero(~out))
         regressor = self.regressor.fitted(shown, targets[shown_rows], self.facts)
-        nameless = replace(hidden, members=replace(hidden.members, models=(_NOBODY,) * len(hidden.members.models)))
-        residuals, unnamed = (
-            scale.std * (regressor.predict(asked, self.facts)[0] - targets[hidden_rows]) for asked in (hidden, nameless)
-        )
+        residuals = scale.std * (regressor.predict(hidden, self.facts)[0] - targets[hidden_rows])
         near = Reach(met={}).extended(shown, self.facts).of(hidden, self.facts)
         known = near.points > 0
-        told = residuals[known] if known.any() else residuals
-        raw = Spread(
-            known=np.square(told).mean(axis=0),
-            unknown=np.square(unnamed).mean(axis=0),
-            count=float(min(len(told), _COUNT_MAX)),
-            stretch=np.ones(len(scale.std)),
+        wide = Spread.wide(scale)
+        raw = replace(
+            wide,
+            known=np.square(residuals[known]).mean(axis=0) if known.any() else wide.known,
+            unknown=np.square(residuals[~known]).mean(axis=0) if not known.all() else wide.unknown,
+            count=float(min(known.sum(), _COUNT_MAX)),
         )
-        ratio = np.abs(residuals) / np.sqrt(np.maximum(raw.variance(near), 1e-12))
+        if not known.any():
+            return raw
+        ratio = (np.abs(residuals) / np.sqrt(np.maximum(raw.variance(near), 1e-12)))[known]
         return replace(raw, stretch=np.clip(np.quantile(ratio, 0.95, axis=0) / _NORMAL_95, *_STRETCH_BOUNDS))
 
     def dump(self) -> Plain:
@@ -261,3 +258,14 @@ class Learner:
             reach=Reach.load(part(plain, "reach")),
             window=Window.load(part(plain, "window"), len(known)),
         )
+
+
+def _held_out(groups: Groups, rng: np.random.Generator) -> Flags:
+    """Which groups to hide: a fifth of them, and all of a tenth of the companies where there are many."""
+    of_group = companies(groups)
+    count, kinds = len(of_group), int(of_group.max()) + 1
+    out = np.zeros(count, dtype=np.bool_)
+    out[rng.permutation(count)[: max(2, round(_HELD_OUT * count))]] = True
+    if kinds >= _COMPANIES_MIN:
+        out |= np.isin(of_group, rng.permutation(kinds)[: max(1, round(_COMPANIES_HELD_OUT * kinds))])
+    return out
