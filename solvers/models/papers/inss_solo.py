@@ -22,9 +22,11 @@ SPEC = ModelSpec(
     formula="locally weighted regression of running time over batch and share (InSS)",
     quantities=tuple(Quantity),
 )
-BANDWIDTHS = (0.35, 0.5, 0.7, 1.0, 1.5, 3.0)
+BANDWIDTHS = (0.12, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 3.0)
 """Reach of the kernel, in spans of the measured box."""
-_RIDGE = 1e-6
+TREND = np.array([0.8, -0.7])
+"""Exponents of batch and share that a plane leans on where its neighbours lie too close together to show any."""
+_RIDGE = 1e-3
 _CHUNK = 2048
 
 
@@ -47,10 +49,10 @@ class LocalPlane:
             self.near(places[start : start + _CHUNK], regressors[start : start + _CHUNK])
             for start in range(0, len(batch), _CHUNK)
         ]
-        return np.exp(np.concatenate(parts)) * cycle if parts else np.zeros(0)
+        return np.exp(np.concatenate(parts) + regressors @ TREND) * cycle if parts else np.zeros(0)
 
     def near(self, places: Floats, regressors: Floats, leave_out: bool = False) -> Floats:
-        """Log latency at some places; `leave_out`: the places are the points, and none may see itself."""
+        """Log latency beyond the trend. `leave_out`: the places are the points, and none may see itself."""
         away = np.linalg.norm(places[:, None, :] - self.points[None, :, :], axis=2)
         if leave_out:
             np.fill_diagonal(away, np.inf)
@@ -82,9 +84,9 @@ def learn(rows: Rows) -> LocalPlane:
     coordinates = _kernel_coordinates(rows.batch, rows.share_pct)
     low = coordinates.min(axis=0)
     span = np.maximum(coordinates.max(axis=0) - low, 1e-6)
-    target = np.log(rows.value / rows.cycle)
-    places = (coordinates - low) / span
     regressors = _regressors(rows.batch, rows.share_pct)
+    target = np.log(rows.value / rows.cycle) - regressors @ TREND
+    places = (coordinates - low) / span
     planes = [
         LocalPlane(points=places, regressors=regressors, target=target, low=low, span=span, reach=reach)
         for reach in BANDWIDTHS
