@@ -51,10 +51,8 @@ def build_api(settings: Settings) -> FastAPI:
     # Its child process starts with the first plan somebody asks for.
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
     beliefs = Beliefs(database)
-    planning = _planning(settings, database, clock, (pool, beliefs))
-    api = create_app(
-        ApiContext(settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs)
-    )
+    planning = _planning(settings, database, clock, pool, beliefs)
+    api = create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs))
     _close_after(api, pool, database)
     return api
 
@@ -64,6 +62,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
     database = open_database(settings, "headroom planner", PLANNER_CONNECTIONS)
     clock = SystemClock()
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
+    beliefs = Beliefs(database)
     return PlannerWorker(
         WorkerParts(
             settings=settings,
@@ -71,8 +70,8 @@ def build_planner(settings: Settings) -> PlannerWorker:
             clock=clock,
             keeper=LeaseKeeper(database, clock, holder_name(), settings.lease_ttl_s),
             pool=pool,
-            planning=_planning(settings, database, clock, pool),
-            learning=Learning(database, Beliefs(database)),
+            planning=_planning(settings, database, clock, pool, beliefs),
+            learning=Learning(database, beliefs),
             housekeeping=Housekeeping(database, settings),
         )
     )
@@ -142,7 +141,9 @@ def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:
     return SolvePool(registry.create, reporter, PoolLimits(grace_s=settings.solve_grace_s))
 
 
-def _planning(settings: Settings, database: Database, clock: SystemClock, pool: SolvePool) -> Planning:
+def _planning(
+    settings: Settings, database: Database, clock: SystemClock, pool: SolvePool, beliefs: Beliefs
+) -> Planning:
     return Planning(
         PlanningParts(
             database=database,
@@ -151,5 +152,6 @@ def _planning(settings: Settings, database: Database, clock: SystemClock, pool: 
             reporter=LogReporter(EventLog("headroom.core")),
             cluster=settings.cluster,
             software_version=version("headroom"),
+            beliefs=beliefs,
         )
     )

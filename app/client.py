@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -150,13 +150,28 @@ class Client:
                 return
             wanted["cursor"] = cursor
 
-    def import_profiles(self, *, csv: str | None = None, points: list[Document] | None = None) -> Any:
-        """Import profile points, from CSV text or as a list."""
+    def import_profiles(
+        self, *, csv: str | None = None, points: list[Document] | None = None, skip_bad: bool = False
+    ) -> Any:
+        """Import measurements, from CSV text of any form or as a list of points."""
+        sent: dict[str, Any] = {"json": points or []}
         if csv is not None:
-            return self.call(
-                "POST", "/v1/profiles", content=csv.encode(), headers={"Content-Type": "text/csv"}, timeout_s=120.0
-            ).body
-        return self.call("POST", "/v1/profiles", json=points or [], timeout_s=120.0).body
+            sent = {"content": csv.encode(), "headers": {"Content-Type": "text/csv"}}
+        if skip_bad:
+            sent["params"] = {"skip_bad": "true"}
+        return self.call("POST", "/v1/profiles", timeout_s=120.0, **sent).body
+
+    def next_points(self, model: str, gpu_type: str, budget: int = 16) -> list[Document]:
+        """The measurements of a model on a GPU type that would tell most."""
+        path = f"/v1/profiles/{quote(model, safe='')}/{quote(gpu_type, safe='')}/next-points"
+        found: list[Document] = self._document("GET", path, params={"budget": budget}, timeout_s=120.0)["items"]
+        return found
+
+    def predict(self, queries: Sequence[Mapping[str, Any]]) -> list[Document]:
+        """What is believed of configurations; one answer for each question."""
+        asked = [dict(query) for query in queries]
+        found: list[Document] = self.call("POST", "/v1/predictions", json=asked, timeout_s=120.0).body
+        return found
 
     # -- state --------------------------------------------------------------------------------------------------------
 

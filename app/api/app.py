@@ -18,7 +18,19 @@ from app.api.doorbell import Hub, Listener
 from app.api.metrics import DoorbellMetrics, FleetCollector, FleetGauges, IngestMetrics, RequestMetrics
 from app.api.middleware import Edge, EdgeOptions
 from app.api.openapi import Described
-from app.api.routers import agent, costs, doorbell, health, history, plans, profiles, status, telemetry, tokens
+from app.api.routers import (
+    agent,
+    costs,
+    doorbell,
+    health,
+    history,
+    plans,
+    predictions,
+    profiles,
+    status,
+    telemetry,
+    tokens,
+)
 from app.api.routers.nouns import nouns_router
 from app.api.shutdown import when_asked_to_end
 from app.clock import new_id
@@ -29,6 +41,7 @@ from app.services.fleet import Fleet
 from app.services.generations import announcements
 from app.services.history import History
 from app.services.plans import Plans
+from app.services.predictions import Predictions
 from app.services.profiles import Profiles
 from app.services.status import Status
 from app.services.telemetry import Telemetry
@@ -92,6 +105,7 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         documents=Documents(database, cluster),
         fleet=Fleet(database, cluster),
         profiles=Profiles(database),
+        predictions=Predictions(context.beliefs),
         telemetry=Telemetry(database, context.clock, context.settings.report_clock_skew_s, _Counting(metrics)),
         tokens=Tokens(database),
         plans=Plans(database),
@@ -103,8 +117,9 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(nouns_router())
-    for module in (profiles, plans, history, status, telemetry, costs, tokens, agent, doorbell, health, console):
+    for module in (profiles, predictions, plans, history, status, telemetry, costs, tokens, agent, doorbell, health):
         app.include_router(module.router)
+    app.include_router(console.router)
 
 
 def _lifespan(
@@ -161,4 +176,7 @@ def _gauges(reader: Status) -> FleetGauges:
         replicas_planned=counts.replicas_planned,
         plan_cost_usd_per_h=counts.plan_cost_usd_per_h,
         ledger_age_s=counts.ledger_age_s,
+        outcomes_admitted=counts.outcomes_admitted,
+        outcomes_rejected=counts.outcomes_rejected,
+        beliefs_rebuilt=counts.beliefs_rebuilt,
     )

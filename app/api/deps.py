@@ -11,11 +11,13 @@ from fastapi import Request
 from app.api.problems import request_id_of
 from app.logs import EventLog
 from app.services.actors import Actor, Deed
+from app.services.beliefs import Beliefs
 from app.services.costs import Costs
 from app.services.documents import Documents
 from app.services.fleet import Fleet
 from app.services.history import History
 from app.services.plans import Plans
+from app.services.predictions import Predictions
 from app.services.profiles import Profiles
 from app.services.status import Status
 from app.services.telemetry import Telemetry
@@ -68,6 +70,7 @@ class ApiContext:
     database: Database
     clock: Clock
     planning: PlanningPort
+    beliefs: Beliefs
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
 
 
@@ -78,6 +81,7 @@ class Services:
     documents: Documents
     fleet: Fleet
     profiles: Profiles
+    predictions: Predictions
     telemetry: Telemetry
     tokens: Tokens
     plans: Plans

@@ -20,6 +20,7 @@ from app.api import wire
 from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
+from app.services.beliefs import Beliefs
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord, Lane
@@ -91,11 +92,13 @@ def write(directory: Path) -> None:
 
 
 def _description() -> dict[str, Any]:
+    database = Database("postgresql://localhost/never-opened")
     context = ApiContext(
         settings=Settings(),
-        database=Database("postgresql://localhost/never-opened"),
+        database=database,
         clock=SystemClock(),
         planning=_NoPlanning(),
+        beliefs=Beliefs(database),
     )
     return create_app(context).openapi()
 

@@ -16,6 +16,7 @@ import typer
 from app.cli import access, checking, declare, modelling, planning, processes, reading, reports, watch
 from app.cli.failures import Exit, exit_code_of, sentence_of
 from app.cli.modelling_files import FilesCommand
+from app.cli.modelling_profiles import profiles
 from app.cli.output import Format, Output, show
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
@@ -56,6 +57,7 @@ app.command(rich_help_panel=_DECLARE)(reading.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
 app.command(rich_help_panel=_MODEL)(modelling.predict)
+app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)

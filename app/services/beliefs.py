@@ -1,9 +1,9 @@
-"""What is believed of every model on every GPU type: the built-in library, the declared documents and all stored
-measurements, as one fitted suite.
+"""What is believed of every model on every GPU type: the built-in library, the declared documents, all stored
+measurements and, on top, what outcomes taught, as one fitted suite.
 
 Owns when the suite is made anew (something it learns from was stored, changed or deleted) and that making it never
-happens inside a transaction nor twice at once. Documents win over the library. It refuses to interpret: what follows
-from measurements is the models'.
+happens inside a transaction nor twice at once; new outcomes are taught to what was fitted before. Documents win over
+the library. It refuses to interpret: what follows from measurements is the models'.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app import library
-from app.store import documents, pair_points, profiles
+from app.store import documents, outcomes, pair_points, profiles
 from app.store.documents import Kind
 from app.store.engine import Database
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
+from solvers.models.base import Facts, Groups, GroupSamples, Origin, Queries, Samples
+from solvers.models.forecasts import taught
+from solvers.models.library import name_key
 from solvers.models.suite import Suite
 
 SUITE = "headroom"
@@ -43,6 +45,22 @@ class Evidence:
     groups: GroupSamples
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """A fitted suite with what it was made from."""
+
+    suite: Suite
+    evidence: Evidence
+
+    def points_of(self, model: str, gpu_type: str) -> int:
+        """How many stored points of a model alone on a GPU type it has learned."""
+        queries = self.evidence.samples.queries
+        if model not in queries.models or gpu_type not in queries.gpu_types:
+            return 0
+        rows = queries.model == queries.models.index(model)
+        return int(np.count_nonzero(rows & (queries.gpu_type == queries.gpu_types.index(gpu_type))))
+
+
 class Beliefs:
     """The present belief. Safe to ask from several threads: the first one makes it, the others wait for it."""
 
@@ -50,19 +68,30 @@ class Beliefs:
         self._database = database
         self._lock = threading.Lock()
         self._state: object = None
-        self._suite: Suite | None = None
+        self._fitted: Belief | None = None
+        self._mark: str | None = None
+        self._taught: Belief | None = None
 
     def current(self) -> Suite:
         """The suite that has learned everything that is stored now."""
+        return self.belief().suite
+
+    def belief(self) -> Belief:
+        """The suite and what it was made from."""
         with self._lock:
             with self._database.reading() as session:
-                state = _state(session)
-                if self._suite is not None and state == self._state:
-                    return self._suite
-                evidence = read_evidence(session)
-            suite = Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
-            self._suite, self._state = suite, state
-            return suite
+                state, mark = _state(session), outcomes.belief_mark(session)
+                fitted = self._fitted if state == self._state else None
+                if fitted is not None and self._taught is not None and mark == self._mark:
+                    return self._taught
+                evidence = fitted.evidence if fitted is not None else read_evidence(session)
+                points = outcomes.all_points(session)
+            if fitted is None:
+                suite = Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
+                fitted = Belief(suite=suite, evidence=evidence)
+            self._fitted, self._state = fitted, state
+            self._taught, self._mark = replace(fitted, suite=taught(fitted.suite, points)), mark
+            return self._taught
 
 
 def _state(session: Session) -> object:
@@ -94,6 +123,28 @@ def read_facts(session: Session) -> Facts:
         gpu_types={**built_in.gpu_types, **{item.name: item for item in gpu_types}},
         models={**built_in.models, **{item.name: item for item in models}},
     )
+
+
+def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
+    """Where what is believed of a model on a GPU type comes from, in words."""
+    library = belief.evidence.facts.library
+    entries = library.entries if library is not None else ()
+    if origin is Origin.MEASURED:
+        return f"fitted to {belief.points_of(model, gpu_type)} stored points of {model} on {gpu_type}"
+    if origin is Origin.LIBRARY:
+        entry = library.entry(model, gpu_type) if library is not None else None
+        if entry is None:
+            return "built-in library"
+        return f"built-in library: {entry.source} (fit error {entry.error_pct_mean:.1f} %)"
+    queries = belief.evidence.samples.queries
+    measured = {name for name in queries.gpu_types if belief.points_of(model, name)}
+    key = name_key(model)
+    elsewhere = sorted(measured | {entry.gpu_type for entry in entries if name_key(entry.model) == key})
+    if elsewhere:
+        return f"scaled from {model} on {', '.join(elsewhere)}"
+    if model in belief.evidence.facts.models:
+        return f"scaled from networks like {model} by its size and the specification of {gpu_type}"
+    return f"what networks usually take on {gpu_type}; nothing is known of {model}"
 
 
 def samples_of(points: Sequence[ProfilePoint]) -> Samples:

@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from app.clock import new_id
 from app.logs import EventLog, bound
+from app.services.beliefs import Beliefs
+from app.services.beliefs_profiles import Completion
 from app.services.journal import Leader, LeaderJournal, RequestJournal
 from app.services.rollout import Author, StoreActuator, promote
 from app.services.snapshots import StoreObserver, read_policy
@@ -49,6 +51,8 @@ class PlanningParts:
     reporter: Reporter
     cluster: str
     software_version: str
+    beliefs: Beliefs | None = None
+    """None: plan with what was measured alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,8 @@ class Planning:
 
     def __init__(self, parts: PlanningParts) -> None:
         self._parts = parts
-        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster)
+        completion = Completion(parts.beliefs) if parts.beliefs is not None else None
+        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, completion)
         self._unended: set[CycleId] = set()
 
     # -- the leader ---------------------------------------------------------------------------------------------------

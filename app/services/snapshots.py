@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from app.services.beliefs_profiles import Completion
 from app.store import documents, nodes, observations, profiles, targets
 from app.store.documents import Kind
 from app.store.engine import Database
@@ -40,15 +41,20 @@ T = TypeVar("T")
 class StoreObserver:
     """Takes the picture from the database; implements the cycle's Observer port."""
 
-    def __init__(self, database: Database, clock: Clock, cluster: str) -> None:
+    def __init__(self, database: Database, clock: Clock, cluster: str, completion: Completion | None = None) -> None:
         self._database = database
         self._clock = clock
         self._cluster = ClusterName(cluster)
+        self._completion = completion
 
     def observe(self) -> Snapshot:
-        """A consistent snapshot of now. Raises TransientError when the database cannot be read."""
+        """A consistent snapshot of now, with what is believed where nobody measured.
+
+        Raises TransientError when the database cannot be read.
+        """
         with self._database.reading() as session:
-            return read_snapshot(session, self._cluster, self._clock.now_s())
+            found = read_snapshot(session, self._cluster, self._clock.now_s())
+        return found if self._completion is None else self._completion.complete(found)
 
 
 def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:

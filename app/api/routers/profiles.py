@@ -16,12 +16,13 @@ from app.api.keys import Name
 from app.api.openapi import request_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterReader, ClusterWriter
-from app.api.schemas.profiles import Imported, ProfileLine
+from app.api.schemas.profiles import Imported, NextPoints, ProfileLine
 from app.services.profiles_reading import read_csv, read_list
 from solvers.domain.codec import to_plain
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 
 router = APIRouter(tags=["profiles"])
+Budget = Annotated[int, Query(ge=1, le=256, description="How many measurements at most.")]
 SkipBad = Annotated[bool, Query(description="Leave bad rows out, and say which, instead of refusing all.")]
 JSON, CSV = "application/json", "text/csv"
 _BODY = request_body(
@@ -75,6 +76,26 @@ def list_pairs(
     """What was measured of a model beside another one on the same GPU; members stand in rising order."""
     page = services_of(request).profiles.pairs(model, gpu_type, order.limit, order.cursor)
     return JSONResponse(page_of([to_plain(item) for item in page.items], page.next_cursor))
+
+
+@router.get(
+    "/v1/profiles/{model}/{gpu_type}/next-points",
+    operation_id="list_next_points",
+    summary="Propose measurements",
+    response_model=NextPoints,
+)
+def list_next_points(
+    request: Request,
+    actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
+    model: Name,
+    gpu_type: Name,
+    budget: Budget = 16,
+) -> Any:
+    """The configurations whose measurement would tell most about a model on a GPU type, in the order in which to
+    measure them. Nothing need be known of the model yet.
+    """
+    found = services_of(request).predictions.next_points(model, gpu_type, budget)
+    return JSONResponse({"items": [to_plain(item) for item in found]})
 
 
 @router.post(

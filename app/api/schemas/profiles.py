@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.problem import Fault
+from app.services.predictions import NextPoint
 
 
 class _Closed(BaseModel):
@@ -30,3 +31,9 @@ class ProfileLine(_Closed):
     gpu_type: str
     points: int
     imported_at: datetime
+
+
+class NextPoints(_Closed):
+    """What to measure next, the most useful first."""
+
+    items: list[NextPoint]

@@ -88,6 +88,7 @@ class Requests:
         point = builders.profile().points[0]
         bodies: dict[str, Any] = {
             "import_profiles": [spec(point)],
+            "predict": [{"model": "resnet50", "gpu_type": "t4", "batch": 4, "share_pct_sm": 50.0}],
             "propose_plan": {"lane": "act"},
             "apply_plan": {},
             "create_token": {"name": "new", "role": "viewer"},

@@ -98,10 +98,7 @@ def test_a_failure_gives_the_key_back(world: World) -> None:
     assert world.call("POST", "/v1/profiles", plain=[point], headers=headers).status_code == 422
     model = {"name": "late", "family": "late", "parameters_million": 1.0, "memory_mib_weights": 10.0}
     assert world.call("PUT", "/v1/models/late", plain=model).status_code == 201
-    assert world.call("POST", "/v1/profiles", plain=[point], headers=headers).json() == {
-        "points": 1,
-        "configurations": 1,
-    }
+    assert world.call("POST", "/v1/profiles", plain=[point], headers=headers).json()["points"] == 1
 
 
 def test_a_replayed_token_keeps_its_secret(world: World) -> None:

@@ -16,6 +16,7 @@ from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.services.actors import Deed
+from app.services.beliefs import Beliefs
 from app.services.documents import put_audited
 from app.services.fleet import ensure_defaults
 from app.services.tokens import TokenRequest, Tokens
@@ -170,7 +171,13 @@ WHO: Mapping[str, TokenRequest] = {
 def build_world(database: Database, **settings: Any) -> World:
     """The application with a catalogue, two projects, and tokens of everybody."""
     chosen = Settings(cluster=CLUSTER, **{"rate_limit_per_s": 0.0, **settings})
-    context = ApiContext(settings=chosen, database=database, clock=SystemClock(), planning=StoredPlanning(database))
+    context = ApiContext(
+        settings=chosen,
+        database=database,
+        clock=SystemClock(),
+        planning=StoredPlanning(database),
+        beliefs=Beliefs(database),
+    )
     app = create_app(context)
     with database.transaction() as session:
         ensure_defaults(session)

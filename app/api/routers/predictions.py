@@ -1,0 +1,53 @@
+"""Predictions: what-if questions about any configuration, as JSON or CSV; nothing is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from app.api.body import parse, read_body, require_media_type
+from app.api.deps import services_of
+from app.api.openapi import json_body, request_body
+from app.api.rules import SharedReader
+from app.services.predictions import Prediction, PredictionQuery
+from solvers.domain.codec import to_plain
+
+router = APIRouter(tags=["predictions"])
+JSON, CSV = "application/json", "text/csv"
+_CSV_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "In the form in which it was asked."}
+}
+_QUERY = json_body(PredictionQuery)["requestBody"]["content"][JSON]["schema"]
+_BODY = request_body(
+    {
+        JSON: {"schema": {"type": "array", "items": _QUERY}},
+        CSV: {
+            "schema": {
+                "type": "string",
+                "description": "A header row, then one question in each row: model, gpu_type, batch, share_pct_sm, "
+                "clock_mhz_sm, or gpu_type, model_a, batch_a, share_pct_a, model_b, batch_b, share_pct_b.",
+            }
+        },
+    }
+)
+
+
+@router.post(
+    "/v1/predictions",
+    operation_id="predict",
+    summary="Ask what is believed",
+    response_model=list[Prediction],
+    responses=_CSV_ANSWER,
+    openapi_extra=_BODY,
+)
+def predict(request: Request, actor: SharedReader, body: bytes = Depends(read_body)) -> Any:  # noqa: ARG001 - the actor is the guard
+    """One answer for each question, in their order: mean, standard deviation, where it comes from and how far the
+    question lies from anything that was seen. CSV is answered as CSV.
+    """
+    predictions = services_of(request).predictions
+    if require_media_type(request, JSON, CSV) == CSV:
+        return Response(predictions.answer_csv(body), media_type=CSV)
+    queries = parse(tuple[PredictionQuery, ...], body)
+    return JSONResponse([to_plain(item) for item in predictions.answer(queries)])

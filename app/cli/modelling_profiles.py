@@ -1,0 +1,159 @@
+"""The group `profiles`: import measurements into a control plane, see what there is, ask what to measure next.
+
+Owns how a server's pointers become lines and columns of the file that was sent. It refuses to judge rows: the server
+does, by the same rules as `fit`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.failures import CommandError, Exit
+from app.cli.output import Format, Output, rows, show
+from app.client import ApiError, Client, Document
+from solvers.errors import InputError
+
+profiles = typer.Typer(name="profiles", help="Measurements in a control plane.", no_args_is_help=True)
+PAIRS_SHOWN = 500
+_SOLO = (
+    "model", "gpu_type", "batch", "share_pct_sm", "clock_mhz_sm", "latency_ms", "throughput_rps", "power_w",
+    "memory_mib", "l2_util_pct", "dram_util_pct",
+)  # fmt: skip
+_POINT = (
+    "batch", "share_pct_sm", "clock_mhz_sm", "latency_ms_mean", "latency_ms_p99", "memory_mib", "power_w", "origin",
+)  # fmt: skip
+_PAIR = (
+    "model_a", "batch_a", "share_pct_a", "latency_ms_a", "model_b", "batch_b", "share_pct_b", "latency_ms_b",
+)  # fmt: skip
+
+Model = Annotated[str, typer.Argument(help="Name of the model.")]
+GpuType = Annotated[str, typer.Argument(help="Name of the GPU type.")]
+
+
+@profiles.command("import")
+def import_(
+    files: Annotated[list[str], typer.Argument(help="CSV (points, solo or pair form) or JSON (points); - reads CSV.")],
+    *,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of ending there.")] = False,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Store measurements; a newer one of the same configuration replaces the older one."""
+    done: list[Document] = []
+    with connect(server, token) as client:
+        for file in files:
+            done.append({"file": file, **_import(client, file, skip_bad=skip_bad)})
+    lines = [(line["file"], line["points"], line["pairs"], line["skipped_count"]) for line in done]
+    show(done, output, rows(("file", ">points", ">pairs", ">left out"), lines))
+
+
+@profiles.command("list")
+def list_(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """List what was measured, by model and GPU type."""
+    with connect(server, token) as client:
+        items = list(client.items("profiles"))
+    columns = ("model", "gpu_type", "points", "imported_at")
+    show(items, output, _table(columns, items))
+
+
+@profiles.command("show")
+def show_(
+    model: Model, gpu_type: GpuType, output: Output = Format.TABLE, server: Server = None, token: Token = None
+) -> None:
+    """Show every measurement of a model on a GPU type, alone and in pairs."""
+    route = f"profiles/{quote(model, safe='')}/{quote(gpu_type, safe='')}"
+    with connect(server, token) as client:
+        pairs = list(islice(client.items(f"{route}/pairs"), PAIRS_SHOWN))
+        points = _points(client, f"/v1/{route}", needed=not pairs)
+    tables = [_table(_POINT, points)] if points else []
+    tables += [_table(_PAIR, pairs)] if pairs else []
+    show({"model": model, "gpu_type": gpu_type, "points": points, "pairs": pairs}, output, tables)
+
+
+@profiles.command("next-points")
+def next_points(
+    model: Model,
+    gpu_type: GpuType,
+    *,
+    budget: Annotated[int, typer.Option("--budget", "-n", min=1, max=256, help="How many at most.")] = 16,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the solo form with the measured columns left to fill in.")
+    ] = False,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Propose the measurements that would tell most, the best first."""
+    with connect(server, token) as client:
+        found = client.next_points(model, gpu_type, budget)
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, _SOLO, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+        return
+    show(found, output, _table(("batch", "share_pct_sm", "clock_mhz_sm", "std_pct"), found))
+
+
+def _import(client: Client, file: str, *, skip_bad: bool) -> Document:
+    text = sys.stdin.read() if file == "-" else _text(Path(file))
+    sent: dict[str, Any] = {"csv": text}
+    if file != "-" and text.lstrip("\ufeff \t\r\n").startswith(("[", "{")):
+        sent = {"points": _listed(file, text)}
+    try:
+        answer: Document = client.import_profiles(**sent, skip_bad=skip_bad)
+    except ApiError as error:
+        if error.status != 422 or not error.pointers:
+            raise
+        _name_faults(file, error.pointers)
+        raise CommandError(f"{file}: nothing of it was imported (--skip-bad leaves bad rows out)", Exit.USAGE) from None
+    _name_faults(file, ((str(fault["pointer"]), str(fault["detail"])) for fault in answer["skipped"]))
+    return answer
+
+
+def _name_faults(file: str, faults: Iterable[tuple[str, str]]) -> None:
+    for pointer, detail in faults:
+        place, _, column = pointer.removeprefix("row:").partition("/")
+        where = f"{file}:{place}" if pointer.startswith("row:") else f"{file}: {pointer}".rstrip(": ")
+        typer.echo(": ".join(part for part in (where, column if place else "", detail) if part), err=True)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text") from None
+
+
+def _listed(file: str, text: str) -> list[Document]:
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{file}: {error}") from None
+    if not isinstance(plain, list):
+        raise InputError(f"{file}: expected a list of points")
+    return plain
+
+
+def _points(client: Client, path: str, *, needed: bool) -> list[Document]:
+    try:
+        found: list[Document] = client.call("GET", path).body["points"]
+    except ApiError as error:
+        if error.status != 404 or needed:
+            raise
+        return []
+    return found
+
+
+def _table(columns: tuple[str, ...], items: Iterable[Document]) -> Any:
+    return rows(columns, ([item.get(column) for column in columns] for item in items))

@@ -1,0 +1,201 @@
+"""Profiles where nobody measured: points of a coarse grid that a belief fills in, carefully, so that planning needs no
+measurements to start.
+
+Owns the grid, the care (the expected value plus the policy's share of its uncertainty) and the bounds that keep what is
+believed between what was measured: a believed point is never faster than a measured one with less to do, and never
+makes a measured one look slower. Measured points stay as they are; where only their memory is missing, it is filled in.
+A pair of model and GPU type whose grid was measured gets nothing added. It refuses to know how beliefs are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.device import GpuType
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile, ProfileOrigin, ProfilePoint
+from solvers.models.base import Answer, Flags, Floats, Origin, Quantity, Queries, SoloModel
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES_SUPPORTED = (64, 128)
+"""Only where the belief rests on measurements of this kind."""
+SHARE_STEP_MIN_PCT = 10
+MEASURED_SIDE = 3
+"""A grid of fewer batches or shares than this is not a measured one."""
+MEASURED_PART = 0.5
+"""Nor is one of which less than this part was measured."""
+SOURCE_LENGTH_MAX = 256
+
+_ORIGINS = {
+    Origin.MEASURED: ProfileOrigin.FITTED,
+    Origin.LIBRARY: ProfileOrigin.PUBLIC,
+    Origin.SCALED: ProfileOrigin.SCALED,
+}
+Tell = Callable[[str, str, Origin], str]
+"""Where what is believed of a model on a GPU type comes from, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One model on one GPU type, with what was measured of it (None: nothing)."""
+
+    model: ModelName
+    gpu_type: GpuType
+    profile: Profile | None
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Careful values of every cell; `usable` where all that planning needs is known."""
+
+    latency_ms: Floats
+    tail_ms: Floats
+    memory_mib: Floats
+    power_w: Floats
+    origin: np.ndarray[tuple[int], np.dtype[np.int8]]
+    usable: Flags
+
+
+def is_measured(profile: Profile | None) -> bool:
+    """Whether a grid was measured, so that nothing need be believed."""
+    solo = [point for point in profile.points if not point.neighbours] if profile is not None else []
+    if not solo:
+        return False
+    clock = max(point.clock_mhz_sm for point in solo)
+    cells = {(point.batch, point.share_pct_sm) for point in solo if point.clock_mhz_sm == clock}
+    batches, shares = ({cell[side] for cell in cells} for side in (0, 1))
+    return (
+        min(len(batches), len(shares)) >= MEASURED_SIDE
+        and len(cells) >= MEASURED_PART * len(batches) * len(shares)
+        and all(point.memory_mib is not None for point in solo)
+    )
+
+
+def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
+    """The profile with believed points beside the measured ones; None when nothing is known at all."""
+    if is_measured(asked.profile):
+        return asked.profile
+    points = asked.profile.points if asked.profile is not None else ()
+    solo = [point for point in points if not point.neighbours]
+    clock = max((point.clock_mhz_sm for point in solo), default=asked.gpu_type.clock_mhz_sm_max)
+    kept = [*_with_memory(asked, belief, solo), *(point for point in points if point.neighbours)]
+    known = {(point.batch, point.share_pct_sm) for point in solo if point.clock_mhz_sm == clock}
+    cells = [cell for cell in _grid(asked.policy) if cell not in known]
+    added = _believed(asked, belief, (cells, clock), [point for point in solo if point.clock_mhz_sm == clock])
+    made = [_point(asked, cell, clock, tell, values) for cell, values in zip(cells, added, strict=True) if values]
+    if not kept and not made:
+        return None
+    ordered = sorted([*kept, *made], key=_key)
+    return Profile(model=asked.model, gpu_type=asked.gpu_type.name, points=tuple(ordered))
+
+
+def _grid(policy: Policy) -> list[tuple[int, int]]:
+    step = policy.share_step_pct
+    coarse = step * -(-SHARE_STEP_MIN_PCT // step)
+    shares = sorted({*range(coarse, 101, coarse), 100})
+    return [(batch, share) for batch in (*BATCHES, *BATCHES_SUPPORTED) for share in shares]
+
+
+def _queries(asked: Asked, cells: Sequence[tuple[int, int]], clock_mhz: int) -> Queries:
+    batches, shares = ([cell[side] for cell in cells] for side in (0, 1))
+    return Queries.of([asked.model] * len(cells), asked.gpu_type.name, batches, shares, [clock_mhz] * len(cells))
+
+
+_Values = tuple[float, float, float, float | None, ProfileOrigin, Origin]
+"""Latency, its p99, memory, power, and where they come from."""
+
+
+def _believed(
+    asked: Asked, belief: SoloModel, where: tuple[list[tuple[int, int]], int], measured: Sequence[ProfilePoint]
+) -> list[_Values | None]:
+    cells, clock = where
+    if not cells:
+        return []
+    columns = _careful(asked, belief, _queries(asked, cells, clock))
+    found: list[_Values | None] = []
+    for row, (batch, share) in enumerate(cells):
+        if not columns.usable[row]:
+            found.append(None)
+            continue
+        less = [point for point in measured if point.batch <= batch and point.share_pct_sm >= share]
+        more = [point for point in measured if point.batch >= batch and point.share_pct_sm <= share]
+        mean = _between(columns.latency_ms[row], *_bounds(less, more, "latency_ms_mean"))
+        tail = _between(columns.tail_ms[row], *_bounds(less, more, "latency_ms_p99"))
+        memory = _between(columns.memory_mib[row], *_bounds(less, more, "memory_mib"))
+        power = float(columns.power_w[row]) if np.isfinite(columns.power_w[row]) else None
+        origin = Origin(int(columns.origin[row]))
+        found.append((mean, max(mean, tail), memory, power, _ORIGINS[origin], origin))
+    return found
+
+
+def _bounds(less: Sequence[ProfilePoint], more: Sequence[ProfilePoint], field: str) -> tuple[float, float]:
+    """What measured points with less to do, and with more, leave open."""
+    low = max((getattr(point, field) or 0.0 for point in less), default=0.0)
+    high = min((getattr(point, field) or np.inf for point in more), default=np.inf)
+    return float(low), float(high)
+
+
+def _between(number: float, low: float, high: float) -> float:
+    return float(max(low, min(number, high)))
+
+
+def _careful(asked: Asked, belief: SoloModel, queries: Queries) -> _Columns:
+    latency = belief.predict(queries)
+    mean = _plus(latency, asked.policy)
+    tail = mean
+    if Quantity.LATENCY_MS_P99 in belief.spec.quantities:
+        tail = np.fmax(mean, _plus(belief.predict(queries, Quantity.LATENCY_MS_P99), asked.policy))
+    memory, power = (_optional(asked, belief, queries, each) for each in (Quantity.MEMORY_MIB, Quantity.POWER_W))
+    usable = np.isfinite(mean) & (mean > 0) & np.isfinite(memory) & (memory > 0)
+    usable &= (queries.batch <= BATCHES[-1]) | latency.support
+    return _Columns(mean, tail, memory, power, latency.origin, usable)
+
+
+def _plus(answer: Answer, policy: Policy) -> Floats:
+    return np.asarray(answer.mean + policy.caution_std * answer.std)
+
+
+def _optional(asked: Asked, belief: SoloModel, queries: Queries, quantity: Quantity) -> Floats:
+    if quantity not in belief.spec.quantities:
+        return np.full(len(queries), np.nan)
+    return np.maximum(_plus(belief.predict(queries, quantity), asked.policy), 0.0)
+
+
+def _with_memory(asked: Asked, belief: SoloModel, points: Sequence[ProfilePoint]) -> list[ProfilePoint]:
+    """Measured points, their memory believed where it was not measured."""
+    lacking = [index for index, point in enumerate(points) if point.memory_mib is None]
+    found = list(points)
+    if not lacking:
+        return found
+    cells = [(points[index].batch, points[index].share_pct_sm) for index in lacking]
+    queries = _queries(asked, cells, asked.gpu_type.clock_mhz_sm_max)
+    for index, memory in zip(lacking, _optional(asked, belief, queries, Quantity.MEMORY_MIB).tolist(), strict=True):
+        if np.isfinite(memory) and memory > 0:
+            found[index] = replace(points[index], memory_mib=round(memory, 3))
+    return found
+
+
+def _point(asked: Asked, cell: tuple[int, int], clock: int, tell: Tell, values: _Values) -> ProfilePoint:
+    mean, tail, memory, power, origin, answered = values
+    return ProfilePoint(
+        model=asked.model,
+        gpu_type=GpuTypeName(asked.gpu_type.name),
+        batch=cell[0],
+        share_pct_sm=cell[1],
+        clock_mhz_sm=clock,
+        latency_ms_mean=round(mean, 6),
+        latency_ms_p99=round(max(mean, tail), 6),
+        memory_mib=round(memory, 3),
+        power_w=None if power is None else round(power, 3),
+        origin=origin,
+        source=tell(asked.model, asked.gpu_type.name, answered)[:SOURCE_LENGTH_MAX],
+    )
+
+
+def _key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
+    return (point.neighbours, point.clock_mhz_sm, point.share_pct_sm, point.batch)
