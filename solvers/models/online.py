@@ -27,6 +27,8 @@ LATELY = 51
 THINNING = 10
 """A configuration's first outcome and then every so many count for calibration: repeats say the same again."""
 
+NEGLIGIBLE = 0.01
+"""Where both the error and the promised deviation are smaller parts than this, arguing serves nobody."""
 QUIET = 20
 """After building anew because of errors, so many outcomes at least pass before it may be due again."""
 PATIENCE_MAX = 64
@@ -157,7 +159,8 @@ def _watched(monitor: Monitor, known: Point, memory: _Memory, seen: Seen, trigge
             quiet=max(0, monitor.quiet - 1),
             patience=monitor.patience if due or len(errors) < trigger.window else 1,
         )
-        if not known.values or known.outcomes % THINNING == 0:
+        matters = max(abs(error), said.std_relative) >= NEGLIGIBLE
+        if matters and (not known.values or known.outcomes % THINNING == 0):
             counted, miscalibrated = coverage.step(monitor.coverage, (outcome.latency_ms - said.mean_ms) / said.std_ms)
             monitor = replace(monitor, coverage=counted)
     return Learned(

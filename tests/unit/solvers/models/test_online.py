@@ -144,6 +144,15 @@ def test_an_overconfident_belief_is_told() -> None:
     assert found == [Miscalibration.OVERCONFIDENT]
 
 
+def test_tiny_errors_of_a_very_sure_belief_are_nobodys_concern() -> None:
+    """Promised to a hundredth of a percent, off by half a percent: wrong by fifty deviations, and good enough."""
+    learner = Learner.new()
+    for index in range(3_000):
+        seen = outcome(batch=2.0 ** (index % 7), latency_ms=20.1, at_s=float(index))
+        assert learner.hear(seen, forecast_of(20.0, 1e-4)).miscalibrated is None
+    assert learner.monitor.coverage.held == ()
+
+
 def test_without_any_belief_outcomes_still_teach() -> None:
     learner = Learner.new()
     for index in range(10):
