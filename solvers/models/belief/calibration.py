@@ -21,7 +21,9 @@ from solvers.models.belief.surface import compiled, lookup
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 _USUAL = (1.3, 1.5)
-_USUAL_WEIGHT = 40.0
+_MODELS_USUAL = 3.0
+"""As many models as this say what is usual: errors of one model go together, so its many surprises count as one voice.
+"""
 _LOWEST, _HIGHEST = 0.6, 4.0
 _MODELS_MAX = 14
 
@@ -56,7 +58,8 @@ def learned(examples: Sequence[Curve], kernel: Floats, random: np.random.Generat
 
 
 def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, measured.Flags]]:
-    """Which points a newcomer has, with the row of the table they belong to: random ones, and the lower batches."""
+    """Which points a newcomer has, with the row of the table they belong to: random ones, and all
+    but the largest batch, the narrowest share, or a batch between."""
     found = []
     for row, count in enumerate(COUNTS):
         if count <= 0.85 * len(points):
@@ -65,7 +68,9 @@ def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, me
             found.append((row, kept))
     low = points.batch < points.batch.max()
     wide = points.share > points.share.min()
-    for kept in (low, wide):
+    between = np.unique(points.batch)[1:-1]
+    gap = points.batch != between[random.integers(len(between))] if len(between) else low
+    for kept in (low, wide, gap):
         if 2 <= kept.sum() < len(points):
             found.append((int(np.argmin(np.abs(np.log2(COUNTS) - np.log2(kept.sum())))), kept))
     return found
@@ -87,5 +92,6 @@ def _factor(parts: Sequence[Floats], usual: float) -> float:
     # Conformal: of n surprises the k-th smallest with k = level * (n + 1).
     high, middle = (np.quantile(together, min(1.0, level * (1 + 1 / len(together)))) for level in (0.95, 0.8))
     raw = float(np.clip(0.75 * high / 1.96 + 0.25 * middle / 1.2816, _LOWEST, _HIGHEST))
-    trust = len(together) / (len(together) + _USUAL_WEIGHT)
+    voices = sum(1 for part in parts if len(part))
+    trust = voices / (voices + _MODELS_USUAL)
     return float(np.exp(trust * np.log(raw) + (1 - trust) * np.log(usual)))

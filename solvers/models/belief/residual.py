@@ -27,7 +27,7 @@ KERNEL_USUAL = np.array([0.3, 0.3, 0.0, -3.2, -3.0, 1.8, -3.4, -4.2, -3.6])
 KERNEL_SPREAD = np.array([1.0, 1.0, 0.7, 1.5, 1.5, 0.7, 1.5, 1.0, 1.0])
 _BOUNDS = ((-1, 3), (-2, 3), (-1, 2), (-7, -1), (-7, -0.5), (-1, 4), (-7, -1), (-7.5, -1.5), (-7.5, -1.5))
 _AMPLITUDES, _NOISES = (BUSY, STEP, FLAT), (NOISE_BUSY, NOISE_FLAT)
-_LASTING, _PECULIAR = 0.02, 0.05
+_LASTING, _PECULIAR = 0.035, 0.05
 _OWN_SPREAD = (0.5, 0.5)
 _OWN_STEPS = (np.arange(-1.5, 1.76, 0.25), np.arange(-3.0, 1.01, 0.25))
 
