@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -341,6 +341,17 @@ class InterferenceModel(Protocol):
 
     def dump(self) -> Plain:
         """Everything needed to answer again, as JSON data."""
+        ...
+
+
+@runtime_checkable
+class KnowsAlone(Protocol):
+    """An interference model that keeps what was measured of members alone, which tells more of them than a belief."""
+
+    def latency_alone(self, groups: Groups, solo: SoloModel) -> Answer:
+        """Latency alone that this model's slowdowns are over: of members with neighbours, what was measured of exactly
+        them, its noise being part of the slowdown's; else what `solo` says.
+        """
         ...
 
 

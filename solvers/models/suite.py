@@ -22,6 +22,7 @@ from solvers.models.base import (
     Groups,
     GroupSamples,
     InterferenceModel,
+    KnowsAlone,
     Quantity,
     Queries,
     Samples,
@@ -122,7 +123,10 @@ class Suite:
 
     def predict_groups(self, groups: Groups) -> Answer:
         """Latency in ms of every member beside the others of its group; relative errors of the parts add in squares."""
-        alone = self.solo.predict(groups.members)
+        if isinstance(self.interference, KnowsAlone):
+            alone = self.interference.latency_alone(groups, self.solo)
+        else:
+            alone = self.solo.predict(groups.members)
         slowdown = self.interference.predict(groups, self.solo)
         mean = alone.mean * slowdown.mean
         relative = np.hypot(alone.std / alone.mean, slowdown.std / slowdown.mean)

@@ -32,7 +32,7 @@ from solvers.models.base import (
 )
 from solvers.models.belief.blocks import Blocks, Rows
 from solvers.models.belief.encounters import Encounters, Kind
-from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Loads
+from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Loads, measured_ms
 from solvers.models.belief.scene import Scene
 from solvers.models.company import composition, table_of
 from solvers.models.lattice import Lattice
@@ -121,14 +121,23 @@ class PressureBelief:
         return replace(found, blocks=found.blocks.updated(found._equations(scene, known, samples.latency_ms)))
 
     def predict(self, groups: Groups, solo: SoloModel) -> Answer:
-        """Slowdown of every member, over what `solo` says of it alone. Where that differs from what was measured of
-        exactly this member alone, the answer makes up for it, because neighbours slow down what really runs.
-        """
-        scene = Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts))
-        answer = self._answer(scene)
-        single = groups.count_of_others() == 0
-        mean = np.where(single, 1.0, np.maximum(answer.mean * scene.loads.amends, 1.0))
-        return replace(answer, mean=mean)
+        """Slowdown of every member, over what `latency_alone` says."""
+        return self._answer(Scene.of(groups, Loads.of(groups.members, solo, self.table, self.facts)))
+
+    def latency_alone(self, groups: Groups, solo: SoloModel) -> Answer:
+        """Latency alone that slowdowns are over."""
+        believed = solo.predict(groups.members)
+        if self.table is None:
+            return believed
+        exact_ms = measured_ms(self.table, self.table.places(groups.members))
+        exact = np.isfinite(exact_ms) & (groups.count_of_others() > 0)
+        return Answer(
+            mean=np.where(exact, exact_ms, believed.mean),
+            std=np.where(exact, 0.0, believed.std),
+            support=believed.support | exact,
+            distance=np.where(exact, 0.0, believed.distance),
+            origin=np.where(exact, Origin.MEASURED, believed.origin).astype(np.int8),
+        )
 
     def _answer(self, scene: Scene) -> Answer:
         groups, count = scene.groups, len(scene.edges.own)

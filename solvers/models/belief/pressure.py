@@ -17,7 +17,7 @@ import numpy as np
 
 from solvers.models.base import Facts, Floats, Groups, Ints, Queries, SoloModel
 from solvers.models.company import DRAM_PER_SHARE, L2_PER_SHARE
-from solvers.models.lattice import Lattice
+from solvers.models.lattice import Lattice, Places
 from solvers.models.seen import joined_queries
 
 _PCIE_GB_PER_S = 12.0
@@ -32,12 +32,11 @@ _MIDDLE = {"host": 0.3, "rate": 0.1, "l2": 0.15, "dram": 0.2, "batch": 0.6, "sha
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
     """One row per member. `alone_ms` is its latency alone, `doubt` the relative standard deviation of that (0 where it
-    was measured), `amends` how much longer it was measured to be than `solo` says (1 where it was not measured).
+    was measured).
     """
 
     alone_ms: Floats
     doubt: Floats
-    amends: Floats
     host: Floats
     rate: Floats
     l2: Floats
@@ -61,7 +60,6 @@ class Loads:
         return Loads(
             alone_ms=alone.latency_ms,
             doubt=alone.doubt,
-            amends=alone.amends,
             host=np.clip(np.where(np.isfinite(host), host, _HOST_UNKNOWN), 0.0, _HOST_MAX),
             rate=np.clip(np.where(np.isfinite(rate), rate, _RATE_UNKNOWN), 0.0, _RATE_MAX),
             l2=np.clip(np.where(np.isnan(alone.l2), L2_PER_SHARE * share, alone.l2), 0.0, 1.0),
@@ -80,6 +78,11 @@ class Loads:
         return values - _MIDDLE[name]
 
 
+def measured_ms(table: Lattice, places: Places) -> Floats:
+    """Latency alone where exactly this was measured, else NaN."""
+    return np.where(places.distance == 0.0, table.column(places, "latency"), np.nan)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alone:
     """Of every member: latency alone as `Loads` has it, latency of a single input on the whole device, and measured use
@@ -88,7 +91,6 @@ class _Alone:
 
     latency_ms: Floats
     doubt: Floats
-    amends: Floats
     single_ms: Floats
     l2: Floats
     dram: Floats
@@ -105,18 +107,16 @@ class _Alone:
         l2 = dram = np.full(count, np.nan)
         if table is not None:
             places = table.places(asked)
-            measured = table.column(places, "latency")
-            exact = (places.distance == 0.0) & np.isfinite(measured)
+            measured = measured_ms(table, places)
+            exact = np.isfinite(measured)
             latency_ms, doubt = np.where(exact, measured, latency_ms), np.where(exact, 0.0, doubt)
             l2, dram = table.column(places, "l2")[:count], table.column(places, "dram")[:count]
-        amends = latency_ms[:count] / believed.mean[:count]
         single_ms = np.full(count, np.nan)
         for rows, value in zip(keys.values(), latency_ms[count:], strict=True):
             single_ms[rows] = value
         return _Alone(
             latency_ms=latency_ms[:count],
             doubt=doubt[:count],
-            amends=np.where(np.isfinite(amends), amends, 1.0),
             single_ms=single_ms,
             l2=l2,
             dram=dram,

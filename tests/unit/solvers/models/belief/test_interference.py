@@ -278,12 +278,23 @@ def test_a_few_mad_measurements_do_not_bend_the_fit() -> None:
     assert np.abs(difference).mean() < 0.01
 
 
-def test_what_was_measured_alone_makes_amends_for_the_belief_alone() -> None:
+def test_a_suite_trusts_what_was_measured_alone_over_the_belief() -> None:
     groups, _ = EVERYTHING.groups.take_groups([40])
-    belief = make(Facts(), 0).fit(EVERYTHING, ExactSolo(wrong=0.9), ALONE)
-    answer = belief.predict(groups, ExactSolo(wrong=0.9))
-    latency = ExactSolo(wrong=0.9).predict(groups.members).mean * answer.mean
-    assert latency == pytest.approx(alone_ms(groups.members) * slowdowns(groups), rel=0.02)
+    wrong = ExactSolo(wrong=0.9)
+    suite = Suite(name="headroom", solo=wrong, interference=make(Facts(), 0).fit(EVERYTHING, wrong, ALONE))
+    truth = alone_ms(groups.members) * slowdowns(groups)
+    answer = suite.predict_groups(groups)
+    assert answer.mean == pytest.approx(truth, rel=0.02)
+    assert answer.std / answer.mean == pytest.approx(
+        FITTED.predict(groups, SOLO).std / FITTED.predict(groups, SOLO).mean, rel=0.1
+    )
+    elsewhere = replace(groups.members, batch=np.array([5.0, 7.0]))
+    believed = suite.predict_groups(replace(groups, members=elsewhere))
+    assert np.all(believed.mean < 0.95 * alone_ms(elsewhere) * slowdowns(replace(groups, members=elsewhere)))
+    assert np.all(believed.std > answer.std / answer.mean * believed.mean)
+    single = suite.predict_groups(company(["deep"]))
+    assert single.mean == pytest.approx(wrong.predict(company(["deep"]).members).mean)
+    assert np.all(single.std > 0.0)
 
 
 def test_latency_alone_is_believed_where_it_was_not_measured() -> None:
