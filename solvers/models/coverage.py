@@ -36,10 +36,6 @@ class Coverage:
     held: tuple[int, ...] = ()
     raised: bool = False
 
-    def fraction(self, level: int) -> float:
-        """Part of the outcomes in the interval of this level; needs an outcome."""
-        return sum(each >= len(LEVELS) - level for each in self.held) / len(self.held)
-
 
 def step(state: Coverage, deviations: float) -> tuple[Coverage, Miscalibration | None]:
     """One outcome, so many promised standard deviations away; the alarm it raises, if any."""

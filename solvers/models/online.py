@@ -17,7 +17,7 @@ from solvers.domain.value import value
 from solvers.models import coverage, drift, points, retraining
 from solvers.models.coverage import Coverage, Miscalibration
 from solvers.models.drift import Drift
-from solvers.models.gate import Reference, Verdict, conditions, residual, surprising, usual_lately
+from solvers.models.gate import Reference, Verdict, admit, conditions, residual, surprising
 from solvers.models.outcomes import Forecast, Outcome
 from solvers.models.points import SPREAD_FLOOR, Point
 from solvers.models.retraining import Trigger
@@ -132,8 +132,7 @@ def _remembered(monitor: Monitor, known: Point, seen: Seen, expected: Reference 
     after, believed = points.with_surprise(known, log_ms, outcome.at_s)
     if believed:
         return _Memory(point=after, verdict=Verdict.ADMITTED, moments=after.moments)
-    usual = usual_lately(outcome, expected, monitor.residuals)
-    return _Memory(point=after, verdict=Verdict.ADMITTED if usual else Verdict.OUTLIER, moments=now)
+    return _Memory(point=after, verdict=admit(outcome, expected, monitor.residuals), moments=now)
 
 
 def _watched(monitor: Monitor, known: Point, memory: _Memory, seen: Seen, trigger: Trigger) -> Learned:
