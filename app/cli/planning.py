@@ -133,7 +133,10 @@ def _chosen(gpu_type: str, replicas: Sequence[Document]) -> tuple[object, ...]:
 
 
 def _verdict(replicas: Iterable[Document]) -> str:
-    return ", ".join(dict.fromkeys(_spoken(reason["code"]) for reason, _ in _distinct_reasons(replicas, "why")))
+    told = _distinct_reasons(replicas, "why")
+    codes = [_spoken(reason["code"]) for reason, _ in told]
+    sources = [f"not measured: {facts['profile_source']}" for _, facts in told if "profile_source" in facts]
+    return ", ".join(dict.fromkeys((*codes, *sources)))
 
 
 def _not_chosen(reason: Document, facts: Document) -> tuple[object, ...]:

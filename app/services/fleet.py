@@ -9,14 +9,17 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from agents.wire import Join, NodeTarget, encode
+from app import library
 from app.services import joining
 from app.services.actors import Actor, Deed
 from app.services.documents import put_audited
 from app.services.joining import Admission
 from app.services.references import DEFAULT
-from app.store import documents, migrate, summaries, targets
+from app.store import built_in as built_in_store
+from app.store import documents, events, migrate, summaries, targets
 from app.store.documents import Kind, Precondition
 from app.store.engine import Database
+from solvers.domain.codec import to_plain
 from solvers.domain.ids import PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
@@ -32,6 +35,28 @@ def ensure_defaults(session: Session) -> None:
         put_audited(session, Kind.POLICY, Policy(name=PolicyName(DEFAULT)), Precondition(), deed)
 
 
+def offer_built_in(session: Session) -> None:
+    """Make the built-in GPU types and models that were never offered before; what stands under a name stays, and what
+    somebody deleted does not come back.
+    """
+    built_in = library.facts()
+    documents.lock_references(session, exclusive=False)
+    made = {
+        noun: built_in_store.offer(session, kind, [_spec(item) for item in items])
+        for noun, kind, items in (
+            ("gpu_types", Kind.GPU_TYPE, built_in.gpu_types.values()),
+            ("models", Kind.MODEL, built_in.models.values()),
+        )
+    }
+    if any(made.values()):
+        events.append(session, events.Event(name="library.loaded", actor="system", subject="library", facts=made))
+
+
+def _spec(item: object) -> dict[str, Any]:
+    plain: Any = to_plain(item)
+    return dict(plain)
+
+
 class Fleet:
     """Nodes of the cluster."""
 
@@ -44,6 +69,7 @@ class Fleet:
         """Make what every cluster starts with; for the start of a process."""
         with self._database.transaction() as session:
             ensure_defaults(session)
+            offer_built_in(session)
 
     def require_ready(self) -> None:
         """Raise TransientError unless the database answers with the schema this release needs."""

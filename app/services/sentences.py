@@ -51,6 +51,9 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.LEASE_LOST: "another planner took over in between",
 }
 
+_BASIS = ("profile_origin", "profile_source")
+"""Facts about what a choice rests on, where that was not measured; they have a sentence of their own."""
+
 # Words of a fact's name that are its unit, longest first; what is left is what the number means.
 _UNITS = tuple(
     (re.compile(rf"(?:^|_){words}(?=_|$)"), text)
@@ -70,7 +73,10 @@ _UNITS = tuple(
 
 def sentence(reason: Reason) -> str:
     """A reason in words."""
-    return _REASONS[reason.code].format(subject=reason.subject) + facts_text(reason.facts) + "."
+    facts = [fact for fact in reason.facts if fact.name not in _BASIS]
+    source = next((fact.value for fact in reason.facts if fact.name == "profile_source"), None)
+    unmeasured = "" if source is None else f" Nobody measured this configuration here: it is {source}."
+    return _REASONS[reason.code].format(subject=reason.subject) + facts_text(facts) + "." + unmeasured
 
 
 def hold_sentence(reason: HoldReason, facts: Iterable[Fact] = ()) -> str:

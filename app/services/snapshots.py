@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from app import library
 from app.services.beliefs_profiles import Completion
 from app.store import documents, nodes, observations, profiles, targets
 from app.store.documents import Kind
@@ -53,7 +54,7 @@ class StoreObserver:
         Raises TransientError when the database cannot be read.
         """
         with self._database.reading() as session:
-            found = read_snapshot(session, self._cluster, self._clock.now_s())
+            found = without_idle_built_in(read_snapshot(session, self._cluster, self._clock.now_s()))
         return found if self._completion is None else self._completion.complete(found)
 
 
@@ -87,6 +88,25 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         device_telemetry=tuple(_device_telemetry(row) for row in device_rows if DeviceId(row.uuid) in known_devices),
         replica_telemetry=_replica_telemetry(replica_rows),
         target=targets.current(session, cluster),
+    )
+
+
+def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
+    """The picture without built-in GPU types and models that nothing in it is about: every cycle stores its picture."""
+    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
+    models = {work.model for work in works} | {name for service in snapshot.services for name in service.alternatives}
+    models |= {profile.model for profile in snapshot.profiles} | {replica.model for replica in snapshot.replicas}
+    models |= {item.model for item in snapshot.target.assignments}
+    types = {device.gpu_type for device in snapshot.devices} | {profile.gpu_type for profile in snapshot.profiles}
+    types |= {name for work in works for name in work.gpu_types_allowed}
+    types |= {job.gpu_type_reference for job in snapshot.jobs}
+    built_in = library.facts()
+    return replace(
+        snapshot,
+        gpu_types=tuple(
+            item for item in snapshot.gpu_types if item.name in types or built_in.gpu_types.get(item.name) != item
+        ),
+        models=tuple(item for item in snapshot.models if item.name in models or built_in.models.get(item.name) != item),
     )
 
 

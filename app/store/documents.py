@@ -6,7 +6,7 @@ whoever puts it; this module refuses lost updates and dangling references.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,6 +15,7 @@ from typing import Any
 from psycopg import errors as postgres
 from sqlalchemy import Table, func, insert, select, text, tuple_, update
 from sqlalchemy import delete as delete_from
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -187,6 +188,16 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
     if before.spec == spec:
         return PutResult(stored=before, created=False, changed=False)
     return PutResult(stored=_update(session, kind, key, spec), created=False, changed=True)
+
+
+def put_absent(session: Session, kind: Kind, specs: Sequence[Spec]) -> int:
+    """Store those specs under whose keys nothing is stored; returns how many."""
+    shape = _SHAPES[kind]
+    rows = [_values(shape, key_of(kind, spec), spec) for spec in specs]
+    if not rows:
+        return 0
+    statement = upsert(shape.table).values(rows).on_conflict_do_nothing().returning(shape.table.c.version)
+    return len(session.execute(statement).all())
 
 
 def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = ANY) -> Stored:

@@ -135,9 +135,15 @@ def _believed(
 
 def _bounds(less: Sequence[ProfilePoint], more: Sequence[ProfilePoint], field: str) -> tuple[float, float]:
     """What measured points with less to do, and with more, leave open."""
-    low = max((getattr(point, field) or 0.0 for point in less), default=0.0)
-    high = min((getattr(point, field) or np.inf for point in more), default=np.inf)
+    low = max((_measured(point, field) or 0.0 for point in less), default=0.0)
+    high = min((_measured(point, field) or np.inf for point in more), default=np.inf)
     return float(low), float(high)
+
+
+def _measured(point: ProfilePoint, field: str) -> float | None:
+    """A point's value; a p99 that was not measured counts as the mean, as it does in planning."""
+    found: float | None = getattr(point, field)
+    return point.latency_ms_mean if found is None and field == "latency_ms_p99" else found
 
 
 def _between(number: float, low: float, high: float) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import (
     Assignment,
     DeviceSetting,
@@ -22,11 +22,13 @@ from solvers.domain.plan import (
     Plan,
     Unplaced,
 )
+from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled, name_replicas
+from solvers.problems.choice import Option
 from solvers.problems.fleet import DeviceClass
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
@@ -42,13 +44,40 @@ class Answer:
     explain: Explain
 
 
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What choices rest on; says so where nobody measured it."""
+
+    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
+
+    def facts(self, model: ModelName, option: Option, kind: DeviceClass) -> tuple[Fact, ...]:
+        """Origin and source of the point that judged an option, if it was believed."""
+        profile = self.profiles.get((model, option.gpu_type))
+        share = option.share_pct * kind.sm_part + 1e-9
+        points = [
+            point
+            for point in (profile.points if profile is not None else ())
+            if point.batch == option.batch
+            and point.share_pct_sm <= share
+            and point.clock_mhz_sm <= option.clock_mhz_sm
+            and not point.neighbours
+        ]
+        judged = max(points, key=lambda point: (point.clock_mhz_sm, point.share_pct_sm), default=None)
+        if judged is None or not judged.origin.is_believed:
+            return ()
+        return (
+            Fact(name="profile_origin", value=judged.origin.value),
+            Fact(name="profile_source", value=judged.source),
+        )
+
+
 def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     """The complete plan."""
-    snapshot = request.snapshot
+    snapshot, basis = request.snapshot, _Basis(request.snapshot.profiles_by_key())
     pinned = (replace(item, reasons=(_pinned_reason(item),)) for item in answer.pinned)
     assignments = [*pinned]
     for settled in answer.settled:
-        assignments.extend(_assignments(snapshot, settled, answer))
+        assignments.extend(_assignments(snapshot, settled, answer, basis))
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
     return Plan(
         snapshot=digest(snapshot),
@@ -67,7 +96,7 @@ def _pinned_reason(item: Assignment) -> Reason:
     return Reason(code=ReasonCode.PINNED_BY_MODE, subject=item.workload)
 
 
-def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer) -> Iterable[Assignment]:
+def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer, basis: _Basis) -> Iterable[Assignment]:
     alternatives = answer.explain(settled)
     jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
     for replica, placed in name_replicas(settled, answer.standing.get(settled.need.workload, [])):
@@ -76,11 +105,11 @@ def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer) -> Iterab
         elif placed.option is None:
             yield _blind_assignment(placed, alternatives)
         else:
-            yield _measured_assignment(settled, (replica, placed), alternatives)
+            yield _measured_assignment(settled, (replica, placed), alternatives, basis)
 
 
 def _measured_assignment(
-    settled: Settled, named: tuple[ReplicaId, Placed], alternatives: tuple[Reason, ...]
+    settled: Settled, named: tuple[ReplicaId, Placed], alternatives: tuple[Reason, ...], basis: _Basis
 ) -> Assignment:
     replica, placed = named
     option, need = placed.option, settled.need
@@ -94,6 +123,7 @@ def _measured_assignment(
         Fact(name="batch", value=float(option.batch)),
         Fact(name="replicas", value=float(len(settled.placed))),
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
+        *basis.facts(need.model, option, settled.fleet.class_at(placed.seat.device)),
     )
     return Assignment(
         replica=replica,
