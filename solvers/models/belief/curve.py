@@ -18,7 +18,7 @@ from solvers.models.belief.points import Points
 from solvers.models.belief.prior import ShapePrior, fit_parameters
 from solvers.models.belief.residual import Places, Task
 
-POINTS_MAX = 300
+POINTS_MAX = 256
 """Points that a curve keeps; of more, a subset spread over all of them."""
 _WILD = 9.0
 _FREEDOM = 4.0

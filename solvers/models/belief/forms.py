@@ -29,7 +29,9 @@ _STEP = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """`rises` says for batch, share and slowness whether the quantity may only rise (1) or only fall (-1) with it."""
+    """`rises` says for batch, share and slowness whether the quantity may only rise (1) or only fall (-1) with it,
+    or does not depend on it (0).
+    """
 
     name: str
     log_value: LogValue
@@ -72,7 +74,7 @@ def _log_memory(parameters: Floats, batch: Floats, share: Floats, slowness: Floa
 
 LATENCY = Form(name="latency", log_value=shape.log_latency, rises=(1, -1, 1), has_floor=True, second_start=host_bound)
 POWER = Form(name="power", log_value=_log_power, rises=(1, 1, -1))
-MEMORY = Form(name="memory", log_value=_log_memory, rises=(1, 1, 1))
+MEMORY = Form(name="memory", log_value=_log_memory, rises=(1, 0, 0))
 
 
 def _independent(mean: list[float], spread: list[float], source: str) -> ShapePrior:
