@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.models.base import Floats, Ints
 from solvers.models.belief import nodes, residual
 from solvers.models.belief import points as measured
 from solvers.models.belief.curve import Curve, Sight, sight
@@ -29,14 +29,16 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """`axes` are batch, 1/share and slowness, rising; all else has an entry per node. `given` and `late` hold what
-    fitted and appended points told, a row for each; `own` is prior variance that no other node shares; `mean` and
+    """`homes` are the points' nearest nodes, all else has an entry per node. `given` and `late` hold what fitted and
+    appended points told, a row for each; `own` is prior variance that no other node shares; `mean` and
     `variance` are of the logarithm, before projection; `smooth` is variance without what is peculiar to a node. `table`
     has value, std beside the node, distance, and by how much std is less at the very node.
     """
 
     curve: Curve
-    axes: tuple[Floats, Floats, Floats]
+    axes: nodes.Axes
+    at: tuple[Floats, Floats, Floats]
+    homes: Ints
     sight: Sight
     given: Floats
     late: Floats
@@ -65,6 +67,8 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
     surface = Surface(
         curve=replace(curve, points=fitted, extra=curve.extra[: curve.fitted]),
         axes=axes,
+        at=at,
+        homes=nodes.nearest(axes, fitted),
         sight=seen,
         given=told.given,
         late=np.zeros((0, len(at[0]))),
@@ -79,7 +83,8 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
     )
     surface = _tabulated(surface)
     for row in range(curve.fitted, len(curve.points)):
-        surface = _appended(surface, curve.points.take(np.array([row])), float(curve.extra[row]))
+        arrival = _arrival(surface, curve.points.take(np.array([row])))
+        surface = _conditioned(surface, arrival, float(curve.extra[row]))
     return surface
 
 
@@ -140,8 +145,7 @@ def _lean(surface: Surface, both: tuple[Floats, Floats]) -> float:
     points, apart = surface.curve.points, float((above - below).max())
     if apart < _STEEP or not len(points):
         return 0.5
-    node = nodes.nearest(surface.axes, points)
-    high, low = above.ravel()[node], below.ravel()[node]
+    high, low = above.ravel()[surface.homes], below.ravel()[surface.homes]
     errors = [np.abs(np.expm1(high + lean * (low - high) - points.log_value)).mean() for lean in _LEANS]
     return float(_LEANS[int(np.argmin(errors))])
 
@@ -153,42 +157,51 @@ def lookup(surface: Surface, at: tuple[Floats, Floats, Floats]) -> Floats:
     return found[:, :3]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrival:
+    """One more point, the node nearest to it, and by how much (of the logarithm) it surprises there."""
+
+    point: Points
+    node: int
+    surprise: float
+
+
+def _arrival(surface: Surface, point: Points) -> _Arrival:
+    """A point beside its node is carried there as the surface slopes."""
+    node = int(nodes.nearest(surface.axes, point)[0])
+    slope = float(np.log(lookup(surface, point.at)[0, 0] / surface.table[node, 0]))
+    return _Arrival(point=point, node=node, surprise=float(point.log_value[0] - surface.mean[node]) - slope)
+
+
 def appended(surface: Surface, point: Points) -> Surface:
     """The surface after one more measurement; a wild one counts little."""
-    node = int(nodes.nearest(surface.axes, point)[0])
-    scatter = float(residual.passing(surface.sight.scatter[node]) / point.count[0])
-    wildness = _innovation(surface, node, point) ** 2 / (max(float(surface.variance[node]), 0.0) + scatter)
+    arrival = _arrival(surface, point)
+    scatter = float(residual.passing(surface.sight.scatter[arrival.node]) / point.count[0])
+    wildness = arrival.surprise**2 / (max(float(surface.variance[arrival.node]), 0.0) + scatter)
     weight = (wildness + _FREEDOM) / (1 + _FREEDOM)
-    return _appended(surface, point, 2 * scatter * (weight - 1) if wildness > _WILD else 0.0)
+    return _conditioned(surface, arrival, 2 * scatter * (weight - 1) if wildness > _WILD else 0.0)
 
 
-def _innovation(surface: Surface, node: int, point: Points) -> float:
-    """By how much (of the logarithm) the point differs from what the nearest node says, carried to the point's place as
-    the surface slopes there.
-    """
-    slope = np.log(lookup(surface, point.at)[0, 0] / surface.table[node, 0])
-    return float(point.log_value[0] - surface.mean[node] - slope)
-
-
-def _appended(surface: Surface, point: Points, extra: float) -> Surface:
-    """Condition on one point, as if it were at the nearest node with the same surprise."""
-    node, kernel = int(nodes.nearest(surface.axes, point)[0]), surface.curve.kernel
+def _conditioned(surface: Surface, arrival: _Arrival, extra: float) -> Surface:
+    """Condition on one point, as if it were at its node with the same surprise."""
+    node, point, here = arrival.node, arrival.point, surface.curve
     one = _at_node(surface.sight, node)
-    joint = surface.sight.covariance(one, kernel)[:, 0]
+    joint = surface.sight.covariance(one, here.kernel)[:, 0]
     joint -= surface.given[:, node] @ surface.given + surface.late[:, node] @ surface.late
     joint[node] = max(joint[node] + surface.own[node], 0.0)
     total = float(joint[node] + residual.passing(one.scatter)[0] / point.count[0]) + extra
-    gain = joint / np.sqrt(max(total, 1e-12))
+    root = np.sqrt(max(total, 1e-12))
+    gain = joint / root
     # The smooth part of the node itself learns what remains after its own peculiarity.
     gain_smooth = gain.copy()
-    gain_smooth[node] = min(gain[node], surface.smooth[node] / np.sqrt(max(total, 1e-12)))
-    here = surface.curve
-    far = np.minimum(surface.far, measured.distance(nodes.configurations(surface.axes, slice(None)), point))
+    gain_smooth[node] = min(gain[node], surface.smooth[node] / root)
+    far = np.minimum(surface.far, measured.distance(surface.at, point))
     grown = replace(
         surface,
         curve=replace(here, points=here.points.joined(point), extra=np.append(here.extra, extra)),
+        homes=np.append(surface.homes, node),
         late=np.concatenate([surface.late, gain[None]]),
-        mean=surface.mean + gain * (_innovation(surface, node, point) / np.sqrt(max(total, 1e-12))),
+        mean=surface.mean + gain * (arrival.surprise / root),
         variance=surface.variance - gain**2,
         smooth=np.maximum(surface.smooth - gain_smooth**2, 0.0),
         far=far,
