@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.predictors.chosen import chosen
 from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.metrics import Answered, calibration, joined, summary
@@ -39,7 +40,7 @@ class Record:
     failed: str = ""
 
 
-def folds_of(samples: Samples, size: Size) -> list[Fold]:
+def folds_of(samples: Samples, size: Size, facts: Facts) -> list[Fold]:
     """Every split that this table allows."""
     queries = samples.queries
     return [
@@ -48,6 +49,7 @@ def folds_of(samples: Samples, size: Size) -> list[Fold]:
         *value_out("share", queries.share_pct, size.values_out, SEED),
         *value_out("clock", queries.clock_mhz, size.values_out, SEED),
         *few_shot(queries, SEED, size.few_shot),
+        *chosen(samples, SEED, size.few_shot, facts),
         *gpu_out(queries),
         *model_on_gpu_out(queries, SEED),
     ]
@@ -103,9 +105,20 @@ def record_of(dataset: str, split: str, predictor: str, parts: list[Answered], t
     )
 
 
-def run_solo(dataset: str, samples: Samples, size: Size, facts: Facts, predictor: str) -> Iterator[Record]:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A data set with what may be known of it and its folds."""
+
+    dataset: str
+    samples: Samples
+    facts: Facts
+    folds: list[Fold]
+
+
+def run_solo(table: Table, size: Size, predictor: str) -> Iterator[Record]:
     """One predictor on every split of one table."""
-    for split, folds in by_split(folds_of(samples, size)).items():
+    dataset, samples, facts = table.dataset, table.samples, table.facts
+    for split, folds in by_split(table.folds).items():
         timing, parts = Timing(), []
         try:
             for fold in folds:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.predictors.alone import SEED
-from benchmarks.predictors.datasets import DATASETS, Groupings, groupings, thinned
+from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
 from benchmarks.predictors.known import facts_for
 from benchmarks.predictors.metrics import order_kept_pct, r_squared
 from benchmarks.predictors.speed import seconds_of
@@ -150,7 +150,7 @@ def mudi(data: Path) -> dict[str, Claim]:
     """Piecewise fits of latency over share, and whether the less harmful of two neighbours is recognised."""
     found = {}
     for name in ("igniter-v100", "rapp-v100"):
-        samples = thinned(_BY_NAME[name].read(data), 5000)
+        samples = _BY_NAME[name].read(data)
         fitted = make_solo("mudi", facts_for(samples.queries), SEED).fit(samples)
         off = np.abs(fitted.predict(samples.queries).mean / samples.latency_ms - 1.0)
         error_pct = 100.0 * float(np.nanmean(off))

@@ -32,7 +32,7 @@ from solvers.models.base import Floats, GroupSamples, Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything a run takes."""
+    """How much of everything a run takes. No names of data sets: all of them."""
 
     name: str
     repeats: int
@@ -42,68 +42,62 @@ class Size:
     groups_max: int
     pair_folds_max: int
     fold_s_max: float
+    datasets: tuple[str, ...] = ()
 
 
 SIZES = {
     "quick": Size(
-        name="quick", repeats=1, values_out=1, few_shot=FewShot(models=1, others=8, points=(8, 16)), rows_max=600,
-        groups_max=200, pair_folds_max=1, fold_s_max=20.0,
+        name="quick", repeats=1, values_out=1, few_shot=FewShot(models=1, others=6, points=(8, 16)), rows_max=400,
+        groups_max=150, pair_folds_max=1, fold_s_max=20.0, datasets=("rapp-v100", "igniter-v100", "nexus-titanx"),
     ),
     "usual": Size(
-        name="usual", repeats=1, values_out=1, few_shot=FewShot(models=2, others=12), rows_max=1200, groups_max=500,
-        pair_folds_max=5, fold_s_max=40.0,
+        name="usual", repeats=1, values_out=1, few_shot=FewShot(models=1, others=8, points=(8, 16)), rows_max=600,
+        groups_max=200, pair_folds_max=3, fold_s_max=30.0,
     ),
     "full": Size(
-        name="full", repeats=2, values_out=3, few_shot=FewShot(models=8, others=24), rows_max=5000, groups_max=1200,
-        pair_folds_max=8, fold_s_max=240.0,
+        name="full", repeats=2, values_out=3, few_shot=FewShot(models=8, others=16), rows_max=5000, groups_max=1000,
+        pair_folds_max=8, fold_s_max=300.0,
     ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """One source as the benchmark sees it. `title` is how it is shown."""
+    """One source as the benchmark sees it. Of a source with `rows_max`, random rows are taken."""
 
     name: str
-    title: str
     read: Callable[[Path], Samples]
     read_groups: Callable[[Path], GroupSamples] | None = None
     solo: bool = True
+    rows_max: int | None = None
+    remark: str = ""
+
+    @property
+    def label(self) -> str:
+        """How it is shown."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
 
 
 DATASETS = (
-    Dataset(name="rapp-v100", title="RaPP, V100 (60 CNNs, PyTorch eager, MPS)", read=rapp_v100.read),
+    Dataset(name="rapp-v100", read=rapp_v100.read),
     Dataset(
-        name="igniter-v100", title="iGniter, V100 (4 TensorRT models, MPS, pairs)", read=igniter_v100.read,
+        name="igniter-v100", read=igniter_v100.read,
         read_groups=igniter_v100.read_pairs,
     ),
+    Dataset(name="parvagpu-a100-mig", read=parvagpu_a100_mig.read, read_groups=parvagpu_a100_mig.read_pairs),
+    Dataset(name="infless-2080ti", read=infless_2080ti.read),
     Dataset(
-        name="parvagpu-a100-mig", title="ParvaGPU, A100 (11 models, MIG slices, equal processes in a slice)",
-        read=parvagpu_a100_mig.read, read_groups=parvagpu_a100_mig.read_pairs,
+        name="pctodl-surrogate", read=pctodl_surrogate.read, read_groups=pctodl_surrogate.read_pairs, rows_max=1800,
+        remark="third-party fitted surrogate",
     ),
-    Dataset(name="infless-2080ti", title="INFless, RTX 2080 Ti (6 models by CPU cores, MPS)", read=infless_2080ti.read),
+    Dataset(name="batchdvfs-p40", read=batchdvfs_p40.read),
+    Dataset(name="nvidia-dle-inference", read=nvidia_dle_inference.read),
+    Dataset(name="ribbon-t4", read=ribbon_t4.read),
+    Dataset(name="nexus-titanx", read=nexus_titanx.read),
+    Dataset(name="muxserve-llama-a100", read=muxserve_llama_a100.read),
+    Dataset(name="proteus-hetero", read=proteus_hetero.read),
     Dataset(
-        name="pctodl-surrogate", title="PctoDL, RTX 3080 Ti and A100 (third-party fitted surrogate, not measured)",
-        read=pctodl_surrogate.read, read_groups=pctodl_surrogate.read_pairs,
-    ),
-    Dataset(name="batchdvfs-p40", title="BatchDVFS, P40 (CNNs by batch and clock)", read=batchdvfs_p40.read),
-    Dataset(
-        name="nvidia-dle-inference", title="NVIDIA examples, T4, V100, A30, A100 (whole GPUs)",
-        read=nvidia_dle_inference.read,
-    ),
-    Dataset(name="ribbon-t4", title="Ribbon, T4 (5 models by batch)", read=ribbon_t4.read),
-    Dataset(name="nexus-titanx", title="Nexus, TITAN X Pascal (4 models by batch)", read=nexus_titanx.read),
-    Dataset(
-        name="muxserve-llama-a100", title="MuxServe, A100 (LLaMA prefill and decode, MPS)",
-        read=muxserve_llama_a100.read,
-    ),
-    Dataset(
-        name="proteus-hetero", title="Proteus, two unnamed cards (42 ONNX models; comparison only)",
-        read=proteus_hetero.read,
-    ),
-    Dataset(
-        name="lucid-rtx3090", title="Lucid, RTX 3090 (pairs of training jobs taking turns)", read=lucid_rtx3090.read,
-        read_groups=lucid_rtx3090.read_pairs, solo=False,
+        name="lucid-rtx3090", read=lucid_rtx3090.read, read_groups=lucid_rtx3090.read_pairs, solo=False,
     ),
 )  # fmt: skip
 
@@ -118,8 +112,17 @@ LEFT_OUT = {
 THINNING_SEED = 20
 
 
-def thinned(samples: Samples, rows_max: int) -> Samples:
-    """At most so many rows; of models that are kept, all rows are kept as far as possible."""
+def samples_of(dataset: Dataset, data: Path, rows_max: int) -> Samples:
+    """What a run takes of a source."""
+    samples = dataset.read(data)
+    if dataset.rows_max is not None and len(samples) > dataset.rows_max:
+        order = np.random.default_rng(THINNING_SEED).permutation(len(samples))
+        samples = samples.take(np.sort(order[: dataset.rows_max]))
+    return _thinned(samples, rows_max)
+
+
+def _thinned(samples: Samples, rows_max: int) -> Samples:
+    """At most so many rows, all of the models that are kept."""
     if len(samples) <= rows_max:
         return samples
     keys = list(samples.queries.keys().values())

@@ -16,7 +16,7 @@ from benchmarks.predictors.alone import LEVELS, SOLO_NAMES
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.metrics import r_squared
 from benchmarks.predictors.results import Results, load_points
-from benchmarks.predictors.tables import DOCUMENT, GROUPS, OURS, answers_all, curve_of, number, splits_of
+from benchmarks.predictors.tables import DOCUMENT, GROUPS, LABELS, OURS, answers_all, curve_of, number, splits_of
 from solvers.models.suite import SUITES
 
 FOLDER = DOCUMENT.parent / "plots"
@@ -56,7 +56,7 @@ def few_shot(results: Results) -> None:
             curve = curve_of(results, name, predictor)
             if curve:
                 axis.plot(list(curve), list(curve.values()), **_style(predictor, SOLO_NAMES))
-        axis.set(title=name, xscale="log", yscale="log", xlabel="points of the new model", ylabel="MAPE %")
+        axis.set(title=LABELS[name], xscale="log", yscale="log", xlabel="points of the new model", ylabel="MAPE %")
         axis.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
@@ -120,7 +120,7 @@ def _grid(results: Results) -> Iterable[tuple[str, list[float]]]:
         for split in splits_of(results, dataset.name, groups=False):
             records = results.of(dataset.name, split)
             yield (
-                f"{dataset.name}: {split}",
+                f"{dataset.label}: {split}",
                 [
                     number(records.get(name), "mape_pct") if answers_all(records.get(name)) else np.nan
                     for name in SOLO_NAMES

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.predictors import claims, results, speed
-from benchmarks.predictors.alone import SOLO_NAMES, Record, reason_of, run_solo
-from benchmarks.predictors.datasets import DATASETS, SIZES, Dataset, Groupings, Size, groupings, thinned
+from benchmarks.predictors.alone import SOLO_NAMES, Record, Table, folds_of, reason_of, run_solo
+from benchmarks.predictors.datasets import DATASETS, SIZES, Dataset, Groupings, Size, groupings, samples_of
 from benchmarks.predictors.known import facts_for
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.together import GroupAnswers, run_groups
@@ -39,6 +39,8 @@ def run(asked: argparse.Namespace, found: results.Results) -> None:
     size = SIZES["quick" if asked.quick else "full" if asked.full else "usual"]
     suites = _wanted(asked.predictors, tuple(SUITES))
     names = _wanted(asked.datasets, tuple(dataset.name for dataset in DATASETS))
+    if size.datasets and not asked.datasets:
+        names = size.datasets
     parts = _wanted(asked.parts, ("solo", "groups", "speed", "claims"))
     found.about["size"] = size.name
     for dataset in [dataset for dataset in DATASETS if dataset.name in names]:
@@ -72,11 +74,12 @@ def _tell(began: float, record: Record) -> None:
 
 def _solo(dataset: Dataset, data: Path, size: Size, suites: tuple[str, ...], found: results.Results) -> None:
     began = time.perf_counter()
-    samples = thinned(dataset.read(data), size.rows_max)
+    samples = samples_of(dataset, data, size.rows_max)
     facts = facts_for(samples.queries)
+    folds = folds_of(samples, size, facts)
     for name in SOLO_NAMES:
         if any(SUITES[suite][0] == name for suite in suites):
-            for record in run_solo(dataset.name, samples, size, facts, name):
+            for record in run_solo(Table(dataset.name, samples, facts, folds), size, name):
                 found.add(record)
                 _tell(began, record)
 

@@ -73,28 +73,50 @@ class FewShot:
     test_rows_min: int = 10
 
 
-def few_shot(queries: Queries, seed: int, plan: FewShot) -> Iterator[Fold]:
-    """One model at a time is new: all rows of the others and a few of its own on one GPU type are learned. Sets of few
-    points are parts of those of many; the model's other rows are asked for.
-    """
-    rng = np.random.default_rng([seed, 1])
-    keys = [key for key, rows in queries.keys().items() if len(rows) >= plan.points[0] + plan.test_rows_min]
-    held = [keys[index] for index in rng.permutation(len(keys))[: plan.models]]
-    for model, gpu_type in sorted(held):
-        rows = queries.keys()[(model, gpu_type)]
-        order = rng.permutation(rows)
-        counts = [count for count in plan.points if len(rows) - count >= plan.test_rows_min]
-        others = [name for name in queries.models if name != model]
-        kept = {others[index] for index in rng.permutation(len(others))[: plan.others]}
-        known = np.flatnonzero(np.array([queries.models[index] in kept for index in queries.model]))
-        for count in counts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """A model on one GPU type that is held out: its rows, the rows of the others, and sizes of its point sets."""
+
+    model: str
+    gpu_type: str
+    rows: Rows
+    known: Rows
+    counts: tuple[int, ...]
+
+    def folds(self, split: str, order: Rows) -> Iterator[Fold]:
+        """The first few of `order` are learned, all other rows of the newcomer are asked for."""
+        for count in self.counts:
             yield Fold(
-                split="few-shot",
-                subject=f"{model} on {gpu_type}",
-                train=np.sort(np.concatenate([known, order[:count]])),
-                test=np.sort(order[count:]),
+                split=split,
+                subject=f"{self.model} on {self.gpu_type}",
+                train=np.sort(np.concatenate([self.known, order[:count]])),
+                test=np.setdiff1d(self.rows, order[:count]),
                 points=count,
             )
+
+
+def newcomers(queries: Queries, seed: int, plan: FewShot) -> Iterator[Newcomer]:
+    """One model at a time is new; some of the others are known, on all GPU types."""
+    rng = np.random.default_rng([seed, 1])
+    keys = {key: rows for key, rows in queries.keys().items() if len(rows) >= plan.points[0] + plan.test_rows_min}
+    held = [list(keys)[index] for index in rng.permutation(len(keys))[: plan.models]]
+    for model, gpu_type in sorted(held):
+        rows = keys[(model, gpu_type)]
+        others = [name for name in queries.models if name != model]
+        kept = {others[index] for index in rng.permutation(len(others))[: plan.others]}
+        yield Newcomer(
+            model=model,
+            gpu_type=gpu_type,
+            rows=rows,
+            known=np.flatnonzero(np.array([queries.models[index] in kept for index in queries.model])),
+            counts=tuple(count for count in plan.points if len(rows) - count >= plan.test_rows_min),
+        )
+
+
+def few_shot(queries: Queries, seed: int, plan: FewShot) -> Iterator[Fold]:
+    """All rows of other models and a few random ones of the new model are learned; few points are part of many."""
+    for number, newcomer in enumerate(newcomers(queries, seed, plan)):
+        yield from newcomer.folds("few-shot", np.random.default_rng([seed, 10, number]).permutation(newcomer.rows))
 
 
 def gpu_out(queries: Queries) -> Iterator[Fold]:

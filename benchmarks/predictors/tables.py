@@ -19,6 +19,7 @@ from solvers.models.suite import SUITES
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 OURS = "headroom"
+LABELS = {dataset.name: dataset.label for dataset in DATASETS}
 GROUPS = "groups: "
 _ORDER = (
     "cells",
@@ -62,7 +63,7 @@ def answers_all(record: Record | None) -> bool:
 
 def _rank(split: str) -> tuple[int, int]:
     name = split.removeprefix(GROUPS)
-    stem, _, points = name.rpartition(" ") if name.startswith("few-shot") else (name, "", "")
+    stem, _, points = name.rpartition(" ") if name.split(" ")[0] in ("few-shot", "chosen") else (name, "", "")
     return _ORDER.index(stem) if stem in _ORDER else len(_ORDER), int(points or 0)
 
 
@@ -100,7 +101,7 @@ def error_table(results: Results) -> list[str]:
             best = _best(records, "mape_pct", highest=False)
             rows = max((number(record, "rows") for record in records.values() if not record.failed), default=math.nan)
             cells = [cell_of(records.get(name), "mape_pct", best) for name in SOLO_NAMES]
-            lines.append(row([dataset.name, split, shown(rows, 0), *cells]))
+            lines.append(row([dataset.label, split, shown(rows, 0), *cells]))
     return lines
 
 
@@ -114,7 +115,7 @@ def slowdown_table(results: Results, measure: str) -> list[str]:
             best = _best(records, measure, highest=highest)
             rows = max((number(record, "rows") for record in records.values() if not record.failed), default=math.nan)
             cells = [cell_of(records.get(name), measure, best, 2) for name in SUITES]
-            lines.append(row([dataset.name, split.removeprefix(GROUPS), shown(rows, 0), *cells]))
+            lines.append(row([dataset.label, split.removeprefix(GROUPS), shown(rows, 0), *cells]))
     return lines
 
 
@@ -134,7 +135,7 @@ def detail_table(results: Results) -> list[str]:
             other = others.get(name)
             lines.append(
                 row([
-                    dataset.name, split, shown(number(ours, "mape_pct")), shown(number(ours, "p95_pct")),
+                    dataset.label, split, shown(number(ours, "mape_pct")), shown(number(ours, "p95_pct")),
                     shown(number(ours, "r2"), 3), shown(number(ours, "cover80_pct"), 0),
                     shown(number(ours, "cover95_pct"), 0), shown(number(ours, "fit_s"), 2),
                     shown(number(ours, "predict_us")), name or "–", shown(number(other, "mape_pct")),
@@ -166,7 +167,7 @@ def points_table(results: Results) -> list[str]:
                 " / ".join(str(points_to_reach(curve, target) or f"> {most}") for target in (10.0, 5.0))
                 for curve in curves.values()
             ]
-            lines.append(row([dataset.name, *texts]))
+            lines.append(row([dataset.label, *texts]))
     return lines
 
 
@@ -228,7 +229,7 @@ def defeats(results: Results) -> list[str]:
             digits = 3 if highest else 2
             texts = ", ".join(f"{name} {shown(value, digits)}" for name, value in listed)
             label = "R² on slowdown" if highest else "MAPE %"
-            lines.append(row([dataset, split, label, shown(ours, digits), texts]))
+            lines.append(row([LABELS[dataset], split, label, shown(ours, digits), texts]))
     return lines if len(lines) > 2 else ["None."]
 
 
