@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,8 @@ from solvers.errors import InputError
 
 profiles = typer.Typer(name="profiles", help="Measurements in a control plane.", no_args_is_help=True)
 PAIRS_SHOWN = 500
+PART_LENGTH_MAX = 2_000_000
+"""Characters of CSV sent at once; servers take four MiB unless told otherwise."""
 _SOLO = (
     "model", "gpu_type", "batch", "share_pct_sm", "clock_mhz_sm", "latency_ms", "throughput_rps", "power_w",
     "memory_mib", "l2_util_pct", "dram_util_pct",
@@ -107,25 +109,56 @@ def next_points(
 
 def _import(client: Client, file: str, *, skip_bad: bool) -> Document:
     text = sys.stdin.read() if file == "-" else _text(Path(file))
-    sent: dict[str, Any] = {"csv": text}
     if file != "-" and text.lstrip("\ufeff \t\r\n").startswith(("[", "{")):
-        sent = {"points": _listed(file, text)}
+        return _send(client, file, (0, {"points": _listed(file, text)}), skip_bad=skip_bad)
+    total: Document = {}
+    for lines_before, part in _parts(text):
+        answer = _send(client, file, (lines_before, {"csv": part}), skip_bad=skip_bad)
+        total = {name: total[name] + answer[name] if total else answer[name] for name in answer}
+    return total
+
+
+def _send(client: Client, file: str, part: tuple[int, dict[str, Any]], *, skip_bad: bool) -> Document:
+    lines_before, sent = part
     try:
         answer: Document = client.import_profiles(**sent, skip_bad=skip_bad)
     except ApiError as error:
         if error.status != 422 or not error.pointers:
             raise
-        _name_faults(file, error.pointers)
-        raise CommandError(f"{file}: nothing of it was imported (--skip-bad leaves bad rows out)", Exit.USAGE) from None
-    _name_faults(file, ((str(fault["pointer"]), str(fault["detail"])) for fault in answer["skipped"]))
+        _name_faults(file, lines_before, error.pointers)
+        rest = f"nothing from line {lines_before + 1} on" if lines_before else "nothing of it"
+        raise CommandError(f"{file}: {rest} was imported (--skip-bad leaves bad rows out)", Exit.USAGE) from None
+    skipped = ((str(fault["pointer"]), str(fault["detail"])) for fault in answer["skipped"])
+    _name_faults(file, lines_before, skipped)
     return answer
 
 
-def _name_faults(file: str, faults: Iterable[tuple[str, str]]) -> None:
+def _parts(text: str) -> Iterator[tuple[int, str]]:
+    """A long text in parts that a server takes, each under the header, with how many of its lines were sent before."""
+    if len(text) <= PART_LENGTH_MAX:
+        yield 0, text
+        return
+    header, *lines = text.splitlines(keepends=True)
+    start, length = 0, 0
+    for index, line in enumerate(lines):
+        length += len(line)
+        if length > PART_LENGTH_MAX:
+            yield start, "".join((header, *lines[start : index + 1]))
+            start, length = index + 1, 0
+    if length:
+        yield start, "".join((header, *lines[start:]))
+
+
+def _name_faults(file: str, lines_before: int, faults: Iterable[tuple[str, str]]) -> None:
     for pointer, detail in faults:
-        place, _, column = pointer.removeprefix("row:").partition("/")
-        where = f"{file}:{place}" if pointer.startswith("row:") else f"{file}: {pointer}".rstrip(": ")
-        typer.echo(": ".join(part for part in (where, column if place else "", detail) if part), err=True)
+        row, _, column = pointer.removeprefix("row:").partition("/")
+        if pointer.startswith("row:"):
+            # The header stands above every part, so only the rows below it move.
+            line = int(row) + (lines_before if row != "1" else 0)
+            parts = [f"{file}:{line}", column, detail]
+        else:
+            parts = [file, pointer, detail]
+        typer.echo(": ".join(part for part in parts if part), err=True)
 
 
 def _text(path: Path) -> str:

@@ -222,3 +222,16 @@ def test_a_changed_model_file_is_refused(
     assert said.status == Exit.USAGE
     assert f"{broken}: " in said.err
     assert words in said.err
+
+
+def test_the_shipped_measurements_can_be_fitted_and_asked(headroom: Headroom, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[4] / "examples" / "measurements"
+    out = str(tmp_path / "t4.json.gz")
+    files = ("--solo", str(folder / "solo.csv"), "--pairs", str(folder / "pairs.csv"))
+    assert headroom("fit", *files, "--model", "headroom", "--out", out).status == Exit.OK
+    alone = headroom("predict", "--model", out, "--queries", str(folder / "questions.csv"))
+    assert all(float(row["latency_ms"]) > 0 for row in table(alone.out))
+    beside = headroom("predict", "--model", out, "--queries", str(folder / "pair-questions.csv"))
+    assert all(float(row["latency_ms_b"]) > 0 for row in table(beside.out))
+    assert len(table(alone.out)) == 5
+    assert len(table(beside.out)) == 2
