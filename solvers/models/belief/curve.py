@@ -20,7 +20,7 @@ from solvers.models.belief.residual import Places, Task
 
 POINTS_MAX = 256
 """Points that a curve keeps; of more, a subset spread over all of them."""
-_WILD = 9.0
+_WILD, _GROSS = 9.0, 60.0
 _FREEDOM = 4.0
 
 
@@ -119,17 +119,18 @@ def settle(curve: Curve) -> Curve:
     return replace(curve, parameters=curve.parameters + step * min(1.0, 1.0 / max(length, 1e-9)))
 
 
-def discount(curve: Curve) -> Curve:
-    """Give points that the others contradict wildly more variance, as a heavy-tailed scatter would."""
+def discount(curve: Curve, wild: float = _WILD) -> Curve:
+    """Give points that the others contradict wildly (squared deviations beyond `wild`) more variance, as a heavy-tailed
+    scatter would.
+    """
     this = replace(task(curve), extra=np.zeros(len(curve.points)))
-    usual = residual.scattered(residual.noise(curve.kernel, this.at.weight), curve.points.count)
     for _ in range(3):
         inverse = np.linalg.inv(residual.total_covariance(curve.kernel, this))
         spread = 1 / np.diag(inverse)
         # Leaving a point out: its error and its variance follow from the inverse of all.
-        wildness = (spread * (inverse @ this.error)) ** 2 / np.maximum(spread - this.extra, 1e-12)
-        weight = (wildness + _FREEDOM) / (1 + _FREEDOM)
-        this = replace(this, extra=np.where(wildness > _WILD, 2 * usual * (weight - 1), 0.0))
+        usual = np.maximum(spread - this.extra, 1e-12)
+        wildness = (spread * (inverse @ this.error)) ** 2 / usual
+        this = replace(this, extra=np.where(wildness > wild, usual * (wildness - 1) / (1 + _FREEDOM), 0.0))
     return replace(curve, extra=this.extra)
 
 
@@ -138,6 +139,8 @@ def fit(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     curve = settle(draft(form, points, prior, kernel))
     if not len(curve.points):
         return prior_curve(form, prior, kernel)
+    # What is grossly wrong must not pass for a lively residual.
+    curve = discount(curve, _GROSS)
     curve = replace(curve, kernel=residual.own(kernel, task(curve)))
     return discount(settle(curve))
 

@@ -21,6 +21,7 @@ _LOG_STD_MIN, _LOG_STD_MAX = 0.003, 1.5
 _FAR_MAX = 1e6
 _WILD = 9.0
 _FREEDOM = 4.0
+_CONFIRMATIONS, _SURE = 2, 0.01
 _STEEP = 0.05
 _LEANS = np.linspace(0.0, 1.0, 9)
 _SAME = 1e-3
@@ -83,8 +84,7 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
     )
     surface = _tabulated(surface)
     for row in range(curve.fitted, len(curve.points)):
-        arrival = _arrival(surface, curve.points.take(np.array([row])))
-        surface = _conditioned(surface, arrival, float(curve.extra[row]))
+        surface = appended(surface, curve.points.take(np.array([row])))
     return surface
 
 
@@ -174,12 +174,24 @@ def _arrival(surface: Surface, point: Points) -> _Arrival:
 
 
 def appended(surface: Surface, point: Points) -> Surface:
-    """The surface after one more measurement; a wild one counts little."""
+    """The surface after one more measurement. A wild one counts little, until it has been confirmed: then its
+    configuration has changed.
+    """
     arrival = _arrival(surface, point)
-    scatter = float(residual.passing(surface.sight.scatter[arrival.node]) / point.count[0])
-    wildness = arrival.surprise**2 / (max(float(surface.variance[arrival.node]), 0.0) + scatter)
-    weight = (wildness + _FREEDOM) / (1 + _FREEDOM)
-    return _conditioned(surface, arrival, 2 * scatter * (weight - 1) if wildness > _WILD else 0.0)
+    node, squared = arrival.node, arrival.surprise**2
+    scatter = float(residual.passing(surface.sight.scatter[node]) / point.count[0])
+    usual = max(float(surface.variance[node]), 0.0) + scatter
+    if squared < _WILD * usual:
+        return _conditioned(surface, arrival, 0.0)
+    here = surface.curve
+    late = np.flatnonzero((surface.homes[here.fitted :] == node) & (here.extra[here.fitted :] > 0)) + here.fitted
+    alike = (here.points.log_value[late] - point.log_value[0]) ** 2 < 2 * _WILD * max(scatter, _SURE**2)
+    if alike.sum() < _CONFIRMATIONS:
+        return _conditioned(surface, arrival, (squared - usual) / (1 + _FREEDOM))
+    changed = np.zeros(len(surface.own))
+    changed[node] = squared
+    freed = replace(surface, own=surface.own + changed, variance=surface.variance + changed)
+    return _conditioned(freed, arrival, 0.0)
 
 
 def _conditioned(surface: Surface, arrival: _Arrival, extra: float) -> Surface:

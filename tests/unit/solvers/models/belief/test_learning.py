@@ -1,0 +1,75 @@
+"""Many models learned together: better than alone, with intervals that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.models.belief.calibration import COUNTS, Widening
+from solvers.models.belief.forms import LATENCY
+from solvers.models.belief.learning import Lesson, best, learn
+from solvers.models.belief.points import Points
+from solvers.models.belief.prior import weak_prior
+from solvers.models.belief.surface import compiled, lookup
+from tests.unit.solvers.models.belief.alone import samples
+
+MODELS = [f"m{index}" for index in range(5)]
+
+
+def lessons(scatter: float) -> dict[str, Lesson]:
+    told = samples(MODELS, scatter)
+    return {
+        model: Lesson(
+            points=Points.of(
+                told.queries.batch[rows], told.queries.share_pct[rows] / 100, np.ones(len(rows)), told.latency_ms[rows]
+            ),
+            priors=(weak_prior(8.0, 1.5),),
+        )
+        for (model, _), rows in told.queries.keys().items()
+    }
+
+
+def test_a_newcomer_with_few_points_is_foretold_with_honest_intervals() -> None:
+    every = lessons(0.02)
+    newcomer = every.pop("m4").points
+    field, found = learn(LATENCY, every, seed=0)
+    assert sorted(found) == MODELS[:4]
+    assert field.population is not None
+    few = np.isin(np.arange(30), (1, 8, 17, 28))
+    curve = best(LATENCY, newcomer.take(few), (field.population, weak_prior(8.0, 1.5)), field.kernel)
+    answers = lookup(compiled(curve, field.widening.of(4), clocked=False), newcomer.take(~few).at)
+    actual = np.exp(newcomer.take(~few).log_value)
+    assert np.abs(answers[:, 0] / actual - 1).mean() < 0.06
+    assert (np.abs(answers[:, 0] - actual) < 1.96 * answers[:, 1]).mean() > 0.85
+
+
+def test_learning_is_deterministic_whatever_the_order() -> None:
+    every = lessons(0.02)
+    one = learn(LATENCY, every, seed=3)
+    two = learn(LATENCY, dict(reversed(every.items())), seed=3)
+    assert one[0].widening == two[0].widening
+    for model in MODELS:
+        np.testing.assert_array_equal(one[1][model].parameters, two[1][model].parameters)
+
+
+def test_a_models_prior_does_not_contain_itself() -> None:
+    every = lessons(0.02)
+    alone = {name: lesson for name, lesson in every.items() if name in ("m0", "m1", "m2")}
+    changed = dict(alone)
+    changed["m0"] = every["m4"]
+    first, second = (learn(LATENCY, lot, seed=0)[1] for lot in (alone, changed))
+    np.testing.assert_array_equal(first["m0"].prior.mean, second["m0"].prior.mean)
+    assert not np.array_equal(first["m1"].prior.mean, second["m1"].prior.mean)
+
+
+def test_a_single_model_learns_from_what_may_always_hold() -> None:
+    field, found = learn(LATENCY, {"m0": lessons(0.02)["m0"]}, seed=0)
+    assert field.population is None
+    assert found["m0"].prior.source == "any model"
+
+
+def test_factors_between_the_rows_are_interpolated() -> None:
+    widening = Widening(inside=tuple(float(index) for index in range(len(COUNTS))))
+    assert widening.of(1)[0] == 0
+    assert widening.of(4)[0] == 1
+    assert 2 < widening.of(11)[0] < 3
+    assert widening.of(10**6)[0] == len(COUNTS) - 1

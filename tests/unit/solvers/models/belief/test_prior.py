@@ -1,0 +1,71 @@
+"""Fits of single models under priors, and what models have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.models.belief import shape
+from solvers.models.belief.prior import Cells, fit_parameters, fit_shape, population, sensitivity, weak_prior
+from tests.unit.solvers.models.belief.alone import grid, parameters, truth
+
+
+def cells(size_index: int) -> Cells:
+    queries = grid([f"m{index}" for index in range(size_index + 1)])
+    rows = queries.model == size_index
+    return Cells(
+        batch=queries.batch[rows],
+        share=queries.share_pct[rows] / 100,
+        slowness=np.ones(int(rows.sum())),
+        latency_ms=truth(queries)[rows],
+    )
+
+
+def test_a_fit_explains_what_the_shape_made() -> None:
+    found = fit_shape(cells(0), weak_prior(5.0))
+    assert np.abs(found.residual).max() < 0.01
+    assert np.linalg.eigvalsh(found.covariance).min() > 0
+
+
+def test_one_wild_cell_does_not_bend_the_fit() -> None:
+    told = cells(0)
+    wild = told.latency_ms.copy()
+    wild[13] *= 4
+    bent = fit_shape(
+        Cells(batch=told.batch, share=told.share, slowness=told.slowness, latency_ms=wild), weak_prior(5.0)
+    )
+    others = np.arange(len(told)) != 13
+    assert np.abs(bent.residual[others]).max() < 0.06
+    assert bent.residual[13] > 1.2
+
+
+def test_one_cell_is_enough_to_start() -> None:
+    rows = np.arange(len(cells(0))) == 7
+    found = fit_shape(cells(0).take(rows), weak_prior(5.0))
+    assert np.isfinite(found.mean).all()
+    assert np.abs(found.residual).max() < 0.05
+
+
+def test_derivatives_are_those_of_the_shape() -> None:
+    at = (np.array([3.0]), np.array([0.3]), np.array([1.2]))
+    slope = sensitivity(shape.log_latency, parameters(), at)
+    moved = parameters()
+    moved[shape.WORK] += 1e-3
+    step = shape.log_latency(moved, *at) - shape.log_latency(parameters(), *at)
+    np.testing.assert_allclose(slope[0, shape.WORK], step / 1e-3, rtol=1e-2)
+
+
+def test_a_population_is_nearer_to_its_members_than_what_holds_of_any_model() -> None:
+    weak = weak_prior(5.0, 1.5)
+    fits = [fit_shape(cells(index), weak) for index in range(5)]
+    common = population(fits, weak)
+    newcomer = cells(5)
+    at = (newcomer.batch, newcomer.share, newcomer.slowness)
+    few = np.array([0, 29])
+    some = tuple(column[few] for column in at)
+    target = np.log(newcomer.latency_ms)
+    errors = [
+        np.abs(shape.log_latency(fit_parameters(shape.log_latency, some, target[few], prior).mean, *at) - target).mean()
+        for prior in (common, weak)
+    ]
+    assert errors[0] < errors[1]
+    assert errors[0] < 0.1

@@ -1,0 +1,129 @@
+"""Curves compiled into surfaces: exact where measured, sure only there, and single measurements taken in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.models.base import Floats
+from solvers.models.belief import curve as curves
+from solvers.models.belief import residual
+from solvers.models.belief.curve import Curve
+from solvers.models.belief.forms import LATENCY
+from solvers.models.belief.points import Points
+from solvers.models.belief.prior import weak_prior
+from solvers.models.belief.surface import Surface, appended, compiled, lookup
+from tests.unit.solvers.models.belief.alone import samples
+
+QUIET = residual.KERNEL_USUAL.copy()
+QUIET[[residual.NOISE_BUSY, residual.NOISE_FLAT]] = np.log(0.004)
+
+
+def measured(scatter: float = 0.003) -> Points:
+    told = samples(["m"], scatter)
+    return Points.of(told.queries.batch, told.queries.share_pct / 100, np.ones(len(told)), told.latency_ms)
+
+
+def fitted(points: Points, kernel: Floats = QUIET) -> Curve:
+    return curves.fit(LATENCY, points, weak_prior(5.0), kernel)
+
+
+def one(batch: float, share: float, latency_ms: float) -> Points:
+    return Points.of(np.array([batch]), np.array([share]), np.ones(1), np.array([latency_ms]))
+
+
+def told_by(surface: Surface, batch: float, share: float) -> tuple[float, float]:
+    value, std, _ = lookup(surface, (np.array([batch]), np.array([share]), np.ones(1)))[0]
+    return float(value), float(std)
+
+
+def test_measured_cells_come_back_nearly_as_measured() -> None:
+    points = measured()
+    found = lookup(compiled(fitted(points), (1.0, 1.0), clocked=False), points.at)
+    assert np.abs(np.log(found[:, 0]) - points.log_value).max() < 0.003
+    assert (found[:, 2] < 1e-6).all()
+
+
+def test_intervals_are_narrow_at_measured_cells_and_widen_away_from_them() -> None:
+    surface = compiled(fitted(measured()), (1.0, 1.0), clocked=False)
+    at_cell, beside, far = (
+        told_by(surface, *at)[1] / told_by(surface, *at)[0] for at in ((8.0, 0.4), (8.0, 0.42), (2048.0, 0.03))
+    )
+    assert at_cell <= beside < far
+
+
+def test_widening_is_a_factor_inside_and_another_outside() -> None:
+    curve = fitted(measured())
+    plain, wide = (compiled(curve, factors, clocked=False) for factors in ((1.0, 1.0), (2.0, 3.0)))
+    # Between nodes inside, some of which monotony moved, which no factor widens.
+    assert 1.6 < told_by(wide, 4.0, 0.5)[1] / told_by(plain, 4.0, 0.5)[1] < 2.01
+    assert 2.4 < told_by(wide, 64.0, 0.5)[1] / told_by(plain, 64.0, 0.5)[1] < 3.01
+
+
+def test_an_appended_measurement_moves_the_answer_there_and_nearby() -> None:
+    surface = compiled(fitted(measured().take(np.arange(0, 30, 3))), (1.0, 1.0), clocked=False)
+    before = told_by(surface, 8.0, 0.2)
+    after = appended(surface, one(8.0, 0.2, before[0] * 1.03))
+    assert told_by(after, 8.0, 0.2)[0] == pytest.approx(before[0] * 1.03, rel=0.01)
+    assert told_by(after, 8.0, 0.2)[1] <= before[1]
+    assert told_by(after, 8.0, 0.25)[0] > told_by(surface, 8.0, 0.25)[0]
+    assert len(after.curve.points) == len(surface.curve.points) + 1
+
+
+def test_appending_is_nearly_fitting_together() -> None:
+    points = measured()
+    together = compiled(fitted(points), (1.0, 1.0), clocked=False)
+    base = together.curve
+    start = replace(base, points=points.merged().take(np.arange(25)), extra=base.extra[:25], fitted=25)
+    grown = compiled(start, (1.0, 1.0), clocked=False)
+    for row in range(25, 30):
+        grown = appended(grown, points.merged().take(np.array([row])))
+    np.testing.assert_allclose(lookup(grown, points.at)[:, 0], lookup(together, points.at)[:, 0], rtol=0.01)
+
+
+def test_a_wild_measurement_moves_nothing_much() -> None:
+    surface = compiled(fitted(measured()), (1.0, 1.0), clocked=False)
+    before = told_by(surface, 8.0, 0.4)[0]
+    assert told_by(appended(surface, one(8.0, 0.4, before * 6)), 8.0, 0.4)[0] == pytest.approx(before, rel=0.03)
+
+
+def test_a_change_is_believed_when_it_is_confirmed() -> None:
+    surface = compiled(fitted(measured()), (1.0, 1.0), clocked=False)
+    before = told_by(surface, 8.0, 0.4)[0]
+    for _ in range(2):
+        surface = appended(surface, one(8.0, 0.4, before * 1.4))
+    assert told_by(surface, 8.0, 0.4)[0] == pytest.approx(before, rel=0.03)
+    # Wild measurements that do not agree confirm nothing.
+    assert told_by(appended(surface, one(8.0, 0.4, before * 3)), 8.0, 0.4)[0] == pytest.approx(before, rel=0.03)
+    assert told_by(appended(surface, one(8.0, 0.4, before * 1.4)), 8.0, 0.4)[0] > before * 1.1
+
+
+def test_a_wild_point_in_a_fit_is_discounted() -> None:
+    points = measured()
+    wild = replace(points, log_value=points.log_value + np.where(np.arange(30) == 14, 1.5, 0.0))
+    curve = fitted(wild)
+    row = int(np.argmax(curve.extra))
+    assert (curve.points.batch[row], curve.points.share[row]) == (points.batch[14], points.share[14])
+    found = lookup(compiled(curve, (1.0, 1.0), clocked=False), points.at)
+    assert np.abs(np.log(found[:, 0]) - points.log_value).max() < 0.15
+
+
+def test_a_staircase_that_rises_with_share_becomes_level() -> None:
+    share = np.arange(0.1, 1.01, 0.1)
+    rising = Points.of(np.ones(10), share, np.ones(10), np.where(share > 0.55, 30.0, 20.0))
+    surface = compiled(fitted(rising, residual.KERNEL_USUAL), (1.0, 1.0), clocked=False)
+    found = lookup(surface, (np.ones(100), np.linspace(0.01, 1, 100), np.ones(100)))
+    assert (np.diff(found[:, 0]) <= 1e-9).all()
+    # What monotony takes from the fit, the interval admits.
+    assert (np.abs(found[9:, 0] - 20) < 4 * found[9:, 1]).mean() > 0.9
+
+
+def test_evidence_prefers_the_prior_that_foretold_the_points() -> None:
+    points = measured()
+    right, wrong = (
+        curves.evidence(curves.settle(curves.draft(LATENCY, points, weak_prior(typical, 0.2), QUIET)))
+        for typical in (float(np.exp(points.log_value.mean())), 900.0)
+    )
+    assert right > wrong + 5
