@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.models.base import Flags, Floats
 from solvers.models.belief import curve as curves
 from solvers.models.belief import points as measured
 from solvers.models.belief.curve import Curve
@@ -57,7 +57,7 @@ def learned(examples: Sequence[Curve], kernel: Floats, random: np.random.Generat
     return Widening(inside=factors[0], outside=factors[1])
 
 
-def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, measured.Flags]]:
+def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, Flags]]:
     """Which points a newcomer has, with the row of the table they belong to: random ones, and all
     but the largest batch, the narrowest share, or a batch between."""
     found = []
@@ -76,7 +76,7 @@ def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, me
     return found
 
 
-def _surprises(example: Curve, kept: measured.Flags, kernel: Floats) -> tuple[Floats, measured.Flags]:
+def _surprises(example: Curve, kept: Flags, kernel: Floats) -> tuple[Floats, Flags]:
     """Errors over promised standard deviations at the points that the newcomer lacks, and which lie inside."""
     newcomer = curves.fit(example.form, example.points.take(kept), example.prior, kernel)
     rest = example.points.take(~kept)

@@ -15,7 +15,7 @@ from solvers.models.belief.points import Points
 Axes = tuple[Floats, Floats, Floats]
 """Batch, 1/share and slowness, each rising."""
 
-_POWERS = 2.0 ** np.arange(13)
+_POWERS: Floats = np.exp2(np.arange(13, dtype=np.float64))
 _BATCHES = np.unique(np.concatenate([_POWERS, 1.5 * _POWERS[1:-1]]))
 _SHARES = np.concatenate([np.arange(1, 5), np.arange(5, 101, 5)]) / 100
 _SHARES_CLOCKED = np.array([1, 2, 3, 5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100]) / 100
