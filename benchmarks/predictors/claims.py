@@ -22,6 +22,7 @@ from solvers.models.suite import Suite, make_solo
 
 Claim = dict[str, str]
 LEARNED = 1400
+SHUFFLES = 5
 STEPS = (50, 100, 200, 300, 400, 500, 700, 1000, 1400)
 RIVALS = ("fm-ftrl", "mf", "rf")
 SOLO_POINTS, PAIR_POINTS = 16, 5
@@ -37,19 +38,25 @@ def _yes(met: bool) -> str:
 
 
 class _Learning:
-    """RMSE and R² of the three predictors of the paper on one shuffled table, by number of samples learned."""
+    """RMSE and R² of the three predictors of the paper on a shuffled table, by number of samples learned. Medians over
+    several shuffles, because a single row of a huge model at a tiny share can decide either on the plain scale.
+    """
 
     def __init__(self, samples: Samples, facts: Facts) -> None:
-        order = np.random.default_rng([SEED, 6]).permutation(len(samples))
-        self.train, self.test = samples.take(order[:LEARNED]), samples.take(order[LEARNED:])
         self.facts = facts
+        orders = [np.random.default_rng([SEED, 6, shuffle]).permutation(len(samples)) for shuffle in range(SHUFFLES)]
+        self.parts = [(samples.take(order[:LEARNED]), samples.take(order[LEARNED:])) for order in orders]
 
     def scores(self, name: str, count: int, *, logarithmic: bool) -> tuple[float, float]:
         """RMSE and R² on standardised latency (or its logarithm) after `count` samples."""
-        train = self.train.take(np.arange(count))
-        mean = make_solo(name, self.facts, SEED).fit(train).predict(self.test.queries).mean
-        mean = np.where(np.isfinite(mean), mean, float(np.median(train.latency_ms)))
-        columns = [self.train.latency_ms, self.test.latency_ms, np.maximum(mean, 1e-6)]
+        found = [self._of_shuffle(name, count, part, logarithmic=logarithmic) for part in range(SHUFFLES)]
+        return float(np.median([rmse for rmse, _ in found])), float(np.median([r2 for _, r2 in found]))
+
+    def _of_shuffle(self, name: str, count: int, part: int, *, logarithmic: bool) -> tuple[float, float]:
+        learned, test = self.parts[part]
+        mean = make_solo(name, self.facts, SEED).fit(learned.take(np.arange(count))).predict(test.queries).mean
+        mean = np.where(np.isfinite(mean), mean, float(np.median(learned.latency_ms)))
+        columns = [learned.latency_ms, test.latency_ms, np.maximum(mean, 1e-6)]
         if logarithmic:
             columns = [np.log(column) for column in columns]
         truth, guess = _standardised(*columns)
@@ -77,28 +84,31 @@ def oltunes(data: Path) -> dict[str, Claim]:
             "measured": text,
             "verdict": f"{_yes(best)}; stretch {_yes(stretch)}",
         }
-    reached = {name: _reached(learning, name) for name in RIVALS}
-    needed = reached["fm-ftrl"]
-    found["AC-OLT-06"] = {
-        "stated": "R² ≥ 0.5 on standardised latency with ≤ 500 samples, and with fewer than MF and RF",
-        "measured": ", ".join(f"{name}: {count or f'not with {LEARNED}'}" for name, count in reached.items()),
-        "verdict": _yes(
-            needed is not None and needed <= 500 and all((reached[name] or np.inf) > needed for name in RIVALS[1:])
-        ),
-    }
+        found[f"AC-OLT-06 ({scale})"] = _fewest(learning, scale, logarithmic=logarithmic)
     return found | {"AC-OLT-07": _prediction_time(learning)}
 
 
-def _reached(learning: _Learning, name: str) -> int | None:
+def _fewest(learning: _Learning, scale: str, *, logarithmic: bool) -> Claim:
+    reached = {name: _reached(learning, name, logarithmic=logarithmic) for name in RIVALS}
+    needed, others = reached["fm-ftrl"], [reached[name] or np.inf for name in RIVALS[1:]]
+    return {
+        "stated": f"R² ≥ 0.5 on standardised {scale} with ≤ 500 samples, and with fewer than MF and RF",
+        "measured": ", ".join(f"{name}: {count or f'not with {LEARNED}'}" for name, count in reached.items()),
+        "verdict": _yes(needed is not None and needed <= 500 and min(others) > needed),
+    }
+
+
+def _reached(learning: _Learning, name: str, *, logarithmic: bool) -> int | None:
     for count in STEPS:
-        if learning.scores(name, count, logarithmic=False)[1] >= 0.5:
+        if learning.scores(name, count, logarithmic=logarithmic)[1] >= 0.5:
             return count
     return None
 
 
 def _prediction_time(learning: _Learning) -> Claim:
-    model = make_solo("fm-ftrl", learning.facts, SEED).fit(learning.train)
-    one = learning.test.queries.take(np.arange(1))
+    learned, test = learning.parts[0]
+    model = make_solo("fm-ftrl", learning.facts, SEED).fit(learned)
+    one = test.queries.take(np.arange(1))
     name, gpu_type = one.models[one.model[0]], one.gpu_types[0]
     batches, shares = np.meshgrid([1.0, 2, 4, 8, 16, 32, 64, 128], np.arange(5.0, 101.0, 5.0))
     all_of_one = Queries.of(name, gpu_type, np.tile(batches.ravel(), 3), np.tile(shares.ravel(), 3))
