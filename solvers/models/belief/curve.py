@@ -22,6 +22,7 @@ POINTS_MAX = 256
 """Points that a curve keeps; of more, a subset spread over all of them."""
 _WILD, _GROSS = 9.0, 60.0
 _FREEDOM = 4.0
+_STEPS_MAX, _GAIN_MIN = 4, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +109,42 @@ def task(curve: Curve) -> Task:
     )
 
 
+def evidence(curve: Curve) -> float:
+    """How well prior and kernel foretold the points, at the curve's parameters (Laplace, constants left out).
+
+    The form enters here as it is, not linearised: far from the points a straight line promises too much.
+    """
+    here = sight(curve, curve.points.at)
+    scatter = residual.scattered(here.scatter, curve.points.count) + curve.extra
+    unexplained = residual.covariance(curve.kernel, here.places, here.places) + np.diag(scatter)
+    error = curve.points.log_value - curve.form.log_value(curve.parameters, *curve.points.at)
+    moved = curve.parameters - curve.prior.mean
+    return float(
+        -0.5 * error @ np.linalg.solve(unexplained, error)
+        - 0.5 * moved @ np.linalg.solve(curve.prior.covariance, moved)
+        - 0.5 * np.linalg.slogdet(unexplained + here.doubt @ here.doubt.T)[1]
+    )
+
+
 def settle(curve: Curve) -> Curve:
-    """The same curve with parameters and residual found together: one step of Gauss and Newton, bounded in length."""
+    """The same curve with parameters and residual found together: steps of Gauss and Newton while they help."""
+    best = evidence(curve)
+    for _ in range(_STEPS_MAX):
+        step = _newton_step(curve)
+        tried = [replace(curve, parameters=curve.parameters + part * step) for part in (1.0, 0.3, 0.1)]
+        scores = [evidence(one) for one in tried]
+        chosen = int(np.argmax(scores))
+        if scores[chosen] < best + _GAIN_MIN:
+            break
+        curve, best = tried[chosen], scores[chosen]
+    return curve
+
+
+def _newton_step(curve: Curve) -> Floats:
     this = task(curve)
     weights = np.linalg.solve(residual.total_covariance(curve.kernel, this), this.error)
     slope = curve.form.sensitivity(curve.parameters, curve.points.at)
-    target = curve.prior.mean + curve.prior.covariance @ slope.T @ weights
-    step = target - curve.parameters
-    length = float(np.sqrt(np.mean(step**2)))
-    return replace(curve, parameters=curve.parameters + step * min(1.0, 1.0 / max(length, 1e-9)))
+    return curve.prior.mean + curve.prior.covariance @ slope.T @ weights - curve.parameters
 
 
 def discount(curve: Curve, wild: float = _WILD) -> Curve:
@@ -143,9 +171,3 @@ def fit(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     curve = discount(curve, _GROSS)
     curve = replace(curve, kernel=residual.own(kernel, task(curve)))
     return discount(settle(curve))
-
-
-def evidence(curve: Curve) -> float:
-    """How well prior and kernel foretold the points: logarithm of their density."""
-    this = task(curve)
-    return residual.log_evidence(residual.total_covariance(curve.kernel, this), this.error)

@@ -23,6 +23,8 @@ from solvers.models.belief.prior import ShapeFit, ShapePrior, fit_parameters, po
 
 _TELLING = 6
 """Points from which a model says something about others."""
+_NEIGHBOURS = 6.0
+"""Lead (of the logarithm of evidence) of what other models measured here tell: they ran with the same software."""
 _LEARNERS_MAX = 12
 _LEARNER_POINTS_MAX = 100
 
@@ -55,7 +57,10 @@ def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, 
     priors = {name: _others(name, fits, weak[name]) + lessons[name].priors for name in names}
     telling = [name for name in names if name in fits]
     kernel = _kernel(form, [(lessons[name].points, priors[name][0]) for name in telling])
-    found = {name: best(form, lessons[name].points, priors[name], kernel) for name in names}
+    found = {
+        name: best(form, lessons[name].points, priors[name], kernel, _NEIGHBOURS if len(fits) > 2 else 0.0)
+        for name in names
+    }
     examples = [found[name] for name in telling if len(found[name].points) >= 2 * _TELLING]
     return (
         Field(
@@ -67,13 +72,14 @@ def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, 
     )
 
 
-def best(form: Form, points: Points, priors: Sequence[ShapePrior], kernel: Floats) -> Curve:
-    """The curve under the prior with the most evidence; the first of equals."""
+def best(form: Form, points: Points, priors: Sequence[ShapePrior], kernel: Floats, lead: float = 0.0) -> Curve:
+    """The curve under the prior with the most evidence, when the first of them has a lead."""
     if len(priors) == 1:
         return curves.fit(form, points, priors[0], kernel)
     tried = [curves.settle(curves.draft(form, points, prior, kernel)) for prior in priors]
-    chosen = max(range(len(tried)), key=lambda index: curves.evidence(tried[index]))
-    return curves.fit(form, points, priors[chosen], kernel)
+    scores = [curves.evidence(one) for one in tried]
+    scores[0] += lead
+    return curves.fit(form, points, priors[int(np.argmax(scores))], kernel)
 
 
 def _first_fits(form: Form, lessons: Mapping[str, Lesson]) -> dict[str, ShapeFit]:
