@@ -44,7 +44,8 @@ class FilesCommand(TyperCommand):
         repeated = ""
         for word in args:
             if word.startswith("--") and word != "--":
-                repeated = word if word in ("--solo", "--pairs") else ""
+                name = word.partition("=")[0]
+                repeated = name if name in ("--solo", "--pairs") else ""
             elif word.startswith("-") and word != STANDARD:
                 repeated = ""
             elif repeated and found[-1] != repeated:

@@ -6,10 +6,9 @@ A pair of the same configuration replaces the older one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, cast, func, or_, select, tuple_
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
@@ -65,10 +64,11 @@ def count(session: Session, *, model: str | None = None, gpu_type: str | None = 
     return int(session.execute(query).scalar_one())
 
 
-def state(session: Session) -> tuple[int, datetime | None]:
-    """Changes whenever a pair does."""
-    row = session.execute(select(func.count(), func.max(pairs.c.imported_at))).one()
-    return int(row[0]), row[1]
+def state(session: Session) -> tuple[int, int]:
+    """Changes whenever a pair does: how many there are, and the sum of the moments at which they were stored."""
+    moments_us = cast(func.extract("epoch", pairs.c.imported_at) * 1_000_000, BigInteger)
+    row = session.execute(select(func.count(), func.coalesce(func.sum(moments_us), 0))).one()
+    return int(row[0]), int(row[1])
 
 
 def delete(session: Session, model: str, gpu_type: str) -> int:

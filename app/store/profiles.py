@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import BigInteger, Select, cast, func, select, tuple_
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
@@ -103,10 +103,11 @@ def count(session: Session, *, model: str | None = None, gpu_type: str | None = 
     return int(session.execute(query).scalar_one())
 
 
-def state(session: Session) -> tuple[int, datetime | None]:
-    """Changes whenever a point does."""
-    row = session.execute(select(func.count(), func.max(points.c.imported_at))).one()
-    return int(row[0]), row[1]
+def state(session: Session) -> tuple[int, int]:
+    """Changes whenever a point does: how many there are, and the sum of the moments at which they were stored."""
+    moments_us = cast(func.extract("epoch", points.c.imported_at) * 1_000_000, BigInteger)
+    row = session.execute(select(func.count(), func.coalesce(func.sum(moments_us), 0))).one()
+    return int(row[0]), int(row[1])
 
 
 def delete(session: Session, model: str, gpu_type: str) -> int:

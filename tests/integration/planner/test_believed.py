@@ -8,7 +8,7 @@ import pytest
 
 from app import library
 from app.clock import SystemClock
-from app.services.beliefs import Beliefs
+from app.services.beliefs import Belief, Beliefs
 from app.services.beliefs_profiles import Completion
 from app.services.fleet import Fleet
 from app.services.journal import Leader
@@ -24,6 +24,7 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.profile import ProfileOrigin, ProfilePoint
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Slo
+from solvers.errors import InputError
 from tests.integration.planner.world import CLUSTER, World
 from tests.unit.app.services.small_fleet import POLICY, PROJECT, device, node, profile, service
 
@@ -185,3 +186,32 @@ def test_the_picture_leaves_out_what_nothing_is_about(bare: World) -> None:
     found = picture(bare)
     assert {item.name for item in found.gpu_types} == {"t4", "a100"}
     assert {item.name for item in found.models} == {"resnet50"}
+
+
+def test_a_belief_is_made_once_until_something_changes(bare: World) -> None:
+    beliefs = Beliefs(bare.database)
+    first = beliefs.belief()
+    assert beliefs.belief() is first
+    points = measured()
+    with bare.database.transaction() as session:
+        profiles.put_points(session, points)
+    second = beliefs.belief()
+    assert second is not first
+    assert second.points_of("resnet50", "t4") == len(points)
+    with bare.database.transaction() as session:
+        profiles.put_points(session, [replace(points[0], latency_ms_mean=99.0)])
+    assert beliefs.belief() is not second
+
+
+class Broken(Beliefs):
+    """A belief that cannot be made."""
+
+    def belief(self) -> Belief:
+        raise InputError("the numbers make no sense")
+
+
+def test_a_belief_that_fails_does_not_stop_planning(bare: World) -> None:
+    completion = Completion(Broken(bare.database))
+    found = StoreObserver(bare.database, SystemClock(), CLUSTER, completion).observe()
+    assert found.profiles == ()
+    assert len(found.devices) == 3

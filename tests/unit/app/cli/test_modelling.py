@@ -119,11 +119,12 @@ def test_several_files_follow_one_option_and_equal_fits_are_equal_files(
     header, *lines = solo.read_text(encoding="utf-8").splitlines()
     first = written(tmp_path / "1.csv", header, *lines[:9])
     second = written(tmp_path / "2.csv", header, *lines[9:])
-    outs = [tmp_path / "whole.json", tmp_path / "parts.json", tmp_path / "repeated.json"]
+    outs = [tmp_path / f"{way}.json" for way in ("whole", "parts", "repeated", "equals")]
     given = [
         ("--solo", str(solo)),
         ("--solo", str(first), str(second)),
         ("--solo", str(first), "--solo", str(second)),
+        (f"--solo={first}", str(second)),
     ]
     for files, out in zip(given, outs, strict=True):
         said = headroom("fit", *files, "--out", str(out), "--model", "hetsev")
