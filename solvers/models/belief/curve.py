@@ -42,10 +42,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A curve's prior at some configurations: mean, `doubt` (its square is the form's covariance), residual's places,
-    and variance of single measurements.
+    """A curve's prior at some configurations: the form's `value` at the curve's parameters, the prior's `mean` by the
+    form's straight line there, `doubt` (its square is the form's covariance), residual's places, and variance of single
+    measurements.
     """
 
+    value: Floats
     mean: Floats
     doubt: Floats
     places: Places
@@ -67,6 +69,7 @@ def sight(curve: Curve, at: tuple[Floats, Floats, Floats]) -> Sight:
     weight = curve.form.elasticity(curve.parameters, at)
     value = curve.form.log_value(curve.parameters, *at)
     return Sight(
+        value=value,
         mean=value + slope @ (curve.prior.mean - curve.parameters),
         doubt=slope @ root,
         places=residual.places(at, weight),
@@ -117,7 +120,7 @@ def evidence(curve: Curve) -> float:
     here = sight(curve, curve.points.at)
     scatter = residual.scattered(here.scatter, curve.points.count) + curve.extra
     unexplained = residual.covariance(curve.kernel, here.places, here.places) + np.diag(scatter)
-    error = curve.points.log_value - curve.form.log_value(curve.parameters, *curve.points.at)
+    error = curve.points.log_value - here.value
     moved = curve.parameters - curve.prior.mean
     return float(
         -0.5 * error @ np.linalg.solve(unexplained, error)

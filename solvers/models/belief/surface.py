@@ -73,7 +73,7 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
         sight=seen,
         given=told.given,
         late=np.zeros((0, len(at[0]))),
-        mean=seen.mean + told.gained,
+        mean=seen.value + told.gained,
         own=told.own,
         variance=seen.variance(curve.kernel) + told.own - (told.given**2).sum(axis=0),
         smooth=told.smooth,
@@ -99,12 +99,15 @@ class _Told:
 
 
 def _condition(curve: Curve, fitted: Points, to: tuple[Sight, nodes.Axes]) -> _Told:
-    from scipy.linalg import solve_triangular
+    """The mean follows the form at the curve's parameters and the residual about it, never the form's straight line,
+    which may leave the form far behind; covariances follow both.
+    """
+    from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
     seen, axes = to
     there, extra = sight(curve, fitted.at), curve.extra[: curve.fitted]
-    scatter = residual.scattered(there.scatter, fitted.count)
-    root = np.linalg.cholesky(there.covariance(there, curve.kernel) + np.diag(scatter + extra))
+    scatter = np.diag(residual.scattered(there.scatter, fitted.count) + extra)
+    root = np.linalg.cholesky(there.covariance(there, curve.kernel) + scatter)
     given = solve_triangular(root, there.covariance(seen, curve.kernel), lower=True)
     smooth = seen.variance(curve.kernel) - (given**2).sum(axis=0)
     # What is peculiar to a configuration is shared by its points and its node.
@@ -115,8 +118,11 @@ def _condition(curve: Curve, fitted: Points, to: tuple[Sight, nodes.Axes]) -> _T
     shared = np.zeros((len(fitted), int(same.sum())))
     shared[np.flatnonzero(same), np.arange(shared.shape[1])] = own[node[same]]
     given[:, node[same]] += solve_triangular(root, shared, lower=True)
-    told = solve_triangular(root, fitted.log_value - there.mean, lower=True)
-    return _Told(given=given, gained=told @ given, own=own, smooth=smooth)
+    unexplained = cho_factor(residual.covariance(curve.kernel, there.places, there.places) + scatter)
+    weights = cho_solve(unexplained, fitted.log_value - there.value)
+    gained = weights @ residual.covariance(curve.kernel, there.places, seen.places)
+    gained[node[same]] += weights @ shared
+    return _Told(given=given, gained=gained, own=own, smooth=smooth)
 
 
 def _tabulated(surface: Surface) -> Surface:
@@ -231,4 +237,10 @@ def _at_node(seen: Sight, node: int) -> Sight:
         share=seen.places.share[rows],
         weight=seen.places.weight[rows],
     )
-    return Sight(mean=seen.mean[rows], doubt=seen.doubt[rows], places=places, scatter=seen.scatter[rows])
+    return Sight(
+        value=seen.value[rows],
+        mean=seen.mean[rows],
+        doubt=seen.doubt[rows],
+        places=places,
+        scatter=seen.scatter[rows],
+    )
