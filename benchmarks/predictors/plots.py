@@ -37,7 +37,7 @@ def _save(figure: plt.Figure, name: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     mpl.rcParams["svg.hashsalt"] = "headroom"
     metadata = {"Date": None} if name.endswith(".svg") else {"Software": None}
-    figure.savefig(FOLDER / name, metadata=metadata, dpi=100, bbox_inches="tight")
+    figure.savefig(FOLDER / name, metadata=metadata, dpi=80, bbox_inches="tight")
     plt.close(figure)
 
 
@@ -138,12 +138,9 @@ def errors(results: Results) -> None:
     shades = axis.imshow(np.log10(np.clip(values, 0.5, _DRAWN_ERROR_MAX_PCT)), aspect="auto", cmap="RdYlGn_r")
     axis.set_xticks(range(len(SOLO_NAMES)), SOLO_NAMES, rotation=40, ha="right", fontsize=7)
     axis.set_yticks(range(len(lines)), [label for label, _ in lines], fontsize=6)
-    for (line, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            axis.text(column, line, f"{value:.1f}" if value < 1000 else "> 1000", ha="center", va="center", fontsize=5)
     bar = figure.colorbar(shades, ax=axis, fraction=0.03)
     bar.set_ticks([0, 1, 2], labels=["1 %", "10 %", "100 %"])
-    axis.set_title("MAPE in %; empty: no complete answer", fontsize=8)
+    axis.set_title("MAPE of replicas alone; white: no complete answer", fontsize=8)
     _save(figure, "error_by_split.png")
 
 

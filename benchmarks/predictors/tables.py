@@ -46,14 +46,17 @@ def shown(value: float, digits: int = 1) -> str:
     """A number, or a dash where there is none."""
     if not math.isfinite(value):
         return "–"
-    if abs(value) >= 1000:
-        return f"{value:.3g}"
-    return f"{value:.{digits}f}"
+    return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
 
 
 def number(record: Record | None, name: str) -> float:
     """A number of a record; NaN where it failed or does not have it."""
     return record.numbers.get(name, math.nan) if record is not None else math.nan
+
+
+def rows_of(records: dict[str, Record]) -> float:
+    """How many rows a split asks for."""
+    return max((record.numbers["rows"] for record in records.values() if "rows" in record.numbers), default=math.nan)
 
 
 def answers_all(record: Record | None) -> bool:
@@ -99,7 +102,7 @@ def error_table(results: Results) -> list[str]:
         for split in splits_of(results, dataset.name, groups=False):
             records = results.of(dataset.name, split)
             best = _best(records, "mape_pct", highest=False)
-            rows = max((number(record, "rows") for record in records.values() if not record.failed), default=math.nan)
+            rows = rows_of(records)
             cells = [cell_of(records.get(name), "mape_pct", best) for name in SOLO_NAMES]
             lines.append(row([dataset.label, split, shown(rows, 0), *cells]))
     return lines
@@ -113,7 +116,7 @@ def slowdown_table(results: Results, measure: str) -> list[str]:
             records = results.of(dataset.name, split)
             highest = measure.startswith("r2")
             best = _best(records, measure, highest=highest)
-            rows = max((number(record, "rows") for record in records.values() if not record.failed), default=math.nan)
+            rows = rows_of(records)
             cells = [cell_of(records.get(name), measure, best, 2) for name in SUITES]
             lines.append(row([dataset.label, split.removeprefix(GROUPS), shown(rows, 0), *cells]))
     return lines
