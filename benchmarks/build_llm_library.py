@@ -20,9 +20,9 @@ import numpy as np
 from app.library import load_gpu_types, load_models
 from solvers.domain.codec import canonical_json
 from solvers.errors import InputError
-from solvers.models.llm import StepCosts
-from solvers.models.llm_fit import ServedSamples, StepFit, StepSamples, fit_served, fit_steps
-from solvers.models.llm_library import Efficiency, LlmEntry, LlmLibrary, Rates
+from solvers.models.serving.token_fit import ServedSamples, StepFit, StepSamples, fit_served, fit_steps
+from solvers.models.serving.token_library import Efficiency, LlmEntry, LlmLibrary, Rates
+from solvers.models.serving.tokens import StepCosts
 
 VERSION = "1"
 HELD_OUT = 5

@@ -1,4 +1,4 @@
-"""Makes `solvers/models/queue_table.py`: latency quantiles of a batching server, from a simulation of single requests.
+"""Makes `solvers/models/serving/queue_table.py`: latencies of a batching server, by simulating single requests.
 
 Every cell of the table is one run. Time is counted in executions of a full batch; a batch of k of b takes
 `fixed + (1 - fixed) * k / b`. A server that is free and has waiting requests starts when the batch is full or `wait`
@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.models.queueing import AXES, STEP_LOG2, ZERO_LOG2, Axes
+from solvers.models.serving.queueing import AXES, STEP_LOG2, ZERO_LOG2, Axes
 
 Floats = NDArray[np.float64]
-TARGET = Path(__file__).parent.parent / "solvers" / "models" / "queue_table.py"
+TARGET = Path(__file__).parent.parent / "solvers" / "models" / "serving" / "queue_table.py"
 SEED = 20_240
 LINE = 114
 REQUESTS = 30_000

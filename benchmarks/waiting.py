@@ -21,10 +21,10 @@ import numpy as np
 from app.library import load_gpu_types, load_models
 from app.library.llm import load_llm_library
 from benchmarks.build_queue_table import arrivals, finished
-from solvers.models.llm import StepCosts
-from solvers.models.llm_fit import StepSamples, fit_steps
-from solvers.models.llm_library import believed_costs
-from solvers.models.queueing import Server, latency_ms
+from solvers.models.serving.queueing import Server, latency_ms
+from solvers.models.serving.token_fit import StepSamples, fit_steps
+from solvers.models.serving.token_library import believed_costs
+from solvers.models.serving.tokens import StepCosts
 
 PERCENTILES = (50.0, 95.0, 98.0, 99.0)
 SERVERS = 60

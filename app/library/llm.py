@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from solvers.domain.codec import from_json
-from solvers.models.llm_library import LlmLibrary
+from solvers.models.serving.token_library import LlmLibrary
 
 FILE = "llm.json"
 

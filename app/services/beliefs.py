@@ -25,8 +25,8 @@ from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Groups, GroupSamples, Origin, Queries, Samples
-from solvers.models.forecasts import taught
 from solvers.models.library import name_key
+from solvers.models.online.forecasts import taught
 from solvers.models.suite import Suite
 
 SUITE = "headroom"

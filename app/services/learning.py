@@ -28,11 +28,11 @@ from app.store.events import Event
 from app.store.outcomes import Mark, ModelKey, Progress
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
-from solvers.models.forecasts import Belief
-from solvers.models.online import Monitor
-from solvers.models.outcomes import Outcome
-from solvers.models.points import Point
-from solvers.models.retraining import Trigger
+from solvers.models.online.forecasts import Belief
+from solvers.models.online.monitor import Monitor
+from solvers.models.online.outcomes import Outcome
+from solvers.models.online.points import Point
+from solvers.models.online.retraining import Trigger
 
 SETTLED_S = 10.0
 """A minute is learned from once it has been over for so long: by then its reports have been committed."""

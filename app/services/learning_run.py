@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from app.store.events import Event
 from app.store.outcomes import HourCounts, ModelKey
 from solvers.domain.codec import Plain
-from solvers.models.coverage import LEVELS
-from solvers.models.forecasts import Belief, forecasts
-from solvers.models.gate import Verdict, residual
-from solvers.models.online import Learned, Monitor, Seen, rebuilt, reference, step
-from solvers.models.outcomes import Configuration, Forecast, Outcome
-from solvers.models.points import Point
-from solvers.models.retraining import Trigger, relative_error
+from solvers.models.online.coverage import LEVELS
+from solvers.models.online.forecasts import Belief, forecasts
+from solvers.models.online.gate import Verdict, residual
+from solvers.models.online.monitor import Learned, Monitor, Seen, rebuilt, reference, step
+from solvers.models.online.outcomes import Configuration, Forecast, Outcome
+from solvers.models.online.points import Point
+from solvers.models.online.retraining import Trigger, relative_error
 
 HourKey = tuple[datetime, str, str, str]
 

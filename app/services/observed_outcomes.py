@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from app.store.executions import DeviceMinute, ReplicaMinute
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import WorkloadKind
-from solvers.models.outcomes import Neighbour, Outcome
+from solvers.models.online.outcomes import Neighbour, Outcome
 
 HELD_PART_MIN = 0.9
 """Who held its share for a smaller part of the minute came or went in it."""

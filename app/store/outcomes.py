@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 from app.store.tables.learning import belief_monitors, learning_marks, outcome_hours, outcome_points
 from solvers.domain.codec import from_plain, to_plain
 from solvers.errors import LeaseLostError
-from solvers.models.online import Monitor
-from solvers.models.outcomes import Configuration
-from solvers.models.points import TAUGHT, Point
+from solvers.models.online.monitor import Monitor
+from solvers.models.online.outcomes import Configuration
+from solvers.models.online.points import TAUGHT, Point
 
 MARK = "outcomes"
 POINTS_PER_MODEL_MAX = 200

@@ -2,9 +2,10 @@
 
 Work is counted as networks' papers count it: one multiplication with its addition is one operation, for one input of
 the usual size (images of 224 x 224, 299 for Inception, 640 for YOLOv5, what the variant asks for in EfficientNet; 384
-tokens for encoders of text, 128 for the translating transformer; one token for generators). Weights are 4 bytes a parameter, 2 for the generators of 1
-billion and more. Memory per input is an estimate from the size of the activations; accuracy is top-1 on ImageNet of
-the weights published with torchvision, and left out elsewhere, since figures on different tasks do not compare.
+tokens for encoders of text, 128 for the translating transformer; one token for generators). Weights are 4 bytes a
+parameter, 2 for the generators of 1 billion and more. Memory per input is an estimate from the size of the activations;
+accuracy is top-1 on ImageNet of the weights published with torchvision, and left out elsewhere, since figures on
+different tasks do not compare.
 """
 
 from __future__ import annotations

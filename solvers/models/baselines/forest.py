@@ -16,7 +16,7 @@ from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints
 from solvers.models.papers.oltunes_features import Vocabulary, feature_rows
 from solvers.models.papers.oltunes_history import Window
-from solvers.models.seen import floats_of, ints_of, part, read
+from solvers.models.parts.seen import floats_of, ints_of, part, read
 
 WINDOW_ROWS = 20_000
 TREES = 100

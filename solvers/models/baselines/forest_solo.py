@@ -11,7 +11,7 @@ from solvers.models.baselines.forest import ForestRegressor
 from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
 from solvers.models.papers.oltunes_features import Vocabulary
 from solvers.models.papers.oltunes_learner import Learner
-from solvers.models.seen import part
+from solvers.models.parts.seen import part
 
 SPEC = ModelSpec(name="rf", version="1", formula="random forest of 100 trees", quantities=TARGETS)
 

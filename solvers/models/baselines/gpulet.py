@@ -14,9 +14,9 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Flags, Floats, Groups, ModelSpec
-from solvers.models.company import Company, utilisation
-from solvers.models.disturbed import Disturbed
-from solvers.models.lattice import Lattice
+from solvers.models.parts.company import Company, utilisation
+from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.lattice import Lattice
 
 SPEC = ModelSpec(name="gpulet", version="1", formula="linear in L2 and DRAM use of both (gpulet)")
 PUBLISHED = (0.113, 0.716, 0.355, 0.088, 0.895)

@@ -17,7 +17,7 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints
 from solvers.models.papers.oltunes_history import Window, combinations, places_by_key, places_of
-from solvers.models.seen import floats_of, names_of, part, read
+from solvers.models.parts.seen import floats_of, names_of, part, read
 
 WINDOW_ROWS = 20_000
 _START_STD = 0.1

@@ -12,8 +12,8 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, ModelSpec
-from solvers.models.company import Company
-from solvers.models.disturbed import Disturbed
+from solvers.models.parts.company import Company
+from solvers.models.parts.disturbed import Disturbed
 
 SPEC = ModelSpec(name="none", version="1", formula="no interference: slowdown 1")
 

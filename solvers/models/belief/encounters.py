@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Flags, Floats
-from solvers.models.company import STRANGER_STEPS, STRANGERS_STEPS
+from solvers.models.parts.company import STRANGER_STEPS, STRANGERS_STEPS
 
 Kind = tuple[str, str, str]
 """GPU type, the model that suffers, the model beside it."""

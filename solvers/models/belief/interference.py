@@ -34,9 +34,9 @@ from solvers.models.belief.blocks import Blocks, Rows
 from solvers.models.belief.encounters import Encounters, Kind
 from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Loads, measured_ms
 from solvers.models.belief.scene import Scene
-from solvers.models.company import composition, table_of
-from solvers.models.lattice import Lattice
-from solvers.models.seen import NO_SAMPLES, floats_of, names_of, part, read, samples_from_plain, samples_to_plain
+from solvers.models.parts.company import composition, table_of
+from solvers.models.parts.lattice import Lattice
+from solvers.models.parts.seen import NO_SAMPLES, floats_of, names_of, part, read, samples_from_plain, samples_to_plain
 
 SPEC = ModelSpec(name="headroom", version="1", formula="pressures with departures of models and pairs", online=True)
 

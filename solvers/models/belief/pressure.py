@@ -16,9 +16,9 @@ from typing import Self
 import numpy as np
 
 from solvers.models.base import Facts, Floats, Groups, Ints, Queries, SoloModel
-from solvers.models.company import DRAM_PER_SHARE, L2_PER_SHARE
-from solvers.models.lattice import Lattice, Places
-from solvers.models.seen import joined_queries
+from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.models.parts.lattice import Lattice, Places
+from solvers.models.parts.seen import joined_queries
 
 _PCIE_GB_PER_S = 12.0
 _HOST_UNKNOWN, _RATE_UNKNOWN = 0.3, 0.05

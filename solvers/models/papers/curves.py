@@ -16,9 +16,9 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Answer, Facts, Floats, ModelSpec, Quantity, Queries, Samples, refuse_quantity
-from solvers.models.lattice import highest_clocks
 from solvers.models.papers.hetsev import Static, answered, errors_left_out
-from solvers.models.seen import joined, samples_from_plain, samples_to_plain
+from solvers.models.parts.lattice import highest_clocks
+from solvers.models.parts.seen import joined, samples_from_plain, samples_to_plain
 
 Key = tuple[str, str]
 

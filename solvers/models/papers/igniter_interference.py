@@ -17,10 +17,10 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.domain.device import GpuType
 from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries
-from solvers.models.company import Company, utilisation
-from solvers.models.disturbed import Disturbed
-from solvers.models.lattice import Lattice
-from solvers.models.regression import not_negative
+from solvers.models.parts.company import Company, utilisation
+from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.lattice import Lattice
+from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(name="igniter", version="1", formula="scheduling delay, L2 pressure and power capping (iGniter)")
 KERNELS = 50

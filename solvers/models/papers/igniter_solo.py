@@ -15,7 +15,7 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, ModelSpec, Quantity
 from solvers.models.papers.curves import Curves, Rows
-from solvers.models.regression import not_negative
+from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(
     name="igniter",

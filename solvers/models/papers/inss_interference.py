@@ -16,10 +16,10 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries, Samples
-from solvers.models.company import L2_PER_SHARE, Company
-from solvers.models.disturbed import Disturbed
 from solvers.models.papers.inss_terms import run_ms
-from solvers.models.regression import not_negative
+from solvers.models.parts.company import L2_PER_SHARE, Company
+from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(name="inss", version="1", formula="launch delay and L2 pressure of neighbours (InSS)")
 CACHE = 0.3

@@ -14,9 +14,9 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, ModelSpec
-from solvers.models.company import Company
-from solvers.models.disturbed import Disturbed
-from solvers.models.regression import not_negative
+from solvers.models.parts.company import Company
+from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(name="morak", version="1", formula="slowdown by the number of models (Morak)")
 USUAL = (0.1, 0.0)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.codec import Plain
-from solvers.models import piecewise
 from solvers.models.base import Facts, Floats, ModelSpec, Quantity
 from solvers.models.papers.curves import Curves, Rows
-from solvers.models.piecewise import Piecewise, best_knee, of_parts, parts_at
-from solvers.models.regression import not_negative
+from solvers.models.parts import piecewise
+from solvers.models.parts.piecewise import Piecewise, best_knee, of_parts, parts_at
+from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(
     name="mudi",

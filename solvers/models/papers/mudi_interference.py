@@ -16,12 +16,12 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries
-from solvers.models.company import Company
-from solvers.models.disturbed import Disturbed
 from solvers.models.papers import mudi
 from solvers.models.papers.curves import Fits, fits
-from solvers.models.piecewise import parts_at
-from solvers.models.regression import Ridge
+from solvers.models.parts.company import Company
+from solvers.models.parts.disturbed import Disturbed
+from solvers.models.parts.piecewise import parts_at
+from solvers.models.parts.regression import Ridge
 
 SPEC = ModelSpec(name="mudi", version="1", formula="slopes from the layers of the company (Mudi)")
 KINDS_MAX = 8

@@ -19,7 +19,7 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Floats, Groups, Ints, Queries
 from solvers.models.papers.factorisation import BIAS, Rows
-from solvers.models.seen import names_of, part, read
+from solvers.models.parts.seen import names_of, part, read
 
 _BATCH_BINS = 11
 _SHARE_BINS = 20

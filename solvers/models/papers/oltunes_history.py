@@ -14,9 +14,9 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Flags, Floats, Groups, Ints, Queries
-from solvers.models.cells import in_steps
 from solvers.models.papers.oltunes_features import neighbours
-from solvers.models.seen import (
+from solvers.models.parts.cells import in_steps
+from solvers.models.parts.seen import (
     floats_of,
     ints_of,
     joined_queries,

@@ -12,7 +12,7 @@ from solvers.models.papers.ftrl import FtrlSettings
 from solvers.models.papers.oltunes_beliefs import USUAL_SLOWDOWN, LearnedInterference
 from solvers.models.papers.oltunes_learner import Learner
 from solvers.models.papers.oltunes_machine import MachineRegressor, MachineSettings
-from solvers.models.seen import part
+from solvers.models.parts.seen import part
 
 SPEC = ModelSpec(
     name="fm-ftrl",

@@ -18,7 +18,7 @@ import numpy as np
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Flags, Floats, Groups
 from solvers.models.papers.oltunes_history import Nearness, Reach, Window, companies
-from solvers.models.seen import floats_of, part, read
+from solvers.models.parts.seen import floats_of, part, read
 
 _HELD_OUT = 0.2
 _COMPANIES_HELD_OUT = 0.1
@@ -184,7 +184,7 @@ class Learner:
         )
 
     def retrained(self) -> Learner:
-        """Learn the latest window again, which is what `solvers.models.retraining` asks for."""
+        """Learn the latest window again, which is what `solvers.models.online.retraining` asks for."""
         if not len(self.window.groups):
             return self
         return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))

@@ -17,7 +17,7 @@ from solvers.models.papers.factorisation import FactorisationMachine
 from solvers.models.papers.ftrl import FtrlMode, FtrlSettings
 from solvers.models.papers.oltunes_features import Vocabulary, feature_rows
 from solvers.models.papers.oltunes_history import Window
-from solvers.models.seen import floats_of, part, read
+from solvers.models.parts.seen import floats_of, part, read
 
 WINDOW_ROWS = 2048
 """How many of the latest rows are kept for training again."""

@@ -11,7 +11,7 @@ from solvers.models.base import Facts, ModelSpec
 from solvers.models.papers.oltunes_beliefs import TARGETS, USUAL_SOLO, LearnedSolo
 from solvers.models.papers.oltunes_learner import Learner
 from solvers.models.papers.oltunes_machine import MachineRegressor, MachineSettings
-from solvers.models.seen import part
+from solvers.models.parts.seen import part
 
 SPEC = ModelSpec(
     name="fm-ftrl",

@@ -15,7 +15,7 @@ from app.services.learning import SETTLED_S
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.tables.telemetry import device_samples, replica_samples
-from solvers.models.forecasts import Belief
+from solvers.models.online.forecasts import Belief
 from tests.integration.store.samples import device, gpu_type, put, put_node
 from tests.unit.solvers.models.told import Formula
 

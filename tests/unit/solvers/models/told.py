@@ -21,10 +21,10 @@ from solvers.models.base import (
     SoloModel,
     slowdowns,
 )
-from solvers.models.online import Learned, Monitor, Seen, step
-from solvers.models.outcomes import Configuration, Forecast, Outcome
-from solvers.models.points import Point
-from solvers.models.retraining import Trigger
+from solvers.models.online.monitor import Learned, Monitor, Seen, step
+from solvers.models.online.outcomes import Configuration, Forecast, Outcome
+from solvers.models.online.points import Point
+from solvers.models.online.retraining import Trigger
 from solvers.models.suite import Suite
 
 TRIGGER = Trigger()

@@ -7,8 +7,8 @@ import pytest
 
 from solvers.models.base import Groups, GroupSamples, Queries
 from solvers.models.baselines import gpulet
-from solvers.models.company import DRAM_PER_SHARE, L2_PER_SHARE
 from solvers.models.papers import hetsev
+from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
 from tests import laws
 
 

@@ -11,7 +11,7 @@ import pytest
 from solvers.models import suite
 from solvers.models.base import Answer, Groups, GroupSamples, InterferenceModel, Origin, Queries, SoloModel
 from solvers.models.papers import hetsev
-from solvers.models.seen import NO_SAMPLES
+from solvers.models.parts.seen import NO_SAMPLES
 from tests import laws
 
 NAMES = ("none", "constant", "gpulet", "inss", "mudi", "morak", "igniter")

@@ -9,7 +9,7 @@ from solvers.models.base import Facts, Groups, GroupSamples, Queries
 from solvers.models.papers import hetsev, mudi, mudi_interference
 from solvers.models.papers.curves import Rows
 from solvers.models.papers.mudi import BatchCurves
-from solvers.models.piecewise import Piecewise
+from solvers.models.parts.piecewise import Piecewise
 from tests import laws
 
 CURVE = Piecewise(k1=-20.0, k2=-2.0, knee=0.4, l0=3.0)

@@ -13,7 +13,7 @@ from solvers.errors import InputError
 from solvers.models import suite
 from solvers.models.base import Answer, Facts, Groups, GroupSamples, Origin, Quantity, Queries, Samples
 from solvers.models.papers.oltunes_beliefs import LearnedInterference, LearnedSolo
-from solvers.models.seen import NO_SAMPLES
+from solvers.models.parts.seen import NO_SAMPLES
 from tests import laws
 
 NAMES = ("fm-ftrl", "mf", "rf")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.models.base import Facts, Flags, Floats, Ints, Queries
-from solvers.models.cells import AXES, Grid, Signs, coordinate, in_steps
+from solvers.models.parts.cells import AXES, Grid, Signs, coordinate, in_steps
 
 
 def highest_clocks(queries: Queries, facts: Facts) -> dict[str, float]:
@@ -87,7 +87,9 @@ class _Axis:
         low = np.clip(np.searchsorted(self.coded, code, side="right") - 1, start, np.maximum(last - 1, start))
         high = np.minimum(low + 1, last)
         below, above = self.coordinate[low], self.coordinate[high]
-        weight = np.clip((place - below) / np.where(above > below, above - below, 1.0), 0.0, 1.0)
+        # A key with one value has no upper neighbour to give weight to.
+        weight = np.where(above > below, (place - below) / np.where(above > below, above - below, 1.0), 0.0)
+        weight = np.clip(weight, 0.0, 1.0)
         return _Bracket(
             low=low - start,
             high=high - start,

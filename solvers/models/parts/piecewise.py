@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from solvers.models.base import Floats
-from solvers.models.regression import not_negative
+from solvers.models.parts.regression import not_negative
 
 KNEES = 12
 FINER = 7

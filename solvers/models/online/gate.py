@@ -14,7 +14,7 @@ from enum import StrEnum
 from statistics import median
 
 from solvers.domain.value import value
-from solvers.models.outcomes import Outcome
+from solvers.models.online.outcomes import Outcome
 
 EXECUTIONS_MIN = 8.0
 CLOCK_TOLERANCE = 0.02

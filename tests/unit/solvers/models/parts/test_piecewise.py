@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.models.piecewise import Piecewise, fitted, optimality_bound
+from solvers.models.parts.piecewise import Piecewise, fitted, optimality_bound
 
 CURVE = Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0)
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.domain.codec import from_plain, to_plain
-from solvers.models.coverage import Miscalibration
-from solvers.models.gate import Verdict
-from solvers.models.online import Cause, Monitor, rebuilt
-from solvers.models.outcomes import Neighbour
-from solvers.models.points import ESTABLISHED, SURPRISES, WINDOW, Point
+from solvers.models.online.coverage import Miscalibration
+from solvers.models.online.gate import Verdict
+from solvers.models.online.monitor import Cause, Monitor, rebuilt
+from solvers.models.online.outcomes import Neighbour
+from solvers.models.online.points import ESTABLISHED, SURPRISES, WINDOW, Point
 from tests.unit.solvers.models.told import Learner, forecast_of, outcome
 
 BATCHES = (1.0, 4.0, 16.0)

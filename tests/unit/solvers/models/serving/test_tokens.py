@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from solvers.domain.ids import ModelName
 from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError, InputError
-from solvers.models.llm import (
+from solvers.models.serving.token_fit import ServedSamples, StepSamples, fit_served, fit_steps
+from solvers.models.serving.tokens import (
     LengthBucket,
     StepCosts,
     TokenMix,
@@ -21,7 +22,6 @@ from solvers.models.llm import (
     sequences_max,
     token_latency,
 )
-from solvers.models.llm_fit import ServedSamples, StepSamples, fit_served, fit_steps
 from tests.builders import gpu_type
 
 COSTS = StepCosts(

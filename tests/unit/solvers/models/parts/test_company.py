@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.models.base import Groups, Queries, Samples
-from solvers.models.company import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
 from solvers.models.papers import hetsev
+from solvers.models.parts.company import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
 from tests import laws
 
 

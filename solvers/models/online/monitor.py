@@ -14,13 +14,13 @@ from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.value import value
-from solvers.models import coverage, drift, points, retraining
-from solvers.models.coverage import Coverage, Miscalibration
-from solvers.models.drift import Drift
-from solvers.models.gate import Reference, Verdict, admit, conditions, residual, surprising
-from solvers.models.outcomes import Forecast, Outcome
-from solvers.models.points import SPREAD_FLOOR, Point
-from solvers.models.retraining import Trigger
+from solvers.models.online import coverage, drift, points, retraining
+from solvers.models.online.coverage import Coverage, Miscalibration
+from solvers.models.online.drift import Drift
+from solvers.models.online.gate import Reference, Verdict, admit, conditions, residual, surprising
+from solvers.models.online.outcomes import Forecast, Outcome
+from solvers.models.online.points import SPREAD_FLOOR, Point
+from solvers.models.online.retraining import Trigger
 
 LATELY = 51
 """Residuals kept of a model on a GPU type."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from solvers.errors import FieldError
-from solvers.models.retraining import Trigger, relative_error, step
+from solvers.models.online.retraining import Trigger, relative_error, step
 
 
 def run(errors: list[float], trigger: Trigger) -> list[bool]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.models.queueing import AXES, Server, dispersion_of, latency_ms, rate_rps_max
+from solvers.models.serving.queueing import AXES, Server, dispersion_of, latency_ms, rate_rps_max
 
 PERCENTILES = (50.0, 95.0, 98.0, 99.0)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from statistics import median
 
 from solvers.domain.value import value
-from solvers.models.outcomes import Configuration, Outcome
+from solvers.models.online.outcomes import Configuration, Outcome
 
 WINDOW = 25
 SURPRISES = 8

@@ -1,8 +1,8 @@
 """Step costs of LLM replicas from measurements: of single steps, or of what clients saw.
 
-Owns the two fits behind `solvers.models.llm`: every cost is a coefficient that cannot be negative, found by robust
-least squares on logarithms, so that large errors (a run out of memory, a cold start) count little; the share's knees
-are tried one after the other. It refuses fewer than three different measurements of a phase.
+Owns the two fits behind the costs of steps: every cost is a coefficient that cannot be negative, found by robust least
+squares on logarithms, so that large errors (a run out of memory, a cold start) count little; the share's knees are
+tried one after the other. It refuses fewer than three different measurements of a phase.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from solvers.errors import InputError
 from solvers.models.base import Floats
-from solvers.models.llm import StepCosts
+from solvers.models.serving.tokens import StepCosts
 
 KNEES_PCT = (30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
 COMPANY = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from solvers.models.base import Answer, Floats, Groups, GroupSamples, Queries, Samples
-from solvers.models.outcomes import Forecast, Outcome
-from solvers.models.points import TAUGHT, Point
+from solvers.models.online.outcomes import Forecast, Outcome
+from solvers.models.online.points import TAUGHT, Point
 from solvers.models.suite import Suite
 
 BESIDE_PART_MIN = 0.05

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.models.base import Facts, Queries
-from solvers.models.cells import FREE, filled, ordered
-from solvers.models.lattice import Lattice, highest_clocks
+from solvers.models.parts.cells import FREE, filled, ordered
+from solvers.models.parts.lattice import Lattice, highest_clocks
 from tests import builders, laws
 
 
@@ -46,6 +46,16 @@ def test_between_cells_the_way_is_straight_in_batch_in_clock_and_in_one_over_sha
     values = columns[0] * 3.0 + 100.0 / columns[1] + columns[2] / 100.0
     lattice = lattice_of(Queries.of("a", "g", *columns), values)
     assert value(lattice, Queries.of("a", "g", 3, 30, 1200)) == pytest.approx(9.0 + 100.0 / 30.0 + 12.0)
+
+
+@pytest.mark.parametrize("asked", [(1, 50, 900), (1, 50, 1500), (64, 50, 1000), (1, 5, 1000), (64, 99, 1500)])
+def test_beyond_the_only_measured_value_the_table_holds_it(asked: tuple[int, int, int]) -> None:
+    alone = lattice_of(Queries.of("a", "g", 1, 50, 1000), [7.0])
+    beside_more = lattice_of(
+        Queries.of(["a", "b", "b"], "g", [1, 1, 8], [50, 20, 80], [1000, 1000, 1200]), [7.0, 1.0, 2.0]
+    )
+    for lattice in (alone, beside_more):
+        assert value(lattice, Queries.of("a", "g", *asked)) == pytest.approx(7.0)
 
 
 def test_unknown_keys_get_nan_and_infinite_distance() -> None:

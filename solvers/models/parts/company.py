@@ -15,9 +15,9 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Flags, Floats, Groups, GroupSamples, Ints, Origin, Queries, Samples, SoloModel
-from solvers.models.cells import CLOCK_STEP, FREE
-from solvers.models.lattice import Lattice, highest_clocks
-from solvers.models.seen import (
+from solvers.models.parts.cells import CLOCK_STEP, FREE
+from solvers.models.parts.lattice import Lattice, highest_clocks
+from solvers.models.parts.seen import (
     floats_of,
     floats_to_plain,
     ints_of,

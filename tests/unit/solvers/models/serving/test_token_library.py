@@ -9,8 +9,8 @@ from app.library.llm import load_llm_library
 from solvers.domain.ids import ModelName
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
-from solvers.models.llm import StepCosts
-from solvers.models.llm_library import Efficiency, LlmEntry, LlmLibrary, Rates, believed_costs, roofline
+from solvers.models.serving.token_library import Efficiency, LlmEntry, LlmLibrary, Rates, believed_costs, roofline
+from solvers.models.serving.tokens import StepCosts
 
 GPU_TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
 EFFICIENCY = Efficiency(

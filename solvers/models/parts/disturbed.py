@@ -15,8 +15,8 @@ import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.models.base import Answer, Facts, Floats, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
-from solvers.models.company import Company, composition, latency_alone_ms
-from solvers.models.seen import NO_SAMPLES
+from solvers.models.parts.company import Company, composition, latency_alone_ms
+from solvers.models.parts.seen import NO_SAMPLES
 
 SPREAD_UNLEARNED = 0.1
 """Spread of slowdowns where nothing was learned: that of pairs of networks on data-centre GPUs, doubled."""

@@ -3,7 +3,7 @@
 Owns the rungs, nearest first: the library's entry for the model on as many GPUs of the type; the same model on another
 type or number of GPUs, compute and memory time scaled by data-sheet rates; and the roofline of the model's size with
 the efficiencies that the library's entries reach. Each answer says which rung it is and how far off such answers
-usually are. It refuses to know lengths of requests and rates: `solvers.models.llm` turns costs into latencies.
+usually are. It refuses to know lengths of requests and rates: `solvers.models.serving.tokens` knows those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.value import check_name, check_not_negative, check_positive, check_text, value
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Origin
-from solvers.models.llm import StepCosts
+from solvers.models.serving.tokens import StepCosts
 
 
 @value

@@ -70,7 +70,7 @@ class Server:
 
 @cache
 def _table() -> Floats:
-    from solvers.models.queue_table import PACKED
+    from solvers.models.serving.queue_table import PACKED
 
     planes = np.frombuffer(zlib.decompress(base64.b85decode(PACKED)), dtype=np.uint8).reshape(2, -1)
     deltas = np.ascontiguousarray(planes.T).view("<i2").ravel().astype(np.int64)

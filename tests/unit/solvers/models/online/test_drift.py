@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.models.drift import LIMIT, Drift, step
+from solvers.models.online.drift import LIMIT, Drift, step
 
 
 def run(residuals: list[float], state: Drift | None = None) -> tuple[Drift, list[int]]:

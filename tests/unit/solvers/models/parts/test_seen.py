@@ -10,7 +10,7 @@ import pytest
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
 from solvers.models.base import Queries, Samples
-from solvers.models.seen import NO_SAMPLES, joined, part, samples_from_plain, samples_to_plain
+from solvers.models.parts.seen import NO_SAMPLES, joined, part, samples_from_plain, samples_to_plain
 from tests import laws
 
 

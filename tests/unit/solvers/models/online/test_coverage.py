@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from solvers.models.coverage import CHANCE, WINDOW, Coverage, Miscalibration, bounds, step
+from solvers.models.online.coverage import CHANCE, WINDOW, Coverage, Miscalibration, bounds, step
 
 
 def run(deviations: list[float], state: Coverage | None = None) -> tuple[Coverage, list[tuple[int, Miscalibration]]]:
