@@ -19,7 +19,7 @@ from solvers.models.belief.curve import Curve
 from solvers.models.belief.points import Points
 from solvers.models.belief.surface import compiled, lookup
 
-COUNTS = (2, 4, 8, 16, 32, 64, 128)
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _USUAL = (1.3, 1.5)
 _MODELS_USUAL = 3.0
 """As many models as this say what is usual: errors of one model go together, so its many surprises count as one voice.
@@ -59,7 +59,7 @@ def learned(examples: Sequence[Curve], kernel: Floats, random: np.random.Generat
 
 def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, Flags]]:
     """Which points a newcomer has, with the row of the table they belong to: random ones, and all
-    but the largest batch, the narrowest share, or a batch between."""
+    but the largest or smallest batch, the narrowest share, or a batch between."""
     found = []
     for row, count in enumerate(COUNTS):
         if count <= 0.85 * len(points):
@@ -67,10 +67,11 @@ def _openings(points: Points, random: np.random.Generator) -> list[tuple[int, Fl
             kept[random.permutation(len(points))[:count]] = True
             found.append((row, kept))
     low = points.batch < points.batch.max()
+    high = points.batch > points.batch.min()
     wide = points.share > points.share.min()
     between = np.unique(points.batch)[1:-1]
     gap = points.batch != between[random.integers(len(between))] if len(between) else low
-    for kept in (low, wide, gap):
+    for kept in (low, high, wide, gap):
         if 2 <= kept.sum() < len(points):
             found.append((int(np.argmin(np.abs(np.log2(COUNTS) - np.log2(kept.sum())))), kept))
     return found

@@ -15,13 +15,15 @@ from solvers.models.base import Floats
 from solvers.models.belief import residual
 from solvers.models.belief.forms import Form
 from solvers.models.belief.points import Points
-from solvers.models.belief.prior import ShapePrior, fit_parameters
+from solvers.models.belief.prior import Search, ShapePrior, fit_parameters
 from solvers.models.belief.residual import Places, Task
 
 POINTS_MAX = 256
 """Points that a curve keeps; of more, a subset spread over all of them."""
 _WILD, _GROSS = 9.0, 60.0
 _FREEDOM = 4.0
+_CAUTION = 1.5
+"""A first search trusts measurements less, lest scatter among few of them pass for physics."""
 _STEPS_MAX, _GAIN_MIN = 4, 0.1
 
 
@@ -87,8 +89,8 @@ def prior_curve(form: Form, prior: ShapePrior, kernel: Floats) -> Curve:
 def draft(form: Form, points: Points, prior: ShapePrior, kernel: Floats) -> Curve:
     """A curve with the form fitted alone; the kernel is taken as it is."""
     kept = points.merged().spread_out(POINTS_MAX)
-    starts = form.starts(kept.at, kept.log_value, prior.mean)
-    found = fit_parameters(form.log_value, kept.at, kept.log_value, prior, starts)
+    search = Search(starts=form.starts(kept.at, kept.log_value, prior.mean), noise=_CAUTION * residual.typical(kernel))
+    found = fit_parameters(form.log_value, kept.at, kept.log_value, prior, search)
     return Curve(
         form=form,
         prior=prior,

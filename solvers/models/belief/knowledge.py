@@ -24,9 +24,10 @@ from solvers.models.belief.learning import UNTAUGHT, Field, Lesson
 from solvers.models.belief.points import Points
 from solvers.models.belief.prior import ShapePrior, weak_prior
 from solvers.models.belief.shape import SHAPE_VERSION
+from solvers.models.belief.siblings import STRANGER, Sibling
 from solvers.models.belief.tail import Tail
 from solvers.models.belief.transfer import Scaling
-from solvers.models.library import gpu_key, name_key
+from solvers.models.library import gpu_key, name_key, spelled
 
 FORMS: dict[str, Form] = {
     intake.LATENCY: LATENCY, intake.CYCLE: LATENCY, intake.POWER: POWER, intake.MEMORY: MEMORY,
@@ -65,6 +66,15 @@ class Background:
     def model(self, name: str) -> ModelVariant | None:
         """The description, however the name is written."""
         return self.models.get(name_key(name))
+
+    def sibling(self, model: str, gpu_type: str) -> Sibling:
+        """What is known of a model on a GPU type beside measurements."""
+        network = spelled(model, self.facts.models)
+        library = self.facts.library
+        return Sibling(
+            variant=self.facts.models[network] if network is not None else None,
+            entry=library.entry(model, gpu_type) if library is not None else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +122,11 @@ def _with_gpu_type(
         highest = max(float(points.log_value.max()) for points in here.values())
         usual = power_prior(background.gpu_type(gpu_type), float(np.exp(highest))) or usual
     lessons = {
-        model: Lesson(points=points, priors=_priors(background, known, (form, (model, gpu_type)), points, usual))
+        model: Lesson(
+            points=points,
+            priors=_priors(background, known, (form, (model, gpu_type)), points, usual),
+            sibling=background.sibling(model, gpu_type) if form == intake.LATENCY else STRANGER,
+        )
         for model, points in here.items()
     }
     common, curves_here = learning.learn(FORMS[form], lessons, seed)

@@ -13,18 +13,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.models.base import Floats
-from solvers.models.belief import calibration, residual
+from solvers.models.belief import calibration, residual, siblings
 from solvers.models.belief import curve as curves
 from solvers.models.belief.calibration import Widening
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import Form
 from solvers.models.belief.points import Points
-from solvers.models.belief.prior import ShapeFit, ShapePrior, fit_parameters, population
+from solvers.models.belief.prior import Search, ShapeFit, ShapePrior, fit_parameters, population
+from solvers.models.belief.siblings import STRANGER, Sibling, Told
 
 _TELLING = 6
 """Points from which a model says something about others."""
-_NEIGHBOURS = 6.0
-"""Lead (of the logarithm of evidence) of what other models measured here tell: they ran with the same software."""
+_NEIGHBOURS, _ALIKE = 6.0, 20.0
+"""Lead (of the logarithm of evidence) of what other models measured here tell, since they ran with the same software:
+of what all of them have in common, and of what those of its size and family say.
+"""
+_SETTLED = 40
+"""With more points than this it hardly matters what was believed before."""
 _LEARNERS_MAX = 12
 _LEARNER_POINTS_MAX = 100
 
@@ -47,6 +52,7 @@ class Lesson:
 
     points: Points
     priors: tuple[ShapePrior, ...]
+    sibling: Sibling = STRANGER
 
 
 def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, dict[str, Curve]]:
@@ -54,12 +60,15 @@ def learn(form: Form, lessons: Mapping[str, Lesson], seed: int) -> tuple[Field, 
     names = sorted(lessons)
     fits = _first_fits(form, {name: lessons[name] for name in names})
     weak = {name: lessons[name].priors[-1] for name in names}
-    priors = {name: _others(name, fits, weak[name]) + lessons[name].priors for name in names}
+    common = {name: _others(name, fits, weak[name]) for name in names}
+    told = {name: Told(sibling=lessons[name].sibling, belief=fit) for name, fit in fits.items()}
+    near = {name: siblings.voices(lessons[name].sibling, _without(told, name)) for name in names}
+    priors = {name: _candidates(lessons[name], near[name], common[name]) for name in names}
     telling = [name for name in names if name in fits]
     kernel = _kernel(form, [(lessons[name].points, priors[name][0]) for name in telling])
+    lead = _NEIGHBOURS if len(fits) > 2 else 0.0
     found = {
-        name: best(form, lessons[name].points, priors[name], kernel, _NEIGHBOURS if len(fits) > 2 else 0.0)
-        for name in names
+        name: best(form, lessons[name].points, priors[name], kernel, _ALIKE if near[name] else lead) for name in names
     }
     examples = [found[name] for name in telling if len(found[name].points) >= 2 * _TELLING]
     return (
@@ -90,7 +99,7 @@ def _first_fits(form: Form, lessons: Mapping[str, Lesson]) -> dict[str, ShapeFit
             continue
         prior = lesson.priors[-1]
         starts = form.starts(points.at, points.log_value, prior.mean)
-        fits[name] = fit_parameters(form.log_value, points.at, points.log_value, prior, starts)
+        fits[name] = fit_parameters(form.log_value, points.at, points.log_value, prior, Search(starts=starts))
     return fits
 
 
@@ -98,6 +107,17 @@ def _others(name: str, fits: Mapping[str, ShapeFit], weak: ShapePrior) -> tuple[
     """What the other models tell, where there are enough of them."""
     others = [fit for other, fit in fits.items() if other != name]
     return (population(others, weak),) if len(others) > 1 else ()
+
+
+def _candidates(lesson: Lesson, near: tuple[ShapePrior, ...], common: tuple[ShapePrior, ...]) -> tuple[ShapePrior, ...]:
+    """The priors to try, the surest first."""
+    if not near:
+        return common + lesson.priors
+    return near[:1] if len(lesson.points) > _SETTLED else near + common
+
+
+def _without(told: Mapping[str, Told], name: str) -> dict[str, Told]:
+    return {other: found for other, found in told.items() if other != name}
 
 
 def _kernel(form: Form, learners: Sequence[tuple[Points, ShapePrior]]) -> Floats:

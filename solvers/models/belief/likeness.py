@@ -1,7 +1,8 @@
-"""How a network's shape follows from its size and its family, learned from the built-in library.
+"""How a network's shape follows from its size and its family, learned from the built-in library or from what was
+measured on one GPU type.
 
 Owns the linear law of the parameters over operations, weights and layers, what a family has in common beside it, and
-the spread that both leave on networks that were held out. It refuses networks whose operations are not known.
+the spread that both leave on networks that were held out. It refuses networks of which no size is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from solvers.models.base import Floats
 from solvers.models.belief import roofline, shape
 from solvers.models.library import LibraryEntry, gpu_key, spelled
 
-_EXAMPLES_MIN = 8
+EXAMPLES_MIN = 8
+"""Fewer say nothing about others."""
 _LAYERS_USUAL = 60.0
 _RIDGE = 0.05
 _MEMBERS_USUAL = 1.0
@@ -31,7 +33,7 @@ _WIDER_BY_SIZE, _WIDER_IN_FAMILY = 1.25, 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A library entry of a network of known size; parameters as on the common GPU type."""
+    """A fitted network of known size; all examples' parameters are as on one GPU type."""
 
     family: str
     network: str
@@ -41,10 +43,9 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
+class Law:
     """What was learned. `residuals` are the examples' parameters less what their size says."""
 
-    common: GpuType
     examples: tuple[Example, ...]
     slopes: Floats
     residuals: Floats
@@ -72,6 +73,14 @@ class Likeness:
         return offset, tuple(sorted({self.examples[row].network for row in rows}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """The library's law, and the GPU type that it speaks of."""
+
+    common: GpuType
+    law: Law
+
+
 def size_features(variant: ModelVariant) -> Floats:
     """One, and the logarithms of operations, parameters and layers."""
     layers = sum(layer.count for layer in variant.layers) or _LAYERS_USUAL
@@ -88,7 +97,7 @@ def learned_likeness(
         for entry in entries
         if gpu_key(entry.gpu_type) in gpu_types and (network := spelled(entry.model, models)) is not None
     ]
-    if len(listed) < _EXAMPLES_MIN:
+    if len(listed) < EXAMPLES_MIN:
         return None
     common = gpu_types[Counter(gpu_key(gpu_type.name) for _, _, gpu_type in listed).most_common(1)[0][0]]
     per_source = Counter(entry.source for entry, _, _ in listed)
@@ -102,18 +111,18 @@ def learned_likeness(
         )
         for entry, variant, gpu_type in listed
     )
-    return _learned(common, examples)
+    return Likeness(common=common, law=learned_law(examples))
 
 
-def _learned(common: GpuType, examples: tuple[Example, ...]) -> Likeness:
+def learned_law(examples: tuple[Example, ...]) -> Law:
+    """The law that these examples follow."""
     features = np.stack([it.features for it in examples])
     parameters = np.stack([it.parameters for it in examples])
     weights = np.array([it.weight for it in examples])
     slopes = _slopes(features, parameters, weights)
     residuals = parameters - features @ slopes
     out_of_sample = residuals / (1.0 - _leverage(features, weights))[:, None]
-    bare = Likeness(
-        common=common,
+    bare = Law(
         examples=examples,
         slopes=slopes,
         residuals=residuals,
@@ -124,9 +133,8 @@ def _learned(common: GpuType, examples: tuple[Example, ...]) -> Likeness:
     related = [row for row, (_, names) in enumerate(offsets) if names]
     left = np.array([residuals[row] - offsets[row][0] for row in related]).reshape(-1, shape.COUNT)
     by_size = _spread(out_of_sample, weights) * _WIDER_BY_SIZE**2
-    in_family = _spread(left, weights[related]) * _WIDER_IN_FAMILY**2 if len(related) >= _EXAMPLES_MIN else by_size
-    return Likeness(
-        common=common,
+    in_family = _spread(left, weights[related]) * _WIDER_IN_FAMILY**2 if len(related) >= EXAMPLES_MIN else by_size
+    return Law(
         examples=examples,
         slopes=slopes,
         residuals=residuals,

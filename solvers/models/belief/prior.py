@@ -20,9 +20,11 @@ what comes before it broadcasts.
 """
 
 _STEP = 1e-4
-_FAR = 3.0
+_FAR = 2.0
 _NOISE = 0.03
-"""Standard deviation of the logarithm about a form, for the search only; residuals are learned later."""
+"""Standard deviation of the logarithm about a form, for the search only and where nobody knows better; residuals are
+learned later.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,17 @@ class ShapeFit:
     noise: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Where to search for parameters beside the prior's mean, and what the form leaves of a measured logarithm."""
+
+    starts: Sequence[Floats] = ()
+    noise: float = _NOISE
+
+
+WIDE = Search()
+
+
 # Of any network on any GPU, times relative to one batch's typical latency: weak, but enough to fit a single cell.
 _WEAK_MEAN = np.array([-0.9, -1.3, -3.4, -1.5, -2.6, -0.7, 0.2, 1.2, 2.2, -0.22])
 _WEAK_SPREAD = np.array([1.2, 1.2, 1.6, 1.2, 1.5, 1.2, 1.0, 0.45, 0.45, 0.3])
@@ -99,14 +112,14 @@ def fit_parameters(
     at: tuple[Floats, Floats, Floats],
     target: Floats,
     prior: ShapePrior,
-    starts: Sequence[Floats] = (),
+    search: Search = WIDE,
 ) -> ShapeFit:
     """The most probable parameters of any form given logarithms measured at configurations, robust against single wild
-    ones. The search starts at the prior's mean and at `starts`.
+    ones.
     """
     from scipy.optimize import least_squares
 
-    count, noise = len(prior.mean), _NOISE
+    count, noise = len(prior.mean), search.noise
     root = np.linalg.cholesky(prior.covariance + 1e-9 * np.eye(count))
 
     def misfit(step: Floats) -> Floats:
@@ -124,7 +137,7 @@ def fit_parameters(
             [(weight / noise)[:, None] * sensitivity(log_value, parameters, at) @ root, np.eye(count)]
         )
 
-    searches = (np.linalg.solve(root, start - prior.mean) for start in (prior.mean, *starts))
+    searches = (np.linalg.solve(root, start - prior.mean) for start in (prior.mean, *search.starts))
     tries = [least_squares(misfit, search, jac=slope, max_nfev=60) for search in searches]
     found = min(tries, key=lambda one: float(one.cost))
     mean = prior.mean + root @ found.x
@@ -141,7 +154,7 @@ def fit_parameters(
 def fit_shape(cells: Cells, prior: ShapePrior) -> ShapeFit:
     """The most probable parameters of latency's shape given the cells."""
     at, target = (cells.batch, cells.share, cells.slowness), np.log(cells.latency_ms)
-    return fit_parameters(shape.log_latency, at, target, prior, (host_bound(at, target, prior.mean),))
+    return fit_parameters(shape.log_latency, at, target, prior, Search(starts=(host_bound(at, target, prior.mean),)))
 
 
 def host_bound(at: tuple[Floats, Floats, Floats], log_latency: Floats, mean: Floats) -> Floats:

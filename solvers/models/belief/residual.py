@@ -73,6 +73,12 @@ def noise(kernel: Floats, weight: Floats) -> Floats:
     return np.asarray(weight * scale[NOISE_BUSY] + (1 - weight) * scale[NOISE_FLAT])
 
 
+def typical(kernel: Floats) -> float:
+    """Standard deviation of a single measurement about the form, half of the places being where the share counts."""
+    half = np.full(1, 0.5)
+    return float(np.sqrt(variance(kernel, half) + noise(kernel, half))[0])
+
+
 def lasting(scatter: Floats) -> Floats:
     """The part of scatter's variance that belongs to the configuration (which kernels it happens to run) and comes
     again when it is measured again. Small scatter is mostly that, large scatter mostly is not.

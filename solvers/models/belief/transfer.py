@@ -25,7 +25,7 @@ Known = Mapping[tuple[str, str], ShapePrior]
 """What measurements here say, by (model, GPU type)."""
 
 _SOFTWARE_COMMON = 0.4
-_SOFTWARE = roofline.covariance(_SOFTWARE_COMMON, (0.4, 0.4, 0.4, 0.25, 0.4, 0.3, 0.3, 0.2, 0.2, 0.15))
+SOFTWARE = roofline.covariance(_SOFTWARE_COMMON, (0.4, 0.4, 0.4, 0.25, 0.4, 0.3, 0.3, 0.2, 0.2, 0.15))
 """What other software on another host makes of the same network on the same GPU type."""
 _OTHERS_USUAL = 0.7
 """So many other models measured here say half of what this host and its software do to all of them."""
@@ -36,7 +36,7 @@ def entry_prior(entry: LibraryEntry) -> ShapePrior:
     """The built-in library's entry as a prior: its fit, and what other software and hosts make of a difference."""
     return ShapePrior(
         mean=np.array(entry.parameters),
-        covariance=np.diag(np.square(entry.spread)) + _SOFTWARE,
+        covariance=np.diag(np.square(entry.spread)) + SOFTWARE,
         origin=Origin.LIBRARY,
         source=_words(f"library: {entry.model} on {entry.gpu_type}, {entry.source}"),
     )
@@ -118,7 +118,7 @@ class Scaling:
         return None if name is None else self.facts.models[name]
 
     def _by_size(self, likeness: Likeness, variant: ModelVariant, to: GpuType) -> ShapePrior:
-        mean, covariance, words = likeness.by_size(variant)
+        mean, covariance, words = likeness.law.by_size(variant)
         return ShapePrior(
             mean=mean + roofline.shift(likeness.common, to),
             covariance=covariance + roofline.spread(likeness.common, to),

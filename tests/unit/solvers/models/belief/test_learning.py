@@ -70,6 +70,6 @@ def test_a_single_model_learns_from_what_may_always_hold() -> None:
 def test_factors_between_the_rows_are_interpolated() -> None:
     widening = Widening(inside=tuple(float(index) for index in range(len(COUNTS))))
     assert widening.of(1)[0] == 0
-    assert widening.of(4)[0] == 1
-    assert 2 < widening.of(11)[0] < 3
+    assert widening.of(4)[0] == 2
+    assert 3 < widening.of(11)[0] < 4
     assert widening.of(10**6)[0] == len(COUNTS) - 1
