@@ -35,6 +35,10 @@ class Widening:
     inside: tuple[float, ...] = (_USUAL[0],) * len(COUNTS)
     outside: tuple[float, ...] = (_USUAL[1],) * len(COUNTS)
 
+    def __post_init__(self) -> None:
+        if not len(self.inside) == len(self.outside) == len(COUNTS):
+            raise ValueError("a factor is needed for every count")
+
     def of(self, count: int) -> tuple[float, float]:
         """The factors for a number of measurements, between and beyond the table's rows."""
         place, rows = np.log2(max(count, 1)), np.log2(COUNTS)

@@ -16,7 +16,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Origin, Samples
 from solvers.models.belief import curve as curves
-from solvers.models.belief import intake, learning, residual
+from solvers.models.belief import intake, learning, residual, siblings
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.forms import LATENCY, MEMORY, POWER, Form, memory_prior, power_prior
 from solvers.models.belief.intake import Key
@@ -24,7 +24,7 @@ from solvers.models.belief.learning import UNTAUGHT, Field, Lesson
 from solvers.models.belief.points import Points
 from solvers.models.belief.prior import ShapePrior, weak_prior
 from solvers.models.belief.shape import SHAPE_VERSION
-from solvers.models.belief.siblings import STRANGER, Sibling
+from solvers.models.belief.siblings import STRANGER, Sibling, Told
 from solvers.models.belief.tail import Tail
 from solvers.models.belief.transfer import Scaling
 from solvers.models.library import gpu_key, name_key, spelled
@@ -232,7 +232,22 @@ def prior_of(background: Background, known: Knowledge, form: str, key: Key) -> S
     latency = known.curves.get((intake.LATENCY, key))
     if form == intake.CYCLE and latency is not None:
         return _nearby(latency)
-    return background.scaling.prior(model, gpu_type, measured(known)) or common
+    told = measured(known)
+    near, scaled = _near(background, told, key), background.scaling.prior(model, gpu_type, told)
+    if not near or scaled is None:
+        return near[0] if near else scaled or common
+    elsewhere = any(name_key(name) == name_key(model) for name, _ in told)
+    return siblings.joined(scaled, near[-1]) if elsewhere else near[0]
+
+
+def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> tuple[ShapePrior, ...]:
+    """What the models measured on the same GPU type say of one that was not."""
+    others = {
+        model: Told(sibling=background.sibling(model, gpu_type), belief=belief)
+        for (model, gpu_type), belief in told.items()
+        if gpu_type == key[1] and model != key[0]
+    }
+    return siblings.voices(background.sibling(*key), others)
 
 
 def first_curve(background: Background, known: Knowledge, asked: tuple[str, Key], points: Points) -> Curve:
@@ -241,6 +256,7 @@ def first_curve(background: Background, known: Knowledge, asked: tuple[str, Key]
     usual = weak_prior(float(np.exp(points.log_value.mean())), _SCALE_SPREAD)
     if form == intake.POWER:
         usual = power_prior(None, float(np.exp(points.log_value.max()))) or usual
-    return learning.best(
-        FORMS[form], points, _priors(background, known, asked, points, usual), known.field(form, gpu_type).kernel
-    )
+    priors = _priors(background, known, asked, points, usual)
+    if form == intake.LATENCY:
+        priors = _near(background, measured(known), asked[1]) + priors
+    return learning.best(FORMS[form], points, priors, known.field(form, gpu_type).kernel)
