@@ -24,6 +24,8 @@ _USUAL = (1.3, 1.5)
 _MODELS_USUAL = 3.0
 """As many models as this say what is usual: errors of one model go together, so its many surprises count as one voice.
 """
+_FEW = 0.5
+"""Quantiles from one voice alone are too narrow by so much of themselves for the next model."""
 _LOWEST, _HIGHEST = 0.6, 4.0
 _MODELS_MAX = 14
 
@@ -91,12 +93,16 @@ def _surprises(example: Curve, kept: Flags, kernel: Floats) -> tuple[Floats, Fla
 
 
 def _factor(parts: Sequence[Floats], usual: float) -> float:
-    together = np.concatenate(parts) if parts else np.zeros(0)
-    if not len(together):
+    heard = [part for part in parts if len(part)]
+    if not heard:
         return usual
+    # What a newcomer lacks at random is plenty, a missing batch is few cells: each game counts the same.
+    together, weight = np.concatenate(heard), np.concatenate([np.full(len(part), 1 / len(part)) for part in heard])
+    order = np.argsort(together, kind="stable")
+    reached = (np.cumsum(weight[order]) - weight[order] / 2) / len(heard)
     # Conformal: of n surprises the k-th smallest with k = level * (n + 1).
-    high, middle = (np.quantile(together, min(1.0, level * (1 + 1 / len(together)))) for level in (0.95, 0.8))
+    high, middle = np.interp([level * (1 + 1 / len(together)) for level in (0.95, 0.8)], reached, together[order])
     raw = float(np.clip(0.75 * high / 1.96 + 0.25 * middle / 1.2816, _LOWEST, _HIGHEST))
-    voices = sum(1 for part in parts if len(part))
+    voices = len(heard)
     trust = voices / (voices + _MODELS_USUAL)
-    return float(np.exp(trust * np.log(raw) + (1 - trust) * np.log(usual)))
+    return float(np.exp(trust * np.log(raw) + (1 - trust) * np.log(usual))) * (1 + _FEW / voices)
