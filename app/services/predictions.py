@@ -19,7 +19,8 @@ from app.errors import FieldFault, FieldsError
 from app.services.beliefs import Belief, Beliefs, source_of
 from app.services.profile_forms import Sheet, SheetError, read_sheet
 from app.services.profile_forms_samples import answers_to, written
-from solvers.domain.value import check_positive, check_range, check_text, value
+from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
+from solvers.domain.value import check_range, check_text, value
 from solvers.errors import FieldError, NotFoundError
 from solvers.models.base import Answer, Groups, Origin, Quantity, Queries
 from solvers.models.belief import design
@@ -45,9 +46,8 @@ class Neighbour:
 
     def __post_init__(self) -> None:
         check_text("model", self.model)
-        check_range("batch", self.batch, 1, 65536)
-        check_positive("share_pct_sm", self.share_pct_sm)
-        check_range("share_pct_sm", self.share_pct_sm, 0, 100)
+        check_range("batch", self.batch, 1, BATCH_MAX)
+        check_range("share_pct_sm", self.share_pct_sm, SHARE_PCT_MIN, 100)
 
 
 @value
@@ -66,7 +66,7 @@ class PredictionQuery:
     def __post_init__(self) -> None:
         check_text("gpu_type", self.gpu_type)
         self.itself()
-        check_positive("clock_mhz_sm", self.clock_mhz_sm)
+        check_range("clock_mhz_sm", self.clock_mhz_sm, CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)
         check_range("percentile", self.percentile, PERCENTILE_MIN, PERCENTILE_MAX)
         if len(self.neighbours) > NEIGHBOURS_MAX:
             raise FieldError("neighbours", f"a GPU has {NEIGHBOURS_MAX} neighbours at most here")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.services.profile_forms_cells import Rule, checked_names, checked_numbers
+from solvers.domain import profile as limits
 from solvers.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -51,20 +52,20 @@ class _Columns:
         return (*self.names, *self.numbers, *self.optional, *self.measured)
 
 
-_BATCH = Rule(low=1, high=65536, whole=True)
-_SHARE = Rule(low=0, high=100, above_low=True)
-_ABOVE_ZERO = Rule(low=0, above_low=True)
-_NOT_NEGATIVE = Rule(low=0)
+_BATCH = Rule(low=1, high=limits.BATCH_MAX, whole=True)
+_SHARE = Rule(low=limits.SHARE_PCT_MIN, high=100)
+_CLOCK = Rule(low=limits.CLOCK_MHZ_MIN, high=limits.CLOCK_MHZ_MAX)
+_LATENCY = Rule(low=limits.LATENCY_MS_MIN, high=limits.LATENCY_MS_MAX)
 _PER_CENT = Rule(low=0, high=100)
 _SOLO = _Columns(
     names=("model", "gpu_type"),
     numbers={"batch": _BATCH, "share_pct_sm": _SHARE},
-    optional={"clock_mhz_sm": _ABOVE_ZERO},
+    optional={"clock_mhz_sm": _CLOCK},
     measured={
-        "latency_ms": _ABOVE_ZERO,
-        "throughput_rps": _ABOVE_ZERO,
-        "power_w": _NOT_NEGATIVE,
-        "memory_mib": _ABOVE_ZERO,
+        "latency_ms": _LATENCY,
+        "throughput_rps": Rule(low=limits.THROUGHPUT_RPS_MIN, high=limits.THROUGHPUT_RPS_MAX),
+        "power_w": Rule(low=0, high=limits.POWER_W_MAX),
+        "memory_mib": Rule(low=limits.MEMORY_MIB_MIN, high=limits.MEMORY_MIB_MAX),
         "l2_util_pct": _PER_CENT,
         "dram_util_pct": _PER_CENT,
     },
@@ -73,8 +74,9 @@ _PAIRS = _Columns(
     names=("gpu_type", "model_a", "model_b"),
     numbers={"batch_a": _BATCH, "share_pct_a": _SHARE, "batch_b": _BATCH, "share_pct_b": _SHARE},
     optional={},
-    measured={"latency_ms_a": _ABOVE_ZERO, "latency_ms_b": _ABOVE_ZERO},
+    measured={"latency_ms_a": _LATENCY, "latency_ms_b": _LATENCY},
 )
+_MARKS = (("semicolons", ";"), ("tabs", "\t"))
 SOLO_COLUMNS = _SOLO.all()
 PAIR_COLUMNS = (
     "gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b", *_PAIRS.measured,
@@ -139,7 +141,8 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     header, rows, lines, faults = _split(_text(body))
     form = form_of(header)
     if form is None:
-        raise SheetError(1, "", "this header is of no form known here; needed are the columns " + _known())
+        between = next((f"; cells stand between commas, not {word}" for word, mark in _MARKS if mark in header[0]), "")
+        raise SheetError(1, "", f"this header is of no form known here; needed are the columns {_known()}{between}")
     columns = _PAIRS if form.is_pairs else _SOLO
     _check_header(header, columns)
     if questions:
@@ -232,15 +235,18 @@ def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], NDArray[np.int6
     try:
         header = tuple(cell.strip() for cell in next(reader, []))
         for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
             if len(cells) == len(header):
                 rows.append(cells)
                 lines.append(reader.line_num)
-            elif cells:
-                faults.append(CellFault(reader.line_num, "", f"{len(cells)} cells under {len(header)} columns"))
+            else:
+                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                faults.append(CellFault(reader.line_num, "", f"{found} under {len(header)} columns"))
     except csv.Error as error:
         raise SheetError(reader.line_num, "", f"this is no CSV: {error}") from None
-    if not header:
-        raise SheetError(1, "", "the file is empty; its first line must name the columns")
+    if not any(header):
+        raise SheetError(1, "", "the first line is empty; it must name the columns")
     return header, rows, np.array(lines, dtype=np.int64), faults
 
 

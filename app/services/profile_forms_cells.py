@@ -22,21 +22,20 @@ _SURPRISE = re.compile(r"[^0-9eE+. \t\r-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a number must be. `above_low`: the lower limit itself is refused."""
+    """What a number must be."""
 
     low: float
-    high: float = math.inf
-    above_low: bool = False
+    high: float
     whole: bool = False
 
     def refusal(self, number: float) -> str | None:
         """What is wrong with a number, or None."""
-        if number < self.low or (self.above_low and number == self.low):
-            return f"{number:g} must be {'above' if self.above_low else 'at least'} {self.low:g}"
+        if number < self.low:
+            return f"{number:.12g} must be at least {self.low:g}"
         if number > self.high:
-            return f"{number:g} must be at most {self.high:g}"
+            return f"{number:.12g} must be at most {self.high:g}"
         if self.whole and number != math.floor(number):
-            return f"{number:g} must be a whole number"
+            return f"{number:.12g} must be a whole number"
         return None
 
 
@@ -44,8 +43,7 @@ def checked_numbers(cells: Sequence[str], rule: Rule, *, required: bool) -> tupl
     """The column's numbers (NaN where empty or wrong) and what is wrong, by row."""
     numbers = _converted(cells)
     if numbers is not None:
-        out = (numbers <= rule.low) if rule.above_low else (numbers < rule.low)
-        out |= numbers > rule.high
+        out = (numbers < rule.low) | (numbers > rule.high)
         if rule.whole:
             out |= ~np.isnan(numbers) & (numbers != np.floor(numbers))
         if required:

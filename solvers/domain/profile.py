@@ -10,8 +10,17 @@ from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, check_text, value
+from solvers.domain.value import check_name, check_range, check_text, value
 from solvers.errors import FieldError
+
+BATCH_MAX = 65536
+SHARE_PCT_MIN = 0.01
+CLOCK_MHZ_MIN, CLOCK_MHZ_MAX = 1.0, 100_000.0
+LATENCY_MS_MIN, LATENCY_MS_MAX = 1e-6, 1e9
+THROUGHPUT_RPS_MIN, THROUGHPUT_RPS_MAX = 1e-9, 1e12
+POWER_W_MAX = 1e6
+MEMORY_MIB_MIN, MEMORY_MIB_MAX = 1e-3, 1e9
+"""Measurements beyond these are slips of the pen: no GPU gives them, and arithmetic about them overflows."""
 
 
 class ProfileOrigin(StrEnum):
@@ -58,14 +67,14 @@ class ProfilePoint:
     def __post_init__(self) -> None:
         check_name("model", self.model)
         check_name("gpu_type", self.gpu_type)
-        check_range("batch", self.batch, 1, 65536)
+        check_range("batch", self.batch, 1, BATCH_MAX)
         check_range("share_pct_sm", self.share_pct_sm, 1, 100)
-        check_positive("clock_mhz_sm", self.clock_mhz_sm)
-        check_positive("latency_ms_mean", self.latency_ms_mean)
-        check_positive("latency_ms_p99", self.latency_ms_p99)
-        check_positive("memory_mib", self.memory_mib)
-        check_not_negative("power_w", self.power_w)
-        check_positive("throughput_rps", self.throughput_rps)
+        check_range("clock_mhz_sm", self.clock_mhz_sm, CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)
+        check_range("latency_ms_mean", self.latency_ms_mean, LATENCY_MS_MIN, LATENCY_MS_MAX)
+        check_range("latency_ms_p99", self.latency_ms_p99, LATENCY_MS_MIN, LATENCY_MS_MAX)
+        check_range("memory_mib", self.memory_mib, MEMORY_MIB_MIN, MEMORY_MIB_MAX)
+        check_range("power_w", self.power_w, 0, POWER_W_MAX)
+        check_range("throughput_rps", self.throughput_rps, THROUGHPUT_RPS_MIN, THROUGHPUT_RPS_MAX)
         check_range("l2_util_pct", self.l2_util_pct, 0, 100)
         check_range("dram_util_pct", self.dram_util_pct, 0, 100)
         check_text("source", self.source)
@@ -107,10 +116,9 @@ class PairPoint:
         check_name("gpu_type", self.gpu_type)
         for side in "ab":
             check_name(f"model_{side}", getattr(self, f"model_{side}"))
-            check_range(f"batch_{side}", getattr(self, f"batch_{side}"), 1, 65536)
-            check_positive(f"share_pct_{side}", getattr(self, f"share_pct_{side}"))
-            check_range(f"share_pct_{side}", getattr(self, f"share_pct_{side}"), 0, 100)
-            check_positive(f"latency_ms_{side}", getattr(self, f"latency_ms_{side}"))
+            check_range(f"batch_{side}", getattr(self, f"batch_{side}"), 1, BATCH_MAX)
+            check_range(f"share_pct_{side}", getattr(self, f"share_pct_{side}"), SHARE_PCT_MIN, 100)
+            check_range(f"latency_ms_{side}", getattr(self, f"latency_ms_{side}"), LATENCY_MS_MIN, LATENCY_MS_MAX)
         check_text("source", self.source)
         if self.latency_ms_a is None and self.latency_ms_b is None:
             raise FieldError("latency_ms_a", "one of the two latencies must be there")

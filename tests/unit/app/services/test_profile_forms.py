@@ -81,13 +81,20 @@ def test_order_of_columns_byte_order_mark_and_line_ends_do_not_matter() -> None:
         ("a,T4,1.5,50,,1,,,,,", "batch", "whole number"),
         ("a,T4,,50,,1,,,,,", "batch", "a number must stand here"),
         ("a,T4,1,120,,1,,,,,", "share_pct_sm", "120 must be at most 100"),
-        ("a,T4,1,0,,1,,,,,", "share_pct_sm", "0 must be above 0"),
-        ("a,T4,1,50,-5,1,,,,,", "clock_mhz_sm", "-5 must be above 0"),
-        ("a,T4,1,50,,0,,,,,", "latency_ms", "0 must be above 0"),
-        ("a,T4,1,50,,-3,,,,,", "latency_ms", "-3 must be above 0"),
+        ("a,T4,1,0,,1,,,,,", "share_pct_sm", "0 must be at least 0.01"),
+        ("a,T4,1,100.0001,,1,,,,,", "share_pct_sm", "100.0001 must be at most 100"),
+        ("a,T4,1,50,-5,1,,,,,", "clock_mhz_sm", "-5 must be at least 1"),
+        ("a,T4,1,50,,0,,,,,", "latency_ms", "0 must be at least 1e-06"),
+        ("a,T4,1,50,,-3,,,,,", "latency_ms", "-3 must be at least 1e-06"),
         ("a,T4,1,50,,nan,,,,,", "latency_ms", "'nan' is not a number"),
         ("a,T4,1,50,,inf,,,,,", "latency_ms", "'inf' is not a number"),
         ("a,T4,1,50,,1e999,,,,,", "latency_ms", "too large"),
+        ("a,T4,1,50,,-0.0,,,,,", "latency_ms", "must be at least"),
+        ("a,T4,1,50,,1e10,,,,,", "latency_ms", "10000000000 must be at most 1e+09"),
+        ("a,T4,1,50,1e6,1,,,,,", "clock_mhz_sm", "1000000 must be at most 100000"),
+        ("a,T4,1,50,,1,1e13,,,,", "throughput_rps", "must be at most"),
+        ("a,T4,1,50,,1,,1e7,,,", "power_w", "must be at most"),
+        ("a,T4,1,50,,1,,,1e10,,", "memory_mib", "must be at most"),
         ("a,T4,1,50,,1_0,,,,,", "latency_ms", "'1_0' is not a number"),
         ("a,T4,1,50,,٣,,,,,", "latency_ms", "is not a number"),
         ("a,T4,1,50,,1,,-1,,,", "power_w", "-1 must be at least 0"),
@@ -96,6 +103,7 @@ def test_order_of_columns_byte_order_mark_and_line_ends_do_not_matter() -> None:
         ("a\x07,T4,1,50,,1,,,,,", "model", "printable"),
         ("a,T4,1,50,,,,,,,", "latency_ms", "nothing measured"),
         ("a,T4,1,50,,1", "", "6 cells under 11 columns"),
+        ("a;T4;1;50;;1", "", "1 cell under 11 columns"),
         ("a,T4,1,50,,1,,,,,,", "", "12 cells under 11 columns"),
     ],
 )
@@ -128,7 +136,10 @@ def test_a_fault_reads_as_file_line_column() -> None:
     ("text", "line", "column", "words"),
     [
         ("", 1, "", "empty"),
+        ("\n\nmodel,gpu_type\n", 1, "", "empty"),
         ("a,b\n1,2\n", 1, "", "no form known"),
+        ("model;gpu_type;batch;share_pct_sm\n", 1, "", "between commas, not semicolons"),
+        ("model\tgpu_type\tbatch\tshare_pct_sm\n", 1, "", "between commas, not tabs"),
         ("model,gpu_type,batch\n", 1, "share_pct_sm", "missing"),
         ("Model,gpu_type,batch,share_pct_sm\n", 1, "", "no form known"),
         ("model,gpu_type,batch,share_pct_sm,clock\n", 1, "clock", "unknown column"),
@@ -153,6 +164,12 @@ def test_bytes_that_are_no_text_are_named_by_line() -> None:
 def test_lines_are_counted_as_an_editor_shows_them() -> None:
     found = sheet_of("model,gpu_type,batch,share_pct_sm", "", '"a', 'b",T4,0,50', "", "c,T4,0,50")
     assert [(fault.line, fault.column) for fault in found.faults] == [(4, "model"), (4, "batch"), (6, "batch")]
+
+
+def test_blank_rows_are_no_rows() -> None:
+    found = sheet_of(SOLO, "", ",,,,,,,,,,", "a,T4,1,50,,1,,,,,", "  ", " , ")
+    assert not found.faults
+    assert found.lines.tolist() == [4]
 
 
 def test_answers_keep_rows_columns_and_order() -> None:
