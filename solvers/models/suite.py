@@ -23,6 +23,7 @@ from solvers.models.base import (
     GroupSamples,
     InterferenceModel,
     KnowsAlone,
+    Origin,
     Quantity,
     Queries,
     Samples,
@@ -118,8 +119,8 @@ class Suite:
         return replace(self, solo=solo, interference=self.interference.fit(groups, solo, samples))
 
     def predict(self, queries: Queries, quantity: Quantity = Quantity.LATENCY_MS) -> Answer:
-        """Replicas alone."""
-        return self.solo.predict(queries, quantity)
+        """Replicas alone; what is not possible (a latency of zero, from a formula led astray) is not known."""
+        return _possible(self.solo.predict(queries, quantity), above_zero=quantity is not Quantity.POWER_W)
 
     def predict_groups(self, groups: Groups) -> Answer:
         """Latency in ms of every member beside the others of its group; relative errors of the parts add in squares."""
@@ -128,6 +129,7 @@ class Suite:
         else:
             alone = self.solo.predict(groups.members)
         slowdown = self.interference.predict(groups, self.solo)
+        alone = _possible(alone, above_zero=True)
         mean = alone.mean * slowdown.mean
         relative = np.hypot(alone.std / alone.mean, slowdown.std / slowdown.mean)
         return Answer(
@@ -161,6 +163,21 @@ class Suite:
             solo=_loaded(_SOLO, solo, plain.get("solo"), facts),
             interference=_loaded(_INTERFERENCE, interference, plain.get("interference"), facts),
         )
+
+
+def _possible(answer: Answer, *, above_zero: bool) -> Answer:
+    mean = answer.mean
+    possible = (mean > 0) if above_zero else (mean >= 0)
+    possible &= mean < np.inf
+    if possible.all():
+        return answer
+    return Answer(
+        mean=np.where(possible, mean, np.nan),
+        std=np.where(possible, answer.std, np.nan),
+        support=answer.support & possible,
+        distance=np.where(possible, answer.distance, np.inf),
+        origin=np.where(possible, answer.origin, Origin.SCALED).astype(np.int8),
+    )
 
 
 def _loaded(table: dict[str, str], name: str, plain: Plain, facts: Facts) -> Any:

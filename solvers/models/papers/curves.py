@@ -97,6 +97,8 @@ class Curves:
             mean = self.table.value(queries, quantity, places)
         else:
             latency = evaluated(self.latency, queries, fastest)
+            # Straight lines may cross zero; nothing takes no time.
+            latency = np.where(latency > 0, latency, np.nan)
             mean = self.table.derived(queries, quantity, places, latency)
         answer = answered(queries, places, mean, (self.table.noise, self.errors))
         # A formula does not pass through what was measured, so measured cells are no surer than others.

@@ -62,7 +62,9 @@ class BatchCurves:
         """Latency in ms of every row."""
         share = share_pct / 100.0
         held = np.clip(batch, self.batches[0], self.batches[-1])
-        grown = np.where(batch == held, 1.0, self.joint(batch, share) / self.joint(held, share))
+        base = self.joint(held, share)
+        # Where the joint fit leaves nothing at all, it cannot tell how anything grows.
+        grown = np.divide(self.joint(batch, share), base, out=np.ones(len(batch)), where=(batch != held) & (base > 0))
         return self.mixed(held, lambda curve: curve(share)) * grown * cycle
 
     def parts(self, batch: Floats) -> tuple[Floats, Floats]:

@@ -118,7 +118,9 @@ def part_weights(members: Queries, curves: Fits) -> Floats:
         parts, knee = curve.parts(members.batch[rows])
         here = parts * np.concatenate([parts_at(share, 0.0)[:, :2], np.maximum(knee - share, 0.0)[:, None]], axis=1)
         moved = parts[:, 2] * (share < knee)
-        weights[rows] = np.concatenate([here, moved[:, None]], axis=1) / here.sum(axis=1, keepdims=True)
+        whole = here.sum(axis=1)
+        some = whole > 0
+        weights[rows[some]] = np.concatenate([here, moved[:, None]], axis=1)[some] / whole[some, None]
     return weights
 
 
