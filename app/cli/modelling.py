@@ -13,6 +13,8 @@ import typer
 from app.cli.modelling_files import (
     STANDARD,
     Fitted,
+    arithmetic,
+    check_target,
     read_measurements,
     read_model,
     read_questions,
@@ -57,9 +59,11 @@ def fit(
 
     if model not in SUITES:
         raise InputError(f"there is no performance model {model!r}; known are {', '.join(SUITES)}")
+    check_target(out)
     alone, together = read_measurements(solo or (), pairs or (), skip_bad=skip_bad)
     fresh = Suite.fresh(model, _facts(not no_library), seed)
-    suite = fresh.fit(samples_of(alone), group_samples_of(together) if together else None)
+    with arithmetic(f"{model} cannot be fitted to these measurements; are they of one kind and in the right units?"):
+        suite = fresh.fit(samples_of(alone), group_samples_of(together) if together else None)
     rows, groups = (sum(len(sheet) for sheet in sheets) for sheets in (alone, together))
     write_model(out, Fitted(suite=suite, library=not no_library, seed=seed, rows=rows, pairs=groups))
     typer.echo(f"fitted {model} to {rows} rows and {groups} pairs", err=True)
@@ -77,9 +81,11 @@ def predict(
         raise InputError("standard input can be the model or the questions, not both")
     from app.services.profile_forms_samples import answers_to, replaced_columns, unknown_rows, written
 
+    check_target(out)
     fitted = read_model(model, _facts)
     sheet = read_questions(queries, skip_bad=skip_bad)
-    answers = answers_to(sheet, fitted.suite)
+    with arithmetic(f"{model} cannot answer these questions"):
+        answers = answers_to(sheet, fitted.suite)
     write_text(out, written(sheet, answers))
     _remark(sheet, replaced_columns(sheet), unknown_rows(sheet, answers))
 

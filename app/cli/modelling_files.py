@@ -1,16 +1,20 @@
 """Files of the modelling commands: sheets of measurements and questions in, fitted models in and out.
 
 Owns how several files stand after one option, how bad rows are named and when they end a command, and the form of a
-model file (one JSON object, gzip where its name ends with .gz, replaced whole or not at all). It refuses to know what a
-model is made of.
+model file (one JSON object with its own digest, gzip where its name ends with .gz, replaced whole or not at all). It
+refuses to know what a model is made of.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +34,7 @@ STANDARD = "-"
 """Names standard input or output."""
 FAULTS_SHOWN = 200
 MODEL_FILE = "headroom performance model"
-MODEL_FILE_FORMAT = 1
+MODEL_FILE_FORMAT = 2
 
 
 class FilesCommand(TyperCommand):
@@ -92,17 +96,39 @@ def refuse_faults(files: Sequence[str], sheets: Sequence[Sheet], *, skip_bad: bo
         typer.echo(f"{rows} left out", err=True)
 
 
+def check_target(file: str) -> None:
+    """Raise InputError for a file that can surely not be written, before any work is done for it."""
+    path = Path(file)
+    if file == STANDARD:
+        return
+    if path.is_dir():
+        raise InputError(f"{file}: this is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{file}: there is no folder {path.parent}")
+
+
 def write_text(file: str, text: str) -> None:
-    """Write a file whole or not at all, or standard output."""
+    """Write a file whole or not at all, or standard output. Raises CommandError when that fails."""
     if file == STANDARD:
         sys.stdout.write(text)
         return
-    path = Path(file)
-    scratch = path.with_name(f".{path.name}.new")
+    # A link stays a link, and what is no plain file (/dev/null) must not be replaced by one.
+    path = Path(file).resolve()
     body = text.encode()
-    # Without a time in its header, so that equal models are equal files.
-    scratch.write_bytes(gzip.compress(body, mtime=0) if path.suffix == ".gz" else body)
-    scratch.replace(path)
+    if path.suffix == ".gz":
+        # Without a time in its header, so that equal models are equal files.
+        body = gzip.compress(body, mtime=0)
+    whole = not path.exists() or path.is_file()
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new") if whole else path
+    try:
+        scratch.write_bytes(body)
+        if whole:
+            scratch.replace(path)
+    except OSError as error:
+        if whole:
+            with suppress(OSError):
+                scratch.unlink()
+        raise CommandError(f"{file}: {error.strerror or error}", Exit.USAGE) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +153,8 @@ def write_model(file: str, fitted: Fitted) -> None:
         "pairs": fitted.pairs,
         "suite": fitted.suite.dump(),
     }
-    write_text(file, json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n")
+    text = _text_of(plain)
+    write_text(file, f'{text[:-1]},"digest":"{_digest(text)}"}}\n')
 
 
 def read_model(file: str, facts: Callable[[bool], Facts]) -> Fitted:
@@ -139,6 +166,9 @@ def read_model(file: str, facts: Callable[[bool], Facts]) -> Fitted:
 
     stored = _model_object(file)
     try:
+        # What was fitted is numbers that fit each other: a changed one would be believed, or end in nonsense.
+        if stored.pop("digest", None) != _digest(_text_of(stored)):
+            raise InputError("this model file was changed after it was written; fit it again")
         library = bool(stored["library"])
         return Fitted(
             suite=Suite.load(stored["suite"], facts(library)),
@@ -158,13 +188,36 @@ def _model_object(file: str) -> dict[str, Any]:
     try:
         text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
         stored = json.loads(text)
-    except (ValueError, OSError, EOFError):
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error):
         raise InputError(f"{file}: this is no model file; `headroom fit` writes them") from None
     if not isinstance(stored, dict) or stored.get("what") != MODEL_FILE:
         raise InputError(f"{file}: this is no model file; `headroom fit` writes them")
     if stored.get("format") != MODEL_FILE_FORMAT:
         raise InputError(f"{file}: this model file is of another version; fit it again")
     return stored
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _text_of(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+
+@contextmanager
+def arithmetic(sentence: str) -> Iterator[None]:
+    """Measurements may be such that no arithmetic copes with them; that is said as one sentence.
+
+    Raises CommandError instead of errors of arithmetic.
+    """
+    import numpy as np
+
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (ArithmeticError, ValueError) as error:
+        raise CommandError(f"{sentence} ({error})", Exit.USAGE) from None
 
 
 def read_bytes(file: str) -> bytes:

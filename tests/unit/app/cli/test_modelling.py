@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from app.cli.failures import Exit
@@ -154,7 +159,7 @@ def test_bad_rows_are_named_and_nothing_is_written(headroom: Headroom, solo: Pat
         f"{bad}:3: batch: 'x' is not a number",
         f"{bad}:3: share_pct_sm: 150 must be at most 100",
         f"{bad}:4: 3 cells under 11 columns",
-        f"{bad_pairs}:2: latency_ms_a: -1 must be above 0",
+        f"{bad_pairs}:2: latency_ms_a: -1 must be at least 1e-06",
         "headroom: 3 bad rows; nothing was written (--skip-bad leaves them out)",
     ]
     assert not out.exists()
@@ -170,7 +175,7 @@ def test_bad_questions_are_named_and_may_be_skipped(headroom: Headroom, fitted: 
     out = tmp_path / "a.csv"
     said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", str(out))
     assert said.status == Exit.USAGE
-    assert f"{asked}:2: share_pct_sm: 0 must be above 0" in said.err
+    assert f"{asked}:2: share_pct_sm: 0 must be at least 0.01" in said.err
     assert not out.exists()
     said = headroom("predict", "--model", fitted, "--queries", str(asked), "--out", str(out), "--skip-bad")
     assert said.status == Exit.OK
@@ -203,6 +208,13 @@ def test_wrong_use_is_one_line(
     assert words in said.err
 
 
+def changed(stored: dict[str, Any], **change: object) -> str:
+    """A model file with something else in it and the digest that belongs to that."""
+    plain = {**{name: part for name, part in stored.items() if name != "digest"}, **change}
+    text = json.dumps(plain, separators=(",", ":"))
+    return f'{text[:-1]},"digest":"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}}'
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -213,16 +225,82 @@ def test_wrong_use_is_one_line(
         ({"what": "a cake"}, "no model file"),
     ],
 )
-def test_a_changed_model_file_is_refused(
+def test_another_model_file_is_refused(
     headroom: Headroom, fitted: str, tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
     stored = json.loads(Path(fitted).read_text(encoding="utf-8"))
-    broken = written(tmp_path / "broken.json", json.dumps({**stored, **change}))
+    broken = written(tmp_path / "broken.json", changed(stored, **change))
     asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
     said = headroom("predict", "--model", str(broken), "--queries", str(asked))
     assert said.status == Exit.USAGE
     assert f"{broken}: " in said.err
     assert words in said.err
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda body: body.replace(b'"seed":0', b'"seed":1'), "changed after it was written"),
+        (lambda body: body.replace(b'"seed":0', b'"seed":NaN'), "damaged"),
+        (lambda body: body[:-40], "no model file"),
+        (lambda body: b"[" * 100_000, "no model file"),
+        (lambda body: gzip.compress(body)[:-200], "no model file"),
+        (lambda body: gzip.compress(body)[:60] + b"x" * 90, "no model file"),
+        (lambda body: bytes(range(256)), "no model file"),
+        (lambda body: b"", "no model file"),
+    ],
+)
+def test_a_harmed_model_file_is_refused_in_one_line(
+    headroom: Headroom, fitted: str, tmp_path: Path, harm: Callable[[bytes], bytes], words: str
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_bytes(harm(Path(fitted).read_bytes()))
+    asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
+    said = headroom("predict", "--model", str(broken), "--queries", str(asked))
+    assert (said.status, said.out, said.err.count("\n")) == (Exit.USAGE, "", 1)
+    assert f"{broken}: " in said.err
+    assert words in said.err
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_fitted(
+    headroom: Headroom, solo: Path, tmp_path: Path
+) -> None:
+    for out, words in ((tmp_path / "no" / "m.json", "there is no folder"), (tmp_path, "is a folder")):
+        said = headroom("fit", "--solo", str(solo), "--model", "constant", "--out", str(out))
+        assert (said.status, said.err.count("\n")) == (Exit.USAGE, 1)
+        assert words in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["solo.csv"]
+
+
+def test_links_stay_links_and_devices_stay_devices(headroom: Headroom, solo: Path, tmp_path: Path) -> None:
+    link = tmp_path / "newest.json"
+    link.symlink_to("m.json")
+    assert headroom("fit", "--solo", str(solo), "--model", "constant", "--out", str(link)).status == Exit.OK
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))["rows"] == 18
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        asked = written(tmp_path / "q.csv", "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
+        said = headroom("predict", "--model", str(link), "--queries", str(asked), "--out", str(pipe))
+        assert said.status == Exit.OK, said.err
+        assert os.read(reader, 4096).startswith(b"model,gpu_type,batch,share_pct_sm,latency_ms")
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_measurements_beyond_arithmetic_are_said_in_one_line(
+    headroom: Headroom, solo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    monkeypatch.setattr("solvers.models.suite.Suite.fit", fails)
+    said = headroom("fit", "--solo", str(solo), "--model", "constant", "--out", str(tmp_path / "m.json"))
+    assert (said.status, said.out, said.err.count("\n")) == (Exit.USAGE, "", 1)
+    assert "constant cannot be fitted to these measurements" in said.err
 
 
 def test_the_shipped_measurements_can_be_fitted_and_asked(headroom: Headroom, tmp_path: Path) -> None:
