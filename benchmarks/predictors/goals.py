@@ -38,7 +38,11 @@ def goals(results: Results) -> list[str]:
     value = _of(results, "igniter-v100", "groups: cells", "r2_slowdown")
     lines.append(_line("V100 pairs at unseen cells: R² on slowdown ≥ 0.9", value, f"{value:.3f}", met=value >= 0.9))
     value = _of(results, "igniter-v100", "groups: pair", "r2_slowdown")
-    lines.append(_line("V100, unseen pair: R² on slowdown > 0.3", value, f"{value:.3f}", met=value > 0.3))
+    lines.append(_line("V100, unseen pairs together: R² on slowdown > 0.3", value, f"{value:.3f}", met=value > 0.3))
+    value = _of(results, "igniter-v100", "groups: pair", "r2_slowdown_worst")
+    lines.append(
+        _line("V100, every unseen pair by itself: R² on slowdown > 0.3", value, f"worst {value:.2f}", met=value > 0.3)
+    )
     for dataset, split in (
         ("igniter-v100", "cells"), ("rapp-v100", "cells"), ("igniter-v100", "few-shot 16"),
         ("rapp-v100", "few-shot 16"), ("igniter-v100", "groups: cells"), ("igniter-v100", "groups: pair"),

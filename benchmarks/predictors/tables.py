@@ -14,6 +14,7 @@ from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.goals import goals
 from benchmarks.predictors.metrics import points_to_reach
 from benchmarks.predictors.results import Results
+from benchmarks.predictors.together import PAIR
 from solvers.models.suite import SUITES
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -119,6 +120,17 @@ def slowdown_table(results: Results, measure: str) -> list[str]:
             rows = rows_of(records)
             cells = [cell_of(records.get(name), measure, best, 2) for name in SUITES]
             lines.append(row([dataset.label, split.removeprefix(GROUPS), shown(rows, 0), *cells]))
+    return lines
+
+
+def pair_table(results: Results) -> list[str]:
+    """R² on slowdown of every left-out pair by itself, where whole pairs were left out one by one."""
+    records = results.of("igniter-v100", f"{GROUPS}pair")
+    pairs = sorted({name for record in records.values() for name in record.numbers if name.startswith(PAIR)})
+    lines = [row(["pair", *SUITES]), row(["---", *["--:"] * len(SUITES)])]
+    for pair in pairs:
+        best = _best(records, pair, highest=True)
+        lines.append(row([pair.removeprefix(PAIR), *(cell_of(records.get(name), pair, best, 2) for name in SUITES)]))
     return lines
 
 
@@ -249,6 +261,7 @@ def document_part(results: Results) -> str:
             slowdown_table(results, "r2_slowdown_given"),
         ),
         ("Beside others: MAPE of latency in %", slowdown_table(results, "mape_pct")),
+        ("iGniter's pairs, each left out by itself: R² on slowdown of that pair", pair_table(results)),
         ("Points of a new model to get below 10 % / 5 %", points_table(results)),
         ("Ours in detail, beside the best other", detail_table(results)),
         ("Where another predictor is better than ours", defeats(results)),

@@ -22,6 +22,9 @@ from benchmarks.predictors.splits import Fold, cells, group_count, member_out, p
 from solvers.models.base import Facts, Floats
 from solvers.models.suite import SUITES, Suite, make_interference
 
+PAIR = "r2_slowdown of "
+"""Before the name of a pair that was left out: the R² on that pair alone."""
+
 
 def folds_of(groupings: Groupings, size: Size) -> list[Fold]:
     """Every split that these groups allow."""
@@ -110,6 +113,11 @@ def run_groups(dataset: str, groupings: Groupings, size: Size, facts: Facts, nam
                     parts.append(answer_fold(name, facts, groupings, fold, timing))
             record.numbers, record.calibration = numbers_of(parts)
             record.numbers |= timing.numbers()
+            if split == "pair":
+                record.numbers |= {
+                    PAIR + fold.subject: _r2(part.slowdown, part.latency.mean / part.alone_ms)
+                    for fold, part in zip(folds, parts, strict=True)
+                }
         except (Exception, TooSlowError) as error:  # noqa: BLE001 - whatever a predictor raises is its result
             record.failed = reason_of(error)
         yield record, parts
