@@ -23,6 +23,7 @@ from app.settings import Settings
 from app.store import migrate
 from app.store.embedded import embedded_url
 from app.store.engine import Database
+from app.workers.fit_child import fit_apart
 from app.workers.leadership import LeaseKeeper
 from app.workers.retention import Housekeeping
 from app.workers.scheduler import PlannerWorker, WorkerParts
@@ -50,7 +51,7 @@ def build_api(settings: Settings) -> FastAPI:
     clock = SystemClock()
     # Its child process starts with the first plan somebody asks for.
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
-    beliefs = Beliefs(database)
+    beliefs = _beliefs(database)
     planning = _planning(settings, database, clock, pool, beliefs)
     api = create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs))
     _close_after(api, pool, database)
@@ -62,7 +63,7 @@ def build_planner(settings: Settings) -> PlannerWorker:
     database = open_database(settings, "headroom planner", PLANNER_CONNECTIONS)
     clock = SystemClock()
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
-    beliefs = Beliefs(database)
+    beliefs = _beliefs(database)
     return PlannerWorker(
         WorkerParts(
             settings=settings,
@@ -135,6 +136,13 @@ def _close_after(api: FastAPI, pool: SolvePool, database: Database) -> None:
         database.dispose()
 
     api.router.lifespan_context = lifespan
+
+
+def _beliefs(database: Database) -> Beliefs:
+    """Beliefs that begin at once to learn what is stored."""
+    beliefs = Beliefs(database, fit_apart)
+    threading.Thread(target=beliefs.start, name="beliefs-start", daemon=True).start()
+    return beliefs
 
 
 def _pool(settings: Settings, reporter: LogReporter) -> SolvePool:

@@ -1,97 +1,170 @@
 """What is believed of every model on every GPU type: the built-in library, the declared documents, all stored
 measurements and, on top, what outcomes taught, as one fitted suite.
 
-Owns when the suite is made anew (something it learns from was stored, changed or deleted) and that making it never
-happens inside a transaction nor twice at once; new outcomes are taught to what was fitted before. Documents win over
-the library. It refuses to interpret: what follows from measurements is the models'.
+Owns when the suite is made anew (something it learns from was stored, changed or deleted), that this never happens
+inside a transaction nor twice at once, and what answers meanwhile. Little is learned at once, before the next answer.
+Much is learned in the background; until that is done, what was believed before answers, with what is new taken in as
+far as that is quick. New outcomes are taught to what was fitted before. It refuses to interpret: what follows from
+measurements is the models'.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from enum import StrEnum
 
-import numpy as np
 from sqlalchemy.orm import Session
 
-from app import library
+from app.logs import EventLog
+from app.services.beliefs_evidence import Evidence, read_evidence
 from app.store import documents, outcomes, pair_points, profiles
 from app.store.documents import Kind
 from app.store.engine import Database
-from solvers.domain.codec import from_plain
-from solvers.domain.device import GpuType
-from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
-from solvers.domain.workload import ModelVariant
-from solvers.models.base import Facts, Groups, GroupSamples, Origin, Queries, Samples
+from solvers.errors import EngineError, TransientError
+from solvers.models.base import Origin
 from solvers.models.library import name_key
 from solvers.models.online.forecasts import taught
 from solvers.models.suite import Suite
 
 SUITE = "headroom"
 _SEED = 0
-_SEEN = frozenset({ProfileOrigin.MEASURED, ProfileOrigin.PUBLIC, ProfileOrigin.SIMULATED})
-"""Points of these origins were run by somebody; predictions are not learned from."""
-T = TypeVar("T")
+AT_ONCE_MAX = 64
+"""So many rows of measurements are learned while whoever asks waits: a second or two."""
+TAKEN_IN_MAX = 500
+"""So many new rows are taken in at once by a suite that has learned the others."""
+PATIENCE_S = 5.0
+"""How long those who need everything learned wait for it at once."""
+_log = EventLog("headroom.beliefs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a suite is made from."""
+class Progress(StrEnum):
+    """How far a belief has come with what is stored."""
 
-    facts: Facts
-    samples: Samples
-    groups: GroupSamples
+    LEARNED = "learned"
+    LEARNING = "learning"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """A fitted suite with what it was made from."""
+    """A fitted suite with what it was made from. Unless it has LEARNED, more is stored than it knows."""
 
     suite: Suite
     evidence: Evidence
+    progress: Progress = Progress.LEARNED
 
-    def points_of(self, model: str, gpu_type: str) -> int:
-        """How many stored points of a model alone on a GPU type it has learned."""
-        queries = self.evidence.samples.queries
-        if model not in queries.models or gpu_type not in queries.gpu_types:
-            return 0
-        rows = queries.model == queries.models.index(model)
-        return int(np.count_nonzero(rows & (queries.gpu_type == queries.gpu_types.index(gpu_type))))
+
+Fit = Callable[[Evidence], Suite]
+"""Learns everything from the start. May take minutes; raises HeadroomError or errors of arithmetic."""
+
+
+def fitted(evidence: Evidence) -> Suite:
+    """The suite that has learned this evidence."""
+    return Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
 
 
 class Beliefs:
-    """The present belief. Safe to ask from several threads: the first one makes it, the others wait for it."""
+    """The present belief. Safe to ask from several threads. `fit_apart` learns much, in the background."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, fit_apart: Fit = fitted) -> None:
         self._database = database
-        self._lock = threading.Lock()
+        self._fit_apart = fit_apart
+        self._changed = threading.Condition()
         self._state: object = None
-        self._fitted: Belief | None = None
         self._mark: str | None = None
+        self._base: Belief | None = None
         self._taught: Belief | None = None
-
-    def current(self) -> Suite:
-        """The suite that has learned everything that is stored now."""
-        return self.belief().suite
+        self._learned: Belief | None = None
+        """The last one that had learned all there was."""
+        self._wanted: Evidence | None = None
+        self._is_learning = False
 
     def belief(self) -> Belief:
-        """The suite and what it was made from."""
-        with self._lock:
-            with self._database.reading() as session:
-                state, mark = _state(session), outcomes.belief_mark(session)
-                fitted = self._fitted if state == self._state else None
-                if fitted is not None and self._taught is not None and mark == self._mark:
-                    return self._taught
-                evidence = fitted.evidence if fitted is not None else read_evidence(session)
-                points = outcomes.all_points(session)
-            if fitted is None:
-                suite = Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
-                fitted = Belief(suite=suite, evidence=evidence)
-            self._fitted, self._state = fitted, state
-            self._taught, self._mark = replace(fitted, suite=taught(fitted.suite, points)), mark
-            return self._taught
+        """What is believed now; it says whether it has learned everything that is stored."""
+        with self._changed:
+            return self._present()
+
+    def settled(self) -> Belief:
+        """What is believed now, if all that was stored has been learned once: nothing is decided on less.
+
+        Raises TransientError while it is being learned, EngineError when it cannot be.
+        """
+        with self._changed:
+            found = self._present()
+            if self._learned is None and found.progress is Progress.LEARNING:
+                self._changed.wait_for(lambda: not self._is_learning, PATIENCE_S)
+                found = self._present()
+            if self._learned is not None:
+                return found
+        if found.progress is Progress.FAILED:
+            raise EngineError("what was measured cannot be learned")
+        raise TransientError("what was measured is still being learned; try again shortly")
+
+    def current(self) -> Suite:
+        """The settled suite. Raises like `settled`."""
+        return self.settled().suite
+
+    def start(self) -> None:
+        """Begin to learn what is stored before anybody asks; a database that is away does not matter yet."""
+        try:
+            self.belief()
+        except TransientError as error:
+            _log.warning("beliefs.delayed", error)
+
+    def _present(self) -> Belief:
+        with self._database.reading() as session:
+            state, mark = _state(session), outcomes.belief_mark(session)
+            if self._taught is not None and (state, mark) == (self._state, self._mark):
+                return self._taught
+            evidence = read_evidence(session) if self._base is None or state != self._state else None
+            points = outcomes.all_points(session)
+        if evidence is not None:
+            self._base, self._state = self._turned(evidence), state
+        assert self._base is not None
+        base = self._base
+        lessons = _tried(lambda _: taught(base.suite, points), base.evidence)
+        self._taught, self._mark = replace(lessons or base, progress=base.progress), mark
+        return self._taught
+
+    def _turned(self, evidence: Evidence) -> Belief:
+        """The belief to answer with now that this evidence is stored; starts to learn it where that takes long."""
+        self._wanted = None
+        if self._learned is not None and evidence.teaches_as(self._learned.evidence):
+            self._learned = _moved(self._learned, evidence)
+            return self._learned
+        if len(evidence) <= AT_ONCE_MAX:
+            found = _tried(fitted, evidence)
+            self._learned = found or self._learned
+            return found or _meanwhile(self._learned, evidence, Progress.FAILED)
+        self._wanted = evidence
+        if not self._is_learning:
+            self._is_learning = True
+            threading.Thread(target=self._learn, name="beliefs", daemon=True).start()
+        return _meanwhile(self._learned, evidence, Progress.LEARNING)
+
+    def _learn(self) -> None:
+        """Learn what is wanted until nothing is; what came meanwhile is learned next."""
+        while True:
+            with self._changed:
+                evidence = self._wanted
+                if evidence is None:
+                    self._is_learning = False
+                    self._changed.notify_all()
+                    return
+            found = _tried(self._fit_apart, evidence)
+            with self._changed:
+                newest = self._wanted
+                if newest is None:
+                    # Meanwhile so much was deleted that the rest was learned at once.
+                    continue
+                self._learned, self._taught = found or self._learned, None
+                if newest is evidence:
+                    self._wanted = None
+                    self._base = found or _meanwhile(self._learned, evidence, Progress.FAILED)
+                else:
+                    self._base = _meanwhile(self._learned, newest, Progress.LEARNING)
 
 
 def _state(session: Session) -> object:
@@ -103,26 +176,39 @@ def _state(session: Session) -> object:
     )
 
 
-def read_evidence(session: Session) -> Evidence:
-    """Everything that is stored and built in."""
-    points = [point for profile in profiles.all_profiles(session) for point in profile.points]
-    return Evidence(
-        facts=read_facts(session),
-        samples=samples_of([point for point in points if not point.neighbours and point.origin in _SEEN]),
-        groups=groups_of([pair for pair in pair_points.all_pairs(session) if pair.origin in _SEEN]),
-    )
+def _tried(fit: Fit, evidence: Evidence) -> Belief | None:
+    """A belief that has learned the evidence, or None where that is not possible, which is said in the log."""
+    try:
+        return Belief(suite=fit(evidence), evidence=evidence)
+    except Exception as error:  # noqa: BLE001 - measurements that a model stumbles over must not end all answers
+        _log.error("beliefs.failed", error)
+        return None
 
 
-def read_facts(session: Session) -> Facts:
-    """The built-in facts with the declared documents over them."""
-    built_in = library.facts()
-    gpu_types = _declared(session, Kind.GPU_TYPE, GpuType)
-    models = _declared(session, Kind.MODEL, ModelVariant)
-    return replace(
-        built_in,
-        gpu_types={**built_in.gpu_types, **{item.name: item for item in gpu_types}},
-        models={**built_in.models, **{item.name: item for item in models}},
-    )
+def _meanwhile(learned: Belief | None, evidence: Evidence, progress: Progress) -> Belief:
+    """What answers before the evidence is learned: what was learned before, with a few new measurements taken in."""
+    if learned is None:
+        nothing = evidence.nothing()
+        learned = Belief(suite=Suite.fresh(SUITE, evidence.facts, _SEED), evidence=nothing)
+    before = _moved(learned, replace(learned.evidence, facts=evidence.facts))
+    new = evidence.beyond(learned.evidence)
+    found = None
+    if 0 < len(new) <= TAKEN_IN_MAX:
+        found = _tried(lambda _: _taken_in(before.suite, new), evidence)
+    return replace(found or before, progress=progress)
+
+
+def _moved(belief: Belief, evidence: Evidence) -> Belief:
+    """The same knowledge under other facts."""
+    return replace(belief, suite=Suite.load(belief.suite.dump(), evidence.facts), evidence=evidence)
+
+
+def _taken_in(suite: Suite, new: Evidence) -> Suite:
+    if len(new.samples):
+        suite = replace(suite, solo=suite.solo.update(new.samples))
+    if len(new.groups.groups):
+        suite = replace(suite, interference=suite.interference.update(new.groups, suite.solo))
+    return suite
 
 
 def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
@@ -130,14 +216,14 @@ def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
     library = belief.evidence.facts.library
     entries = library.entries if library is not None else ()
     if origin is Origin.MEASURED:
-        return f"fitted to {belief.points_of(model, gpu_type)} stored points of {model} on {gpu_type}"
+        return f"fitted to {belief.evidence.points_of(model, gpu_type)} stored points of {model} on {gpu_type}"
     if origin is Origin.LIBRARY:
         entry = library.entry(model, gpu_type) if library is not None else None
         if entry is None:
             return "built-in library"
         return f"built-in library: {entry.source} (fit error {entry.error_pct_mean:.1f} %)"
     queries = belief.evidence.samples.queries
-    measured = {name for name in queries.gpu_types if belief.points_of(model, name)}
+    measured = {name for name in queries.gpu_types if belief.evidence.points_of(model, name)}
     key = name_key(model)
     elsewhere = sorted(measured | {entry.gpu_type for entry in entries if name_key(entry.model) == key})
     if elsewhere:
@@ -145,51 +231,3 @@ def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
     if model in belief.evidence.facts.models:
         return f"scaled from networks like {model} by its size and the specification of {gpu_type}"
     return f"what networks usually take on {gpu_type}; nothing is known of {model}"
-
-
-def samples_of(points: Sequence[ProfilePoint]) -> Samples:
-    """Points of models alone as samples."""
-    queries = Queries.of(
-        [point.model for point in points],
-        [point.gpu_type for point in points],
-        [point.batch for point in points],
-        [point.share_pct_sm for point in points],
-        [point.clock_mhz_sm for point in points],
-    )
-    return Samples.of(
-        queries,
-        [point.latency_ms_mean for point in points],
-        latency_ms_p99=_column(point.latency_ms_p99 for point in points),
-        throughput_rps=_column(point.throughput_rps for point in points),
-        power_w=_column(point.power_w for point in points),
-        memory_mib=_column(point.memory_mib for point in points),
-        l2_util_pct=_column(point.l2_util_pct for point in points),
-        dram_util_pct=_column(point.dram_util_pct for point in points),
-    )
-
-
-def groups_of(pairs: Sequence[PairPoint]) -> GroupSamples:
-    """Pairs as groups of two."""
-    gpu_types = [pair.gpu_type for pair in pairs]
-    first = Queries.of(
-        [pair.model_a for pair in pairs],
-        gpu_types,
-        [pair.batch_a for pair in pairs],
-        [pair.share_pct_a for pair in pairs],
-    )
-    second = Queries.of(
-        [pair.model_b for pair in pairs],
-        gpu_types,
-        [pair.batch_b for pair in pairs],
-        [pair.share_pct_b for pair in pairs],
-    )
-    latency_ms = _column(latency for pair in pairs for latency in (pair.latency_ms_a, pair.latency_ms_b))
-    return GroupSamples(groups=Groups.pairs(first, second), latency_ms=latency_ms)
-
-
-def _column(cells: Iterable[float | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
-
-
-def _declared(session: Session, kind: Kind, cls: type[T]) -> list[T]:
-    return [from_plain(cls, stored.spec) for stored in documents.all_specs(session, kind)]

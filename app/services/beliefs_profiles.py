@@ -34,7 +34,8 @@ class Completion:
     def complete(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with a profile for every model that a service or task may need on every GPU type there is.
 
-        Raises TransientError when the database cannot be read.
+        Raises TransientError when the database cannot be read, or while what was measured is learned for the first
+        time: a plan from less would soon be undone.
         """
         profiles = snapshot.profiles_by_key()
         wanted = [key for key in _wanted(snapshot) if not is_measured(profiles.get(key))]
@@ -53,7 +54,7 @@ class Completion:
     def _completed(
         self, snapshot: Snapshot, wanted: list[_Key], profiles: dict[_Key, Profile]
     ) -> dict[_Key, Profile | None]:
-        belief = self._beliefs.belief()
+        belief = self._beliefs.settled()
         if belief is not self._belief:
             self._belief, self._known = belief, {}
         types = snapshot.gpu_types_by_name()

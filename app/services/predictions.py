@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import FieldFault, FieldsError
-from app.services.beliefs import Belief, Beliefs, source_of
+from app.services.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profile_forms import Sheet, SheetError, read_sheet
 from app.services.profile_forms_samples import answers_to, written
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
@@ -34,6 +35,7 @@ _LATENCIES = (Quantity.LATENCY_MS, Quantity.LATENCY_MS_P99)
 _WORDS = {Origin.MEASURED: "measured", Origin.LIBRARY: "library", Origin.SCALED: "scaled"}
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @value
@@ -107,23 +109,34 @@ class NextPoint:
     std_pct: float
 
 
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """Answers, and how far the belief they come from has come with what is stored."""
+
+    what: T
+    progress: Progress
+
+
 class Predictions:
     """The what-if questions of users."""
 
     def __init__(self, beliefs: Beliefs) -> None:
         self._beliefs = beliefs
 
-    def answer(self, queries: Sequence[PredictionQuery]) -> tuple[Prediction, ...]:
+    def answer(self, queries: Sequence[PredictionQuery]) -> Told[tuple[Prediction, ...]]:
         """One answer for each question. Raises FieldsError when there are too many or a quantity has no model."""
         if not 1 <= len(queries) <= QUERIES_MAX:
             raise _fault("", f"ask 1 to {QUERIES_MAX} questions at once")
-        return _Asked(self._beliefs.belief(), queries).answers()
+        belief = self._beliefs.belief()
+        return Told(_Asked(belief, queries).answers(), belief.progress)
 
-    def answer_csv(self, body: bytes) -> str:
+    def answer_csv(self, body: bytes) -> Told[str]:
         """The rows with their answers behind them. Raises FieldsError naming every bad cell."""
-        return answered_csv(body, self._beliefs.belief())
+        sheet = questions_of(body)
+        belief = self._beliefs.belief()
+        return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
 
-    def next_points(self, model: str, gpu_type: str, budget: int) -> tuple[NextPoint, ...]:
+    def next_points(self, model: str, gpu_type: str, budget: int) -> Told[tuple[NextPoint, ...]]:
         """What to measure next of a model on a GPU type, the most useful first.
 
         Raises NotFoundError when neither documents nor the library know one of the two.
@@ -135,7 +148,7 @@ class Predictions:
         if model not in facts.models:
             raise NotFoundError(f"no model {model}", model=model)
         highest = facts.gpu_types[gpu_type].clock_mhz_sm_max
-        return tuple(
+        found = tuple(
             NextPoint(
                 model=model,
                 gpu_type=gpu_type,
@@ -146,17 +159,11 @@ class Predictions:
             )
             for item in design.next_points(belief.suite.solo, (model, gpu_type), facts, budget)
         )
+        return Told(found, belief.progress)
 
 
-def answered_csv(body: bytes, belief: Belief) -> str:
-    """A CSV of questions with a belief's answers. Raises FieldsError."""
-    sheet = _questions(body)
-    if len(sheet) > ROWS_MAX:
-        raise _fault("", f"ask {ROWS_MAX} questions at most at once")
-    return written(sheet, answers_to(sheet, belief.suite))
-
-
-def _questions(body: bytes) -> Sheet:
+def questions_of(body: bytes) -> Sheet:
+    """A CSV of questions. Raises FieldsError naming every bad cell."""
     try:
         sheet = read_sheet(body, questions=True)
     except SheetError as error:
@@ -165,6 +172,8 @@ def _questions(body: bytes) -> Sheet:
         pointers = ((f"row:{fault.line}/{fault.column}".rstrip("/"), fault.detail) for fault in sheet.faults)
         faults = tuple(FieldFault(pointer=place, code="value-invalid", detail=detail) for place, detail in pointers)
         raise FieldsError(faults[:FAULTS_MAX])
+    if len(sheet) > ROWS_MAX:
+        raise _fault("", f"ask {ROWS_MAX} questions at most at once")
     return sheet
 
 

@@ -7,12 +7,10 @@ every failure is an EngineError. One request runs at a time. The child dies with
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -22,6 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Self
 
+from app.workers.child import die_with
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
@@ -33,7 +32,6 @@ PlannerFactory = Callable[[str], Planner]
 
 Event = tuple[str, dict[str, str | float]]
 
-_PR_SET_PDEATHSIG = 1
 _EVENTS_MAX = 1_000
 
 
@@ -254,7 +252,7 @@ class _Recorder:
 
 def _serve(connection: Connection[object, object], factory: PlannerFactory, parent_pid: int) -> None:
     """The child's life: answer requests one after the other until the parent is gone."""
-    _die_with(parent_pid)
+    die_with(parent_pid)
     # Ctrl-C reaches the whole process group; the parent decides when the child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -280,10 +278,3 @@ def _answer(factory: PlannerFactory, name: str, request: PlanRequest) -> Answer:
         return Answer(canonical_json(proposal), None, tuple(recorder.events))
     except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
         return Answer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))
-
-
-def _die_with(parent_pid: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)

@@ -10,14 +10,19 @@ from fastapi.responses import JSONResponse
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import services_of
 from app.api.openapi import json_body, request_body
+from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import SharedReader
 from app.services.predictions import Prediction, PredictionQuery
 from solvers.domain.codec import to_plain
 
 router = APIRouter(tags=["predictions"])
 JSON, CSV = "application/json", "text/csv"
-_CSV_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "In the form in which it was asked."}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {CSV: {"schema": {"type": "string"}}},
+        "description": "In the form in which it was asked.",
+        "headers": BELIEF_HEADER,
+    }
 }
 _QUERY = json_body(PredictionQuery)["requestBody"]["content"][JSON]["schema"]
 _BODY = request_body(
@@ -39,7 +44,7 @@ _BODY = request_body(
     operation_id="predict",
     summary="Ask what is believed",
     response_model=list[Prediction],
-    responses=_CSV_ANSWER,
+    responses=_ANSWERS,
     openapi_extra=_BODY,
 )
 def predict(request: Request, actor: SharedReader, body: bytes = Depends(read_body)) -> Any:  # noqa: ARG001 - the actor is the guard
@@ -48,6 +53,7 @@ def predict(request: Request, actor: SharedReader, body: bytes = Depends(read_bo
     """
     predictions = services_of(request).predictions
     if require_media_type(request, JSON, CSV) == CSV:
-        return Response(predictions.answer_csv(body), media_type=CSV)
-    queries = parse(tuple[PredictionQuery, ...], body)
-    return JSONResponse([to_plain(item) for item in predictions.answer(queries)])
+        text = predictions.answer_csv(body)
+        return Response(text.what, media_type=CSV, headers=belief_header(text.progress))
+    found = predictions.answer(parse(tuple[PredictionQuery, ...], body))
+    return JSONResponse([to_plain(item) for item in found.what], headers=belief_header(found.progress))

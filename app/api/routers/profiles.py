@@ -15,6 +15,7 @@ from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.keys import Name
 from app.api.openapi import request_body
 from app.api.paging import Page, Paging, page_of
+from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import ClusterReader, ClusterWriter
 from app.api.schemas.profiles import Imported, NextPoints, ProfileLine
 from app.services.profiles_reading import read_csv, read_list
@@ -83,6 +84,7 @@ def list_pairs(
     operation_id="list_next_points",
     summary="Propose measurements",
     response_model=NextPoints,
+    responses={200: {"headers": BELIEF_HEADER}},
 )
 def list_next_points(
     request: Request,
@@ -95,7 +97,7 @@ def list_next_points(
     measure them. Nothing need be known of the model yet.
     """
     found = services_of(request).predictions.next_points(model, gpu_type, budget)
-    return JSONResponse({"items": [to_plain(item) for item in found]})
+    return JSONResponse({"items": [to_plain(item) for item in found.what]}, headers=belief_header(found.progress))
 
 
 @router.post(

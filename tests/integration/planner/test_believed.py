@@ -197,7 +197,7 @@ def test_a_belief_is_made_once_until_something_changes(bare: World) -> None:
         profiles.put_points(session, points)
     second = beliefs.belief()
     assert second is not first
-    assert second.points_of("resnet50", "t4") == len(points)
+    assert second.evidence.points_of("resnet50", "t4") == len(points)
     with bare.database.transaction() as session:
         profiles.put_points(session, [replace(points[0], latency_ms_mean=99.0)])
     assert beliefs.belief() is not second
@@ -206,7 +206,7 @@ def test_a_belief_is_made_once_until_something_changes(bare: World) -> None:
 class Broken(Beliefs):
     """A belief that cannot be made."""
 
-    def belief(self) -> Belief:
+    def settled(self) -> Belief:
         raise InputError("the numbers make no sense")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from app.errors import FieldsError
-from app.services.beliefs import Belief, Beliefs, Evidence, groups_of, samples_of, source_of
+from app.services.beliefs import Belief, Beliefs, source_of
+from app.services.beliefs_evidence import Evidence, groups_of, samples_of
 from app.services.predictions import Neighbour, Prediction, PredictionQuery, Predictions
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
@@ -82,7 +83,7 @@ class Fixed:
 
 
 def answers(*queries: PredictionQuery) -> tuple[Prediction, ...]:
-    return Predictions(cast("Beliefs", Fixed())).answer(queries)
+    return Predictions(cast("Beliefs", Fixed())).answer(queries).what
 
 
 def mean(query: PredictionQuery) -> float:
@@ -148,7 +149,7 @@ def test_questions_have_bounds() -> None:
 
 def test_csv_is_answered_or_refused_by_place() -> None:
     predictions = Predictions(cast("Beliefs", Fixed()))
-    text = predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,4,40\n")
+    text = predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,4,40\n").what
     assert text.splitlines()[1].startswith("resnet50,t4,4,40,11,")
     with pytest.raises(FieldsError) as refused:
         predictions.answer_csv(b"model,gpu_type,batch,share_pct_sm\nresnet50,t4,0,40\nresnet50,t4,1\n")
@@ -157,7 +158,7 @@ def test_csv_is_answered_or_refused_by_place() -> None:
 
 def test_proposals_are_about_known_names() -> None:
     predictions = Predictions(cast("Beliefs", Fixed()))
-    found = predictions.next_points(RESNET, T4, 3)
+    found = predictions.next_points(RESNET, T4, 3).what
     assert len(found) == 3
     assert all(item.clock_mhz_sm in builders.gpu_type("t4").clocks_mhz_sm for item in found)
     for model, gpu_type in (("stranger", T4), (RESNET, "card")):

@@ -1,0 +1,66 @@
+"""Learns beliefs in a child process of its own, so that minutes of arithmetic hold up neither plans nor requests.
+
+Owns the child's life: one for each fit, less urgent than its parent, dying with it, killed when it takes too long. What
+goes over and comes back is pickled, between this process and its own child only. It refuses to learn: that is
+`app.services.beliefs`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from multiprocessing.connection import Connection
+
+from app.services.beliefs import Fit, fitted
+from app.services.beliefs_evidence import Evidence
+from app.workers.child import die_with
+from solvers.errors import EngineError
+from solvers.models.suite import Suite
+
+LIMIT_S = 1800.0
+NICENESS = 10
+SUITE_BYTES_MAX = 1 << 30
+
+
+def fit_apart(evidence: Evidence, fit: Fit = fitted, limit_s: float = LIMIT_S) -> Suite:
+    """The suite that has learned the evidence, once a child has done it. `fit` is a module's function.
+
+    Raises EngineError when the child fails, ends without an answer or takes too long.
+    """
+    context = multiprocessing.get_context("spawn")
+    answers, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_learn, args=(theirs, os.getpid(), fit, evidence), name="headroom-fit", daemon=True)
+    try:
+        child.start()
+        theirs.close()
+        if not answers.poll(limit_s):
+            raise EngineError("learning what was measured took too long", limit_s=limit_s)
+        found: object = pickle.loads(answers.recv_bytes(SUITE_BYTES_MAX))
+    except (OSError, EOFError, pickle.PickleError) as error:
+        child.join(1.0)
+        raise EngineError("the process that learns ended without an answer", exit_code=child.exitcode) from error
+    finally:
+        answers.close()
+        if child.pid is not None:
+            child.kill()
+            child.join()
+            child.close()
+    if not isinstance(found, Suite):
+        raise EngineError(f"what was measured cannot be learned: {found}")
+    return found
+
+
+def _learn(answers: Connection[object, object], parent_pid: int, fit: Fit, evidence: Evidence) -> None:
+    """The child's life. The answer is a suite, or what went wrong in words."""
+    die_with(parent_pid)
+    # Ctrl-C reaches the whole process group; the parent decides when the child ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    found: object
+    try:
+        found = fit(evidence)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells it
+        found = f"{type(error).__name__}: {error}"
+    answers.send_bytes(pickle.dumps(found))

@@ -1,0 +1,240 @@
+"""Learning beside answering: little at once, much in the background, and what answers until that is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from app.services import beliefs as module
+from app.services.beliefs import Belief, Beliefs, Progress, fitted
+from app.services.beliefs_evidence import Evidence
+from app.services.fleet import Fleet
+from app.store import pair_points, profiles
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.profile import PairPoint, ProfilePoint
+from solvers.errors import EngineError, TransientError
+from solvers.models.base import Origin, Queries
+from solvers.models.suite import Suite
+from tests import builders
+from tests.integration.planner.waiting import wait_until
+from tests.integration.planner.world import CLUSTER, World
+
+pytestmark = pytest.mark.integration
+MODEL, GPU_TYPE = ModelName("resnet50"), GpuTypeName("t4")
+GRID = [(batch, share) for batch in (1, 4, 16) for share in (20, 50, 80, 100)]
+AT_ONCE_MAX, TAKEN_IN_MAX = 4, 8
+
+
+def points(cells: Sequence[tuple[int, int]], factor: float = 1.0) -> list[ProfilePoint]:
+    return [
+        ProfilePoint(
+            model=MODEL,
+            gpu_type=GPU_TYPE,
+            batch=batch,
+            share_pct_sm=share,
+            clock_mhz_sm=1590,
+            latency_ms_mean=factor * (1 + 40.0 * batch / share),
+        )
+        for batch, share in cells
+    ]
+
+
+@dataclass
+class Slow:
+    """Learns when it is let, and only then; what it was given is remembered."""
+
+    asked: list[Evidence] = field(default_factory=list)
+    let: threading.Event = field(default_factory=threading.Event)
+    fails: bool = False
+
+    def __call__(self, evidence: Evidence) -> Suite:
+        self.asked.append(evidence)
+        assert self.let.wait(30.0)
+        if self.fails:
+            raise ValueError("the numbers make no sense")
+        return fitted(evidence)
+
+
+@dataclass
+class House:
+    """A control plane's store and what is believed of it."""
+
+    world: World
+    slow: Slow
+    beliefs: Beliefs
+
+    def store(self, found: Sequence[ProfilePoint]) -> None:
+        with self.world.database.transaction() as session:
+            profiles.put_points(session, found)
+
+    def learned(self) -> Belief:
+        """What is believed once there is nothing left to learn."""
+        self.slow.let.set()
+        wait_until("everything is learned", lambda: self.beliefs.belief().progress is Progress.LEARNED)
+        self.slow.let.clear()
+        return self.beliefs.belief()
+
+
+@pytest.fixture
+def house(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(module, "AT_ONCE_MAX", AT_ONCE_MAX)
+    monkeypatch.setattr(module, "TAKEN_IN_MAX", TAKEN_IN_MAX)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    Fleet(world.database, CLUSTER).prepare()
+    slow = Slow()
+    yield House(world=world, slow=slow, beliefs=Beliefs(world.database, slow))
+    slow.let.set()
+    wait_until("nothing is learned any more", lambda: "beliefs" not in {each.name for each in threading.enumerate()})
+
+
+def latency_ms(belief: Belief, batch: int = 4, share: int = 50) -> tuple[float, Origin]:
+    answer = belief.suite.predict(Queries.of(MODEL, GPU_TYPE, batch, share))
+    return float(answer.mean[0]), Origin(int(answer.origin[0]))
+
+
+def test_little_is_learned_at_once(house: House) -> None:
+    house.store(points(GRID[:AT_ONCE_MAX]))
+    assert house.beliefs.belief().progress is Progress.LEARNED
+    assert house.beliefs.belief() is house.beliefs.settled()
+    assert house.slow.asked == []
+
+
+def test_much_is_learned_in_the_background_and_the_library_answers_until_then(house: House) -> None:
+    house.store(points(GRID))
+    first = house.beliefs.belief()
+    assert first.progress is Progress.LEARNING
+    assert latency_ms(first)[1] is not Origin.MEASURED
+    assert house.beliefs.belief() is first
+    wait_until("learning began", lambda: house.slow.asked)
+    with pytest.raises(TransientError, match="still being learned"):
+        house.beliefs.settled()
+    then = house.learned()
+    assert latency_ms(then) == (pytest.approx(1 + 40 * 4 / 50, rel=0.1), Origin.MEASURED)
+    assert then.evidence.points_of(MODEL, GPU_TYPE) == len(GRID)
+    assert house.beliefs.settled() is then
+    assert len(house.slow.asked) == 1
+
+
+def test_a_few_new_measurements_are_taken_in_before_all_are_learned_again(house: House) -> None:
+    house.store(points(GRID[:8]))
+    before = house.learned()
+    house.store(points(GRID[8:], factor=1.2))
+    meanwhile = house.beliefs.belief()
+    assert meanwhile.progress is Progress.LEARNING
+    assert meanwhile.evidence.points_of(MODEL, GPU_TYPE) == len(GRID)
+    cell = GRID[-2]
+    assert latency_ms(meanwhile, *cell)[0] > 1.04 * latency_ms(before, *cell)[0]
+    assert house.beliefs.settled() is meanwhile, "what was learned once may be decided on"
+    assert house.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID)
+
+
+def test_what_was_believed_answers_while_many_new_measurements_are_learned(house: House) -> None:
+    house.store(points(GRID[:6]))
+    before = house.learned()
+    house.store([*points(GRID[6:]), *points([(batch, 37) for batch in (1, 2, 4, 8)])])
+    meanwhile = house.beliefs.belief()
+    assert meanwhile.progress is Progress.LEARNING
+    assert latency_ms(meanwhile) == latency_ms(before)
+    assert meanwhile.evidence.points_of(MODEL, GPU_TYPE) == 6
+    assert house.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID) + 4
+
+
+def test_what_is_stored_while_learning_is_learned_next(house: House) -> None:
+    house.store(points(GRID[:6]))
+    house.beliefs.belief()
+    wait_until("learning began", lambda: house.slow.asked)
+    house.store(points(GRID[6:]))
+    assert house.beliefs.belief().progress is Progress.LEARNING
+    then = house.learned()
+    assert then.evidence.points_of(MODEL, GPU_TYPE) == len(GRID)
+    assert [len(evidence) for evidence in house.slow.asked] == [6, len(GRID)]
+
+
+def test_what_is_deleted_while_it_is_learned_is_not_believed(house: House) -> None:
+    house.store(points(GRID))
+    house.beliefs.belief()
+    wait_until("learning began", lambda: house.slow.asked)
+    with house.world.database.transaction() as session:
+        profiles.delete(session, MODEL, GPU_TYPE)
+    then = house.beliefs.belief()
+    assert (then.progress, then.evidence.points_of(MODEL, GPU_TYPE)) == (Progress.LEARNED, 0)
+    house.slow.let.set()
+    wait_until("the late answer came", lambda: "beliefs" not in {each.name for each in threading.enumerate()})
+    assert house.beliefs.belief() is then
+
+
+def test_a_model_that_cannot_learn_leaves_what_was_believed(house: House) -> None:
+    house.store(points(GRID[:8]))
+    before = house.learned()
+    house.slow.fails = True
+    house.slow.let.set()
+    house.store(points([(batch, 37) for batch in range(1, 12)]))
+    wait_until("learning failed", lambda: house.beliefs.belief().progress is Progress.FAILED)
+    assert latency_ms(house.beliefs.settled()) == latency_ms(before)
+    house.slow.fails = False
+    house.store(points(GRID[8:]))
+    assert house.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID) + 11
+
+
+@pytest.mark.parametrize("count", [AT_ONCE_MAX, len(GRID)])
+def test_nothing_is_decided_on_what_could_never_be_learned(
+    house: House, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    house.slow.fails = True
+    house.slow.let.set()
+    monkeypatch.setattr(module, "fitted", house.slow)
+    house.store(points(GRID[:count]))
+    wait_until("learning failed", lambda: house.beliefs.belief().progress is Progress.FAILED)
+    with pytest.raises(EngineError):
+        house.beliefs.settled()
+    assert latency_ms(house.beliefs.belief())[0] > 0
+
+
+def test_a_declared_model_is_known_at_once_and_nothing_is_learned_again(house: House) -> None:
+    house.store(points(GRID))
+    house.learned()
+    house.world.declare(replace(builders.model("shelf-scanner"), parameters_million=21.0))
+    found = house.beliefs.belief()
+    assert found.progress is Progress.LEARNED
+    assert "shelf-scanner" in found.evidence.facts.models
+    assert latency_ms(found)[1] is Origin.MEASURED
+    assert len(house.slow.asked) == 1
+
+
+def test_pairs_are_learned_and_taken_in_like_points(house: House) -> None:
+    house.store(points(GRID))
+    before = house.learned()
+    pairs = [
+        PairPoint(
+            gpu_type=GPU_TYPE, model_a=MODEL, batch_a=batch, share_pct_a=50.0, latency_ms_a=3 * (1 + 0.8 * batch),
+            model_b=MODEL, batch_b=16, share_pct_b=50.0, latency_ms_b=3 * 13.8,
+        )
+        for batch in (1, 2, 4, 8)
+    ]  # fmt: skip
+    with house.world.database.transaction() as session:
+        pair_points.put(session, pairs)
+    meanwhile = house.beliefs.belief()
+    assert meanwhile.progress is Progress.LEARNING
+    assert len(meanwhile.evidence) == len(before.evidence) + len(pairs)
+    assert len(house.learned().evidence) == len(before.evidence) + len(pairs)
+
+
+def test_many_may_ask_while_others_store(house: House) -> None:
+    house.slow.let.set()
+
+    def ask(_: int) -> float:
+        return latency_ms(house.beliefs.belief())[0]
+
+    def keep(row: int) -> float:
+        house.store(points(GRID[row : row + 1]))
+        return ask(row)
+
+    works: list[tuple[Callable[[int], float], int]] = [(ask, 0) if n % 2 else (keep, n // 2) for n in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda work: work[0](work[1]), works))
+    assert all(latency > 0 for latency in found)
+    assert house.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID)

@@ -1,0 +1,54 @@
+"""Learning in a child process: the same suite as here, and every way in which a child can fail to give one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from app.services.beliefs import Fit, fitted
+from app.services.beliefs_evidence import Evidence
+from app.workers.fit_child import fit_apart
+from solvers.errors import EngineError
+from solvers.models.base import Groups, GroupSamples, Queries
+from solvers.models.suite import Suite
+from tests import laws
+
+NOBODY = Queries.of([], [], [], [])
+EVIDENCE = Evidence(
+    facts=laws.facts(),
+    samples=laws.solo(models=("res",), batches=(1, 8), shares=(20, 80)),
+    groups=GroupSamples(groups=Groups.pairs(NOBODY, NOBODY), latency_ms=np.zeros(0)),
+)
+
+
+def stumbles(_: Evidence) -> Suite:
+    raise np.linalg.LinAlgError("Singular matrix")
+
+
+def dies(_: Evidence) -> Suite:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def hangs(_: Evidence) -> Suite:
+    threading.Event().wait()
+    raise AssertionError
+
+
+def test_a_child_learns_what_we_would() -> None:
+    assert fit_apart(EVIDENCE).dump() == fitted(EVIDENCE).dump()
+
+
+@pytest.mark.parametrize(
+    ("fit", "limit_s", "words"),
+    [(stumbles, 60.0, "LinAlgError: Singular matrix"), (dies, 60.0, "without an answer"), (hangs, 0.01, "too long")],
+)
+def test_a_child_that_fails_is_told_and_gone(fit: Fit, limit_s: float, words: str) -> None:
+    with pytest.raises(EngineError, match=words):
+        fit_apart(EVIDENCE, fit, limit_s)
+    assert multiprocessing.active_children() == []
