@@ -80,11 +80,14 @@ class UnreachableError(HeadroomError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A successful answer: status, parsed body (None when empty) and the version tag, if any."""
+    """A successful answer: status, parsed body (None when empty), the version tag, and how far what is believed has
+    come with what is stored (`learned`, `learning`, `failed`), if any.
+    """
 
     status: int
     body: Any
     etag: str | None
+    belief: str | None = None
 
 
 class Client:
@@ -161,11 +164,10 @@ class Client:
             sent["params"] = {"skip_bad": "true"}
         return self.call("POST", "/v1/profiles", timeout_s=120.0, **sent).body
 
-    def next_points(self, model: str, gpu_type: str, budget: int = 16) -> list[Document]:
-        """The measurements of a model on a GPU type that would tell most."""
+    def next_points(self, model: str, gpu_type: str, budget: int = 16) -> Answer:
+        """The measurements of a model on a GPU type that would tell most, as `items`."""
         path = f"/v1/profiles/{quote(model, safe='')}/{quote(gpu_type, safe='')}/next-points"
-        found: list[Document] = self._document("GET", path, params={"budget": budget}, timeout_s=120.0)["items"]
-        return found
+        return self.call("GET", path, params={"budget": budget}, timeout_s=120.0)
 
     def predict(self, queries: Sequence[Mapping[str, Any]]) -> list[Document]:
         """What is believed of configurations; one answer for each question."""
@@ -314,7 +316,10 @@ def _answer(response: httpx.Response) -> Answer:
     if response.content:
         is_json = "json" in response.headers.get("content-type", "")
         body = response.json() if is_json else response.text
-    return Answer(status=response.status_code, body=body, etag=response.headers.get("etag"))
+    headers = response.headers
+    return Answer(
+        status=response.status_code, body=body, etag=headers.get("etag"), belief=headers.get("headroom-belief")
+    )
 
 
 def _problem(response: httpx.Response) -> Mapping[str, Any]:

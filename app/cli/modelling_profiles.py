@@ -37,6 +37,10 @@ _POINT = (
 _PAIR = (
     "model_a", "batch_a", "share_pct_a", "latency_ms_a", "model_b", "batch_b", "share_pct_b", "latency_ms_b",
 )  # fmt: skip
+_UNLEARNED = {
+    "learning": "not everything that is stored has been learned yet; ask again in a minute for better proposals",
+    "failed": "no model copes with what is stored (the server's log tells why); this is from what was learned before",
+}
 
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 GpuType = Annotated[str, typer.Argument(help="Name of the GPU type.")]
@@ -98,7 +102,10 @@ def next_points(
 ) -> None:
     """Propose the measurements that would tell most, the best first."""
     with connect(server, token) as client:
-        found = client.next_points(model, gpu_type, budget)
+        answer = client.next_points(model, gpu_type, budget)
+    found = answer.body["items"]
+    if answer.belief in _UNLEARNED:
+        typer.echo(_UNLEARNED[answer.belief], err=True)
     if as_csv:
         writer = csv.DictWriter(sys.stdout, _SOLO, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

@@ -3,15 +3,15 @@ measurements and, on top, what outcomes taught, as one fitted suite.
 
 Owns when the suite is made anew (something it learns from was stored, changed or deleted), that this never happens
 inside a transaction nor twice at once, and what answers meanwhile. Little is learned at once, before the next answer.
-Much is learned in the background; until that is done, what was believed before answers, with what is new taken in as
-far as that is quick. New outcomes are taught to what was fitted before. It refuses to interpret: what follows from
-measurements is the models'.
+Much is learned in the background; until that is done, what was believed before answers, with what is new (or what is
+new of the models in question) taken in as far as that is quick. New outcomes are taught to what was fitted before. It
+refuses to interpret: what follows from measurements is the models'.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -23,7 +23,7 @@ from app.store import documents, outcomes, pair_points, profiles
 from app.store.documents import Kind
 from app.store.engine import Database
 from solvers.errors import EngineError, TransientError
-from solvers.models.base import Origin
+from solvers.models.base import Origin, Quantity
 from solvers.models.library import name_key
 from solvers.models.online.forecasts import taught
 from solvers.models.suite import Suite
@@ -49,11 +49,22 @@ class Progress(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """A fitted suite with what it was made from. Unless it has LEARNED, more is stored than it knows."""
+    """A fitted suite with what it was made from. Unless it has LEARNED, more is stored than it knows; `pending` is what
+    it knows nothing of.
+    """
 
     suite: Suite
     evidence: Evidence
     progress: Progress = Progress.LEARNED
+    pending: Evidence | None = None
+
+    def about(self, keys: Collection[tuple[str, str]]) -> Belief:
+        """The belief with what is pending of these models on these GPU types taken in, as far as that is quick."""
+        new = self.pending.about(keys) if self.pending is not None else None
+        if new is None or not 0 < len(new) <= TAKEN_IN_MAX:
+            return self
+        found = _tried(lambda _: _taken_in(self.suite, new), self.evidence.joined(new))
+        return replace(found, progress=self.progress) if found is not None else self
 
 
 Fit = Callable[[Evidence], Suite]
@@ -125,7 +136,7 @@ class Beliefs:
         assert self._base is not None
         base = self._base
         lessons = _tried(lambda _: taught(base.suite, points), base.evidence)
-        self._taught, self._mark = replace(lessons or base, progress=base.progress), mark
+        self._taught, self._mark = replace(base, suite=lessons.suite) if lessons is not None else base, mark
         return self._taught
 
     def _turned(self, evidence: Evidence) -> Belief:
@@ -195,7 +206,7 @@ def _meanwhile(learned: Belief | None, evidence: Evidence, progress: Progress) -
     found = None
     if 0 < len(new) <= TAKEN_IN_MAX:
         found = _tried(lambda _: _taken_in(before.suite, new), evidence)
-    return replace(found or before, progress=progress)
+    return replace(found or before, progress=progress, pending=new if found is None else None)
 
 
 def _moved(belief: Belief, evidence: Evidence) -> Belief:
@@ -211,7 +222,9 @@ def _taken_in(suite: Suite, new: Evidence) -> Suite:
     return suite
 
 
-def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
+def source_of(
+    belief: Belief, model: str, gpu_type: str, origin: Origin, quantity: Quantity = Quantity.LATENCY_MS
+) -> str:
     """Where what is believed of a model on a GPU type comes from, in words."""
     library = belief.evidence.facts.library
     entries = library.entries if library is not None else ()
@@ -222,6 +235,10 @@ def source_of(belief: Belief, model: str, gpu_type: str, origin: Origin) -> str:
         if entry is None:
             return "built-in library"
         return f"built-in library: {entry.source} (fit error {entry.error_pct_mean:.1f} %)"
+    if quantity is Quantity.POWER_W:
+        return f"what replicas usually add on {gpu_type}, by its specification"
+    if quantity is Quantity.MEMORY_MIB and model in belief.evidence.facts.models:
+        return f"by the size of {model}"
     queries = belief.evidence.samples.queries
     measured = {name for name in queries.gpu_types if belief.evidence.points_of(model, name)}
     key = name_key(model)

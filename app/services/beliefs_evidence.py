@@ -7,7 +7,7 @@ over the library. It refuses to learn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.domain.workload import ModelVariant
 from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
 from solvers.models.library import name_key
-from solvers.models.parts.seen import MEASURED
+from solvers.models.parts.seen import MEASURED, joined, joined_queries
 
 _SEEN = frozenset({ProfileOrigin.MEASURED, ProfileOrigin.PUBLIC, ProfileOrigin.SIMULATED})
 """Points of these origins were run by somebody; predictions are not learned from."""
@@ -61,6 +61,29 @@ class Evidence:
         new = np.array([row not in old for row in _rows(self.samples)], dtype=np.bool_)
         pairs = [number for number, row in enumerate(_pair_rows(self.groups)) if row not in old_pairs]
         return replace(self, samples=self.samples.take(new), groups=self.groups.take_groups(pairs))
+
+    def about(self, keys: Collection[tuple[str, str]]) -> Evidence:
+        """The measurements of some models on some GPU types, and of pairs that one of them is part of."""
+        members = self.groups.groups.members
+        alone = np.array([key in keys for key in zip(*_names(self.samples.queries), strict=True)], dtype=np.bool_)
+        beside = np.array([key in keys for key in zip(*_names(members), strict=True)], dtype=np.bool_)
+        pairs = np.unique(self.groups.groups.group[beside])
+        return replace(self, samples=self.samples.take(alone), groups=self.groups.take_groups(pairs))
+
+    def joined(self, other: Evidence) -> Evidence:
+        """These measurements and the others."""
+        first, second = self.groups.groups, other.groups.groups
+        later = second.group + (int(first.group[-1]) + 1 if len(first) else 0)
+        groups = Groups(
+            members=joined_queries(first.members, second.members), group=np.concatenate([first.group, later])
+        )
+        return replace(
+            self,
+            samples=joined(self.samples, other.samples),
+            groups=GroupSamples(
+                groups=groups, latency_ms=np.concatenate([self.groups.latency_ms, other.groups.latency_ms])
+            ),
+        )
 
     def teaches_as(self, known: Evidence) -> bool:
         """Whether a suite that learned `known` has nothing to learn here: the same measurements, and what documents

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.errors import FieldFault, FieldsError
 from app.services.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profile_forms import Sheet, SheetError, read_sheet
-from app.services.profile_forms_samples import answers_to, written
+from app.services.profile_forms_samples import answers_to, keys_of, written
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
 from solvers.domain.value import check_range, check_text, value
 from solvers.errors import FieldError, NotFoundError
@@ -75,6 +75,10 @@ class PredictionQuery:
         if self.percentile is not None and self.quantity is not Quantity.LATENCY_MS:
             raise FieldError("percentile", "only latency_ms has percentiles")
 
+    def about(self) -> set[tuple[str, str]]:
+        """The models in question on their GPU type."""
+        return {(each.model, self.gpu_type) for each in (self.itself(), *self.neighbours)}
+
     def itself(self) -> Neighbour:
         """The replica in question, as its neighbours see it."""
         return Neighbour(model=self.model, batch=self.batch, share_pct_sm=self.share_pct_sm)
@@ -127,13 +131,13 @@ class Predictions:
         """One answer for each question. Raises FieldsError when there are too many or a quantity has no model."""
         if not 1 <= len(queries) <= QUERIES_MAX:
             raise _fault("", f"ask 1 to {QUERIES_MAX} questions at once")
-        belief = self._beliefs.belief()
+        belief = self._beliefs.belief().about(set().union(*(query.about() for query in queries)))
         return Told(_Asked(belief, queries).answers(), belief.progress)
 
     def answer_csv(self, body: bytes) -> Told[str]:
         """The rows with their answers behind them. Raises FieldsError naming every bad cell."""
         sheet = questions_of(body)
-        belief = self._beliefs.belief()
+        belief = self._beliefs.belief().about(keys_of(sheet))
         return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
 
     def next_points(self, model: str, gpu_type: str, budget: int) -> Told[tuple[NextPoint, ...]]:
@@ -141,7 +145,7 @@ class Predictions:
 
         Raises NotFoundError when neither documents nor the library know one of the two.
         """
-        belief = self._beliefs.belief()
+        belief = self._beliefs.belief().about({(model, gpu_type)})
         facts = belief.evidence.facts
         if gpu_type not in facts.gpu_types:
             raise NotFoundError(f"no GPU type {gpu_type}", gpu_type=gpu_type)
@@ -183,7 +187,7 @@ class _Asked:
 
     belief: Belief
     asked: Sequence[PredictionQuery]
-    _sources: dict[tuple[str, str, Origin], str] = field(default_factory=dict)
+    _sources: dict[tuple[str, str, Origin, Quantity], str] = field(default_factory=dict)
 
     def answers(self) -> tuple[Prediction, ...]:
         found: list[Prediction | None] = [None] * len(self.asked)
@@ -192,9 +196,9 @@ class _Asked:
             by_quantity.setdefault(query.quantity, []).append(index)
         for quantity, rows in by_quantity.items():
             self._check_known(quantity, rows)
-            answer = self._answer(quantity, rows)
+            alone, answer = self._answer(quantity, rows)
             for place, row in enumerate(rows):
-                found[row] = self._prediction(row, answer, place)
+                found[row] = self._prediction(row, alone, answer, place)
         return tuple(item for item in found if item is not None)
 
     def _check_known(self, quantity: Quantity, rows: list[int]) -> None:
@@ -202,8 +206,8 @@ class _Asked:
         if not needed <= {*self.belief.suite.solo.spec.quantities}:
             raise _fault(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
 
-    def _answer(self, quantity: Quantity, rows: list[int]) -> Answer:
-        """The rows alone at their percentile, then with what their neighbours do to them."""
+    def _answer(self, quantity: Quantity, rows: list[int]) -> tuple[Answer, Answer]:
+        """The rows alone at their percentile, and with what their neighbours do to them."""
         suite = self.belief.suite
         queries = self._columns(rows)
         alone = suite.predict(queries, quantity)
@@ -212,10 +216,11 @@ class _Asked:
             alone = _at_percentile(alone, suite.predict(queries, Quantity.LATENCY_MS_P99), percentiles)
         crowded = [place for place, row in enumerate(rows) if self.asked[row].neighbours]
         if not crowded or quantity not in (*_LATENCIES, Quantity.THROUGHPUT_RPS):
-            return alone
+            return alone, alone
         groups, firsts = self._groups([rows[place] for place in crowded])
         beside = suite.interference.predict(groups, suite.solo)
-        return _slowed(alone, (np.array(crowded), beside, firsts), faster=quantity is Quantity.THROUGHPUT_RPS)
+        crowd = (np.array(crowded), beside, firsts)
+        return alone, _slowed(alone, crowd, faster=quantity is Quantity.THROUGHPUT_RPS)
 
     def _columns(self, rows: list[int]) -> Queries:
         asked = [self.asked[row] for row in rows]
@@ -242,7 +247,7 @@ class _Asked:
         group = np.repeat(np.arange(len(rows), dtype=np.int64), sizes)
         return Groups(members=queries, group=group), np.cumsum(sizes) - sizes
 
-    def _prediction(self, row: int, answer: Answer, place: int) -> Prediction:
+    def _prediction(self, row: int, alone: Answer, answer: Answer, place: int) -> Prediction:
         query = self.asked[row]
         if not np.isfinite(answer.mean[place]):
             return Prediction(
@@ -254,7 +259,7 @@ class _Asked:
                 distance=None,
                 source="nothing of the kind was ever seen",
             )
-        origin = Origin(int(answer.origin[place]))
+        own, origin, beside = Origin(int(alone.origin[place])), Origin(int(answer.origin[place])), alone is not answer
         return Prediction(
             quantity=query.quantity,
             mean=float(answer.mean[place]),
@@ -262,14 +267,21 @@ class _Asked:
             origin=_WORDS[origin],
             support=bool(answer.support[place]),
             distance=_finite(answer.distance[place]),
-            source=self._source(query.model, query.gpu_type, origin),
+            source=self._source(query, own) + (_of_company(own, origin) if query.neighbours and beside else ""),
         )
 
-    def _source(self, model: str, gpu_type: str, origin: Origin) -> str:
-        key = (model, gpu_type, origin)
+    def _source(self, query: PredictionQuery, origin: Origin) -> str:
+        key = (query.model, query.gpu_type, origin, query.quantity)
         if key not in self._sources:
             self._sources[key] = source_of(self.belief, *key)
         return self._sources[key]
+
+
+def _of_company(alone: Origin, beside: Origin) -> str:
+    """How a source goes on where neighbours count."""
+    if beside is Origin.MEASURED:
+        return "; slowed by its neighbours as measured beside them"
+    return "; slowed by its neighbours as their pressures say" if beside > alone else "; slowed by its neighbours"
 
 
 def _at_percentile(mean: Answer, tail: Answer, percentiles: Floats) -> Answer:

@@ -63,6 +63,17 @@ def groups_of(sheets: Sequence[Sheet]) -> Groups:
     return Groups.pairs(first, second)
 
 
+def keys_of(sheet: Sheet) -> set[tuple[str, str]]:
+    """Models and GPU types that the rows are about."""
+    gpu_types = sheet.names["gpu_type"]
+    return {
+        key
+        for column, models in sheet.names.items()
+        if column != "gpu_type"
+        for key in zip(models, gpu_types, strict=True)
+    }
+
+
 def answers_to(sheet: Sheet, suite: Suite) -> dict[str, Floats]:
     """What a suite says to each row, by answer column. What the suite cannot answer is NaN."""
     if sheet.form.is_pairs:

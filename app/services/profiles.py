@@ -66,7 +66,7 @@ class Profiles:
             documents.lock_references(session, exclusive=False)
             known = _Known.of(session)
             settled = reading.settled(known.clocks_mhz)
-            faults = [*settled.faults, *known.faults(settled)]
+            faults = sorted((*settled.faults, *known.faults(settled)), key=_row)
             bad = {fault.pointer.rpartition("/")[0] or fault.pointer for fault in faults}
             points = _without(settled.points, settled.places, bad)
             pairs = _without(settled.pairs, settled.pair_places, bad)
@@ -124,6 +124,12 @@ class _Known:
         if name not in known:
             detail = f"there is no {word} {name}; declare it first"
             yield FieldFault(pointer=f"{place}/{field}", code="reference-unknown", detail=detail)
+
+
+def _row(fault: FieldFault) -> int:
+    """The row a fault points to, so that faults stand as rows do; 0 where it points to none."""
+    digits = fault.pointer.removeprefix("row:").removeprefix("/").partition("/")[0]
+    return int(digits) if digits.isdigit() else 0
 
 
 def _without(items: Sequence[T], places: Sequence[str], bad: set[str]) -> list[T]:

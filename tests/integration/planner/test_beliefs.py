@@ -140,7 +140,22 @@ def test_what_was_believed_answers_while_many_new_measurements_are_learned(house
     assert meanwhile.progress is Progress.LEARNING
     assert latency_ms(meanwhile) == latency_ms(before)
     assert meanwhile.evidence.points_of(MODEL, GPU_TYPE) == 6
+    assert meanwhile.about({(MODEL, GPU_TYPE)}) is meanwhile, "so much is not taken in while somebody waits"
     assert house.learned().evidence.points_of(MODEL, GPU_TYPE) == len(GRID) + 4
+
+
+def test_what_is_asked_about_is_taken_in_of_many_new_measurements(house: House) -> None:
+    others = [replace(point, model=ModelName("bert-base")) for point in points(GRID)]
+    house.store([*points(GRID[:TAKEN_IN_MAX]), *others])
+    first = house.beliefs.belief()
+    assert latency_ms(first)[1] is not Origin.MEASURED
+    about = first.about({(MODEL, GPU_TYPE), (MODEL, "a100")})
+    assert about.progress is Progress.LEARNING
+    assert latency_ms(about) == (pytest.approx(1 + 40 * 4 / 50, rel=0.2), Origin.MEASURED)
+    assert about.evidence.points_of(MODEL, GPU_TYPE) == TAKEN_IN_MAX
+    assert first.about({("bert-base", "a100")}) is first
+    then = house.learned()
+    assert then.about({(MODEL, GPU_TYPE)}) is then
 
 
 def test_what_is_stored_while_learning_is_learned_next(house: House) -> None:

@@ -124,6 +124,15 @@ def test_proposals_come_as_a_table_or_as_a_form_to_fill_in(api: Api, headroom: H
     assert list(row)[-1] == "dram_util_pct"
 
 
+@pytest.mark.parametrize(("progress", "words"), [("learning", "ask again"), ("failed", "log"), ("learned", "")])
+def test_proposals_say_when_not_everything_was_learned(api: Api, headroom: Headroom, progress: str, words: str) -> None:
+    answer = httpx.Response(200, json={"items": []}, headers={"Headroom-Belief": progress})
+    api.answers["GET /v1/profiles/resnet50/t4/next-points"] = answer
+    said = headroom("profiles", "next-points", "resnet50", "t4")
+    assert said.status == Exit.OK
+    assert (words in said.err) if words else not said.err
+
+
 def test_a_long_file_goes_in_parts_and_lines_keep_their_numbers(
     api: Api, headroom: Headroom, sheet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

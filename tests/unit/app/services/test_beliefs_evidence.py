@@ -59,6 +59,23 @@ def test_new_and_changed_measurements_are_beyond_what_is_known() -> None:
     assert len(evidence([], []).beyond(KNOWN)) == 0
 
 
+def test_evidence_about_some_models_has_their_points_and_pairs() -> None:
+    whole = evidence([point(1), point(2, model=BERT), point(4)], [pair(1), pair(2)])
+    mine = whole.about({("bert-base", "t4"), ("resnet50", "a100")})
+    assert mine.samples.queries.batch.tolist() == [2]
+    assert len(mine.groups.groups) == 4, "bert-base is part of every pair"
+    assert len(whole.about({("bert-base", "a100")})) == 0
+
+
+def test_evidence_adds_up() -> None:
+    both = KNOWN.joined(evidence([point(8, model=BERT)], [pair(16)]))
+    assert (len(both), both.points_of("bert-base", "t4")) == (len(KNOWN) + 2, 1)
+    assert both.groups.groups.group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert len(both.beyond(KNOWN)) == 2
+    assert both.joined(KNOWN.nothing()).teaches_as(both)
+    assert KNOWN.nothing().joined(both).teaches_as(both)
+
+
 def facts(**models: float) -> Facts:
     """Models by their size in millions of parameters."""
     made = {name: replace(builders.model(name), parameters_million=size) for name, size in models.items()}

@@ -71,15 +71,18 @@ def pairs() -> list[PairPoint]:
 def belief(name: str = "constant") -> Belief:
     facts = Facts(gpu_types={"t4": builders.gpu_type("t4")}, models={RESNET: builders.model(RESNET)})
     evidence = Evidence(facts=facts, samples=samples_of(points()), groups=groups_of(pairs()))
-    suite = Suite.fresh(name, facts).fit(evidence.samples, evidence.groups)
+    suite = Suite.fresh(name, facts).fit(evidence.samples, evidence.groups if name == "constant" else None)
     return Belief(suite=suite, evidence=evidence)
 
 
 class Fixed:
     """A belief that nothing changes."""
 
+    def __init__(self, name: str = "constant") -> None:
+        self.name = name
+
     def belief(self) -> Belief:
-        return belief()
+        return belief(self.name)
 
 
 def answers(*queries: PredictionQuery) -> tuple[Prediction, ...]:
@@ -126,6 +129,21 @@ def test_neighbours_slow_down_and_take_throughput() -> None:
     assert alone.std is not None
     assert crowded.std is not None
     assert crowded.std > alone.std
+    assert crowded.source == f"{alone.source}; slowed by its neighbours as measured beside them"
+
+
+def test_a_source_tells_the_replica_from_its_neighbours() -> None:
+    beside = replace(QUERY, neighbours=(Neighbour(model=RESNET, batch=2, share_pct_sm=40.0),))
+    (crowded,) = Predictions(cast("Beliefs", Fixed("headroom"))).answer((beside,)).what
+    assert crowded.origin == "scaled"
+    assert (
+        crowded.source
+        == "fitted to 12 stored points of resnet50 on t4; slowed by its neighbours as their pressures say"
+    )
+    (memory,) = (
+        Predictions(cast("Beliefs", Fixed("headroom"))).answer((replace(beside, quantity=Quantity.MEMORY_MIB),)).what
+    )
+    assert memory.source == "fitted to 12 stored points of resnet50 on t4"
 
 
 def test_one_question_of_many_may_have_neighbours() -> None:
@@ -185,5 +203,7 @@ def test_sources_are_told_in_words() -> None:
     assert source_of(known, RESNET, T4, Origin.MEASURED) == "fitted to 12 stored points of resnet50 on t4"
     assert source_of(known, RESNET, V100, Origin.LIBRARY) == "built-in library: a paper (fit error 3.1 %)"
     assert source_of(known, RESNET, "a100", Origin.SCALED) == "scaled from resnet50 on t4, v100"
+    assert source_of(known, RESNET, "a100", Origin.SCALED, Quantity.MEMORY_MIB) == "by the size of resnet50"
+    assert source_of(known, RESNET, T4, Origin.SCALED, Quantity.POWER_W).startswith("what replicas usually add on t4")
     assert source_of(known, "stranger", T4, Origin.SCALED).endswith("nothing is known of stranger")
     assert np.isfinite(known.suite.predict(known.evidence.samples.queries).mean).all()
