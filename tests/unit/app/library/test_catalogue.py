@@ -13,8 +13,8 @@ TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
 MODELS = {model.name: model for model in load_models()}
 NAMED = """
 k80 p4 p40 p100 t4 v100 v100-16gb rtx-2060 rtx-2060-super rtx-2080ti quadro-rtx-6000 quadro-rtx-8000 a2 a10 a10g a16 a30
-a40 a100 a100-40gb a100-pcie-40gb a100-pcie-80gb rtx-3080 rtx-3080ti rtx-3090 rtx-a4000 rtx-a5000 rtx-a6000 l4 l40 l40s rtx-4090
-rtx-6000-ada h100 h100-pcie h100-nvl gh200 h200 b200 rtx-pro-6000
+a40 a100 a100-40gb a100-pcie-40gb a100-pcie-80gb rtx-3080 rtx-3080ti rtx-3090 rtx-a4000 rtx-a5000 rtx-a6000 l4 l40 l40s
+rtx-4090 rtx-6000-ada h100 h100-pcie h100-nvl gh200 h200 b200 rtx-pro-6000
 """
 
 

@@ -49,6 +49,7 @@ def test_a_child_learns_what_we_would() -> None:
     [(stumbles, 60.0, "LinAlgError: Singular matrix"), (dies, 60.0, "without an answer"), (hangs, 0.01, "too long")],
 )
 def test_a_child_that_fails_is_told_and_gone(fit: Fit, limit_s: float, words: str) -> None:
+    others = {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(EngineError, match=words):
         fit_apart(EVIDENCE, fit, limit_s)
-    assert multiprocessing.active_children() == []
+    assert {child.pid for child in multiprocessing.active_children()} <= others
