@@ -180,6 +180,8 @@ def points_table(results: Results) -> list[str]:
             most = max(max(curve) for curve in curves.values() if curve)
             texts = [
                 " / ".join(str(points_to_reach(curve, target) or f"> {most}") for target in (10.0, 5.0))
+                if curve
+                else "not run"
                 for curve in curves.values()
             ]
             lines.append(row([dataset.label, *texts]))
@@ -227,10 +229,12 @@ def failures(results: Results) -> list[str]:
 
 
 def defeats(results: Results) -> list[str]:
-    """Every split on which another predictor that answers all rows is better than ours."""
+    """Every split on which ours was run and another predictor that answers all rows is better."""
     lines = [row(["data set", "split", "measure", "ours", "better"]), row(["---", "---", "---", "--:", "---"])]
     for dataset, split in results.splits():
         records = results.of(dataset, split)
+        if OURS not in records:
+            continue
         measure, highest = ("r2_slowdown", True) if split.startswith(GROUPS) else ("mape_pct", False)
         ours = number(records.get(OURS), measure)
         sign = -1.0 if highest else 1.0
@@ -244,7 +248,7 @@ def defeats(results: Results) -> list[str]:
             digits = 3 if highest else 2
             texts = ", ".join(f"{name} {shown(value, digits)}" for name, value in listed)
             label = "R² on slowdown" if highest else "MAPE %"
-            lines.append(row([LABELS[dataset], split, label, shown(ours, digits), texts]))
+            lines.append(row([LABELS[dataset], split, label, shown(ours, digits).replace("–", "no answer"), texts]))
     return lines if len(lines) > 2 else ["None."]
 
 
