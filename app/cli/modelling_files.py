@@ -63,6 +63,8 @@ def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bo
     from app.services.profile_forms import Form, read_sheet
 
     files = [*((file, Form.SOLO) for file in solo), *((file, Form.PAIRS) for file in pairs)]
+    if sum(file == STANDARD for file, _ in files) > 1:
+        raise InputError("standard input can be read once only")
     sheets = [_readable(file, read_sheet) for file, _ in files]
     for (file, wanted), sheet in zip(files, sheets, strict=True):
         if sheet.form is not wanted:
@@ -221,8 +223,13 @@ def arithmetic(sentence: str) -> Iterator[None]:
 
 
 def read_bytes(file: str) -> bytes:
-    """A file's content, or standard input's."""
-    return sys.stdin.buffer.read() if file == STANDARD else Path(file).read_bytes()
+    """A file's content, or standard input's. Raises InputError when it cannot be read."""
+    if file == STANDARD:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror or error}") from None
 
 
 def _readable(file: str, read: Callable[[bytes], Sheet]) -> Sheet:

@@ -194,6 +194,10 @@ def test_bad_questions_are_named_and_may_be_skipped(headroom: Headroom, fitted: 
         (("fit", "--solo", "SOLO"), "Missing option '--out'"),
         (("predict", "--model", "SOLO", "--queries", "ASKED"), "this is no model file"),
         (("predict", "--model", "-", "--queries", "-"), "not both"),
+        (("fit", "--solo", "-", "--pairs", "-", "--out", "m"), "once only"),
+        (("fit", "--solo", "nothing.csv", "--out", "m"), "nothing.csv: No such file"),
+        (("fit", "--solo", ".", "--out", "m"), ".: Is a directory"),
+        (("predict", "--model", "nothing.json", "--queries", "ASKED"), "nothing.json: No such file"),
     ],
 )
 def test_wrong_use_is_one_line(
@@ -202,7 +206,7 @@ def test_wrong_use_is_one_line(
     asked = written(solo.with_name("q.csv"), "model,gpu_type,batch,share_pct_sm", "alpha,t4,4,40")
     files = {"SOLO": str(solo), "PAIRS": str(pairs), "ASKED": str(asked)}
     said = headroom(*(files.get(word, word) for word in arguments))
-    assert said.status != Exit.OK
+    assert said.status == Exit.USAGE
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert words in said.err
