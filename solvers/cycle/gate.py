@@ -81,11 +81,18 @@ def _hold(holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
 
 def lost_replicas(snapshot: Snapshot) -> frozenset[ReplicaId]:
     """Replicas of the target whose device is gone, sick or silent."""
-    limit_s = snapshot.policy.device_silent_after_s
-    heard = {status.node for status in snapshot.node_statuses if status.age_s is not None and status.age_s <= limit_s}
+    heard = _heard(snapshot)
     sick = {reading.device for reading in snapshot.device_telemetry if not reading.healthy}
     fine = {device.id for device in snapshot.devices if device.node in heard and device.id not in sick}
     return frozenset(item.replica for item in snapshot.target.assignments if item.device not in fine)
+
+
+def _heard(snapshot: Snapshot) -> frozenset[NodeId]:
+    """Nodes that reported lately enough to be planned on."""
+    limit_s = snapshot.policy.device_silent_after_s
+    return frozenset(
+        status.node for status in snapshot.node_statuses if status.age_s is not None and status.age_s <= limit_s
+    )
 
 
 def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId]) -> tuple[bool, bool]:
@@ -106,16 +113,19 @@ def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId])
 
 def _staleness(case: Case, plan: Plan, *, demand_matters: bool) -> dict[HoldReason, tuple[Fact, ...]]:
     """Silence of nodes that the plan uses, and of the edges that count its demand. A lost device cannot wait for the
-    edges.
+    edges. When nobody is heard at all, it is we who are deaf: every node is taken to be silent, not lost.
     """
     limit_s, movable = case.snapshot.policy.stale_after_s, set(case.movable)
     node_of: dict[DeviceId, NodeId] = {device.id: device.node for device in case.snapshot.devices}
     used = {node_of[item.device] for item in plan.assignments if item.workload in movable and item.device in node_of}
     ages = {status.node: status.age_s for status in case.snapshot.node_statuses}
+    deaf = not _heard(case.snapshot)
+    if deaf:
+        used |= {node_of[item.device] for item in case.snapshot.target.assignments if item.device in node_of}
     facts: list[Fact] = []
     for node in sorted(used):
         age_s = ages.get(node)
-        if age_s is None or age_s > limit_s:
+        if deaf or age_s is None or age_s > limit_s:
             facts.append(Fact(name="node_silent", value=node))
     for demand in case.snapshot.demands if demand_matters else ():
         observed = demand.origin is DemandOrigin.OBSERVED and WorkloadId(demand.service) in movable

@@ -113,6 +113,17 @@ class TestStaleData:
         statuses = tuple(replace(status, age_s=1.0 if status.node == "a" else 999.0) for status in lab().node_statuses)
         assert gate(case(snapshot=lab(node_statuses=statuses))).promote
 
+    def test_when_all_nodes_fall_silent_at_once_what_stands_stays(self) -> None:
+        emptied = replace(plan(cost_usd_per_h=0.0, unserved=1.0), assignments=())
+        for age_s, held_back in ((999.0, True), (1.0, False)):
+            statuses = tuple(
+                replace(status, age_s=age_s if status.node != "a" else 999.0) for status in lab().node_statuses
+            )
+            decision = gate(case(plan=emptied, snapshot=lab(node_statuses=statuses), order=replace(ORDER, forced=True)))
+            assert (HoldReason.STALE_DATA in decision.reasons) is held_back
+            if held_back:
+                assert [(fact.name, fact.value) for fact in decision.facts] == [("node_silent", "a")]
+
     def test_a_silent_edge_holds(self) -> None:
         demands = (builders.demand("demo/vision", 50.0, age_s=31.0),)
         assert held(gate(case(snapshot=lab(demands=demands)))) == (HoldReason.STALE_DATA,)
