@@ -318,6 +318,14 @@ class House:
         with psycopg.connect(self.url, connect_timeout=5) as connection:
             connection.execute(statements.encode())
 
+    @contextmanager
+    def held(self, statement: str) -> Iterator[None]:
+        """What a statement locks stays locked until the block ends."""
+        with psycopg.connect(self.url, connect_timeout=5) as connection:
+            connection.execute(statement.encode())
+            yield
+            connection.rollback()
+
     def one(self, query: str, *arguments: object) -> Any:
         """The single value of a query; None without rows."""
         found = self.rows(query, *arguments)
