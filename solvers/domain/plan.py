@@ -12,6 +12,8 @@ from enum import StrEnum
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reason
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId, WorkloadId
+from solvers.domain.insight import Insight
+from solvers.domain.objective import Objective
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 
@@ -69,27 +71,6 @@ class Unplaced:
 
 
 @value
-class Objective:
-    """Lexicographic: unserved demand weighted by priority, SLO risk, cost per hour, churn, imbalance."""
-
-    unserved: float = 0.0
-    slo_risk: float = 0.0
-    cost_usd_per_h: float = 0.0
-    churn: float = 0.0
-    imbalance: float = 0.0
-
-    def key(self) -> tuple[float, float, float, float, float]:
-        """For comparison; lower is better. Rounded so that float dust decides nothing."""
-        return (
-            round(self.unserved, 6),
-            round(self.slo_risk, 6),
-            round(self.cost_usd_per_h, 6),
-            round(self.churn, 6),
-            round(self.imbalance, 6),
-        )
-
-
-@value
 class Plan:
     """A complete wish for the fleet. `parent` is the generation it was computed against."""
 
@@ -105,7 +86,14 @@ class Plan:
     unplaced: tuple[Unplaced, ...]
     objective: Objective
     bound_usd_per_h: float | None = None
-    """Proven lower bound on the cost; None when the planner proves none."""
+    """Proven lower bound on the cost of serving what this plan serves; None when the planner proves none."""
+
+    @property
+    def gap_pct(self) -> float | None:
+        """How much dearer than the bound this plan can be, in percent of the bound."""
+        if self.bound_usd_per_h is None or self.bound_usd_per_h <= 0:
+            return None
+        return max(0.0, 100 * (self.objective.cost_usd_per_h / self.bound_usd_per_h - 1))
 
 
 class ProposalStatus(StrEnum):
@@ -126,3 +114,5 @@ class Proposal:
     planner: str
     plan: Plan | None
     reasons: tuple[Reason, ...] = ()
+    insight: Insight | None = None
+    """What the planner found out on its way, for explanations; None when it tells nothing."""

@@ -4,9 +4,26 @@ policy is in every record.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import PolicyName
+from solvers.domain.objective import Term
 from solvers.domain.value import check_distinct, check_name, check_not_negative, check_positive, check_range, value
+from solvers.errors import FieldError
+
+HOURS_PER_DAY = 24
+SECONDS_PER_HOUR = 3600
+GRAMS_PER_TONNE = 1e6
+
+
+class CostBasis(StrEnum):
+    """What a plan is said to cost."""
+
+    SHARE = "share"
+    """Price x SM share of every replica: the bill that tenants get. Energy is not in it."""
+    DEVICE = "device"
+    """The whole price of every device in use, and the energy it draws, idle power included: what the operator pays."""
 
 
 @value
@@ -33,8 +50,21 @@ class Policy:
     """Where nothing was measured, latency is planned as the expected one plus so many standard deviations."""
     price_kind: PriceKind | None = None
     """Overrides the price kind of nodes in planning; None uses each node's own."""
+    cost_basis: CostBasis = CostBasis.SHARE
+    objective: tuple[Term, ...] = tuple(Term)
+    """Terms by falling weight; those left out come last, in the order of `Term`."""
     energy_usd_per_kwh: float = 0.12
+    energy_usd_per_kwh_by_hour: tuple[float, ...] = ()
+    """Prices of the 24 hours of a day (UTC); empty: `energy_usd_per_kwh` all day."""
     power_usage_effectiveness: float = 1.3
+    carbon_g_per_kwh: float = 0.0
+    carbon_usd_per_t: float = 0.0
+    interruption_usd: float = 0.0
+    """What one interruption of a spot GPU costs; its price carries this times its interruptions per hour."""
+    launch_usd_per_s: float = 0.0002
+    """$/h that a solver may spend to avoid one second of launching a replica; only settles what costs nearly alike."""
+    gap_pct_target: float = 0.3
+    """A solver stops improving when its plan is this near to the proven bound."""
     stale_after_s: float = 30.0
     cooldown_s: float = 120.0
     """A plan that only saves waits this long after the last promotion; a plan that serves more never waits."""
@@ -61,7 +91,17 @@ class Policy:
         check_not_negative("memory_margin_mib", self.memory_margin_mib)
         check_range("interference_margin", self.interference_margin, 1, 10)
         check_range("caution_std", self.caution_std, 0, 10)
+        check_distinct("objective", self.objective)
         check_not_negative("energy_usd_per_kwh", self.energy_usd_per_kwh)
+        if len(self.energy_usd_per_kwh_by_hour) not in (0, HOURS_PER_DAY):
+            raise FieldError("energy_usd_per_kwh_by_hour", "energy_usd_per_kwh_by_hour lists 24 prices or none")
+        for price in self.energy_usd_per_kwh_by_hour:
+            check_not_negative("energy_usd_per_kwh_by_hour", price)
+        check_not_negative("carbon_g_per_kwh", self.carbon_g_per_kwh)
+        check_not_negative("carbon_usd_per_t", self.carbon_usd_per_t)
+        check_not_negative("interruption_usd", self.interruption_usd)
+        check_not_negative("launch_usd_per_s", self.launch_usd_per_s)
+        check_range("gap_pct_target", self.gap_pct_target, 0, 100)
         check_range("power_usage_effectiveness", self.power_usage_effectiveness, 1, 5)
         check_positive("stale_after_s", self.stale_after_s)
         check_not_negative("cooldown_s", self.cooldown_s)
@@ -69,3 +109,18 @@ class Policy:
         check_range("gain_pct_min", self.gain_pct_min, 0, 100)
         check_range("changes_max", self.changes_max, 1, 100_000)
         check_positive("device_silent_after_s", self.device_silent_after_s)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms of the objective in order."""
+        return (*self.objective, *(term for term in Term if term not in self.objective))
+
+    def usd_per_wh(self, at_s: float) -> float:
+        """What one watt-hour drawn by a GPU costs at a moment (seconds since the epoch): price of the hour and of its
+        carbon, cooling included.
+        """
+        price = self.energy_usd_per_kwh
+        if self.energy_usd_per_kwh_by_hour:
+            price = self.energy_usd_per_kwh_by_hour[int(at_s // SECONDS_PER_HOUR) % HOURS_PER_DAY]
+        carbon = self.carbon_g_per_kwh * self.carbon_usd_per_t / GRAMS_PER_TONNE
+        return (price + carbon) * self.power_usage_effectiveness / 1000

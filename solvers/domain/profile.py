@@ -83,14 +83,97 @@ class ProfilePoint:
 
 
 @value
+class ProfileGrid:
+    """A whole table of solo points in compact form: one value for every clock x share x batch, in this nesting, batch
+    running fastest; latency 0 where a configuration cannot run. For tables too large to be listed point by point.
+    """
+
+    clocks_mhz_sm: tuple[int, ...]
+    shares_pct_sm: tuple[int, ...]
+    batches: tuple[int, ...]
+    latency_ms: tuple[float, ...]
+    latency_ms_p99: tuple[float, ...] = ()
+    """Empty: as the mean."""
+    power_w: tuple[float, ...] = ()
+    """What a replica adds to the device's idle power while batches run back to back; empty: not known."""
+    memory_mib: tuple[float, ...]
+    """By batch."""
+    origin: ProfileOrigin = ProfileOrigin.MEASURED
+    source: str = "operator"
+
+    def __post_init__(self) -> None:
+        axes = (
+            ("clocks_mhz_sm", self.clocks_mhz_sm),
+            ("shares_pct_sm", self.shares_pct_sm),
+            ("batches", self.batches),
+        )
+        for field, axis in axes:
+            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
+                raise FieldError(field, f"{field} must list rising whole numbers from 1")
+        check_range("shares_pct_sm", self.shares_pct_sm[-1], 1, 100)
+        check_range("batches", self.batches[-1], 1, BATCH_MAX)
+        cells = len(self.clocks_mhz_sm) * len(self.shares_pct_sm) * len(self.batches)
+        sizes = (
+            ("latency_ms", cells),
+            ("latency_ms_p99", cells),
+            ("power_w", cells),
+            ("memory_mib", len(self.batches)),
+        )
+        for field, size in sizes:
+            numbers: tuple[float, ...] = getattr(self, field)
+            if field in ("latency_ms_p99", "power_w") and not numbers:
+                continue
+            if len(numbers) != size:
+                raise FieldError(field, f"{field} must list {size} values, not {len(numbers)}")
+            if not (min(numbers) >= 0 and max(numbers) <= LATENCY_MS_MAX):
+                raise FieldError(field, f"{field} must list numbers from 0 to {LATENCY_MS_MAX:g}")
+        if self.latency_ms_p99 and any(
+            tail < mean for tail, mean in zip(self.latency_ms_p99, self.latency_ms, strict=True)
+        ):
+            raise FieldError("latency_ms_p99", "latency_ms_p99 must not be below latency_ms")
+        if min(self.memory_mib) <= 0:
+            raise FieldError("memory_mib", "memory_mib must be positive")
+        check_text("source", self.source)
+
+
+@value
+class Interference:
+    """How a model presses on what replicas of one GPU share, and how it suffers from the others' pressure.
+
+    A replica at share p presses with pressure * (p/100)^exponent; beside neighbours its executions take
+    1 + sensitivity * (sum of the neighbours' pressures) times as long as alone.
+    """
+
+    pressure: float
+    exponent: float = 0.5
+    sensitivity: float
+    origin: ProfileOrigin = ProfileOrigin.MEASURED
+
+    def __post_init__(self) -> None:
+        check_range("pressure", self.pressure, 0, 100)
+        check_range("exponent", self.exponent, 0, 4)
+        check_range("sensitivity", self.sensitivity, 0, 100)
+
+    def pressure_at(self, share_pct_of_gpu: float) -> float:
+        """Pressure of a replica with so much of a whole GPU's SMs."""
+        return float(self.pressure * (share_pct_of_gpu / 100) ** self.exponent)
+
+
+@value
 class Profile:
-    """All points of one model on one GPU type, ordered by (neighbours, clock, share, batch)."""
+    """All points of one model on one GPU type, ordered by (neighbours, clock, share, batch), or the same as a grid.
+    Without `interference` the policy's `interference_margin` stands for neighbours.
+    """
 
     model: ModelName
     gpu_type: GpuTypeName
-    points: tuple[ProfilePoint, ...]
+    points: tuple[ProfilePoint, ...] = ()
+    grid: ProfileGrid | None = None
+    interference: Interference | None = None
 
     def __post_init__(self) -> None:
+        if self.points and self.grid is not None:
+            raise FieldError("grid", "a profile lists points or a grid, not both")
         for point in self.points:
             if (point.model, point.gpu_type) != (self.model, self.gpu_type):
                 raise FieldError("points", f"a point of {point.model} on {point.gpu_type} is in the wrong profile")

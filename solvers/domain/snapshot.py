@@ -6,6 +6,7 @@ Owns the value and its look-up tables; its id is the digest of its canonical for
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from solvers.domain.change import Target
@@ -22,6 +23,7 @@ from solvers.domain.ids import (
     TaskId,
     WorkloadId,
 )
+from solvers.domain.offer import Offer, offered_nodes
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
@@ -98,6 +100,29 @@ class Snapshot:
     device_telemetry: tuple[DeviceTelemetry, ...] = ()
     replica_telemetry: tuple[ReplicaTelemetry, ...] = ()
     target: Target = Target()
+    offers: tuple[Offer, ...] = ()
+
+    def with_offers(self) -> Snapshot:
+        """The same with every offered GPU standing ready; itself when there are no offers. For planning and verifying
+        only: its digest is not the snapshot's.
+        """
+        if not self.offers:
+            return self
+        types = self.gpu_types_by_name()
+        added = [
+            pair
+            for offer in self.offers
+            if offer.gpu_type in types
+            for pair in offered_nodes(offer, types[offer.gpu_type])
+        ]
+        statuses = (NodeStatus(node=node.id, age_s=0.0, generation_applied=0) for node, _ in added)
+        return replace(
+            self,
+            offers=(),
+            nodes=tuple(sorted((*self.nodes, *(node for node, _ in added)), key=lambda item: item.id)),
+            devices=tuple(sorted((*self.devices, *(device for _, device in added)), key=lambda item: item.id)),
+            node_statuses=tuple(sorted((*self.node_statuses, *statuses), key=lambda item: item.node)),
+        )
 
     def gpu_types_by_name(self) -> dict[GpuTypeName, GpuType]:
         """Catalogue look-up."""

@@ -1,1 +1,1 @@
-"""The only room that knows a solver library by name; solver objects never leave it, statuses and values do."""
+"""Solver libraries behind one interface: programmes in, statuses, values, bounds and duals out."""

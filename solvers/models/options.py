@@ -23,11 +23,11 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.promise import Outcome, Promise, settle
 from solvers.models.table import Grid, ProfileTable
 from solvers.problems.choice import Option, Options
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
+from solvers.problems.promise import Outcome, Promise, settle
 
 _Cells = tuple[NDArray[np.intp], NDArray[np.intp]] | EllipsisType
 """Which cells of a grid: rows with columns, or all."""

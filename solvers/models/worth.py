@@ -20,7 +20,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
-from solvers.domain.plan import Assignment, DeviceSetting, Objective
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs

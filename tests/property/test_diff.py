@@ -11,7 +11,8 @@ from solvers.cycle.diff import apply, diff
 from solvers.domain.change import Target
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId
-from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Objective, Plan
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan
 from solvers.verify.picture import knobs
 from tests import builders
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.ids import Digest, Generation
-from solvers.domain.plan import Objective, Plan, Proposal, ProposalStatus
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.errors import EngineError
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 

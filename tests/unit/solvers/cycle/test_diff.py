@@ -11,7 +11,8 @@ from solvers.cycle.diff import apply, diff
 from solvers.domain.change import Change, ChangeKind, Target
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName
-from solvers.domain.plan import Assignment, DeviceSetting, Objective, Plan
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from tests import builders
 
 T4, OTHER = builders.device("a", 0, "t4"), builders.device("a", 1, "t4")

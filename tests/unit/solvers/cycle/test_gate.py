@@ -12,7 +12,8 @@ from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.plan import Objective, Plan
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
 from tests import builders

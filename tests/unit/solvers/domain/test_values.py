@@ -10,7 +10,7 @@ import pytest
 
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
-from solvers.domain.plan import Objective
+from solvers.domain.objective import Objective
 from solvers.domain.streams import Streams
 from solvers.domain.workload import Affinity, Project, Slo, SloKind
 from solvers.errors import FieldError, InputError

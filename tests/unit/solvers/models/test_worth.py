@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Objective
+from solvers.domain.objective import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
 from tests import builders

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.models.promise import Promise, settle
+from solvers.problems.promise import Promise, settle
 from solvers.sim.serving import serve
 
 P99 = math.log(100)

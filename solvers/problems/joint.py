@@ -1,0 +1,163 @@
+"""The joint problem as arrays: what every workload could do on every kind of device, and what limits the choice.
+
+Owns the data of one solve, engine-neutral and free of names but for reports. A *pool* is a set of devices that are
+interchangeable to every workload; a *kind* is a pool at one clock; a *variant* is a network that may serve a workload
+(each has at least one); a *table* is a GPU type (or slice size) at one clock, shared by the kinds that run it. A
+*pattern* (see `patterns`) is what stands on one device: kind and members (variant, share, batch). Solvers choose how
+many devices of each pool carry which pattern. It refuses to know devices by name, profiles and plans.
+
+Conventions: latency and power arrays are table x variant x share x batch, `inf` where a configuration cannot run;
+shares are whole percent of the device; prices are $/h; powers are watts above idle; memory is what a replica's limit
+takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Devices that no workload can tell apart."""
+
+    name: str
+    gpu_type: GpuTypeName
+    devices: int
+    """How many of them may be used."""
+    usd_per_h: float
+    """Price of one, the expected cost of interruptions included."""
+    memory_mib: float
+    """For replicas: the policy's margin is taken off."""
+    idle_w: float
+    limit_w: float
+    clients: int
+    """Most replicas on one device."""
+    gpu_part: float = 1.0
+    """Part of a whole GPU, for quotas."""
+    failure_domain: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """A power domain: what its devices may draw together, idle power included; or the sum of like domains."""
+
+    name: str
+    limit_w: float
+    devices: tuple[int, ...]
+    """How many devices of each pool are in it, used or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One demand: what is asked and within what rules. Rates in requests per second."""
+
+    id: WorkloadId
+    project: ProjectName
+    rate_rps: float
+    """What capacity is sized for."""
+    rate_least_rps: float
+    """What must be served; the part above it is headroom that is given up first."""
+    unserved_usd: float
+    """$/h that leaving the whole rate unserved counts: by priority, far above any real cost; a training job's is its
+    value."""
+    limit_ms: float = float("inf")
+    burst: float = 0.0
+    """ln(1/(1-quantile)) of the promise; 0 when the promise bounds the execution only."""
+    end_to_end: bool = False
+    utilisation_max: float = 0.7
+    replicas_min: int = 0
+    replicas_max: int = 1_000_000
+    per_device_max: int = 1
+    dedicated: bool = False
+    domains_min: int = 1
+    budget_usd_per_h: float = float("inf")
+    avoids: tuple[int, ...] = ()
+    """Workloads (by number) that must not stand beside it."""
+    priority: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One network that may serve a workload."""
+
+    workload: int
+    model: ModelName
+    launch_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointProblem:
+    """See the module."""
+
+    pools: tuple[Pool, ...]
+    kind_pool: Whole
+    kind_clock_mhz: Whole
+    kind_table: Whole
+    workloads: tuple[Workload, ...]
+    variants: tuple[Variant, ...]
+    shares_pct: Whole
+    """Rising; the grid that planning starts from. Shares between two of them are read on the chord."""
+    batches: Whole
+    """Rising."""
+    mean_ms: Floats
+    tail_ms: Floats
+    power_w: Floats
+    memory_mib: Floats
+    """table x variant x batch."""
+    pressure: Floats
+    """table x variant: at the whole device."""
+    exponent: Floats
+    sensitivity: Floats
+    crowd: Floats
+    """table x variant: factor on latency as soon as there is any neighbour; 1 where pressure and sensitivity are
+    known.
+    """
+    allowed: Flags
+    """pool x variant: types, taints, colocation."""
+    caps: tuple[Cap, ...] = ()
+    quotas: tuple[tuple[ProjectName, float], ...] = ()
+    usd_per_wh: float = 0.0
+    by_share: bool = False
+    """Cost is price x share of each replica instead of the whole device and its energy."""
+    share_step_pct: int = 1
+    """Shares handed out are multiples of this."""
+
+    @cached_property
+    def variant_workload(self) -> Whole:
+        """Workload of each variant."""
+        return np.array([item.workload for item in self.variants], dtype=np.int64)
+
+    @cached_property
+    def rate_rps(self) -> Floats:
+        """Of each workload."""
+        return np.array([item.rate_rps for item in self.workloads], dtype=np.float64)
+
+    @cached_property
+    def unserved_usd(self) -> Floats:
+        """Of each workload."""
+        return np.array([item.unserved_usd for item in self.workloads], dtype=np.float64)
+
+    @cached_property
+    def pool_devices(self) -> Whole:
+        """Devices of each pool."""
+        return np.array([item.devices for item in self.pools], dtype=np.int64)
+
+    @property
+    def kinds(self) -> int:
+        """How many."""
+        return len(self.kind_pool)
+
+    def idle_usd_per_h(self, pool: int) -> float:
+        """What a device of a pool costs before it does anything."""
+        item = self.pools[pool]
+        return 0.0 if self.by_share else item.usd_per_h + self.usd_per_wh * item.idle_w

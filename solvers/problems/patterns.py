@@ -1,0 +1,184 @@
+"""Patterns: what stands on one device, judged exactly.
+
+Owns the judgement of one device: given a kind and members (variant and share), the pressure of all on each, the best
+batch of each that keeps its promise within the memory, and what the device then serves, draws and costs. Everybody who
+builds patterns (pricing, packing, trimming, repairing) comes here for the last word. It refuses to search for members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.promise import UTILISATION_MIN
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """One device's contents; tuples run over its members, ordered by (variant, share)."""
+
+    kind: int
+    variants: tuple[int, ...]
+    shares_pct: tuple[int, ...]
+    batches: tuple[int, ...]
+    """Inputs per batch."""
+    latency_ms: tuple[float, ...]
+    """The planned percentile at the granted rate."""
+    capacity_rps: tuple[float, ...]
+    power_w: tuple[float, ...]
+    memory_mib: tuple[float, ...]
+    usd_per_h: float
+    """Of the whole pattern, energy included where the problem counts it."""
+    draw_w: float
+    """Of the device, idle power included, never above its limit."""
+
+    @property
+    def key(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """Patterns of one key are equal."""
+        return self.kind, self.variants, self.shares_pct
+
+
+def slowdown(problem: JointProblem, table: int, variants: Sequence[int], shares_pct: Sequence[float]) -> Floats:
+    """Factor on each member's latency by the others' presence."""
+    members = np.asarray(variants, dtype=np.int64)
+    if len(members) < 2:
+        return np.ones(len(members))
+    share = np.asarray(shares_pct, dtype=np.float64) / 100
+    presses = problem.pressure[table, members] * share ** problem.exponent[table, members]
+    felt = problem.sensitivity[table, members] * (presses.sum() - presses)
+    return np.asarray(problem.crowd[table, members] * (1 + felt))
+
+
+def at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
+    """Values at a share: on the chord between the grid's neighbours; `inf` below the lowest. `cells`: share x batch."""
+    shares = problem.shares_pct
+    above = int(np.searchsorted(shares, share_pct - TOLERANCE))
+    if above >= len(shares):
+        return np.asarray(cells[-1])
+    if abs(shares[above] - share_pct) <= TOLERANCE:
+        return np.asarray(cells[above])
+    if above == 0:
+        return np.full(cells.shape[1], np.inf)
+    weight = (share_pct - shares[above - 1]) / (shares[above] - shares[above - 1])
+    with np.errstate(invalid="ignore"):
+        return np.asarray((1 - weight) * cells[above - 1] + weight * cells[above])
+
+
+def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats) -> tuple[Floats, Floats]:
+    """Latency at the granted rate and the granted rate, by batch; rate 0 where the promise cannot be kept. The same
+    rule as `promise.settle`, for latencies that already carry every slowdown.
+    """
+    work = problem.workloads[problem.variants[variant].workload]
+    batch = problem.batches.astype(np.float64)
+    busy = np.full(len(batch), work.utilisation_max)
+    waits = np.zeros(len(batch))
+    if work.end_to_end:
+        if np.isfinite(work.limit_ms):
+            spare = np.maximum(work.limit_ms / tail_ms - 2, 0.0)
+            bearable = 2 * batch * spare / (work.burst + 2 * batch * spare) if work.burst > 0 else busy
+            busy = np.maximum(np.minimum(busy, bearable), UTILISATION_MIN)
+        waits = 1 + work.burst * busy / (2 * (1 - busy) * batch)
+    latency = tail_ms * (1 + waits)
+    keeps = np.isfinite(mean_ms) & (latency <= work.limit_ms * (1 + TOLERANCE))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(keeps, busy * 1000 * batch / mean_ms, 0.0)
+    return latency, rate
+
+
+def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct: Sequence[int]) -> Pattern | None:
+    """The pattern of these members with the best batches; None when a rule, a promise or the memory forbids it."""
+    pairs = sorted(zip(variants, shares_pct, strict=True))
+    members, shares = tuple(item for item, _ in pairs), tuple(share for _, share in pairs)
+    pool = problem.pools[int(problem.kind_pool[kind])]
+    if not _lawful(problem, kind, members, shares):
+        return None
+    table = int(problem.kind_table[kind])
+    factor = slowdown(problem, table, members, shares)
+    rates, latencies = [], []
+    for variant, share, slow in zip(members, shares, factor, strict=True):
+        mean, tail = (
+            at_share(problem, cells[table, variant], share) * slow for cells in (problem.mean_ms, problem.tail_ms)
+        )
+        latency, rate = serve(problem, variant, mean, tail)
+        latencies.append(latency)
+        rates.append(rate)
+    columns = _batches(problem, table, members, rates, pool.memory_mib)
+    if columns is None:
+        return None
+    power = tuple(
+        float(at_share(problem, problem.power_w[table, variant], share)[column])
+        for variant, share, column in zip(members, shares, columns, strict=True)
+    )
+    draw_w = min(pool.limit_w, pool.idle_w + sum(power))
+    return Pattern(
+        kind=kind,
+        variants=members,
+        shares_pct=shares,
+        batches=tuple(int(problem.batches[column]) for column in columns),
+        latency_ms=tuple(float(item[column]) for item, column in zip(latencies, columns, strict=True)),
+        capacity_rps=tuple(float(item[column]) for item, column in zip(rates, columns, strict=True)),
+        power_w=power,
+        memory_mib=tuple(
+            float(problem.memory_mib[table, variant, column]) for variant, column in zip(members, columns, strict=True)
+        ),
+        usd_per_h=_price(problem, kind, shares, draw_w),
+        draw_w=draw_w,
+    )
+
+
+def _lawful(problem: JointProblem, kind: int, members: tuple[int, ...], shares: tuple[int, ...]) -> bool:
+    pool_index = int(problem.kind_pool[kind])
+    pool = problem.pools[pool_index]
+    if (
+        sum(shares) > 100
+        or len(members) > pool.clients
+        or not all(problem.allowed[pool_index, item] for item in members)
+    ):
+        return False
+    count = Counter(int(problem.variant_workload[item]) for item in members)
+    for number, times in count.items():
+        work = problem.workloads[number]
+        if times > work.per_device_max or (work.dedicated and len(members) > 1):
+            return False
+        if any(other in count for other in work.avoids):
+            return False
+    return True
+
+
+def _batches(
+    problem: JointProblem, table: int, members: tuple[int, ...], rates: list[Floats], room_mib: float
+) -> list[int] | None:
+    """The batch of most capacity for each; while memory lacks, the member that loses least per MiB steps down."""
+    columns = [int(np.argmax(rate)) for rate in rates]
+    if any(rate[column] <= 0 for rate, column in zip(rates, columns, strict=True)):
+        return None
+    needs = [problem.memory_mib[table, variant] for variant in members]
+    while sum(need[column] for need, column in zip(needs, columns, strict=True)) > room_mib + TOLERANCE:
+        steps = list(_steps_down(rates, needs, columns))
+        if not steps:
+            return None
+        _, place, lower = min(steps)
+        columns[place] = lower
+    return columns
+
+
+def _steps_down(rates: list[Floats], needs: list[Floats], columns: list[int]) -> Iterator[tuple[float, int, int]]:
+    """Every smaller batch of every member: part of its rate lost per MiB saved, member, batch."""
+    for place, (rate, need, column) in enumerate(zip(rates, needs, columns, strict=True)):
+        for lower in range(column):
+            saved = need[column] - need[lower]
+            if rate[lower] > 0 and saved > 0:
+                yield (1 - rate[lower] / rate[column]) / saved, place, lower
+
+
+def _price(problem: JointProblem, kind: int, shares: tuple[int, ...], draw_w: float) -> float:
+    pool = problem.pools[int(problem.kind_pool[kind])]
+    if problem.by_share:
+        return pool.usd_per_h * sum(shares) / 100
+    return pool.usd_per_h + problem.usd_per_wh * draw_w
