@@ -1,0 +1,172 @@
+"""What every engine's claim goes through before it becomes an answer: one judgement for all of them.
+
+Owns the traps that solver libraries share. Nonsense (NaN, arrays that do not fit) is refused before a library sees it;
+integer columns are rounded and the whole verified again; a rounding that breaks a row is repaired by solving for the
+rest with the integers fixed, or it is no solution; "optimal" is never believed but derived from the bound; a feasible
+hint is never lost. It refuses to search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
+from solvers.errors import EngineError
+
+FEASIBILITY = 1e-6
+"""Violation, each row by its own scale, up to which values count as a solution."""
+PROVEN = 1e-6
+"""Gap, relative to the objective or absolute below 1, up to which a bound proves a solution best."""
+DUAL_TOLERANCE = 1e-7
+"""Reduced costs below it count as nought."""
+
+WITH_VALUES = frozenset({EngineStatus.OPTIMAL, EngineStatus.FEASIBLE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a library said, in our words: values and bound, or the status that it stopped with instead."""
+
+    otherwise: EngineStatus = EngineStatus.NO_SOLUTION
+    """What it comes to if there are no values."""
+    values: Floats | None = None
+    bound: float = float("-inf")
+    row_duals: Floats | None = None
+    reduced_costs: Floats | None = None
+    note: str = ""
+    work: float = 0.0
+
+
+def refuse_nonsense(program: Program, engine: str) -> None:
+    """Raise EngineError for what no engine could give a meaning to."""
+    lengths = {len(program.cost), len(program.lower), len(program.upper), len(program.integer)}
+    fits = (
+        len(lengths) == 1
+        and len(program.start) == program.columns + 1
+        and len(program.row) == len(program.value) == (int(program.start[-1]) if len(program.start) else -1)
+        and len(program.row_upper) == program.rows
+    )
+    if not fits:
+        raise EngineError("the programme's arrays do not fit each other", engine=engine)
+    if len(program.row) and not (program.row.min() >= 0 and program.row.max() < program.rows):
+        raise EngineError("the programme names a row that it does not have", engine=engine)
+    if not (np.isfinite(program.cost).all() and np.isfinite(program.value).all() and np.isfinite(program.offset)):
+        raise EngineError("costs and coefficients must be finite numbers", engine=engine)
+    sides = (program.lower, program.upper, program.row_lower, program.row_upper)
+    if any(np.isnan(side).any() for side in sides):
+        raise EngineError("bounds must be numbers", engine=engine)
+    if any((side == np.inf).any() for side in sides[::2]) or any((side == -np.inf).any() for side in sides[1::2]):
+        raise EngineError("a lower bound of inf or an upper bound of -inf leaves no value", engine=engine)
+
+
+def settled_early(program: Program) -> Answer | None:
+    """The answer where no search is needed: bounds that cross, or no columns at all."""
+    lower = np.where(program.integer, np.ceil(program.lower - FEASIBILITY), program.lower)
+    upper = np.where(program.integer, np.floor(program.upper + FEASIBILITY), program.upper)
+    if (lower > upper + FEASIBILITY).any() or (program.row_lower > program.row_upper + FEASIBILITY).any():
+        return Answer(status=EngineStatus.INFEASIBLE, note="bounds cross")
+    if program.columns:
+        return None
+    if (program.row_lower > FEASIBILITY).any() or (program.row_upper < -FEASIBILITY).any():
+        return Answer(status=EngineStatus.INFEASIBLE, note="no columns, and rows that need some")
+    nothing = np.zeros(0)
+    return Answer(
+        status=EngineStatus.OPTIMAL,
+        values=nothing,
+        objective=program.offset,
+        bound=program.offset,
+        row_duals=np.zeros(program.rows),
+        reduced_costs=nothing,
+    )
+
+
+def sound(program: Program, values: Floats | None, repair: Callable[[Program], Answer] | None) -> Floats | None:
+    """Values with whole integers that keep every row, the rest solved again where rounding broke one; or None."""
+    if values is None or len(values) != program.columns or not np.isfinite(values).all():
+        return None
+    whole = np.where(program.integer, np.rint(values), values)
+    near = np.clip(whole, program.lower, program.upper)
+    whole = np.where(program.integer, whole, near)
+    if program.violation(whole) <= FEASIBILITY:
+        return whole
+    if repair is None or program.integer.all() or not program.integer.any():
+        return None
+    answer = repair(fixed(program, whole))
+    return sound(replace(program, integer=np.zeros_like(program.integer)), answer.values, None)
+
+
+def fixed(program: Program, values: Floats) -> Program:
+    """The linear programme that is left when the integers stay where they are."""
+    return replace(
+        program,
+        lower=np.where(program.integer, values, program.lower),
+        upper=np.where(program.integer, values, program.upper),
+        integer=np.zeros_like(program.integer),
+    )
+
+
+def verdict(
+    program: Program,
+    limits: Limits,
+    claim: Claim,
+    hint: Floats | None = None,
+    repair: Callable[[Program], Answer] | None = None,
+) -> Answer:
+    """The answer that a claim is worth."""
+    found = sound(program, claim.values, repair)
+    notes = [claim.note]
+    if claim.values is not None and found is None:
+        notes.append("the engine's values do not keep every row once integers are whole")
+    best, duals, reduced = found, claim.row_duals, claim.reduced_costs
+    if claim.otherwise is not EngineStatus.UNBOUNDED:
+        given = sound(program, hint, repair)
+        if given is not None and (found is None or _objective(program, given) < _objective(program, found)):
+            best, duals, reduced = given, None, None
+            notes.append("the hint is the best known")
+    bound = claim.bound
+    if best is None:
+        status = EngineStatus.FAILED if claim.values is not None else claim.otherwise
+        return Answer(status=status, bound=bound, note=_joined(notes), work=claim.work)
+    objective = _objective(program, best)
+    if claim.otherwise is EngineStatus.INFEASIBLE and found is None:
+        # The library called a programme infeasible that has this solution: nothing it said about bounds counts.
+        bound = float("-inf")
+        notes.append("the engine wrongly said infeasible")
+    bound = min(bound, objective)
+    proven = objective - bound <= max(limits.gap * abs(objective), PROVEN * max(1.0, abs(objective)))
+    return Answer(
+        status=EngineStatus.OPTIMAL if proven else EngineStatus.FEASIBLE,
+        values=best,
+        objective=objective,
+        bound=bound,
+        row_duals=duals,
+        reduced_costs=reduced,
+        note=_joined(notes),
+        work=claim.work,
+    )
+
+
+def weak_bound(program: Program, row_duals: Floats) -> float:
+    """What any duals prove about a linear programme (weak duality); duals of a side that does not exist count 0."""
+    duals = np.where(row_duals > 0, np.where(np.isfinite(program.row_lower), row_duals, 0.0), 0.0)
+    duals = duals + np.where(row_duals < 0, np.where(np.isfinite(program.row_upper), row_duals, 0.0), 0.0)
+    column = np.repeat(np.arange(program.columns), np.diff(program.start))
+    priced = np.bincount(column, weights=program.value * duals[program.row], minlength=program.columns)
+    reduced = program.cost - priced
+    reduced = np.where(np.abs(reduced) <= DUAL_TOLERANCE, 0.0, reduced)
+    sides = np.where(duals > 0, program.row_lower, program.row_upper)
+    ends = np.where(reduced > 0, program.lower, program.upper)
+    rows = (duals * np.where(duals == 0, 0.0, sides)).sum()
+    columns = (reduced * np.where(reduced == 0, 0.0, ends)).sum()
+    return float(program.offset + rows + columns)
+
+
+def _objective(program: Program, values: Floats) -> float:
+    return float(program.cost @ values) + program.offset
+
+
+def _joined(notes: list[str]) -> str:
+    return "; ".join(note for note in notes if note)
