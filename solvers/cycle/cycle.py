@@ -14,35 +14,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from solvers.cycle.attempts import Asking, Chosen, try_chain
 from solvers.cycle.diff import diff
-from solvers.cycle.gate import Case, fatal_codes, gate
+from solvers.cycle.gate import Case, gate
 from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.ports import Ports
-from solvers.cycle.record import Attempt, CycleRecord, CycleStep, Decision, HoldReason, Timing
+from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition
 from solvers.domain.codec import digest
-from solvers.domain.evidence import Finding
 from solvers.domain.ids import Generation
-from solvers.domain.plan import Plan, Proposal
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import EngineError, LeaseLostError, SupersededError
+from solvers.errors import LeaseLostError, SupersededError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
 from solvers.planners.chain import order as chain_order
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import verify
 
 __all__ = ["CycleOrder", "movable_workloads", "run_cycle"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """What the chain ended with: the accepted proposal, or the first one that was refuted, or none."""
-
-    attempts: tuple[Attempt, ...]
-    proposal: Proposal | None = None
-    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,9 +47,10 @@ class _Watch:
         """One step."""
         self.ports.journal.step(step)
         begun_ms = self.ports.clock.elapsed_ms()
-        result = work()
-        self.timings.append(Timing(step=step, elapsed_ms=self.ports.clock.elapsed_ms() - begun_ms))
-        return result
+        try:
+            return work()
+        finally:
+            self.timings.append(Timing(step=step, elapsed_ms=self.ports.clock.elapsed_ms() - begun_ms))
 
 
 def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
@@ -83,7 +75,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
     )
     request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
     chosen = _try_chain(watch, request)
-    plan = chosen.proposal.plan if chosen.proposal is not None else None
+    plan = chosen.plan
     record = replace(
         record,
         attempts=chosen.attempts,
@@ -91,7 +83,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         plan_digest=digest(plan) if plan is not None else None,
         findings=chosen.findings,
     )
-    if plan is not None and not is_fatal(chosen.findings):
+    if plan is not None and chosen.sound:
         record = replace(record, transition=watch.run(CycleStep.DIFF, partial(_transition, snapshot, plan)))
     decision = watch.run(CycleStep.GATE, partial(_judge, ports, order, request, record))
     record = replace(record, decision=decision)
@@ -107,36 +99,14 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
     return closed
 
 
-def _try_chain(watch: _Watch, request: PlanRequest) -> _Chosen:
-    """The first plan of the chain that verifies; else the first refuted one, so that people can see what was wrong with
-    it.
-    """
-    attempts: list[Attempt] = []
-    refuted: _Chosen | None = None
-    for planner in chain_order(request.snapshot.policy):
-        attempt, proposal = watch.run(CycleStep.PROPOSE, partial(_ask, watch.ports, planner, request))
-        plan = proposal.plan if proposal is not None else None
-        if proposal is None or plan is None:
-            attempts.append(attempt)
-            continue
-        findings = watch.run(CycleStep.VERIFY, partial(verify, request.snapshot, plan, request.movable))
-        if not is_fatal(findings):
-            return _Chosen((*attempts, attempt), proposal, findings)
-        attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
-        watch.ports.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
-        refuted = refuted or _Chosen((), proposal, findings)
-    if refuted is None:
-        return _Chosen(tuple(attempts))
-    return replace(refuted, attempts=tuple(attempts))
-
-
-def _ask(ports: Ports, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:
-    try:
-        proposal = ports.runner.propose(planner, request)
-    except EngineError as error:
-        ports.reporter.event("planner.failed", planner=planner, error=error.message)
-        return Attempt(planner=planner, status="failed", error=error.message), None
-    return Attempt(planner=planner, status=proposal.status.value), proposal
+def _try_chain(watch: _Watch, request: PlanRequest) -> Chosen:
+    ports = watch.ports
+    asking = Asking(
+        propose=lambda *asked: watch.run(CycleStep.PROPOSE, partial(ports.runner.propose, *asked)),
+        verify=lambda *asked: watch.run(CycleStep.VERIFY, partial(verify, *asked)),
+        reporter=ports.reporter,
+    )
+    return try_chain(asking, chain_order(request.snapshot.policy), request)
 
 
 def _transition(snapshot: Snapshot, plan: Plan) -> Transition:
