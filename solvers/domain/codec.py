@@ -12,6 +12,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -22,6 +23,8 @@ from solvers.errors import FieldError
 
 T = TypeVar("T")
 _AS_IS = frozenset({type(None), bool, int, str})
+_NUMBERS: Mapping[object, frozenset[type]] = {int: frozenset({int}), float: frozenset({int, float})}
+"""What plain data of a number's type may be; a flag is no number."""
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 
@@ -37,10 +40,21 @@ def to_plain(item: object) -> Plain:
     if isinstance(item, Enum):
         return cast("Plain", item.value)
     if isinstance(item, tuple | list):
-        return [to_plain(part) for part in item]
+        return _list_of(item)
     if is_dataclass(item) and not isinstance(item, type):
         return {name: to_plain(getattr(item, name)) for name in _field_names(kind)}
     raise FieldError("", f"{kind.__name__} has no canonical form")
+
+
+def _list_of(items: Sequence[object]) -> list[Plain]:
+    """Long lists are of numbers: whole tables of what was measured."""
+    kinds = set(map(type, items))
+    if kinds <= _AS_IS:
+        return cast("list[Plain]", list(items))
+    if kinds == {float}:
+        numbers = cast("Sequence[float]", items)
+        return [int(number) if number.is_integer() and abs(number) < 2**53 else number for number in numbers]
+    return [to_plain(part) for part in items]
 
 
 @cache
@@ -56,6 +70,11 @@ def canonical_json(item: object) -> str:
 def digest(item: object) -> Digest:
     """`sha256:` of the canonical JSON."""
     return Digest("sha256:" + hashlib.sha256(canonical_json(item).encode()).hexdigest())
+
+
+def bytes_digest(data: bytes) -> Digest:
+    """`sha256:` of bytes that have no canonical JSON, such as a planner's state."""
+    return Digest("sha256:" + hashlib.sha256(data).hexdigest())
 
 
 def from_json(cls: type[T], text: str | bytes) -> T:
@@ -87,6 +106,8 @@ def _decode(kind: object, plain: Plain, pointer: str) -> object:
         if not isinstance(plain, list):
             raise _fail(pointer, "a list", plain)
         item_kind = typing.get_args(kind)[0]
+        if item_kind in _NUMBERS and _NUMBERS[item_kind].issuperset(map(type, plain)):
+            return tuple(map(item_kind, plain))
         return tuple(_decode(item_kind, item, f"{pointer}/{index}") for index, item in enumerate(plain))
     if isinstance(kind, type):
         return _decode_class(kind, plain, pointer)

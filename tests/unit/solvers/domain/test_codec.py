@@ -11,6 +11,7 @@ import pytest
 
 from solvers.domain.codec import canonical_json, digest, from_json, from_plain, to_plain
 from solvers.domain.device import PriceKind, PriceRow
+from solvers.domain.profile import ProfileGrid
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service
 from solvers.errors import FieldError
@@ -87,3 +88,46 @@ def test_what_has_no_canonical_form_is_refused() -> None:
         canonical_json({1, 2})
     with pytest.raises(ValueError, match="JSON compliant"):
         canonical_json(float("nan"))
+
+
+class Mass(float):
+    """A number of another type, as numerical libraries have them."""
+
+
+def test_long_lists_of_numbers_keep_types_texts_and_pointers() -> None:
+    grid = ProfileGrid(
+        clocks_mhz_sm=(600, 1200),
+        shares_pct_sm=(50, 100),
+        batches=(1,),
+        latency_ms=(4.0, 2.5, Mass(3.25), -0.0),
+        memory_mib=(900.5,),
+    )
+    text = canonical_json(grid)
+    assert '"latency_ms":[4,2.5,3.25,0]' in text
+    back = from_json(ProfileGrid, text)
+    assert back == grid
+    assert {type(number) for number in back.latency_ms} == {float}
+    assert {type(number) for number in back.clocks_mhz_sm} == {int}
+
+
+@pytest.mark.parametrize(
+    ("field", "numbers", "pointer"),
+    [
+        ("latency_ms", [1.0, 2.0, "3", 4.0], "/latency_ms/2"),
+        ("latency_ms", [1.0, True, 3.0, 4.0], "/latency_ms/1"),
+        ("batches", [1.0], "/batches/0"),
+        ("batches", [True], "/batches/0"),
+    ],
+)
+def test_a_wrong_entry_of_a_long_list_is_pointed_at(field: str, numbers: list[object], pointer: str) -> None:
+    plain = {
+        "clocks_mhz_sm": [600, 1200],
+        "shares_pct_sm": [50, 100],
+        "batches": [1],
+        "latency_ms": [1.0, 2.0, 3.0, 4.0],
+        "memory_mib": [900.5],
+    }
+    from_plain(ProfileGrid, copy.deepcopy(plain))
+    with pytest.raises(FieldError) as caught:
+        from_plain(ProfileGrid, {**plain, field: numbers})
+    assert caught.value.field == pointer
