@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from solvers.cycle.ports import Ports
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Transition
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import PlanRequest, Thought
 
 Answer = Callable[[PlanRequest], Proposal]
 
@@ -35,12 +36,29 @@ class MemoryRunner:
     answers: Mapping[str, Answer | EngineError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         self.asked.append(planner)
         answer = self.answers.get(planner)
         if isinstance(answer, EngineError):
             raise answer
-        return registry.propose(planner, request) if answer is None else answer(request)
+        if answer is not None:
+            return Thought(proposal=answer(request))
+        return registry.think(registry.create(planner), request, state, SilentReporter())
+
+
+@dataclass
+class MemoryMemory:
+    """Keeps states by planner, and counts how often it was told to."""
+
+    states: dict[str, bytes] = field(default_factory=dict)
+    kept: int = 0
+
+    def recall(self, planner: str) -> bytes | None:
+        return self.states.get(planner)
+
+    def keep(self, planner: str, state: bytes) -> None:
+        self.states[planner] = state
+        self.kept += 1
 
 
 @dataclass
@@ -111,6 +129,7 @@ class World:
     clock: MemoryClock = field(default_factory=MemoryClock)
     journal: MemoryJournal = field(default_factory=MemoryJournal)
     reporter: MemoryReporter = field(default_factory=MemoryReporter)
+    memory: MemoryMemory = field(default_factory=MemoryMemory)
 
     @property
     def ports(self) -> Ports:
@@ -121,4 +140,5 @@ class World:
             clock=self.clock,
             journal=self.journal,
             reporter=self.reporter,
+            memory=self.memory,
         )

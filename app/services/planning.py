@@ -16,6 +16,7 @@ from app.logs import EventLog, bound
 from app.services.beliefs import Beliefs
 from app.services.beliefs_profiles import Completion
 from app.services.journal import Leader, LeaderJournal, RequestJournal
+from app.services.memory import StoreMemory
 from app.services.rollout import Author, StoreActuator, promote
 from app.services.snapshots import StoreObserver, read_policy
 from app.store import cycles, documents, plans, targets
@@ -32,10 +33,11 @@ from solvers.cycle.replay import replay
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, Reporter, Severity
 from solvers.domain.ids import CycleId, Digest
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, StateError, SupersededError
+from solvers.planners.base import PlanRequest
 from solvers.verify.checks import verify
 
 _log = EventLog("headroom.planning")
@@ -165,11 +167,18 @@ class Planning:
         return generation
 
     def replay(self, cycle_id: str) -> Replay:
-        """Plan a stored cycle again from its record. Raises NotFoundError, StateError without a record, InputError
-        when the cycle had no plan, EngineError when the planner fails this time."""
+        """Plan a stored cycle again from its record. Raises NotFoundError, StateError without a record or when what its
+        planner remembered then is kept no more, InputError when the cycle had no plan, EngineError when the planner
+        fails this time."""
         with self._parts.database.reading() as session:
             record = cycles.load(session, cycle_id)
-        replayed = replay(record, self._parts.runner.propose)
+        memory, runner = StoreMemory(self._parts.database), self._parts.runner
+        state = memory.recall_exactly(record)
+
+        def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+            return runner.think(planner, request, state).proposal
+
+        replayed = replay(record, propose, state)
         return Replay(cycle=record.id, recorded=record.plan_digest, replayed=replayed)
 
     # -- one cycle ----------------------------------------------------------------------------------------------------
@@ -183,6 +192,7 @@ class Planning:
             clock=parts.clock,
             journal=journal,
             reporter=parts.reporter,
+            memory=StoreMemory(parts.database),
         )
         return run_cycle(ports, order)
 

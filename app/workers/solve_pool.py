@@ -25,7 +25,8 @@ from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.errors import EngineError, HeadroomError, TransientError
-from solvers.planners.base import Planner, PlanRequest
+from solvers.planners.base import Planner, PlanRequest, Thought
+from solvers.planners.registry import think
 
 PlannerFactory = Callable[[str], Planner]
 """Makes a planner by name; must be importable in the child (a module's function)."""
@@ -37,22 +38,25 @@ _EVENTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the child says: the proposal's JSON, or the error that prevented it, and the planner's events."""
+    """What the child says: the proposal's JSON, or the error that prevented it, the planner's events, and what it wants
+    to be handed next time."""
 
     proposal: str | None
     error: str | None
     events: tuple[Event, ...]
+    state: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
     """Bounds of the pool: grace beyond a planner's own deadline, time for a child to start, requests in line (with the
-    running one), size of an answer."""
+    running one), size of an answer and of a state worth keeping."""
 
     grace_s: float = 2.0
     start_s: float = 60.0
     requests_max: int = 4
     answer_bytes_max: int = 64 * 2**20
+    state_bytes_max: int = 8 * 2**20
 
 
 class SolvePool:
@@ -79,15 +83,19 @@ class SolvePool:
         """Start the child now, so that the first request does not pay for it; EngineError when it does not start."""
         self._thread.submit(self._start).result()
 
-    def propose(self, planner: str, request: PlanRequest) -> Proposal:
-        """The planner's checked answer; EngineError for everything that went wrong on the way.
+    def propose(self, planner: str, request: PlanRequest, state: bytes | None = None) -> Proposal:
+        """The planner's checked answer alone; raises as `think` does."""
+        return self.think(planner, request, state).proposal
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        """The planner's checked answer with its new state; EngineError for everything that went wrong on the way.
 
         Raises TransientError when too many requests wait already.
         """
         if not self._places.acquire(blocking=False):
             raise TransientError("too many plans are being made at once; try again shortly")
         try:
-            return self._thread.submit(self._propose, planner, request).result()
+            return self._thread.submit(self._think, planner, request, state).result()
         except (RuntimeError, CancelledError) as error:
             raise EngineError("the solve pool is closed", planner=planner) from error
         finally:
@@ -108,8 +116,8 @@ class SolvePool:
         """Process id of the standing child, for observation."""
         return self._process.pid if self._process is not None else None
 
-    def _propose(self, planner: str, request: PlanRequest) -> Proposal:
-        answer = self._exchange(planner, request)
+    def _think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        answer = self._exchange(planner, request, state)
         for name, facts in answer.events:
             self._reporter.event(
                 name,
@@ -118,9 +126,13 @@ class SolvePool:
             )
         if answer.proposal is None:
             raise EngineError(f"planner {planner} failed: {answer.error}", planner=planner)
-        return _checked(planner, request, answer.proposal)
+        kept = answer.state if isinstance(answer.state, bytes) else None
+        if kept is not None and len(kept) > self._limits.state_bytes_max:
+            self._reporter.event("planner.state_dropped", planner=planner, size_bytes=float(len(kept)))
+            kept = None
+        return Thought(proposal=_checked(planner, request, answer.proposal), state=kept)
 
-    def _exchange(self, planner: str, request: PlanRequest) -> Answer:
+    def _exchange(self, planner: str, request: PlanRequest, state: bytes | None) -> Answer:
         self._start()
         if self._closing:
             # Either we see the flag here or `close` sees the child that was just started: nobody waits for it.
@@ -133,7 +145,7 @@ class SolvePool:
         failure: Exception | None = None
         with _Watchdog(limit_s, process) as watchdog:
             try:
-                connection.send_bytes(pickle.dumps((planner, request)))
+                connection.send_bytes(pickle.dumps((planner, request, state)))
                 answer = pickle.loads(connection.recv_bytes(self._limits.answer_bytes_max))  # from our own child only
             except (OSError, EOFError, pickle.PickleError) as error:
                 failure = error
@@ -258,23 +270,23 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
     try:
         connection.send_bytes(b"ready")
         while True:
-            planner, request = pickle.loads(connection.recv_bytes())  # from our own parent only
-            connection.send_bytes(pickle.dumps(_answer(factory, planner, request)))
+            planner, request, state = pickle.loads(connection.recv_bytes())  # from our own parent only
+            connection.send_bytes(pickle.dumps(_answer(factory, planner, request, state)))
     except (EOFError, OSError):
         return
 
 
-def _answer(factory: PlannerFactory, name: str, request: PlanRequest) -> Answer:
+def _answer(factory: PlannerFactory, name: str, request: PlanRequest, state: bytes | None) -> Answer:
     recorder = _Recorder()
     try:
-        planner = factory(name)
-        proposal: object = planner.propose(request, planner.first_state(), recorder)
+        thought = think(factory(name), request, state, recorder)
+        proposal: object = thought.proposal
         if not isinstance(proposal, Proposal):
             return Answer(
                 None,
                 f"answered a {type(proposal).__name__}, not a Proposal",
                 tuple(recorder.events),
             )
-        return Answer(canonical_json(proposal), None, tuple(recorder.events))
+        return Answer(canonical_json(proposal), None, tuple(recorder.events), thought.state)
     except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
         return Answer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))

@@ -21,9 +21,9 @@ from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.ports import Ports
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition
-from solvers.domain.codec import digest
-from solvers.domain.ids import Generation
-from solvers.domain.plan import Plan
+from solvers.domain.codec import bytes_digest, digest
+from solvers.domain.ids import Digest, Generation
+from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import LeaseLostError, SupersededError
 from solvers.planners.base import Budget, PlanRequest
@@ -101,12 +101,25 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
 
 def _try_chain(watch: _Watch, request: PlanRequest) -> Chosen:
     ports = watch.ports
+    handed: dict[str, Digest] = {}
+
+    def propose(planner: str, asked: PlanRequest) -> Proposal:
+        state = ports.memory.recall(planner)
+        if state is not None:
+            handed[planner] = bytes_digest(state)
+        thought = watch.run(CycleStep.PROPOSE, partial(ports.runner.think, planner, asked, state))
+        if thought.state is not None and thought.state != state:
+            ports.memory.keep(planner, thought.state)
+        return thought.proposal
+
     asking = Asking(
-        propose=lambda *asked: watch.run(CycleStep.PROPOSE, partial(ports.runner.propose, *asked)),
+        propose=propose,
         verify=lambda *asked: watch.run(CycleStep.VERIFY, partial(verify, *asked)),
         reporter=ports.reporter,
     )
-    return try_chain(asking, chain_order(request.snapshot.policy), request)
+    chosen = try_chain(asking, chain_order(request.snapshot.policy), request)
+    attempts = (replace(item, state_digest=handed.get(item.planner)) for item in chosen.attempts)
+    return replace(chosen, attempts=tuple(attempts))
 
 
 def _transition(snapshot: Snapshot, plan: Plan) -> Transition:

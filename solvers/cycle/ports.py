@@ -4,16 +4,16 @@ tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import Generation
-from solvers.domain.plan import Plan, Proposal
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import PlanRequest, Thought
 
 
 class Observer(Protocol):
@@ -27,11 +27,34 @@ class Observer(Protocol):
 class Runner(Protocol):
     """Runs one planner under a deadline, in production in a child process."""
 
-    def propose(self, planner: str, request: PlanRequest) -> Proposal:
-        """The planner's answer. Raises EngineError when the planner is unknown, crashes, breaks its contract or
-        overruns its deadline.
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        """The planner's answer, given what it kept last time. Raises EngineError when the planner is unknown, crashes,
+        breaks its contract or overruns its deadline.
         """
         ...
+
+
+class Memory(Protocol):
+    """Keeps planners' states between cycles."""
+
+    def recall(self, planner: str) -> bytes | None:
+        """What the planner kept last; None when it never kept anything."""
+        ...
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """Keep this for next time."""
+        ...
+
+
+class Forgetful:
+    """Keeps nothing: every cycle begins with the planner's first state."""
+
+    def recall(self, planner: str) -> bytes | None:  # noqa: ARG002 - the port names it
+        """Nothing."""
+        return None
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """Forget it."""
 
 
 class Actuator(Protocol):
@@ -77,7 +100,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The five ports and the reporter, handed to `run_cycle` together."""
+    """The ports and the reporter, handed to `run_cycle` together."""
 
     observer: Observer
     runner: Runner
@@ -85,3 +108,4 @@ class Ports:
     clock: Clock
     journal: Journal
     reporter: Reporter
+    memory: Memory = field(default_factory=Forgetful)

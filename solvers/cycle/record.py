@@ -69,6 +69,8 @@ class Attempt:
     planner: str
     status: str
     error: str | None = None
+    state_digest: Digest | None = None
+    """Of the state that the planner was handed; None when there was none."""
 
 
 @value
@@ -100,6 +102,12 @@ class CycleRecord:
     decision: Decision | None = None
     generation: Generation | None = None
     timings: tuple[Timing, ...] = ()
+
+    @property
+    def state_digest(self) -> Digest | None:
+        """Of the state that the chosen plan's planner was handed."""
+        name = self.proposal.planner if self.proposal is not None else None
+        return next((item.state_digest for item in self.attempts if item.planner == name), None)
 
     @property
     def plan(self) -> Plan | None:

@@ -7,8 +7,9 @@ never by exception, when it cannot apply.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import WorkloadId
@@ -90,6 +91,25 @@ class Planner(Protocol):
 
     def learn(self, state: bytes, outcome: bytes) -> bytes:
         """New state after an outcome."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """A proposal with the state to hand in next time; None: nothing new is worth keeping."""
+
+    proposal: Proposal
+    state: bytes | None = None
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A planner that keeps from one proposal to the next what speeds it up. State of another kind, or none, is as good
+    as its first state; the digest of what it was handed is in the record, so that a cycle can be repeated exactly.
+    """
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """As `propose`, with the state for next time."""
         ...
 
 

@@ -12,7 +12,7 @@ from typing import cast
 from solvers.domain.evidence import Reporter, SilentReporter
 from solvers.domain.plan import Proposal
 from solvers.errors import EngineError
-from solvers.planners.base import Planner, PlanRequest
+from solvers.planners.base import Planner, PlanRequest, Remembering, Thought
 
 _FACTORIES = {
     "greedy": ("solvers.planners.greedy.planner", "Greedy"),
@@ -33,11 +33,16 @@ def create(name: str) -> Planner:
     return cast("Planner", getattr(import_module(module), factory)())
 
 
+def think(planner: Planner, request: PlanRequest, state: bytes | None, reporter: Reporter) -> Thought:
+    """Ask a planner, with its first state where there is none, for its answer and what it wants kept of it."""
+    known = planner.first_state() if state is None else state
+    if isinstance(planner, Remembering):
+        return planner.think(request, known, reporter)
+    return Thought(proposal=planner.propose(request, known, reporter))
+
+
 def propose(name: str, request: PlanRequest, state: bytes | None = None, reporter: Reporter | None = None) -> Proposal:
     """Run one planner here and now; a plain function of picklable values, so that a child process can be told to run
     it.
     """
-    planner = create(name)
-    return planner.propose(
-        request, planner.first_state() if state is None else state, SilentReporter() if reporter is None else reporter
-    )
+    return think(create(name), request, state, SilentReporter() if reporter is None else reporter).proposal

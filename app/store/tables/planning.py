@@ -91,7 +91,7 @@ planner_states = Table(
     Column("planner", Text, primary_key=True),
     Column("version", Text, primary_key=True),
     Column("state", LargeBinary, nullable=False),
-    Column("digest", Text, nullable=False),
+    Column("digest", Text, primary_key=True),
     moment("updated_at", default_now=True),
 )
 receipts = Table(

@@ -320,9 +320,9 @@ def test_losing_the_race_for_the_parent_is_a_hold(world: World, pool: SolvePool)
     class Racing:
         """Lets somebody else's plan win while ours is being made."""
 
-        def propose(self, planner: str, request: PlanRequest) -> object:
+        def think(self, planner: str, request: PlanRequest, state: bytes | None) -> object:
             rival.apply(proposed, "token:t1")
-            return pool.propose(planner, request)
+            return pool.think(planner, request, state)
 
     (record,) = world.planning(Racing()).run_lanes(lead(world))  # type: ignore[arg-type]
     assert record.decision is not None

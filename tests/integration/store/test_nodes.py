@@ -172,7 +172,7 @@ def test_profiles_are_listed_and_deleted(database: Database) -> None:
                 call(session, "resnet50", "l4")
 
 
-def test_planner_states_are_replaced_whole(database: Database) -> None:
+def test_the_newest_planner_state_counts_and_older_ones_are_found_by_digest(database: Database) -> None:
     with database.transaction() as session:
         assert planner_states.find(session, "learner", "1") is None
         first = planner_states.put(session, "learner", "1", b"\x00one")
@@ -180,8 +180,27 @@ def test_planner_states_are_replaced_whole(database: Database) -> None:
         found = planner_states.find(session, "learner", "1")
         assert found is not None
         assert (found.state, found.digest) == (b"two", second)
-        assert first != second
+        older = planner_states.find(session, "learner", "1", first)
+        assert older is not None
+        assert older.state == b"\x00one"
         assert planner_states.find(session, "learner", "2") is None
+        planner_states.put(session, "learner", "1", b"\x00one")
+        again = planner_states.find(session, "learner", "1")
+        assert again is not None
+        assert again.digest == first
+
+
+def test_the_oldest_planner_states_make_room(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_states, "KEPT_BYTES_MAX", 10)
+    with database.transaction() as session:
+        kept = [planner_states.put(session, "learner", "1", letter * 4) for letter in (b"a", b"b", b"c")]
+        found = [planner_states.find(session, "learner", "1", digest) is not None for digest in kept]
+        assert found == [False, True, True]
+        largest = planner_states.put(session, "learner", "1", b"d" * 99)
+        newest = planner_states.find(session, "learner", "1")
+        assert newest is not None
+        assert newest.digest == largest
+        assert planner_states.find(session, "learner", "1", kept[-1]) is None
 
 
 def test_the_audit_trail_is_read_newest_first_by_subject_and_project(database: Database) -> None:

@@ -13,7 +13,7 @@ from solvers.domain.ids import Digest, Generation
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.errors import EngineError
-from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
+from solvers.planners.base import PlannerSpec, PlanRequest, Stateless, Thought
 
 
 def empty_plan(request: PlanRequest, snapshot: Digest | None = None, parent: int | None = None) -> Plan:
@@ -137,7 +137,17 @@ class Planted(Stateless):
         return self._behave(request, reporter)
 
 
+class Mindful(Planted):
+    """Says what it was handed, and wants that and a byte more next time."""
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        reporter.event("state.handed", size=float(len(state)))
+        return Thought(proposal=_good(request, reporter), state=state + b"." * int(self.spec.version))
+
+
 def build(name: str) -> Planted:
+    if name == "mindful":
+        return Mindful("good")
     if name not in _BEHAVIOURS:
         raise EngineError(f"no planner is called {name}")
     return Planted(name)

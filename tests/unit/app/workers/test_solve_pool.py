@@ -48,7 +48,7 @@ def heard() -> Heard:
 
 @pytest.fixture(scope="module")
 def pool(heard: Heard) -> Iterator[SolvePool]:
-    pool = SolvePool(build, heard, PoolLimits(grace_s=0.1, answer_bytes_max=1_000_000))
+    pool = SolvePool(build, heard, PoolLimits(grace_s=0.1, answer_bytes_max=1_000_000, state_bytes_max=3))
     pool.warm()
     yield pool
     pool.close()
@@ -74,6 +74,20 @@ def test_good_planner_answers_and_is_heard(pool: SolvePool, heard: Heard) -> Non
     assert proposal.status is ProposalStatus.FEASIBLE
     assert proposal.plan == empty_plan(request)
     assert ("plan.searched", {"planner": "good", "candidates": 3}) in heard.events
+
+
+def test_a_state_goes_to_the_child_and_a_new_one_comes_back(pool: SolvePool, heard: Heard) -> None:
+    assert pool.think("mindful", request_of(), None).state == b"."
+    assert pool.think("mindful", request_of(), b"ab").state == b"ab."
+    assert ("state.handed", {"planner": "mindful", "size": 2.0}) in heard.events
+    assert pool.think("good", request_of(), b"ab").state is None
+
+
+def test_a_state_too_large_to_keep_is_dropped_and_the_plan_stands(pool: SolvePool, heard: Heard) -> None:
+    thought = pool.think("mindful", request_of(), b"abc")
+    assert thought.proposal.plan is not None
+    assert thought.state is None
+    assert ("planner.state_dropped", {"planner": "mindful", "size_bytes": 4.0}) in heard.events
 
 
 def test_child_is_kept_between_requests(pool: SolvePool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from solvers.cycle.cycle import CycleOrder, run_cycle
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.cycle.replay import replay
-from solvers.domain.codec import canonical_json, digest, from_json
+from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import CycleId
 from solvers.domain.plan import Proposal, ProposalStatus
@@ -17,7 +17,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, InputError, LeaseLostError, SupersededError, TransientError
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import PlanRequest, Thought
 from tests import builders
 from tests.memory import MemoryActuator, MemoryRunner, World
 
@@ -203,7 +203,41 @@ def test_a_record_survives_storage_and_replays_to_the_same_plan() -> None:
 
 def test_a_replay_with_another_planner_behind_the_name_shows() -> None:
     record = run_cycle(World(lab()).ports, order())
-    assert replay(record, lambda name, request: overloaded(request)) != record.plan_digest
+    assert replay(record, lambda name, request, state: overloaded(request)) != record.plan_digest
+
+
+class Counting(MemoryRunner):
+    """Its planner counts in its state how often it was asked."""
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        return Thought(proposal=registry.propose(planner, request), state=(state or b"")[:2] + b"x")
+
+
+def test_what_a_planner_keeps_is_handed_in_next_time_and_named_in_the_record() -> None:
+    world = World(lab(), runner=Counting())
+    digests = [run_cycle(world.ports, order()).state_digest for _ in range(3)]
+    assert digests == [None, bytes_digest(b"x"), bytes_digest(b"xx")]
+    assert world.memory.states == {"greedy": b"xxx"}
+
+
+def test_what_is_kept_unchanged_is_not_written_again() -> None:
+    world = World(lab(), runner=Counting())
+    world.memory.states["greedy"] = b"xxx"
+    record = run_cycle(world.ports, order())
+    assert record.attempts[0].state_digest == bytes_digest(b"xxx")
+    assert world.memory.kept == 0
+
+
+def test_a_replay_hands_in_the_state_it_is_given() -> None:
+    record = run_cycle(World(lab(), runner=Counting()).ports, order())
+    seen: list[bytes | None] = []
+
+    def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+        seen.append(state)
+        return registry.propose(planner, request, state)
+
+    assert replay(record, propose, b"then") == record.plan_digest
+    assert seen == [b"then"]
 
 
 def test_a_cycle_without_a_plan_cannot_be_replayed() -> None:
