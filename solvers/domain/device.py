@@ -118,10 +118,15 @@ class GpuType:
 
     def price_usd_per_h(self, kind: PriceKind, region: str) -> float | None:
         """Price of a whole GPU per hour: the region's own row, else the `default` region's, else None."""
+        row = self.price_row(kind, region)
+        return None if row is None else row.usd_per_h
+
+    def price_row(self, kind: PriceKind, region: str) -> PriceRow | None:
+        """The region's own row, else the `default` region's, else None."""
         for wanted in (region, "default"):
             for row in self.prices:
                 if row.kind is kind and row.region == wanted:
-                    return row.usd_per_h
+                    return row
         return None
 
     def sm_count_of_share(self, share_pct_sm: int) -> int:

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.domain.profile import Profile, ProfilePoint
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from solvers.models.stacked import Flags, Floats, Stack, rise, stacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,11 @@ class ProfileTable:
 
     @staticmethod
     def of(profile: Profile) -> ProfileTable | None:
-        """Table of a profile's solo points; None when there are none."""
+        """Table of a profile's grid or solo points; None when there are none."""
+        for stack in stacks([profile]):
+            found = (grid_of(stack, 0, layer) for layer in range(len(stack.clocks_mhz)))
+            listed = tuple(grid for grid in found if grid is not None)
+            return ProfileTable(grids=listed) if listed else None
         solo = _with_memory([point for point in profile.points if not point.neighbours])
         clocks = sorted({point.clock_mhz_sm for point in solo})
         grids = tuple(_grid(clock, [point for point in solo if point.clock_mhz_sm == clock]) for clock in clocks)
@@ -96,6 +98,31 @@ class ProfileTable:
             power_w=between(np.stack([plane.power_w for plane in planes])),
             support=(between(support) == 1.0) & inside.reshape(shape),
         )
+
+
+def grid_of(stack: Stack, row: int, layer: int) -> Grid | None:
+    """One profile of a stack at one of its clocks; None where nothing was measured. A cell without a value of its own
+    could not be run, so it is not supported.
+    """
+    measured = stack.measured[row, layer]
+    if not measured.any():
+        return None
+    memory = stack.memory_mib[row, layer]
+    return Grid(
+        clock_mhz_sm=int(stack.clocks_mhz[layer]),
+        batches=stack.batches,
+        shares_pct=stack.shares_pct,
+        latency_ms_mean=_filled(stack.mean_ms[row, layer], measured),
+        latency_ms_tail=_filled(stack.tail_ms[row, layer], measured),
+        memory_mib=np.where(np.isfinite(memory), memory, memory[np.isfinite(memory)].min()),
+        power_w=stack.power_w[row, layer],
+        measured=measured,
+        supported=measured,
+    )
+
+
+def _filled(cells: Floats, measured: Flags) -> Floats:
+    return cells if measured.all() else _monotone(cells, measured)
 
 
 def _with_memory(points: list[ProfilePoint]) -> list[ProfilePoint]:
@@ -162,18 +189,12 @@ def _monotone(cells: Floats, supported: Flags) -> Floats:
     """Supported cells raised until they are monotone; the others between their supported neighbours, the higher bound
     first. A cell with a supported one below it (no more share, no smaller batch) never exceeds that one.
     """
-    settled = _rise(np.where(supported, cells, -math.inf))
+    settled = rise(np.where(supported, cells, -math.inf))
     above = np.where(supported, settled, math.inf)
     above = np.minimum.accumulate(above[:, ::-1], axis=1)[:, ::-1]
     above = np.minimum.accumulate(above, axis=0)
     filled = np.where(np.isfinite(above), above, settled)
-    return _rise(np.where(supported, settled, filled))
-
-
-def _rise(cells: Floats) -> Floats:
-    """Running maximum along rising batch and falling share."""
-    along_batch = np.maximum.accumulate(cells, axis=1)
-    return np.asarray(np.maximum.accumulate(along_batch[::-1], axis=0)[::-1])
+    return rise(np.where(supported, settled, filled))
 
 
 def _bracket(grid: Floats, wanted: Floats) -> tuple[NDArray[np.intp], Floats, Flags]:

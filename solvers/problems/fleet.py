@@ -39,6 +39,8 @@ class DeviceClass:
     gpu_type: GpuTypeName
     usd_per_h: float
     """Of the device: a MIG slice has its part of the GPU's price."""
+    expected_usd_per_h: float
+    """The same with what its interruptions are expected to cost."""
     memory_mib: int
     sm_part: float
     """SMs of the device over SMs of a whole GPU."""
@@ -270,7 +272,8 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
     classes = [_class_of(snapshot, item, nodes[item.node], types[item.gpu_type], held.get(item.id)) for item in devices]
     distinct = sorted(set(classes), key=lambda item: (item.gpu_type, item.usd_per_h, repr(item)))
     position = {item: index for index, item in enumerate(distinct)}
-    failure_domains = sorted({node.failure_domain for node in snapshot.nodes})
+    names = sorted({node.failure_domain for node in snapshot.nodes})
+    failure_domains = {name: index for index, name in enumerate(names)}
     idle_w = np.array([item.idle_w for item in classes], dtype=np.float64)
     parents = {item.mig.parent for item in devices if item.mig is not None}
     idle_w[[index for index, item in enumerate(devices) if item.id in parents]] = 0.0
@@ -292,7 +295,7 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
         idle_w=idle_w,
         limit_w=np.array([item.limit_w for item in classes], dtype=np.float64),
         failure_domain=np.array(
-            [failure_domains.index(nodes[item.node].failure_domain) for item in devices], dtype=np.intp
+            [failure_domains[nodes[item.node].failure_domain] for item in devices], dtype=np.intp
         ),
         domains=_power_domains(snapshot, devices, nodes, idle_w),
         foes=_foes(snapshot),
@@ -308,10 +311,13 @@ def _class_of(
     snapshot: Snapshot, device: Device, node: Node, gpu_type: GpuType, held: DeviceSetting | None
 ) -> DeviceClass:
     part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
-    price = gpu_type.price_usd_per_h(snapshot.policy.price_kind or node.price_kind, node.region) or 0.0
+    row = gpu_type.price_row(snapshot.policy.price_kind or node.price_kind, node.region)
+    price = 0.0 if row is None else row.usd_per_h
+    interruptions = 0.0 if row is None else row.interruptions_per_h * snapshot.policy.interruption_usd
     return DeviceClass(
         gpu_type=gpu_type.name,
         usd_per_h=price * part,
+        expected_usd_per_h=(price + interruptions) * part,
         memory_mib=device.memory_mib,
         sm_part=device.sm_count / gpu_type.sm_count if device.mig is not None else 1.0,
         gpu_part=part,
@@ -350,9 +356,9 @@ def _power_domains(
         caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is scope}
         if not caps:
             continue
-        subjects = sorted(caps)
+        place = {subject: index for index, subject in enumerate(sorted(caps))}
         of_device = np.full(len(devices), -1, dtype=np.intp)
-        headroom_w = np.array([caps[subject] for subject in subjects], dtype=np.float64)
+        headroom_w = np.array([caps[subject] for subject in place], dtype=np.float64)
         for index, device in enumerate(devices):
             subject = {
                 PowerScope.DEVICE: device.id,
@@ -360,8 +366,8 @@ def _power_domains(
                 PowerScope.RACK: nodes[device.node].rack,
                 PowerScope.CLUSTER: snapshot.cluster,
             }[scope]
-            if subject in caps:
-                of_device[index] = subjects.index(subject)
+            if subject in place:
+                of_device[index] = place[subject]
                 headroom_w[of_device[index]] -= idle_w[index]
         kinds.append(_Domains(of_device=of_device, headroom_w=headroom_w))
     return kinds
