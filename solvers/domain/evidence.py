@@ -37,6 +37,8 @@ class ReasonCode(StrEnum):
     FILLS_SPARE_SHARE = "fills_spare_share"
     WAITS_IN_LINE = "waits_in_line"
     COSTLIER = "costlier"
+    ACCURACY_TOO_LOW = "accuracy_too_low"
+    NEIGHBOURS_PRESSURE = "neighbours_pressure"
 
 
 @value
@@ -69,6 +71,7 @@ class FindingCode(StrEnum):
     UNKNOWN_DEVICE = "unknown_device"
     UNKNOWN_WORKLOAD = "unknown_workload"
     UNKNOWN_MODEL = "unknown_model"
+    ACCURACY_TOO_LOW = "accuracy_too_low"
     DUPLICATE_REPLICA = "duplicate_replica"
     SHARE_EXCEEDED = "share_exceeded"
     SHARE_INVALID = "share_invalid"
@@ -79,6 +82,7 @@ class FindingCode(StrEnum):
     CLOCK_UNSUPPORTED = "clock_unsupported"
     POWER_LIMIT_OUT_OF_RANGE = "power_limit_out_of_range"
     POWER_CAP_EXCEEDED = "power_cap_exceeded"
+    POWER_UNDERSTATED = "power_understated"
     LATENCY_EXCEEDED = "latency_exceeded"
     CAPACITY_SHORT = "capacity_short"
     TYPE_NOT_ALLOWED = "type_not_allowed"
@@ -95,6 +99,7 @@ class FindingCode(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"
     PINNED_CHANGED = "pinned_changed"
     COST_WRONG = "cost_wrong"
+    BOUND_WRONG = "bound_wrong"
     PARENT_MISMATCH = "parent_mismatch"
     SNAPSHOT_MISMATCH = "snapshot_mismatch"
     ENVELOPE_INVALID = "envelope_invalid"

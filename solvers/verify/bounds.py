@@ -1,9 +1,8 @@
-"""What measurements prove about a configuration, by monotony alone: no interpolation, no models, standard library only.
+"""What a replica of a plan can be shown to do: how long it executes beside its neighbours, what it may be given, what
+it needs and draws.
 
-A point with no more share, no fewer inputs per batch and no higher clock cannot be faster than the configuration asked
-about, so its latency is an upper bound; the best such bound counts. Power and memory are bounded from below by points
-with no more share and no more inputs at the nearest clock. The queueing rule is the product's documented one
-(docs/planning.md), written here a second time on purpose.
+Owns the slowdown by neighbours and the product's queueing rule, both documented in docs/planning.md and written here a
+second time on purpose; what measurements prove of a replica alone is `proof`. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from solvers.domain.device import Device, DeviceMode
+from solvers.domain.device import Device
 from solvers.domain.plan import Assignment
-from solvers.domain.profile import ProfilePoint
 from solvers.domain.workload import Slo, SloKind, SloScope, WorkloadKind
 from solvers.verify.picture import Picture
 
@@ -23,7 +21,7 @@ UTILISATION_MIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Proven upper bounds of the execution time of one batch, interference margin included."""
+    """Proven upper bounds of the execution time of one batch, slowed by the neighbours."""
 
     mean_ms: float
     tail_ms: float
@@ -38,24 +36,28 @@ def latency_limit_ms(slo: Slo) -> float | None:
 
 def execution(picture: Picture, item: Assignment, device: Device, batch: int) -> Execution | None:
     """Bound for this replica at some batch; None when nothing measured proves one."""
-    share, clock = picture.share_of_gpu_pct(item, device) + 1e-6, picture.clock_mhz_sm(device)
-    slower = [
-        point
-        for point in picture.points.get((item.model, device.gpu_type), ())
-        if point.share_pct_sm <= share and point.batch >= batch and point.clock_mhz_sm <= clock
-    ]
-    if not slower:
+    proof = picture.proof(item, device)
+    if proof is None:
         return None
-    margin = 1.0 if _alone(picture, item, device) else picture.snapshot.policy.interference_margin
-    return Execution(
-        mean_ms=margin * min(point.latency_ms_mean for point in slower),
-        tail_ms=margin * min(point.latency_ms_p99 or point.latency_ms_mean for point in slower),
-    )
+    alone = proof.execution_ms(picture.share_of_gpu_pct(item, device), picture.clock_mhz_sm(device), batch)
+    if alone is None:
+        return None
+    factor = slowdown(picture, item, device)
+    return Execution(mean_ms=factor * alone[0], tail_ms=factor * alone[1])
 
 
-def _alone(picture: Picture, item: Assignment, device: Device) -> bool:
-    service = picture.services.get(item.workload)
-    return device.mode is not DeviceMode.MPS or (service is not None and service.affinity.dedicated)
+def slowdown(picture: Picture, item: Assignment, device: Device) -> float:
+    """How many times as long as alone a replica of the plan executes beside its neighbours. Where the pressure of a
+    neighbour, or how this one suffers, is not known, the policy's margin comes on top.
+    """
+    if len(picture.on_device[device.id]) < 2:
+        return 1.0
+    pressure, unknown = picture.company(device)
+    margin = picture.snapshot.policy.interference_margin if unknown else 1.0
+    known = picture.interference(item, device)
+    if known is None:
+        return margin
+    return margin * (1 + known.sensitivity * max(0.0, pressure - picture.pressure(item, device)))
 
 
 def keeps_promise(slo: Slo, bound: Execution, batch: int) -> bool:
@@ -92,10 +94,12 @@ def capacity_rps(picture: Picture, item: Assignment, slo: Slo, bound: Execution)
 
 def memory_needed_mib(picture: Picture, item: Assignment, device: Device) -> float:
     """Memory that was measured at no larger a batch than the replica may grow to; at least the model's weights."""
-    points = _nearest_clock(picture, item, device)
-    used = [point.memory_mib for point in points if point.memory_mib and point.batch <= item.envelope.batch_max]
-    weights = [model.memory_mib_weights for model in picture.snapshot.models if model.name == item.model]
-    return max(used or weights, default=0.0)
+    proof = picture.proof(item, device)
+    used = proof.memory_needed_mib(picture.clock_mhz_sm(device), item.envelope.batch_max) if proof is not None else None
+    if used is not None:
+        return used
+    model = picture.models.get(item.model)
+    return 0.0 if model is None else model.memory_mib_weights
 
 
 def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float:
@@ -106,20 +110,9 @@ def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float
     ceiling = before.power_w_planned if before is not None and picture.stands(item) else math.inf
     if item.kind is WorkloadKind.JOB:
         return min(ceiling, span_w * picture.gpu_part(device) * item.share_pct_sm / 100)
-    share = picture.share_of_gpu_pct(item, device) + 1e-6
-    below = [point for point in _nearest_clock(picture, item, device) if point.share_pct_sm <= share]
-    readings = [(point.batch, point.power_w) for point in below if point.power_w is not None]
-    if readings:
-        # Below the smallest measured batch nothing is proven; the smallest one is the nearest that is known.
-        largest = max(item.batch, min(point.batch for point in below))
-        known = [power_w for batch, power_w in readings if batch <= largest]
-        return min(ceiling, max(known, default=0.0))
-    measured_share = max((point.share_pct_sm for point in below), default=0)
-    return min(ceiling, span_w * measured_share / 100)
-
-
-def _nearest_clock(picture: Picture, item: Assignment, device: Device) -> list[ProfilePoint]:
-    points = picture.points.get((item.model, device.gpu_type), ())
-    clock = picture.clock_mhz_sm(device)
-    nearest = max((point.clock_mhz_sm for point in points if point.clock_mhz_sm <= clock), default=None)
-    return [point for point in points if point.clock_mhz_sm == nearest]
+    proof = picture.proof(item, device)
+    if proof is None:
+        return 0.0
+    share, clock = picture.share_of_gpu_pct(item, device), picture.clock_mhz_sm(device)
+    power_w, measured_share = proof.power_w(share, clock, item.batch)
+    return min(ceiling, span_w * measured_share / 100 if power_w is None else power_w)

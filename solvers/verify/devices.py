@@ -11,16 +11,20 @@ from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.workload import WorkloadKind
 from solvers.verify.bounds import dynamic_power_w
+from solvers.verify.cost import reckoned_w
 from solvers.verify.picture import Picture
 from solvers.verify.report import about, fatal
 
 TOLERANCE_W = 0.01
+ROUNDING_W = 0.001
+"""Planned watts of a replica are rounded up to this."""
 
 
 def check_devices(picture: Picture) -> Iterator[Finding]:
     """All sums and settings."""
     for item in picture.plan.assignments:
         yield from _share(picture, item)
+        yield from _power(picture, item)
     for device_id, items in sorted(picture.on_device.items()):
         device = picture.devices[device_id]
         if device.gpu_type in picture.types:
@@ -40,6 +44,22 @@ def _share(picture: Picture, item: Assignment) -> Iterator[Finding]:
         low, high = job.share_pct_sm_min, job.share_pct_sm_max
     if not low <= item.share_pct_sm <= high:
         yield about(picture, FindingCode.SHARE_INVALID, item.replica, [item], share_pct_sm=float(item.share_pct_sm))
+
+
+def _power(picture: Picture, item: Assignment) -> Iterator[Finding]:
+    """A plan that says less than was measured would look cheaper than it is, and pass caps that it breaks."""
+    if picture.host(item) is None or not picture.known(item.kind, item.workload):
+        return
+    least_w = dynamic_power_w(picture, item, picture.devices[item.device])
+    if not item.power_w_planned >= least_w - TOLERANCE_W:
+        yield about(
+            picture,
+            FindingCode.POWER_UNDERSTATED,
+            item.replica,
+            [item],
+            power_w=least_w,
+            power_w_planned=item.power_w_planned,
+        )
 
 
 def _sums(picture: Picture, device: Device, items: list[Assignment]) -> Iterator[Finding]:
@@ -82,7 +102,7 @@ def _setting(picture: Picture, setting: DeviceSetting) -> Iterator[Finding]:
 
 def _power_caps(picture: Picture) -> Iterator[Finding]:
     snapshot = picture.snapshot
-    draw_w = {device.id: _draw_w(picture, device) for device in snapshot.devices}
+    draw_w = {device.id: reckoned_w(picture, device) for device in snapshot.devices}
     members: dict[tuple[PowerScope, str], list[DeviceId]] = defaultdict(list)
     for device in snapshot.devices:
         rack = picture.nodes[device.node].rack if device.node in picture.nodes else ""
@@ -93,8 +113,8 @@ def _power_caps(picture: Picture) -> Iterator[Finding]:
     for cap in snapshot.power_caps:
         inside = members.get((cap.scope, cap.subject), [])
         power_w = sum(draw_w[device] for device in inside)
-        if power_w > cap.limit_w + TOLERANCE_W:
-            involved = [item for device in inside for item in picture.on_device.get(device, [])]
+        involved = [item for device in inside for item in picture.on_device.get(device, [])]
+        if not power_w <= cap.limit_w + TOLERANCE_W + ROUNDING_W * len(involved):
             yield about(
                 picture,
                 FindingCode.POWER_CAP_EXCEEDED,
@@ -103,18 +123,3 @@ def _power_caps(picture: Picture) -> Iterator[Finding]:
                 power_w=round(power_w, 3),
                 limit_w=cap.limit_w,
             )
-
-
-def _draw_w(picture: Picture, device: Device) -> float:
-    """Idle and planned power of a device, never above its limit. A GPU cut into slices is counted by its slices."""
-    gpu_type = picture.types.get(device.gpu_type)
-    if gpu_type is None or device.id in picture.parents:
-        return 0.0
-    part = picture.gpu_part(device)
-    items = picture.on_device.get(device.id, [])
-    planned = gpu_type.idle_w * part + sum(dynamic_power_w(picture, item, device) for item in items)
-    setting = picture.settings.get(device.id)
-    limit_w = gpu_type.power_limit_w_max * part
-    if setting is not None and setting.power_limit_w is not None:
-        limit_w = min(limit_w, setting.power_limit_w)
-    return min(limit_w, planned)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from solvers.domain.device import Device, GpuType, Node
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
+from solvers.domain.codec import digest
+from solvers.domain.device import Device, GpuType, Node, PriceRow
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
+from solvers.domain.offer import is_offered
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.profile import ProfilePoint
+from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import OfflineTask, Service, TrainingJob, WorkloadKind
+from solvers.domain.telemetry import Demand
+from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
+from solvers.verify.proof import Proof
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,9 @@ class Picture:
     """Everything a check may look at."""
 
     snapshot: Snapshot
+    """With every offered GPU standing ready."""
+    snapshot_digest: Digest
+    """Of the snapshot as it was handed in."""
     plan: Plan
     movable: frozenset[WorkloadId]
     standing: Mapping[ReplicaId, Assignment]
@@ -34,18 +41,22 @@ class Picture:
     services: Mapping[str, Service]
     jobs: Mapping[str, TrainingJob]
     tasks: Mapping[str, OfflineTask]
-    points: Mapping[tuple[ModelName, GpuTypeName], tuple[ProfilePoint, ...]]
-    """Solo points only."""
+    models: Mapping[ModelName, ModelVariant]
+    demands: Mapping[str, Demand]
+    profiles: Mapping[tuple[ModelName, GpuTypeName], Profile]
     settings: Mapping[DeviceId, DeviceSetting]
     on_device: Mapping[DeviceId, list[Assignment]]
     """Known devices only."""
     of_workload: Mapping[WorkloadId, list[Assignment]]
     short_rps: Mapping[str, float]
     """Declared shortage by workload."""
+    _proofs: dict[tuple[ModelName, GpuTypeName], Proof | None] = field(default_factory=dict)
+    _company: dict[DeviceId, tuple[float, int]] = field(default_factory=dict)
 
     @staticmethod
-    def of(snapshot: Snapshot, plan: Plan, movable: Iterable[WorkloadId]) -> Picture:
+    def of(handed_in: Snapshot, plan: Plan, movable: Iterable[WorkloadId]) -> Picture:
         """Index both once."""
+        snapshot = handed_in.with_offers()
         devices = snapshot.devices_by_id()
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         of_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
@@ -58,6 +69,7 @@ class Picture:
             short_rps[unplaced.workload] += max(0.0, unplaced.rate_rps_short)
         return Picture(
             snapshot=snapshot,
+            snapshot_digest=digest(handed_in),
             plan=plan,
             movable=frozenset(movable),
             standing={item.replica: item for item in snapshot.target.assignments},
@@ -68,10 +80,9 @@ class Picture:
             services={str(item.id): item for item in snapshot.services},
             jobs={str(item.id): item for item in snapshot.jobs},
             tasks={str(item.id): item for item in snapshot.tasks},
-            points={
-                (item.model, item.gpu_type): tuple(point for point in item.points if not point.neighbours)
-                for item in snapshot.profiles
-            },
+            models=snapshot.models_by_name(),
+            demands={str(item.service): item for item in snapshot.demands},
+            profiles=snapshot.profiles_by_key(),
             settings={setting.device: setting for setting in plan.settings},
             on_device=dict(on_device),
             of_workload=dict(of_workload),
@@ -106,11 +117,59 @@ class Picture:
             return setting.clock_mhz_sm
         return self.types[device.gpu_type].clocks_mhz_sm[-1]
 
+    def proof(self, item: Assignment, device: Device) -> Proof | None:
+        """What was measured of a replica's model on a device's type."""
+        key = (item.model, device.gpu_type)
+        if key not in self._proofs:
+            profile = self.profiles.get(key)
+            self._proofs[key] = None if profile is None else Proof.of(profile)
+        return self._proofs[key]
+
+    def interference(self, item: Assignment, device: Device) -> Interference | None:
+        """How a replica presses and suffers; None where nobody knows, as of training jobs."""
+        profile = None if item.kind is WorkloadKind.JOB else self.profiles.get((item.model, device.gpu_type))
+        return None if profile is None else profile.interference
+
+    def pressure(self, item: Assignment, device: Device) -> float:
+        """What a replica presses its neighbours with, as far as that is known."""
+        known = self.interference(item, device)
+        share = max(0.0, self.share_of_gpu_pct(item, device))
+        return 0.0 if known is None else known.pressure * float((share / 100) ** known.exponent)
+
+    def company(self, device: Device) -> tuple[float, int]:
+        """The sum of the known pressures on a device, and how many replicas on it press nobody knows how."""
+        if device.id not in self._company:
+            items = self.on_device.get(device.id, [])
+            unknown = sum(self.interference(item, device) is None for item in items)
+            self._company[device.id] = sum(self.pressure(item, device) for item in items), unknown
+        return self._company[device.id]
+
     def price_usd_per_h(self, device: Device) -> float:
-        """Price of the device: a MIG slice pays by its part of the memory."""
+        """What the device's owner is billed for an hour: a MIG slice pays by its part of the memory."""
+        row = self._price_row(device)
+        return 0.0 if row is None else row.usd_per_h * self.gpu_part(device)
+
+    def expected_usd_per_h(self, device: Device) -> float:
+        """The same with what its interruptions are expected to cost."""
+        row = self._price_row(device)
+        if row is None:
+            return 0.0
+        whole = row.usd_per_h + row.interruptions_per_h * self.snapshot.policy.interruption_usd
+        return whole * self.gpu_part(device)
+
+    def _price_row(self, device: Device) -> PriceRow | None:
         gpu_type, node = self.types[device.gpu_type], self.nodes[device.node]
-        price = gpu_type.price_usd_per_h(self.snapshot.policy.price_kind or node.price_kind, node.region) or 0.0
-        return price * self.gpu_part(device)
+        kind = self.snapshot.policy.price_kind or node.price_kind
+        rows = {row.region: row for row in gpu_type.prices if row.kind is kind}
+        return rows.get(node.region) or rows.get("default")
+
+    def draws_power(self, device: Device) -> bool:
+        """Whether a device counts in power domains: a GPU cut into slices is counted by its slices, and one that nobody
+        rented draws nothing until it is used.
+        """
+        if device.gpu_type not in self.types or device.id in self.parents:
+            return False
+        return device.id in self.on_device or not is_offered(device.node)
 
     def gpu_part(self, device: Device) -> float:
         """Part of a whole GPU, for price, power and quota."""

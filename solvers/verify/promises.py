@@ -37,7 +37,7 @@ def check_promises(picture: Picture) -> Iterator[Finding]:
             yield from _replica(picture, item, bound)
             if bound is not None:
                 shown = capacity_rps(picture, item, _slo(picture, item), bound)
-                proven[item.workload] += min(item.capacity_rps, shown)
+                proven[item.workload] += min(shown, item.capacity_rps) if item.capacity_rps > 0 else 0.0
     for service in picture.snapshot.services:
         yield from _service(picture, service, proven)
     yield from _finite_work(picture, proven)
@@ -75,10 +75,12 @@ def _replica(picture: Picture, item: Assignment, bound: Execution | None) -> Ite
         proven_ms = "unproven" if bound is None else round(bound.tail_ms, 3)
         yield promise(picture, FindingCode.LATENCY_EXCEEDED, item, execution_ms=proven_ms)
         return
-    if limit_ms is not None and item.latency_ms_planned is not None and item.latency_ms_planned > limit_ms * (1 + 1e-6):
-        yield promise(picture, FindingCode.LATENCY_EXCEEDED, item, latency_ms_planned=item.latency_ms_planned)
+    planned_ms = item.latency_ms_planned
+    # These are written so that a claim that is not a number breaks the promise.
+    if limit_ms is not None and planned_ms is not None and not planned_ms <= limit_ms * (1 + 1e-6):
+        yield promise(picture, FindingCode.LATENCY_EXCEEDED, item, latency_ms_planned=planned_ms)
     shown = capacity_rps(picture, item, slo, bound)
-    if item.capacity_rps > shown * (1 + 1e-6) + 1e-6:
+    if not item.capacity_rps <= shown * (1 + 1e-6) + 1e-6:
         yield promise(
             picture, FindingCode.CAPACITY_SHORT, item, capacity_rps_claimed=item.capacity_rps, capacity_rps=shown
         )
@@ -109,8 +111,7 @@ def _service(picture: Picture, service: Service, proven: dict[WorkloadId, float]
 
 
 def _wanted_rps(picture: Picture, service: Service) -> float:
-    demands = picture.snapshot.demands_by_service()
-    demand = demands.get(service.id)
+    demand = picture.demands.get(service.id)
     rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
     if service.slo.kind is SloKind.THROUGHPUT:
         rate = max(rate, service.slo.throughput_rps_min or 0.0)

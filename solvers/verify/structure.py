@@ -1,5 +1,5 @@
 """Checks of the plan as a document: it answers this snapshot, names what exists, leaves pinned replicas alone, and its
-cost is right.
+cost and bound are right.
 """
 
 from __future__ import annotations
@@ -7,19 +7,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, FindingCode
-from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import Service
+from solvers.verify.cost import usd_per_h
 from solvers.verify.picture import Picture, knobs
 from solvers.verify.report import fatal, promise
+
+DUST = 1e-6
 
 
 def check_structure(picture: Picture) -> Iterator[Finding]:
     """All document checks."""
     snapshot, plan = picture.snapshot, picture.plan
-    if plan.snapshot != digest(snapshot):
+    if plan.snapshot != picture.snapshot_digest:
         yield fatal(FindingCode.SNAPSHOT_MISMATCH, plan.snapshot)
     if plan.parent != snapshot.target.generation:
         yield fatal(
@@ -46,22 +47,32 @@ def _names(picture: Picture) -> Iterator[Finding]:
             yield fatal(FindingCode.UNKNOWN_DEVICE, item.device, replica=item.replica)
         if not picture.known(item.kind, item.workload):
             yield fatal(FindingCode.UNKNOWN_WORKLOAD, item.workload, replica=item.replica)
-        elif item.model not in _models(picture, item):
-            yield promise(picture, FindingCode.UNKNOWN_MODEL, item, model=item.model)
+        else:
+            yield from _model(picture, item)
     for setting in picture.plan.settings:
         if setting.device not in picture.devices:
             yield fatal(FindingCode.UNKNOWN_DEVICE, setting.device)
 
 
-def _models(picture: Picture, item: Assignment) -> set[ModelName]:
-    """Models this replica may run."""
-    catalogue = {model.name for model in picture.snapshot.models}
-    if item.kind is WorkloadKind.JOB:
-        return {picture.jobs[item.workload].model} & catalogue
-    if item.kind is WorkloadKind.TASK:
-        return {picture.tasks[item.workload].model} & catalogue
-    service = picture.services[item.workload]
-    return {service.model, *service.alternatives} & catalogue
+def _model(picture: Picture, item: Assignment) -> Iterator[Finding]:
+    """A replica runs its workload's model; a service's also an alternative that is known to be accurate enough."""
+    owner = picture.services.get(item.workload) or picture.jobs.get(item.workload) or picture.tasks[item.workload]
+    allowed = {owner.model, *owner.alternatives} if isinstance(owner, Service) else {owner.model}
+    found = picture.models.get(item.model)
+    if found is None or item.model not in allowed:
+        yield promise(picture, FindingCode.UNKNOWN_MODEL, item, model=item.model)
+    elif isinstance(owner, Service) and item.model != owner.model and owner.accuracy_pct_min is not None:
+        accuracy, floor = found.accuracy_pct, owner.accuracy_pct_min
+        if accuracy is None or accuracy < floor:
+            shown = "unknown" if accuracy is None else accuracy
+            yield promise(
+                picture,
+                FindingCode.ACCURACY_TOO_LOW,
+                item,
+                model=item.model,
+                accuracy_pct=shown,
+                accuracy_pct_min=floor,
+            )
 
 
 def _pins(picture: Picture) -> Iterator[Finding]:
@@ -82,11 +93,11 @@ def _pins(picture: Picture) -> Iterator[Finding]:
 
 
 def _cost(picture: Picture) -> Iterator[Finding]:
-    cost = 0.0
-    for item in picture.plan.assignments:
-        host = picture.host(item)
-        if host is not None:
-            cost += picture.price_usd_per_h(host[0]) * item.share_pct_sm / 100
-    claimed = picture.plan.objective.cost_usd_per_h
-    if abs(cost - claimed) > 1e-6 * max(1.0, cost):
+    cost = usd_per_h(picture)
+    claimed, dust = picture.plan.objective.cost_usd_per_h, DUST * max(1.0, cost)
+    # Written so that a claim that is not a number is wrong.
+    if not abs(cost - claimed) <= dust:
         yield fatal(FindingCode.COST_WRONG, picture.snapshot.cluster, usd_per_h=cost, usd_per_h_claimed=claimed)
+    bound = picture.plan.bound_usd_per_h
+    if bound is not None and not bound <= cost + dust:
+        yield fatal(FindingCode.BOUND_WRONG, picture.snapshot.cluster, usd_per_h=cost, bound_usd_per_h=bound)

@@ -6,6 +6,7 @@ for rules that are easier to tighten than to break).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,9 +14,13 @@ from solvers.domain.change import Target
 from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, Taint
 from solvers.domain.evidence import FindingCode
 from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, ModelName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import CostBasis
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Service, ServiceMode
+from solvers.models.worth import worth_of
 from tests import builders
 
 Corrupted = tuple[Snapshot, Plan]
@@ -65,6 +70,80 @@ def setting(plan: Plan, item: Assignment, **changes: object) -> Plan:
     """The plan with the setting of the replica's device changed."""
     settings = (replace(each, **changes) if each.device == item.device else each for each in plan.settings)  # type: ignore[arg-type]
     return replace(plan, settings=tuple(settings))
+
+
+def _weak_variant(accuracy_pct: float | None) -> Corruption:
+    """The replica runs an alternative that is less accurate than the owner bears, or of unknown accuracy."""
+
+    def corrupt(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+        weak = builders.model("weak", accuracy_pct=accuracy_pct)
+        world = with_service(world, item, alternatives=(weak.name,), accuracy_pct_min=70.0)
+        return replace(world, models=(*world.models, weak)), with_assignment(plan, item, model=weak.name)
+
+    return corrupt
+
+
+def with_interference(world: Snapshot, pressure: float, sensitivity: float) -> Snapshot:
+    """The world where it is known how its models press and suffer."""
+    known = Interference(pressure=pressure, sensitivity=sensitivity)
+    return replace(world, profiles=tuple(replace(profile, interference=known) for profile in world.profiles))
+
+
+def _pressed(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    free = with_service(world, item, affinity=Affinity(anti_affinity=AntiAffinity.OFF))
+    return with_interference(free, 20.0, 20.0), beside(world, plan, item)
+
+
+def _beside_a_pinned(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    pinned = next(each for each in plan.assignments if each.workload == "demo/fixed")
+    return with_interference(world, 20.0, 20.0), with_assignment(plan, item, device=pinned.device)
+
+
+def _in_wide_company(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    wide = replace(world, policy=replace(world.policy, interference_margin=10.0))
+    return wide, beside(world, plan, item)
+
+
+def _beyond_the_offer(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    offer = Offer(name="more", gpu_type=GpuTypeName("t4"), count_max=2)
+    beyond = DeviceId("offer.more.000002.gpu-0")
+    return replace(world, offers=(offer,)), with_assignment(plan, item, device=beyond)
+
+
+def _spot(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+    """Every price gets interruptions, which the plan's cost leaves out."""
+    types = (
+        replace(kind, prices=tuple(replace(row, interruptions_per_h=0.1) for row in kind.prices))
+        for kind in world.gpu_types
+    )
+    return replace(world, gpu_types=tuple(types), policy=replace(world.policy, interruption_usd=1.0)), plan
+
+
+def _by_basis(basis: CostBasis) -> Corruption:
+    """The plan says the other basis's cost."""
+    other = next(each for each in CostBasis if each is not basis)
+
+    def corrupt(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+        judged = worth_of(replace(world, policy=replace(world.policy, cost_basis=other)), (), plan.assignments)
+        objective = replace(plan.objective, cost_usd_per_h=judged.objective.cost_usd_per_h)
+        policy = replace(world.policy, cost_basis=basis)
+        return replace(world, policy=policy), replace(plan, objective=objective)
+
+    return corrupt
+
+
+def _bounded(factor: float) -> Corruption:
+    return lambda world, plan, item: (
+        world,
+        replace(plan, bound_usd_per_h=plan.objective.cost_usd_per_h * factor),
+    )
+
+
+def _costing(usd_per_h: float) -> Corruption:
+    return lambda world, plan, item: (
+        world,
+        replace(plan, objective=replace(plan.objective, cost_usd_per_h=usd_per_h)),
+    )
 
 
 def _stranger(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
@@ -150,6 +229,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
     FindingCode.UNKNOWN_DEVICE: (
         lambda world, plan, item: (world, with_assignment(plan, item, device=DeviceId("GPU-nowhere"))),
         _setting_of_nowhere,
+        _beyond_the_offer,
     ),
     FindingCode.UNKNOWN_WORKLOAD: (
         _stranger,
@@ -159,6 +239,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         lambda world, plan, item: (world, with_assignment(plan, item, model=ModelName("mystery"))),
         lambda world, plan, item: (replace(world, models=()), plan),
     ),
+    FindingCode.ACCURACY_TOO_LOW: (_weak_variant(60.0), _weak_variant(69.999), _weak_variant(None)),
     FindingCode.DUPLICATE_REPLICA: (
         lambda world, plan, item: (world, replace(plan, assignments=(*plan.assignments, item))),
     ),
@@ -193,6 +274,11 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         lambda world, plan, item: (world, setting(plan, item, power_limit_w=9_999.0)),
     ),
     FindingCode.POWER_CAP_EXCEEDED: (_tight_cap,),
+    FindingCode.POWER_UNDERSTATED: (
+        lambda world, plan, item: (world, with_assignment(plan, item, power_w_planned=0.0)),
+        lambda world, plan, item: (world, with_assignment(plan, item, power_w_planned=item.power_w_planned - 0.1)),
+        lambda world, plan, item: (world, with_assignment(plan, item, power_w_planned=math.nan)),
+    ),
     FindingCode.LATENCY_EXCEEDED: (
         lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=5)),
         lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=10, batch=32)),
@@ -200,8 +286,13 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         lambda world, plan, item: (with_service(world, item, slo=builders.slo(0.5)), plan),
         lambda world, plan, item: (replace(world, profiles=()), plan),
         lambda world, plan, item: (world, with_assignment(plan, item, batch=4_096)),
+        lambda world, plan, item: (world, with_assignment(plan, item, latency_ms_planned=math.nan)),
+        _pressed,
+        _beside_a_pinned,
+        _in_wide_company,
     ),
     FindingCode.CAPACITY_SHORT: (
+        lambda world, plan, item: (world, with_assignment(plan, item, capacity_rps=math.nan)),
         lambda world, plan, item: (world, with_assignment(plan, item, capacity_rps=item.capacity_rps * 2)),
         lambda world, plan, item: (with_service(world, item, rate_rps_declared=50_000.0), plan),
         _without_service,
@@ -239,7 +330,12 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
     FindingCode.COST_WRONG: (
         _dearer,
         lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=item.share_pct_sm - 1)),
+        _by_basis(CostBasis.DEVICE),
+        _spot,
+        _costing(0.0),
+        _costing(math.nan),
     ),
+    FindingCode.BOUND_WRONG: (_bounded(1.01), _bounded(math.inf), _bounded(math.nan)),
     FindingCode.PARENT_MISMATCH: (
         lambda world, plan, item: (world, replace(plan, parent=Generation(plan.parent + 1))),
         lambda world, plan, item: (replace(world, target=replace(world.target, generation=Generation(9))), plan),

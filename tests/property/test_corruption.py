@@ -59,4 +59,5 @@ def test_two_corruptions_do_not_hide_each_other(data: st.DataObject) -> None:
         standing = next((each for each in plan.assignments if each.replica == item.replica), None)
         if standing is not None:
             world, plan = corrupt(world, plan, standing)
-    assert is_fatal(verify(world, plan, MOVABLE))
+    # One corruption may undo the other.
+    assert (world, plan) == (WORLD, PLAN) or is_fatal(verify(world, plan, MOVABLE))
