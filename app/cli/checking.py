@@ -6,25 +6,29 @@ run the core here.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
-from app.cli.output import Format, Output, rows, show, word
+from app.cli.offline import finding_lines
+from app.cli.output import Format, Output, rows, show
+from app.cli.planning import Lane
+from app.cli.values import decode, read_plain
 from app.client import Client
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from solvers.domain.evidence import Finding
     from solvers.domain.ids import WorkloadId
     from solvers.domain.plan import Plan
     from solvers.domain.snapshot import Snapshot
+
+
+_MODES = {Lane.ACT: ("auto",), Lane.APPROVE: ("auto", "approve"), Lane.SHADOW: ("auto", "approve", "shadow")}
+"""As cycles have it; said again because a cycle's modules need more than the base install."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,36 +41,65 @@ class _Subject:
 
 
 def verify(
-    plan_file: Annotated[Path | None, typer.Argument(help="File with a plan in JSON.", show_default=False)] = None,
-    snapshot_file: Annotated[Path | None, typer.Argument(help="File with its snapshot.", show_default=False)] = None,
-    plan_id: Annotated[str | None, typer.Option("--plan", help="A stored plan instead of files.")] = None,
+    plan_file: Annotated[
+        str | None, typer.Argument(help="File with a plan in JSON.", metavar="[PLAN]", show_default=False)
+    ] = None,
+    snapshot_file: Annotated[
+        str | None, typer.Argument(help="File with its snapshot.", metavar="[SNAPSHOT]", show_default=False)
+    ] = None,
+    plan_name: Annotated[
+        str | None, typer.Option("--plan", help="A file, with --snapshot; else the id of a stored plan.")
+    ] = None,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", help="File with the plan's snapshot.")] = None,
+    *,
+    lane: Annotated[
+        Lane | None,
+        typer.Option("--lane", help="With files: whose services the plan may move. Default: act.", show_default=False),
+    ] = None,
     movable: Annotated[
         list[str] | None,
-        typer.Option(
-            "--movable", help="With files: a workload that might move; repeatable, default: all but those off."
-        ),
+        typer.Option("--movable", help="With files: a workload that might move, instead of a lane; repeatable."),
     ] = None,
     output: Output = Format.TABLE,
-    *,
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Check a plan against its snapshot. Exit status 7 when something fatal is found."""
-    if (plan_id is None) == (plan_file is None or snapshot_file is None):
-        raise InputError("name a plan file and a snapshot file, or a stored plan with --plan")
-    if plan_id is not None:
+    """Check a plan against its snapshot; prints one line for each finding. Exit status 7 when something fatal is found.
+
+    With --snapshot S.json --plan P.json no server is needed.
+    """
+    chosen = _chosen_files(plan_file, snapshot_file, plan_name, snapshot)
+    if chosen is not None:
+        subject = _subject_of_files(chosen, lane, movable)
+    elif plan_name is not None and movable is None and lane is None:
         with connect(server, token) as client:
-            subject = _stored_plan(client, plan_id)
+            subject = _stored_plan(client, plan_name)
     else:
-        subject = _subject(_json(plan_file), _json(snapshot_file), movable)
+        raise InputError("name a plan file and a snapshot file, or a stored plan with --plan")
     from solvers.domain.codec import to_plain
     from solvers.verify.checks import verify as find
 
     findings = find(subject.snapshot, subject.plan, subject.movable)
-    show([to_plain(finding) for finding in findings], output, _findings(findings))
+    show(
+        [to_plain(finding) for finding in findings],
+        output,
+        finding_lines(findings) or ["nothing is wrong with this plan"],
+    )
     fatal = sum(finding.severity.value == "fatal" for finding in findings)
     if fatal:
-        raise CommandError(f"{fatal} fatal findings", Exit.FOUND_WRONG)
+        raise CommandError(f"{fatal} fatal finding{'s' if fatal > 1 else ''}", Exit.FOUND_WRONG)
+
+
+def _chosen_files(*named: str | None) -> tuple[str, str] | None:
+    """Plan and snapshot, by place or by option; None when neither way names two files."""
+    plan_file, snapshot_file, plan_name, snapshot = named
+    if plan_file is not None and snapshot_file is not None and plan_name is None and snapshot is None:
+        return plan_file, snapshot_file
+    if plan_file is None and snapshot_file is None and plan_name is not None and snapshot is not None:
+        return plan_name, snapshot
+    if plan_file is not None or snapshot_file is not None or snapshot is not None:
+        raise InputError("name both files: --snapshot S.json --plan P.json")
+    return None
 
 
 def replay(
@@ -106,51 +139,40 @@ def _newest_finished(client: Client) -> str:
 
 
 def _stored_plan(client: Client, plan_id: str) -> _Subject:
+    from solvers.domain.ids import WorkloadId
+
     stored = client.stored_plan(plan_id)
     if stored["cycle_id"] is None:
         raise CommandError(f"plan {plan_id} was stored without a cycle, so its snapshot is not known", Exit.NOT_FOUND)
     record = client.cycle(stored["cycle_id"])["record"]
     if record is None:
         raise CommandError(f"the cycle of plan {plan_id} has no record", Exit.NOT_FOUND)
-    return _subject(stored, record["snapshot"], record["movable"])
+    plan, snapshot = _values(stored, record["snapshot"], (plan_id, f"the snapshot of {plan_id}"))
+    return _Subject(plan=plan, snapshot=snapshot, movable=tuple(WorkloadId(name) for name in record["movable"]))
 
 
-def _subject(plan_plain: Any, snapshot_plain: Any, movable: Sequence[str] | None) -> _Subject:
-    from solvers.domain.codec import from_plain
+def _subject_of_files(files: tuple[str, str], lane: Lane | None, movable: Sequence[str] | None) -> _Subject:
     from solvers.domain.ids import WorkloadId
+
+    if lane is not None and movable is not None:
+        raise InputError("name a lane or single workloads, not both")
+    plan, snapshot = _values(read_plain(files[0]), read_plain(files[1]), files)
+    names: Iterable[str]
+    if movable is not None:
+        names = movable
+    else:
+        modes: dict[str, str] = {item.id: item.mode.value for item in snapshot.services}
+        modes |= {item.id: item.mode.value for item in snapshot.jobs}
+        modes |= {item.id: item.mode.value for item in snapshot.tasks}
+        names = sorted(name for name, mode in modes.items() if mode in _MODES[lane or Lane.ACT])
+    return _Subject(plan=plan, snapshot=snapshot, movable=tuple(WorkloadId(name) for name in names))
+
+
+def _values(plan_plain: Any, snapshot_plain: Any, names: tuple[str, str]) -> tuple[Plan, Snapshot]:
     from solvers.domain.plan import Plan
     from solvers.domain.snapshot import Snapshot
-    from solvers.domain.workload import ServiceMode
 
     # What the API answers may be given as it is: the plan then stands inside it.
     inner = plan_plain.get("plan") if isinstance(plan_plain, dict) else None
-    plan_read = from_plain(Plan, inner if isinstance(inner, dict) else plan_plain)
-    snapshot = from_plain(Snapshot, snapshot_plain)
-    modes: dict[str, ServiceMode] = {service.id: service.mode for service in snapshot.services}
-    modes |= {job.id: job.mode for job in snapshot.jobs} | {task.id: task.mode for task in snapshot.tasks}
-    names = movable or [name for name, mode in modes.items() if mode is not ServiceMode.OFF]
-    return _Subject(plan=plan_read, snapshot=snapshot, movable=tuple(WorkloadId(name) for name in names))
-
-
-def _json(file: Path | None) -> Any:
-    if file is None or not file.is_file():
-        raise InputError(f"{file}: no such file")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: {error}") from None
-
-
-def _findings(findings: Sequence[Finding]) -> Any:
-    if not findings:
-        return "nothing is wrong with this plan"
-    lines = [
-        (
-            finding.severity.value,
-            finding.code.value,
-            finding.subject,
-            ", ".join(f"{fact.name} {word(fact.value)}" for fact in finding.facts),
-        )
-        for finding in findings
-    ]
-    return rows(("severity", "finding", "about", "facts"), lines)
+    plan = decode(Plan, inner if isinstance(inner, dict) else plan_plain, names[0])
+    return plan, decode(Snapshot, snapshot_plain, names[1])

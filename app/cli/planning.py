@@ -1,7 +1,7 @@
 """Commands about plans: make one, explain one.
 
 Owns how a plan and its reasons are laid out for people. It refuses to plan and to word reasons: both are the
-server's.
+server's, but for plans from files, which are `offline`'s.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli import offline
 from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
 from app.cli.output import Format, Output, rows, show, usd, word
 from app.client import Client, Document
+from solvers.errors import InputError
 
 _ALTERNATIVES_SHOWN = 6
+_FILES = "From a file"
 
 
 class Lane(StrEnum):
@@ -35,10 +38,51 @@ def plan(
     apply: Annotated[bool, typer.Option("--apply", help="Make the plan the target.")] = False,
     output: Output = Format.TABLE,
     *,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshot", help="Plan from this file, without a server (-: standard input).", rich_help_panel=_FILES
+        ),
+    ] = None,
+    planner: Annotated[
+        str | None,
+        typer.Option("--planner", help="The only planner to ask. Default: the policy's chain.", rich_help_panel=_FILES),
+    ] = None,
+    deadline_s: Annotated[
+        float | None,
+        typer.Option("--deadline-s", min=0.05, max=3600, help="Default: the policy's.", rich_help_panel=_FILES),
+    ] = None,
+    work_units: Annotated[
+        int | None,
+        typer.Option(
+            "--work-units", min=1, help="Stop by this count, not by time: same file, same plan.", rich_help_panel=_FILES
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Default: the policy's.", rich_help_panel=_FILES)
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", help="Where the plan goes (.gz: compressed; -: standard output).", rich_help_panel=_FILES
+        ),
+    ] = None,
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """Plan now and show the answer. Nothing changes unless --apply is given."""
+    """Plan now and show the answer. Nothing changes unless --apply is given.
+
+    With --snapshot, plan from a file. The exit status is 0 only if the plan verifies; demand that cannot be served is
+    said with numbers and is no error.
+    """
+    wish = offline.Wish(lane=lane.value, planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
+    if snapshot is not None:
+        if apply:
+            raise InputError("--apply needs a server; a plan from a file only goes where --out says")
+        offline.plan_file(snapshot, wish, out, output)
+        return
+    if wish != offline.Wish(lane=lane.value) or out is not None:
+        raise InputError("--planner, --deadline-s, --work-units, --seed and --out go with --snapshot")
     with connect(server, token) as client:
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])

@@ -1,0 +1,188 @@
+"""Planning from a file: the same chain of planners and the same verifier as in a cycle, without server and database.
+
+Owns what is printed of such a plan and what the exit status means: 0 only when the plan verifies. Demand that cannot
+be served is no error: it is said with numbers. It refuses to explain choices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from app.cli.failures import CommandError, Exit
+from app.cli.output import Format, number, rows, show, usd, word
+from app.cli.values import STANDARD, check_target, read_value, write_value
+from solvers.errors import EngineError, InputError
+
+if TYPE_CHECKING:
+    from app.services.whatif_outcome import Outcome
+    from solvers.cycle.attempts import Chosen
+    from solvers.domain.evidence import Finding, Reason
+    from solvers.domain.plan import Plan
+    from solvers.domain.snapshot import Snapshot
+    from solvers.planners.base import PlanRequest
+
+SHORT_SHOWN = 20
+FINDINGS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How to plan. None is what the snapshot's policy says."""
+
+    lane: str = "act"
+    planner: str | None = None
+    deadline_s: float | None = None
+    work_units: int | None = None
+    seed: int | None = None
+
+
+def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
+    """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
+    if out is not None:
+        check_target(out)
+    from app.services.whatif_outcome import outcome_of
+    from solvers.domain.codec import to_plain
+    from solvers.domain.snapshot import Snapshot
+
+    known_planners(wish)
+    begun_s = time.monotonic()
+    snapshot = read_value(Snapshot, file)
+    read_s = time.monotonic()
+    chosen = chain(snapshot, wish)
+    planned_s = time.monotonic()
+    if chosen.plan is None:
+        failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in chosen.attempts)
+        raise EngineError(f"no planner gave a plan ({failures})")
+    outcome = outcome_of(snapshot, chosen)
+    if out is not None:
+        write_value(out, chosen.plan)
+    plain: Any = to_plain(outcome)
+    plain |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
+    told = [*_head(outcome), *_short(chosen.plan), *_found(outcome), _pace(plain)]
+    if out == STANDARD:
+        typer.echo(f"headroom: {_head(outcome)[1]}", err=True)
+    else:
+        show(plain, output, told)
+    if not outcome.verified:
+        raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
+
+
+def known_planners(wish: Wish) -> None:
+    """Raise InputError for a planner that nobody knows."""
+    from solvers.planners import registry
+
+    if wish.planner is not None and wish.planner not in registry.names():
+        raise InputError(f"there is no planner {wish.planner}; known are {', '.join(registry.names())}")
+
+
+def chain(snapshot: Snapshot, wish: Wish) -> Chosen:
+    """Try planners in order on a snapshot, in this process. Raises InputError for a budget out of range."""
+    from solvers.cycle.attempts import Asking, try_chain
+    from solvers.domain.evidence import SilentReporter
+    from solvers.planners import registry
+    from solvers.verify.checks import verify
+
+    asking = Asking(propose=_told(registry.propose), verify=verify, reporter=SilentReporter())
+    return try_chain(asking, planners(snapshot, wish), request(snapshot, wish))
+
+
+def planners(snapshot: Snapshot, wish: Wish) -> tuple[str, ...]:
+    """The one wished for, else the policy's chain."""
+    from solvers.planners.chain import order
+
+    return (wish.planner,) if wish.planner is not None else order(snapshot.policy)
+
+
+def request(snapshot: Snapshot, wish: Wish) -> PlanRequest:
+    """What planners are asked, as a cycle of the same lane would ask."""
+    from solvers.cycle.order import movable_workloads
+    from solvers.cycle.record import Lane
+    from solvers.planners.base import Budget, PlanRequest
+
+    return PlanRequest(
+        snapshot=snapshot,
+        movable=movable_workloads(snapshot, Lane(wish.lane)),
+        budget=Budget(deadline_s=wish.deadline_s or snapshot.policy.deadline_s, work_units=wish.work_units),
+        seed=snapshot.policy.seed if wish.seed is None else wish.seed,
+    )
+
+
+def _told(propose: Callable[..., Any]) -> Callable[..., Any]:
+    """Whatever a planner raises is that planner's failure, as it is in the child process of a server."""
+
+    def asked(planner: str, wanted: PlanRequest) -> Any:
+        try:
+            return propose(planner, wanted)
+        except (EngineError, ModuleNotFoundError):
+            raise
+        except Exception as error:
+            raise EngineError(f"planner {planner} failed: {type(error).__name__}: {error}") from error
+
+    return asked
+
+
+def _head(outcome: Outcome) -> list[str]:
+    bound = usd(outcome.bound_usd_per_h, per_hour=True) if outcome.bound_usd_per_h is not None else "none proven"
+    gap = f"{outcome.gap_pct:.2f} %" if outcome.gap_pct is not None else "not known"
+    tried = [item for item in outcome.attempts if item.error]
+    short = "nothing"
+    if outcome.workloads_short:
+        many = "workload" if outcome.workloads_short == 1 else "workloads"
+        short = f"{outcome.workloads_short} {many}, {number(outcome.rate_rps_short)} requests/s short"
+    by_type = ", ".join(f"{use.gpu_type} {use.in_use}/{use.total}" for use in outcome.gpus if use.in_use)
+    return [
+        f"plan {outcome.plan}",
+        f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, bound {bound}, gap {gap}",
+        f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
+        f"GPUs in use: {outcome.gpus_in_use} of {outcome.gpus_total}" + (f" ({by_type})" if by_type else ""),
+        f"{outcome.replicas} replicas: {moves_line(outcome)}",
+        f"power planned: {number(outcome.power_w)} W, {number(outcome.energy_kwh_per_day)} kWh a day with cooling",
+        f"verified: {'yes' if outcome.verified else 'no'}",
+        *(f"tried before: {item.planner}: {item.error}" for item in tried if item.planner != outcome.planner),
+    ]
+
+
+def moves_line(outcome: Outcome) -> str:
+    """What has to happen to replicas, in words."""
+    moves = outcome.moves
+    return f"{moves.starts} started, {moves.stops} stopped, {moves.moved} moved, {moves.changed} changed in place"
+
+
+def _short(plan: Plan) -> list[Any]:
+    if not plan.unplaced:
+        return []
+    worst = sorted(plan.unplaced, key=lambda item: (-item.rate_rps_short, item.workload))
+    lines = [
+        (item.workload, item.rate_rps_short or None, ", ".join(dict.fromkeys(_spoken(item.reasons))))
+        for item in worst[:SHORT_SHOWN]
+    ]
+    more = len(worst) - len(lines)
+    return [rows(("short", ">rps", "what blocks it"), lines), *([f"and {more} more"] if more else [])]
+
+
+def _spoken(reasons: Sequence[Reason]) -> list[str]:
+    return [reason.code.value.replace("_", " ") for reason in reasons]
+
+
+def _found(outcome: Outcome) -> list[str]:
+    lines = finding_lines(outcome.findings)
+    more = len(lines) - FINDINGS_SHOWN
+    return [*lines[:FINDINGS_SHOWN], *([f"and {more} more findings"] if more > 0 else [])]
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """One line for each finding, the fatal ones first."""
+    return [
+        f"{item.severity.value}: {item.code.value}: {item.subject}"
+        + "".join(f", {fact.name} {word(fact.value)}" for fact in item.facts)
+        for item in sorted(findings, key=lambda item: item.severity.value != "fatal")
+    ]
+
+
+def _pace(plain: dict[str, Any]) -> str:
+    return f"read in {plain['read_s']:.2f} s, planned and verified in {plain['planned_s']:.2f} s"

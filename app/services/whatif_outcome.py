@@ -1,0 +1,169 @@
+"""What a plan made from a snapshot comes to: cost, bound, what is unserved, energy, GPUs in use, moves.
+
+Owns the numbers that plans from files and simulations show, derived from snapshot and plan alone. It refuses to plan,
+and to judge by anything but the verifier's findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from solvers.cycle.attempts import Chosen
+from solvers.cycle.diff import diff
+from solvers.cycle.record import Attempt
+from solvers.domain.change import Change, ChangeKind, Transition
+from solvers.domain.codec import digest
+from solvers.domain.device import Device
+from solvers.domain.evidence import Finding, Severity
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
+
+HOURS_PER_DAY = 24
+_ONCE = frozenset({ChangeKind.STOP, ChangeKind.START, ChangeKind.MOVE, ChangeKind.SWAP_MODEL})
+
+
+@value
+class TypeUse:
+    """GPUs of one type: how many there are, and how many hold something."""
+
+    gpu_type: GpuTypeName
+    in_use: int
+    total: int
+
+
+@value
+class Moves:
+    """What has to happen to replicas to get from what stands to a plan; a replica counts once."""
+
+    starts: int = 0
+    stops: int = 0
+    moved: int = 0
+    changed: int = 0
+    """Share, memory, batch or envelope changed in place."""
+    launch_s: float = 0.0
+
+
+@value
+class Outcome:
+    """A plan in numbers. Where no planner gave a plan, `plan` is None and all numbers are those of an empty one."""
+
+    snapshot: Digest
+    plan: Digest | None
+    planner: str | None
+    verified: bool
+    attempts: tuple[Attempt, ...]
+    findings: tuple[Finding, ...]
+    cost_usd_per_h: float = 0.0
+    bound_usd_per_h: float | None = None
+    gap_pct: float | None = None
+    unserved: float = 0.0
+    """Weighted by priority, as the objective has it."""
+    workloads_short: int = 0
+    rate_rps_short: float = 0.0
+    slo_risk: float = 0.0
+    power_w: float = 0.0
+    """Of the GPUs in use: what they draw idle and what is planned above."""
+    energy_kwh_per_day: float = 0.0
+    """The same power for a day, cooling included."""
+    replicas: int = 0
+    gpus_in_use: int = 0
+    gpus_total: int = 0
+    gpus: tuple[TypeUse, ...] = ()
+    moves: Moves = Moves()
+
+
+def outcome_of(snapshot: Snapshot, chosen: Chosen) -> Outcome:
+    """Put what the chain of planners ended with into numbers."""
+    plan = chosen.plan
+    if plan is None:
+        return Outcome(
+            snapshot=digest(snapshot), plan=None, planner=None, verified=False, attempts=chosen.attempts, findings=()
+        )
+    whole = snapshot.with_offers()
+    power_w = power_w_of(whole, plan)
+    use = use_by_type(whole, plan)
+    return Outcome(
+        snapshot=plan.snapshot,
+        plan=digest(plan),
+        planner=plan.planner,
+        verified=chosen.sound,
+        attempts=chosen.attempts,
+        findings=chosen.findings,
+        cost_usd_per_h=plan.objective.cost_usd_per_h,
+        bound_usd_per_h=plan.bound_usd_per_h,
+        gap_pct=plan.gap_pct,
+        unserved=plan.objective.unserved,
+        workloads_short=len(plan.unplaced),
+        rate_rps_short=sum(item.rate_rps_short for item in plan.unplaced),
+        slo_risk=plan.objective.slo_risk,
+        power_w=power_w,
+        energy_kwh_per_day=power_w * HOURS_PER_DAY / 1000 * snapshot.policy.power_usage_effectiveness,
+        replicas=len(plan.assignments),
+        gpus_in_use=sum(item.in_use for item in use),
+        gpus_total=sum(item.total for item in use),
+        gpus=use,
+        moves=moves_of(transition_of(snapshot, plan)),
+    )
+
+
+def fatal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that block."""
+    return tuple(item for item in findings if item.severity is Severity.FATAL)
+
+
+def transition_of(snapshot: Snapshot, plan: Plan) -> Transition:
+    """The way from what stands to the plan."""
+    return diff(snapshot.target, plan, {model.name: model.launch_s for model in snapshot.models})
+
+
+def moves_of(transition: Transition) -> Moves:
+    """Count a transition's changes of replicas."""
+    kinds = Counter(change.kind for change in transition.changes)
+    changed = {change.subject for change in transition.changes if _in_place(change)}
+    return Moves(
+        starts=kinds[ChangeKind.START],
+        stops=kinds[ChangeKind.STOP],
+        moved=kinds[ChangeKind.MOVE] + kinds[ChangeKind.SWAP_MODEL],
+        changed=len(changed),
+        launch_s=sum(change.cost_s for change in transition.changes),
+    )
+
+
+def _in_place(change: Change) -> bool:
+    return change.after is not None and change.kind not in _ONCE
+
+
+def use_by_type(snapshot: Snapshot, plan: Plan) -> tuple[TypeUse, ...]:
+    """GPUs of every type, by name; slices of one GPU count as one."""
+    held = {item.device for item in plan.assignments}
+    total = Counter(item.gpu_type for item in {_whole(device): device for device in snapshot.devices}.values())
+    used = Counter(
+        item.gpu_type for item in {_whole(device): device for device in snapshot.devices if device.id in held}.values()
+    )
+    return tuple(TypeUse(gpu_type=name, in_use=used[name], total=total[name]) for name in sorted(total))
+
+
+def _whole(device: Device) -> DeviceId:
+    return device.mig.parent if device.mig is not None else device.id
+
+
+def power_w_of(snapshot: Snapshot, plan: Plan) -> float:
+    """Power planned for the GPUs in use: idle, and what their replicas add, within their limits."""
+    types, devices = snapshot.gpu_types_by_name(), snapshot.devices_by_id()
+    limits = {item.device: item.power_limit_w for item in plan.settings}
+    drawn: dict[DeviceId, float] = {}
+    for item in plan.assignments:
+        drawn[item.device] = drawn.get(item.device, 0.0) + item.power_w_planned
+    total_w = 0.0
+    for name, dynamic_w in sorted(drawn.items()):
+        device = devices.get(name)
+        if device is None:
+            continue
+        gpu_type = types[device.gpu_type]
+        part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
+        limit_w = limits.get(name) or gpu_type.power_limit_w_max
+        total_w += min(part * gpu_type.idle_w + dynamic_w, part * limit_w)
+    return total_w

@@ -1,0 +1,150 @@
+"""Plans and verdicts from files alone: exit statuses, numbers, and one line for a file that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli.failures import Exit
+from app.cli.output import usd
+from solvers.domain.codec import canonical_json, digest, from_json
+from solvers.domain.plan import Plan
+from solvers.domain.workload import ServiceMode
+from solvers.planners.registry import propose
+from tests import builders
+from tests.unit.app.cli.conftest import Headroom
+
+PICTURE = builders.lab([builders.service(), builders.service("speech", rate_rps_declared=40.0)])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "s.json").write_text(canonical_json(PICTURE))
+    return tmp_path
+
+
+def test_a_plan_from_a_file_is_the_planners_and_verifies(files: Path, headroom: Headroom) -> None:
+    said = headroom(
+        "plan", "--snapshot", f"{files}/s.json", "--planner", "greedy", "--deadline-s", "2", "--seed", "7",
+        "--out", f"{files}/p.json",
+    )  # fmt: skip
+    assert said.status == Exit.OK, said.err
+    plan = from_json(Plan, (files / "p.json").read_text())
+    asked = replace(builders.request(PICTURE, seed=7), budget=replace(builders.request(PICTURE).budget, deadline_s=2.0))
+    assert plan == propose("greedy", asked).plan
+    assert f"plan {digest(plan)}" in said.out
+    assert f"by greedy: {usd(plan.objective.cost_usd_per_h)}/h, bound none proven, gap not known" in said.out
+    assert "unserved: nothing" in said.out
+    assert "verified: yes" in said.out
+    verdict = headroom("verify", "--snapshot", f"{files}/s.json", "--plan", f"{files}/p.json")
+    assert (verdict.status, verdict.out) == (Exit.OK, "nothing is wrong with this plan\n")
+
+
+def test_the_policys_chain_is_tried_in_order(files: Path, headroom: Headroom) -> None:
+    chained = replace(PICTURE, policy=builders.policy(planners=("missing", "greedy")))
+    (files / "c.json").write_text(canonical_json(chained))
+    said = headroom("plan", "--snapshot", f"{files}/c.json", "-o", "json")
+    assert said.status == Exit.OK
+    assert [item["planner"] for item in said.json["attempts"]] == ["missing", "greedy"]
+    assert (said.json["planner"], said.json["verified"]) == ("greedy", True)
+
+
+def test_compressed_files_and_standard_output_hold_the_same(files: Path, headroom: Headroom) -> None:
+    (files / "s.json.gz").write_bytes(gzip.compress((files / "s.json").read_bytes()))
+    said = headroom("plan", "--snapshot", f"{files}/s.json.gz", "--out", "-")
+    again = headroom("plan", "--snapshot", f"{files}/s.json", "--out", f"{files}/p.json.gz")
+    assert (said.status, again.status) == (Exit.OK, Exit.OK)
+    assert said.out.encode() == gzip.decompress((files / "p.json.gz").read_bytes())
+    assert headroom("verify", "--snapshot", f"{files}/s.json.gz", "--plan", f"{files}/p.json.gz").status == Exit.OK
+
+
+def test_demand_that_cannot_be_served_is_said_with_numbers(files: Path, headroom: Headroom) -> None:
+    flood = builders.lab([builders.service(rate_rps_declared=1e6, replicas_max=1024)])
+    (files / "s.json").write_text(canonical_json(flood))
+    said = headroom("plan", "--snapshot", f"{files}/s.json", "--out", f"{files}/p.json")
+    assert said.status == Exit.OK
+    (short,) = from_json(Plan, (files / "p.json").read_text()).unplaced
+    assert short.rate_rps_short > 1e5
+    assert f"unserved: 1 workload, {short.rate_rps_short:,.0f} requests/s short" in said.out
+    codes = [reason.code.value.replace("_", " ") for reason in short.reasons]
+    assert codes
+    assert all(code in said.out for code in codes)
+
+
+def test_only_the_lanes_workloads_move_and_verify_asks_for_the_same_lane(files: Path, headroom: Headroom) -> None:
+    shadow = builders.lab([builders.service(), builders.service("ghost", mode=ServiceMode.SHADOW)])
+    (files / "s.json").write_text(canonical_json(shadow))
+    for lane, services in (("act", {"demo/vision"}), ("shadow", {"demo/vision", "demo/ghost"})):
+        out = ("--snapshot", f"{files}/s.json", "--lane", lane)
+        assert headroom("plan", *out, "--out", f"{files}/p.json").status == Exit.OK
+        plan = from_json(Plan, (files / "p.json").read_text())
+        assert {item.workload for item in plan.assignments} == services
+        assert headroom("verify", *out, "--plan", f"{files}/p.json").status == Exit.OK
+
+
+def test_a_refuted_plan_is_named_line_by_line(files: Path, headroom: Headroom) -> None:
+    headroom("plan", "--snapshot", f"{files}/s.json", "--out", f"{files}/p.json")
+    plain = json.loads((files / "p.json").read_text())
+    plain["assignments"][0]["memory_mib_limit"] = 10**6
+    (files / "p.json").write_text(json.dumps({"plan": plain}))
+    said = headroom("verify", "--snapshot", f"{files}/s.json", "--plan", f"{files}/p.json")
+    assert said.status == Exit.FOUND_WRONG
+    assert any(line.startswith("fatal: memory_exceeded: ") for line in said.out.splitlines())
+    positional = headroom("verify", f"{files}/p.json", f"{files}/s.json")
+    assert (positional.status, positional.out) == (said.status, said.out)
+
+
+BAD = {
+    "text": ("{", "not JSON: "),
+    "number": ('{"cluster": NaN}', "not JSON: NaN is not a JSON number"),
+    "place": ('{"cluster": "c", "taken_at_s": 0, "policy": {"name": "p", "seed": "x"}}', "/policy/seed: expected int"),
+    "rule": (
+        '{"cluster": "c", "taken_at_s": 0, "policy": {"name": "p", "deadline_s": -1}}',
+        "/policy/deadline_s: deadline_s must lie between",
+    ),
+    "list": ("[]", "expected an object"),
+    "large": ('{"cluster": "c", "taken_at_s": 1' + 400 * "0" + "}", "too large"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_a_bad_file_is_one_line_with_its_place(case: str, tmp_path: Path, headroom: Headroom) -> None:
+    text, told = BAD[case]
+    file = tmp_path / "bad.json"
+    file.write_text(text)
+    for command in (("plan",), ("verify", "--plan", str(file))):
+        said = headroom(*command, "--snapshot", str(file))
+        assert (said.status, said.out) == (Exit.USAGE, "")
+        assert said.err.startswith(f"headroom: {file}: ")
+        assert len(said.err.splitlines()) == 1
+    assert told in headroom("plan", "--snapshot", str(file)).err
+
+
+def test_missing_and_damaged_files_are_one_line(tmp_path: Path, headroom: Headroom) -> None:
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b"{}" * 1000)[:30])
+    for name, told in (("none.json", "No such file"), ("cut.json.gz", "damaged gzip data")):
+        said = headroom("plan", "--snapshot", f"{tmp_path}/{name}")
+        assert said.status == Exit.USAGE
+        assert told in said.err
+        assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("plan", "--planner", "greedy"), "go with --snapshot"),
+        (("plan", "--snapshot", "s.json", "--apply"), "--apply needs a server"),
+        (("plan", "--snapshot", "s.json", "--planner", "oracle"), "there is no planner oracle"),
+        (("plan", "--snapshot", "s.json", "--out", "/no/such/folder/p.json"), "there is no folder"),
+        (("verify", "--snapshot", "s.json"), "name both files"),
+        (("verify",), "name a plan file and a snapshot file"),
+    ],
+)
+def test_wrong_usage_is_told(words: tuple[str, ...], told: str, headroom: Headroom) -> None:
+    said = headroom(*words)
+    assert said.status == Exit.USAGE
+    assert told in said.err
