@@ -7,14 +7,13 @@ that equal inputs end alike. It refuses to call a status more than HiGHS proved.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import highspy
 import numpy as np
 
 from solvers.engines.base import Answer, Capability, EngineSpec, EngineStatus, Floats, Limits, Program
-from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, verdict, weak_bound
+from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
 from solvers.errors import EngineError
 
 _BY_COLUMN, _MINIMISE = 1, 1
@@ -41,7 +40,7 @@ STATUSES = {
     _STATUS.kSolveError: EngineStatus.FAILED,
     _STATUS.kPostsolveError: EngineStatus.FAILED,
 }
-"""Every status HiGHS has, as what it means if there are no values."""
+"""Every status HiGHS has, as what it means without sound values; what a limit stopped has none yet."""
 
 
 class Highs:
@@ -68,8 +67,8 @@ class Highs:
         if early is not None:
             return early
         claim = _claim(program, limits, hint)
-        if claim.otherwise is EngineStatus.UNBOUNDED and claim.values is None:
-            claim = _told_apart(program, limits, claim)
+        if claim.otherwise is EngineStatus.UNBOUNDED:
+            claim = told_apart(program, claim, lambda anything: _claim(anything, limits, None))
         return verdict(program, limits, claim, hint, lambda rest: self.solve(rest, limits))
 
 
@@ -151,11 +150,3 @@ def _heard(solver: Any, program: Program, mixed: bool) -> Claim:
         note="" if otherwise is EngineStatus.OPTIMAL else solver.modelStatusToString(status),
         work=float(max(0, info.mip_node_count) if mixed else max(0, info.simplex_iteration_count)),
     )
-
-
-def _told_apart(program: Program, limits: Limits, claim: Claim) -> Claim:
-    """Unbounded only if there is a solution at all, which HiGHS does not promise when it says unbounded."""
-    anything = _claim(replace(program, cost=np.zeros(program.columns), offset=0.0), limits, None)
-    if anything.values is not None:
-        return claim
-    return replace(claim, otherwise=anything.otherwise, note=anything.note)

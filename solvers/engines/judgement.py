@@ -31,7 +31,7 @@ class Claim:
     """What a library said, in our words: values and bound, or the status that it stopped with instead."""
 
     otherwise: EngineStatus = EngineStatus.NO_SOLUTION
-    """What it comes to if there are no values."""
+    """What it comes to if there are no sound values; OPTIMAL where the library promises the best."""
     values: Floats | None = None
     bound: float = float("-inf")
     row_duals: Floats | None = None
@@ -63,23 +63,29 @@ def refuse_nonsense(program: Program, engine: str) -> None:
 
 
 def settled_early(program: Program) -> Answer | None:
-    """The answer where no search is needed: bounds that cross, or no columns at all."""
+    """The answer where no search is needed: bounds that cross, or no row that limits any column."""
     lower = np.where(program.integer, np.ceil(program.lower - FEASIBILITY), program.lower)
     upper = np.where(program.integer, np.floor(program.upper + FEASIBILITY), program.upper)
     if (lower > upper + FEASIBILITY).any() or (program.row_lower > program.row_upper + FEASIBILITY).any():
         return Answer(status=EngineStatus.INFEASIBLE, note="bounds cross")
-    if program.columns:
+    empty = np.bincount(program.row, weights=program.value != 0, minlength=program.rows) == 0
+    if (empty & ((program.row_lower > FEASIBILITY) | (program.row_upper < -FEASIBILITY))).any():
+        return Answer(status=EngineStatus.INFEASIBLE, note="a row without columns needs some")
+    sided = np.isfinite(program.row_lower) | np.isfinite(program.row_upper)
+    if (sided & ~empty).any():
         return None
-    if (program.row_lower > FEASIBILITY).any() or (program.row_upper < -FEASIBILITY).any():
-        return Answer(status=EngineStatus.INFEASIBLE, note="no columns, and rows that need some")
-    nothing = np.zeros(0)
+    values = np.where(program.cost > 0, lower, np.where(program.cost < 0, upper, np.clip(0.0, lower, upper)))
+    if not np.isfinite(values).all():
+        return Answer(status=EngineStatus.UNBOUNDED, note="no row limits a column that pays without end")
+    objective = float(program.cost @ values) + program.offset
+    linear = not program.integer.any()
     return Answer(
         status=EngineStatus.OPTIMAL,
-        values=nothing,
-        objective=program.offset,
-        bound=program.offset,
-        row_duals=np.zeros(program.rows),
-        reduced_costs=nothing,
+        values=values,
+        objective=objective,
+        bound=objective,
+        row_duals=np.zeros(program.rows) if linear else None,
+        reduced_costs=program.cost.copy() if linear else None,
     )
 
 
@@ -128,7 +134,9 @@ def verdict(
             notes.append("the hint is the best known")
     bound = claim.bound
     if best is None:
-        status = EngineStatus.FAILED if claim.values is not None else claim.otherwise
+        # "Optimal" without a sound solution is a broken promise; after a limit it only means that there is none yet.
+        status = EngineStatus.FAILED if claim.otherwise in WITH_VALUES else claim.otherwise
+        bound = float("-inf") if status is EngineStatus.FAILED else bound
         return Answer(status=status, bound=bound, note=_joined(notes), work=claim.work)
     objective = _objective(program, best)
     if claim.otherwise is EngineStatus.INFEASIBLE and found is None:
@@ -147,6 +155,14 @@ def verdict(
         note=_joined(notes),
         work=claim.work,
     )
+
+
+def told_apart(program: Program, claim: Claim, again: Callable[[Program], Claim]) -> Claim:
+    """Libraries say "unbounded" or "infeasible or unbounded" alike; it is unbounded only if any solution exists."""
+    anything = again(replace(program, cost=np.zeros(program.columns), offset=0.0))
+    if anything.values is not None:
+        return replace(claim, otherwise=EngineStatus.UNBOUNDED, values=None, bound=float("-inf"))
+    return replace(claim, otherwise=anything.otherwise, values=None, bound=float("-inf"), note=anything.note)
 
 
 def weak_bound(program: Program, row_duals: Floats) -> float:
