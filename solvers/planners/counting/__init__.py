@@ -1,0 +1,1 @@
+"""Solving problems of counts (`solvers.problems.counts`) with whatever engine is at hand."""
