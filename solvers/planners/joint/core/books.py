@@ -116,10 +116,18 @@ class Books:
         """`judge` of every row. Members may stand in any place; the verdict's rows are in order."""
         rows = ordered(rows)
         stands = rows.variants >= 0
+        return self._verdicts(rows, self._slowdown(rows, stands, np.where(stands, rows.variants, 0)))
+
+    def slowed(self, rows: Rows, factor: Floats) -> Verdicts:
+        """As `judge_many`, of rows in order, with the slowdown of each member given instead of found."""
+        return self._verdicts(rows, factor)
+
+    def _verdicts(self, rows: Rows, factor: Floats) -> Verdicts:
+        stands = rows.variants >= 0
         variants = np.where(stands, rows.variants, 0)
         table = self.problem.kind_table[rows.kind][:, None]
         lawful = self._lawful(rows, stands, variants)
-        slow = self._slowdown(rows, stands, variants)[:, :, None]
+        slow = factor[:, :, None]
         problem = self.problem
         where = self._grid(rows.shares_pct)
         mean = _chord(problem.mean_ms, table, variants, where) * slow

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 import numpy as np
+import pytest
 
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
+from solvers.problems.layout import Layout
+from solvers.problems.patterns import judge
 
 CLOCKS = (1.0, 0.7)
 BATCHES = np.array([1, 4, 16], dtype=np.int64)
@@ -81,3 +86,36 @@ def _workload(index: int, rng: np.random.Generator, services: int) -> Workload:
         budget_usd_per_h=float(rng.choice([4.0, np.inf])),
         avoids=((index + 1) % services,) if rng.random() < 0.2 else (),
     )
+
+
+def check_layout(problem: JointProblem, layout: Layout) -> None:
+    """Every rule of a device and of the whole, checked pattern by pattern with plain sums."""
+    assert len(layout.patterns) == len(layout.counts)
+    assert all(count >= 1 for count in layout.counts)
+    pools, replicas = Counter[int](), Counter[int]()
+    caps, bills = defaultdict[int, float](float), defaultdict[int, float](float)
+    quotas = defaultdict[str, float](float)
+    for item, count in zip(layout.patterns, layout.counts, strict=True):
+        again = judge(problem, item.kind, item.variants, item.shares_pct)
+        assert again is not None
+        assert again.capacity_rps == pytest.approx(item.capacity_rps, rel=1e-9)
+        assert again.usd_per_h == pytest.approx(item.usd_per_h, rel=1e-9)
+        assert all(share % problem.share_step_pct == 0 for share in item.shares_pct)
+        number = int(problem.kind_pool[item.kind])
+        pool = problem.pools[number]
+        pools[number] += count
+        for place, cap in enumerate(problem.caps):
+            caps[place] += count * (item.draw_w - pool.idle_w) * cap.devices[number] / pool.devices
+        for variant, share in zip(item.variants, item.shares_pct, strict=True):
+            work = problem.workloads[problem.variants[variant].workload]
+            replicas[problem.variants[variant].workload] += count
+            bills[problem.variants[variant].workload] += count * share / 100 * pool.usd_per_h
+            quotas[work.project] += count * share / 100 * pool.gpu_part
+    assert all(pools[number] <= pool.devices for number, pool in enumerate(problem.pools))
+    for place, cap in enumerate(problem.caps):
+        idle = sum(devices * pool.idle_w for devices, pool in zip(cap.devices, problem.pools, strict=True))
+        assert caps[place] + idle <= cap.limit_w * (1 + 1e-6)
+    assert all(quotas[project] <= limit + 1e-6 for project, limit in problem.quotas)
+    for number, work in enumerate(problem.workloads):
+        assert replicas[number] <= work.replicas_max
+        assert bills[number] <= work.budget_usd_per_h + 1e-6
