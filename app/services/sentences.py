@@ -35,6 +35,8 @@ _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.FILLS_SPARE_SHARE: "{subject} runs in share that nobody else needs now",
     ReasonCode.WAITS_IN_LINE: "{subject} waits in line",
     ReasonCode.COSTLIER: "{subject} would keep the SLO but costs more",
+    ReasonCode.ACCURACY_TOO_LOW: "{subject} is not known to be as accurate as the service asks",
+    ReasonCode.NEIGHBOURS_PRESSURE: "neighbours on {subject} would slow each other down too much",
 }
 
 _HOLDS: Mapping[HoldReason, str] = {
@@ -45,6 +47,7 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SMALL_GAIN: "the gain is smaller than the policy's minimum",
     HoldReason.COOLDOWN: "the last change is too recent",
     HoldReason.CHURN_BUDGET: "the plan would start and stop more replicas than one change may",
+    HoldReason.AWAITING_RENTAL: "the plan uses GPUs that have to be rented first",
     HoldReason.AWAITING_APPROVAL: "the plan waits for somebody to apply it",
     HoldReason.SHADOW_ONLY: "the plan was made only to be looked at",
     HoldReason.SUPERSEDED: "another plan was promoted in between",

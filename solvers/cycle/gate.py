@@ -1,16 +1,18 @@
 """Whether a verified plan is worth acting on now: promote, or hold for enumerated reasons with their facts.
 
-Owns hysteresis. The standing target is judged by the same snapshot and the same objective as the plan. A plan is urgent
-when it is the first one, was forced by a person, serves more, risks less, replaces what stands on lost devices, or
-repairs a target that today's rules forbid; urgency sets cooldown and small gain aside. Any other plan only saves: it
-waits for the cooldown after whatever promotion, and must be worth its changes to the workloads that it touches. The
-churn budget counts starts and stops of replicas, but for those on lost devices and for new replicas that serve more;
-only the first plan and a forced one may exceed it. Fatal findings and stale data hold whatever the urgency. It refuses
-to plan and to act.
+Owns hysteresis. The standing target is judged by the same snapshot and the same objective as the plan, its terms in the
+policy's order. A plan is urgent when it is the first one, was forced by a person, is better because it serves more or
+risks less, replaces what stands on lost devices, or repairs a target that today's rules forbid; urgency sets cooldown
+and small gain aside. Any other plan only saves: it waits for the cooldown after whatever promotion, and must be worth
+its changes to what it touches: the bill of the workloads, or by the device basis the cost of the devices. The churn
+budget counts starts and stops of replicas, but for those on lost devices and for new replicas that serve more; only the
+first plan and a forced one may exceed it. Fatal findings, stale data and GPUs that nobody has rented yet hold whatever
+the urgency. It refuses to plan and to act.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -19,10 +21,13 @@ from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import ChangeKind, Transition
 from solvers.domain.evidence import Fact, Finding, Severity
 from solvers.domain.ids import DeviceId, NodeId, ReplicaId, WorkloadId
+from solvers.domain.objective import Term
+from solvers.domain.offer import OFFERED
 from solvers.domain.plan import Plan
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
-from solvers.models.worth import cost_usd_per_h
+from solvers.models.worth import cost_by_device
 from solvers.problems.fleet import open_fleet
 
 DUST = 1e-6
@@ -55,7 +60,7 @@ def gate(case: Case) -> Decision:
         return _with_lane(case, {HoldReason.NOTHING_TO_CHANGE: ()})
     lost = lost_replicas(case.snapshot)
     served_more, urgent = _urgency(case, case.plan, case.standing, lost)
-    holds = _staleness(case, case.plan, demand_matters=not lost)
+    holds = _staleness(case, case.plan, demand_matters=not lost) | _rental(case.plan)
     if case.order.lane is Lane.ACT:
         holds |= _cooldown(case, urgent=urgent)
         holds |= _churn(case, lost, served_more=served_more)
@@ -95,11 +100,23 @@ def _heard(snapshot: Snapshot) -> frozenset[NodeId]:
     )
 
 
+def _decisive(case: Case, plan: Plan, standing: Plan) -> tuple[Term, bool] | None:
+    """The first term, in the policy's order, by which plan and target differ, and whether the plan is better in it."""
+    terms = case.snapshot.policy.terms
+    keys = (side.objective.key(terms) for side in (plan, standing))
+    for term, then, now in zip(terms, *keys, strict=True):
+        if abs(then - now) > DUST:
+            return term, then < now
+    return None
+
+
 def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId]) -> tuple[bool, bool]:
-    """Whether the plan serves more (or risks less), and whether it is urgent for any reason."""
+    """Whether the plan serves more, and whether it is urgent for any reason."""
     now, then = standing.objective, plan.objective
-    served_more = then.unserved < now.unserved - DUST
-    less_risk = then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
+    decisive = _decisive(case, plan, standing)
+    better = decisive is not None and decisive[1]
+    served_more = better and then.unserved < now.unserved - DUST
+    less_risk = better and then.slo_risk < now.slo_risk - DUST and then.unserved <= now.unserved + DUST
     # Only what the plan repairs is urgent: a rule that no plan can keep must not set hysteresis aside for ever.
     remaining = {(finding.code, finding.subject) for finding in case.findings}
     broken = any(
@@ -134,6 +151,14 @@ def _staleness(case: Case, plan: Plan, *, demand_matters: bool) -> dict[HoldReas
     return {HoldReason.STALE_DATA: tuple(facts)} if facts else {}
 
 
+def _rental(plan: Plan) -> dict[HoldReason, tuple[Fact, ...]]:
+    """How many GPUs of each offer somebody would have to rent first."""
+    devices = {item.device for item in plan.assignments if item.device.startswith(OFFERED)}
+    counts = Counter(device.removeprefix(OFFERED).rsplit(".", 2)[0] for device in devices)
+    facts = tuple(Fact(name=f"gpus_of_{offer}", value=float(count)) for offer, count in sorted(counts.items()))
+    return {HoldReason.AWAITING_RENTAL: facts} if facts else {}
+
+
 def _cooldown(case: Case, *, urgent: bool) -> dict[HoldReason, tuple[Fact, ...]]:
     since_s = case.snapshot.taken_at_s - case.snapshot.target.promoted_at_s
     left_s = case.snapshot.policy.cooldown_s - since_s
@@ -159,11 +184,11 @@ def _churn(case: Case, lost: frozenset[ReplicaId], *, served_more: bool) -> dict
 
 
 def _small_gain(case: Case, plan: Plan, standing: Plan) -> dict[HoldReason, tuple[Fact, ...]]:
-    """Only reached when the plan serves no more than the target: then it must be cheaper, and serve no less."""
+    """Only reached when nothing is urgent: then the plan must be better, and cheaper by enough."""
     gain = standing.objective.cost_usd_per_h - plan.objective.cost_usd_per_h
-    serves_less = plan.objective.unserved > standing.objective.unserved + DUST
+    decisive = _decisive(case, plan, standing)
     least = _least_gain_usd_per_h(case, standing)
-    if gain >= least and not serves_less:
+    if gain >= least and decisive is not None and decisive[1]:
         return {}
     facts = (
         Fact(name="gain_usd_per_h", value=round(gain, 6)),
@@ -173,13 +198,24 @@ def _small_gain(case: Case, plan: Plan, standing: Plan) -> dict[HoldReason, tupl
 
 
 def _least_gain_usd_per_h(case: Case, standing: Plan) -> float:
-    """What a plan must save: an amount, and a part of what the workloads with changed replicas cost now."""
-    policy = case.snapshot.policy
-    ends = (end for change in case.transition.changes for end in (change.before, change.after))
-    touched = {end.workload for end in ends if end is not None}
-    held = tuple(item for item in standing.assignments if item.workload in touched)
-    cost = cost_usd_per_h(open_fleet(case.snapshot, {}), held)
-    return max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * cost)
+    """What a plan must save: an amount, a part of what it touches costs now, and what its launches are worth."""
+    policy, changes = case.snapshot.policy, case.transition.changes
+    launches = policy.launch_usd_per_s * sum(change.cost_s for change in changes)
+    return max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * _touched_usd_per_h(case, standing), launches)
+
+
+def _touched_usd_per_h(case: Case, standing: Plan) -> float:
+    """What stands of the workloads with changed replicas; by the device basis, what the devices with changes cost."""
+    snapshot, changes = case.snapshot, case.transition.changes
+    ends = [end for change in changes for end in (change.before, change.after) if end is not None]
+    held = {setting.device: setting for setting in standing.settings}
+    if snapshot.policy.cost_basis is CostBasis.SHARE:
+        workloads = {end.workload for end in ends}
+        touched = tuple(item for item in standing.assignments if item.workload in workloads)
+    else:
+        devices = {end.device for end in ends} | {change.subject for change in changes if change.setting_after}
+        touched = tuple(item for item in standing.assignments if item.device in devices)
+    return sum(cost_by_device(snapshot, open_fleet(snapshot, {}), touched, held).values())
 
 
 def fatal_codes(findings: Iterable[Finding]) -> str:

@@ -47,6 +47,8 @@ class HoldReason(StrEnum):
     SMALL_GAIN = "small_gain"
     COOLDOWN = "cooldown"
     CHURN_BUDGET = "churn_budget"
+    AWAITING_RENTAL = "awaiting_rental"
+    """It uses GPUs that are only offered: somebody has to rent them first."""
     AWAITING_APPROVAL = "awaiting_approval"
     SHADOW_ONLY = "shadow_only"
     SUPERSEDED = "superseded"

@@ -6,7 +6,8 @@ by today's beliefs, not by what was believed when they were made.
     unserved   sum over movable workloads of priority x (rate short, requests/s + replicas missing below the floor);
                a job that waits counts 1
     slo_risk   sum of priority x replicas that stand but cannot be shown to keep their promise
-    cost       sum over assignments of device price x share (the bill by SM share; unknown devices cost nothing)
+    cost       by the policy's basis: device price x share of every replica; or the price of every device in use and the
+               energy of its idle and planned power (prices carry expected interruptions; unknown devices cost nothing)
     churn      launch seconds of replicas that must start anew compared with the standing target
     imbalance  highest minus lowest summed share of the devices in use, as a fraction
 
@@ -17,14 +18,16 @@ anything.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.options import Beliefs
+from solvers.models.appraisal import Appraisal
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
@@ -55,18 +58,27 @@ def pinned_settings(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> dict
     return {setting.device: setting for setting in snapshot.target.settings if setting.device in devices}
 
 
-def worth_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...]) -> Worth:
-    """Judge these assignments by the present snapshot."""
-    fleet = open_fleet(snapshot, pinned_settings(snapshot, movable))
-    beliefs = Beliefs.of(snapshot, fleet.classes)
+def worth_of(
+    snapshot: Snapshot,
+    movable: tuple[WorkloadId, ...],
+    assignments: tuple[Assignment, ...],
+    settings: tuple[DeviceSetting, ...] = (),
+) -> Worth:
+    """Judge these assignments by the present snapshot, offered GPUs included; a device that is not among the settings
+    runs at its defaults, or as it stands where something pinned is on it.
+    """
+    whole = snapshot.with_offers()
+    held = pinned_settings(whole, movable) | {item.device: item for item in settings}
+    fleet = open_fleet(whole, held)
+    appraisal = Appraisal.of(fleet, whole.profiles_by_key(), whole.policy, (assignments, held))
     by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         by_workload[assignment.workload].append(assignment)
     unserved = risk = 0.0
     shortages: list[Shortage] = []
-    for need in needs_of(snapshot, movable):
+    for need in needs_of(whole, movable):
         standing = [item for item in by_workload[need.workload] if _on_usable(fleet, item)]
-        capacity_rps, at_risk = _capacity(need, standing, fleet, beliefs)
+        capacity_rps, at_risk = _capacity(need, standing, appraisal)
         short = max(0.0, need.rate_rps_least - capacity_rps)
         short = short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
         missing = max(0, need.replicas_min - len(standing))
@@ -77,20 +89,38 @@ def worth_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: t
     objective = Objective(
         unserved=unserved,
         slo_risk=risk,
-        cost_usd_per_h=cost_usd_per_h(fleet, assignments),
-        churn=_churn_s(snapshot, assignments),
+        cost_usd_per_h=sum(cost_by_device(whole, fleet, assignments, held).values()),
+        churn=_churn_s(whole, assignments),
         imbalance=_imbalance(assignments),
     )
     return Worth(objective=objective, shortages=tuple(shortages))
 
 
-def cost_usd_per_h(fleet: Fleet, assignments: tuple[Assignment, ...]) -> float:
-    """Price x share, summed in replica order."""
-    return sum(
-        fleet.class_at(fleet.index[item.device]).usd_per_h * item.share_pct_sm / 100
-        for item in sorted(assignments, key=lambda item: item.replica)
-        if item.device in fleet.index
-    )
+def cost_by_device(
+    snapshot: Snapshot,
+    fleet: Fleet,
+    assignments: tuple[Assignment, ...],
+    settings: Mapping[DeviceId, DeviceSetting],
+) -> dict[DeviceId, float]:
+    """$/h of every known device in use, by the policy's basis; devices in rising order."""
+    share_pct: dict[DeviceId, int] = defaultdict(int)
+    dynamic_w: dict[DeviceId, float] = defaultdict(float)
+    for item in sorted(assignments, key=lambda item: item.replica):
+        if item.device in fleet.index:
+            share_pct[item.device] += item.share_pct_sm
+            dynamic_w[item.device] += item.power_w_planned
+    by_share = snapshot.policy.cost_basis is CostBasis.SHARE
+    usd_per_wh = snapshot.policy.usd_per_wh(snapshot.taken_at_s)
+    found: dict[DeviceId, float] = {}
+    for device in sorted(share_pct):
+        kind, setting = fleet.class_at(fleet.index[device]), settings.get(device)
+        price = kind.expected_usd_per_h
+        if by_share:
+            found[device] = price * share_pct[device] / 100
+            continue
+        limit_w = kind.limit_w if setting is None or setting.power_limit_w is None else setting.power_limit_w
+        found[device] = price + usd_per_wh * min(kind.limit_w, limit_w, kind.idle_w + dynamic_w[device])
+    return found
 
 
 def _on_usable(fleet: Fleet, assignment: Assignment) -> bool:
@@ -98,12 +128,12 @@ def _on_usable(fleet: Fleet, assignment: Assignment) -> bool:
     return device is not None and bool(fleet.usable[device])
 
 
-def _capacity(need: Need, standing: list[Assignment], fleet: Fleet, beliefs: Beliefs) -> tuple[float, int]:
+def _capacity(need: Need, standing: list[Assignment], appraisal: Appraisal) -> tuple[float, int]:
     """Rate that keeps its promise, and the number of replicas that cannot be shown to keep it."""
     if need.kind is WorkloadKind.JOB:
         return 0.0, 0
-    options = [beliefs.assess(need, int(fleet.class_of[fleet.index[item.device]]), item) for item in standing]
-    return sum(option.capacity_rps for option in options if option is not None), options.count(None)
+    capacities = appraisal.capacities_rps(need, standing)
+    return sum(item for item in capacities if item is not None), capacities.count(None)
 
 
 def _churn_s(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> float:

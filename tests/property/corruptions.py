@@ -331,6 +331,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         _dearer,
         lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=item.share_pct_sm - 1)),
         _by_basis(CostBasis.DEVICE),
+        _by_basis(CostBasis.SHARE),
         _spot,
         _costing(0.0),
         _costing(math.nan),

@@ -258,7 +258,9 @@ class TestPlacement:
 
 class TestLimits:
     def test_replicas_max(self) -> None:
-        plan = planned(builders.lab([builders.service(rate_rps_declared=90_000.0, replicas_max=2)]))
+        # Greedy reckons with neighbours everywhere; who judges plans sees that these two have none.
+        policy = builders.policy(interference_margin=1.0)
+        plan = planned(builders.lab([builders.service(rate_rps_declared=90_000.0, replicas_max=2)], policy=policy))
         assert len(of(plan, "vision")) == 2
         assert ReasonCode.REPLICAS_MAX in codes(short(plan, "vision"))
         unserved = short(plan, "vision").rate_rps_short

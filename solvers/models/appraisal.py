@@ -1,0 +1,216 @@
+"""What replicas that stand somewhere can be shown to do beside their very neighbours, by what is believed today.
+
+Owns the reading of a standing configuration: latency at its share on the chord between the measured shares of its batch
+(the next larger one that was measured), at the highest measured clock not above the one it runs at, slowed by the known
+pressures of the replicas on its device, and by the policy's margin where a pressure is not known. Tables and look-ups
+are kept, so that a hundred thousand replicas are judged in seconds. It refuses to choose configurations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.device import Device
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
+from solvers.domain.plan import Assignment, DeviceSetting
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Interference, Profile
+from solvers.domain.workload import WorkloadKind
+from solvers.models.table import Floats, Grid, ProfileTable
+from solvers.problems.fleet import DeviceClass, Fleet
+from solvers.problems.needs import Need
+from solvers.problems.promise import Promise, settle
+
+SHARE_DUST = 1e-9
+_Key = tuple[ModelName, GpuTypeName]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One model on one kind of device at one clock and share, by the batches that were measured."""
+
+    batches: list[int]
+    mean_ms: list[float]
+    tail_ms: list[float]
+    memory_mib: list[float]
+
+    def column(self, batch: int) -> int | None:
+        """The first measured batch not below this one."""
+        at = bisect_left(self.batches, batch)
+        return at if at < len(self.batches) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """All that stands on one device: the sum of known pressures, how many press nobody knows how, how many in all."""
+
+    pressure: float
+    unknown: int
+    replicas: int
+
+
+@dataclass(slots=True)
+class Appraisal:
+    """Replicas of one plan on one fleet."""
+
+    policy: Policy
+    fleet: Fleet
+    profiles: Mapping[_Key, Profile]
+    settings: Mapping[DeviceId, DeviceSetting]
+    company: dict[DeviceId, Company] = field(default_factory=dict)
+    _tables: dict[_Key, ProfileTable | None] = field(default_factory=dict)
+    _readings: dict[tuple[_Key, int, float], Reading | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        fleet: Fleet,
+        profiles: Mapping[_Key, Profile],
+        policy: Policy,
+        standing: tuple[Iterable[Assignment], Mapping[DeviceId, DeviceSetting]],
+    ) -> Appraisal:
+        """Of everything that stands together under these settings."""
+        assignments, settings = standing
+        made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings)
+        on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
+        for item in assignments:
+            if item.device in fleet.index:
+                on_device[item.device].append(item)
+        for device, items in on_device.items():
+            known = [made._interference(item) for item in items]
+            pairs = zip(items, known, strict=True)
+            made.company[device] = Company(
+                pressure=sum(made._pressure(item, each) for item, each in pairs if each is not None),
+                unknown=known.count(None),
+                replicas=len(items),
+            )
+        return made
+
+    def capacities_rps(self, need: Need, items: list[Assignment]) -> list[float | None]:
+        """Rate each replica keeps the promise at; None where it cannot be shown to keep it."""
+        found: list[float | None] = [None] * len(items)
+        readings = [self._asked(need, item) for item in items]
+        rows = [
+            (place, reading, column, widest, self.slowdown(items[place]))
+            for place, read in enumerate(readings)
+            if read is not None
+            for reading, column, widest in (read,)
+        ]
+        if not rows:
+            return found
+        busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
+        promise = Promise(
+            limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
+        )
+        batch = np.array([[items[row[0]].batch, items[row[0]].envelope.batch_max] for row in rows], dtype=np.float64)
+        mean = np.array([[row[1].mean_ms[row[2]], row[1].mean_ms[row[3]]] for row in rows])
+        tail = np.array([[row[1].tail_ms[row[2]], row[1].tail_ms[row[3]]] for row in rows])
+        factor = np.array([row[4] for row in rows])[:, None]
+        outcome = settle(promise, batch, mean * factor, tail * factor)
+        kept = outcome.feasible.all(axis=1)
+        for (place, *_), fine, capacity in zip(rows, kept.tolist(), outcome.capacity_rps[:, 0].tolist(), strict=True):
+            found[place] = capacity if fine else None
+        return found
+
+    def slowdown(self, item: Assignment) -> float:
+        """How many times as long as alone a replica executes beside what stands with it."""
+        company = self.company[item.device]
+        if company.replicas < 2:
+            return 1.0
+        margin = self.policy.interference_margin if company.unknown else 1.0
+        known = self._interference(item)
+        if known is None:
+            return margin
+        others = max(0.0, company.pressure - self._pressure(item, known))
+        return margin * (1 + known.sensitivity * others)
+
+    def running(self, device: DeviceId) -> int:
+        """The clock a device runs at."""
+        setting = self.settings.get(device)
+        clock = None if setting is None else setting.clock_mhz_sm
+        return clock or self.fleet.class_at(self.fleet.index[device]).clock_mhz_sm
+
+    def _asked(self, need: Need, item: Assignment) -> tuple[Reading, int, int] | None:
+        """What is known of a replica as it stands, with the columns of its batch and of the largest it may grow to."""
+        kind = self._kind(item)
+        clock = self.running(item.device)
+        wrong = item.model != need.model and item.model not in need.alternatives
+        fixed = item.envelope.clock_mhz_sm_min == item.envelope.clock_mhz_sm_max == clock
+        cramped = (need.affinity.dedicated or kind.exclusive) and item.share_pct_sm < 100
+        if need.refusal is not None or wrong or not fixed or cramped:
+            return None
+        reading = self._reading((item.model, kind.gpu_type), clock, item.share_pct_sm * kind.sm_part)
+        if reading is None:
+            return None
+        column, widest = reading.column(item.batch), reading.column(item.envelope.batch_max)
+        if column is None or widest is None or item.memory_mib_limit < reading.memory_mib[widest]:
+            return None
+        return reading, column, widest
+
+    def _kind(self, item: Assignment) -> DeviceClass:
+        return self.fleet.class_at(self.fleet.index[item.device])
+
+    def _device(self, item: Assignment) -> Device:
+        return self.fleet.devices[self.fleet.index[item.device]]
+
+    def _interference(self, item: Assignment) -> Interference | None:
+        """How a replica presses and suffers; nobody knows it of training jobs."""
+        if item.kind is WorkloadKind.JOB:
+            return None
+        profile = self.profiles.get((item.model, self._device(item).gpu_type))
+        return None if profile is None else profile.interference
+
+    def _pressure(self, item: Assignment, known: Interference) -> float:
+        return known.pressure_at(max(0.0, item.share_pct_sm * self._kind(item).sm_part))
+
+    def _reading(self, key: _Key, clock_mhz: int, share_of_gpu_pct: float) -> Reading | None:
+        asked = (key, clock_mhz, share_of_gpu_pct)
+        if asked not in self._readings:
+            if key not in self._tables:
+                profile = self.profiles.get(key)
+                self._tables[key] = None if profile is None else ProfileTable.of(profile)
+            table = self._tables[key]
+            grid = None if table is None else table.grid_at(clock_mhz)
+            self._readings[asked] = None if grid is None else _read(grid, share_of_gpu_pct)
+        return self._readings[asked]
+
+
+def _read(grid: Grid, share_pct: float) -> Reading | None:
+    """A grid at one share."""
+    if grid.measured.all():
+        high = int(np.searchsorted(grid.shares_pct, share_pct - SHARE_DUST))
+        at = min(high, len(grid.shares_pct) - 1)
+        if high == 0 and grid.shares_pct[0] > share_pct + SHARE_DUST:
+            return None
+        low = max(0, at - 1)
+        span = float(grid.shares_pct[at] - grid.shares_pct[low])
+        weight = min(1.0, (share_pct - float(grid.shares_pct[low])) / span) if span > 0 else 1.0
+        mean, tail = (
+            (1 - weight) * cells[low] + weight * cells[at] for cells in (grid.latency_ms_mean, grid.latency_ms_tail)
+        )
+        columns = np.arange(len(grid.batches))
+    else:
+        mean, tail = (_chords(grid, cells, share_pct) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
+        columns = np.flatnonzero(np.isfinite(mean))
+        if not len(columns):
+            return None
+    return Reading(
+        batches=grid.batches[columns].tolist(),
+        mean_ms=mean[columns].tolist(),
+        tail_ms=tail[columns].tolist(),
+        memory_mib=grid.memory_mib[columns].tolist(),
+    )
+
+
+def _chords(grid: Grid, cells: Floats, share_pct: float) -> Floats:
+    """Each batch by its own measured shares; infinite where none is low enough."""
+    found = np.full(len(grid.batches), np.inf)
+    for column in range(len(grid.batches)):
+        rows = np.flatnonzero(grid.measured[:, column])
+        if len(rows) and grid.shares_pct[rows[0]] <= share_pct + SHARE_DUST:
+            found[column] = np.interp(share_pct, grid.shares_pct[rows], cells[rows, column])
+    return found
