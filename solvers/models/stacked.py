@@ -1,8 +1,8 @@
 """Profiles of equal axes side by side, so that thousands of tables are read at the price of one.
 
 Owns the careful reading of measured cells as `table` does it, for whole arrays: latency never falls when share falls or
-batch rises, power never falls when share or batch rises, memory never falls when batch rises. It refuses to interpolate:
-a cell that was not measured is marked, whatever stands in it.
+batch rises, power never falls when share or batch rises, memory never falls when batch rises. It refuses to
+interpolate: a cell that was not measured is marked, whatever stands in it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ def stacks(profiles: Iterable[Profile]) -> tuple[Stack, ...]:
     for profile in profiles:
         grid = profile.grid
         if grid is not None:
-            shape = (grid.clocks_mhz_sm, grid.shares_pct_sm, grid.batches, bool(grid.latency_ms_p99), bool(grid.power_w))
+            shape = (
+                grid.clocks_mhz_sm,
+                grid.shares_pct_sm,
+                grid.batches,
+                bool(grid.latency_ms_p99),
+                bool(grid.power_w),
+            )
             alike[shape].append(((profile.model, profile.gpu_type), grid))
     return tuple(_stack(members) for members in alike.values())
 

@@ -16,7 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.domain.profile import Profile, ProfilePoint
-from solvers.models.stacked import Flags, Floats, Stack, rise, stacks
+from solvers.models.stacked import Stack, rise, stacks
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled, name_replicas
 from solvers.problems.choice import Option
 from solvers.problems.fleet import DeviceClass
+from solvers.problems.needs import iterations_per_s
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
 
@@ -79,6 +80,7 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     for settled in answer.settled:
         assignments.extend(_assignments(snapshot, settled, answer, basis))
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
+    settings = _settings(request, ordered)
     return Plan(
         snapshot=digest(snapshot),
         parent=snapshot.target.generation,
@@ -86,9 +88,9 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
         planner_version=spec.version,
         seed=request.seed,
         assignments=ordered,
-        settings=_settings(request, ordered),
+        settings=settings,
         unplaced=tuple(sorted(_unplaced(answer.settled), key=lambda item: (item.kind, item.workload))),
-        objective=worth_of(snapshot, request.movable, ordered).objective,
+        objective=worth_of(snapshot, request.movable, ordered, settings).objective,
     )
 
 
@@ -163,11 +165,12 @@ def _job_assignment(
     fleet, seat = settled.fleet, placed.seat
     kind = fleet.class_at(seat.device)
     clock = kind.clock_mhz_sm
-    iterations_per_s = _iterations_per_s(snapshot, job, kind, seat.share_pct)
+    whole_per_s = iterations_per_s(job, snapshot.gpu_types_by_name(), kind.gpu_type)
+    progress_per_s = whole_per_s * kind.sm_part * seat.share_pct / 100
     facts = (
         Fact(name="share_pct_sm", value=float(seat.share_pct)),
         Fact(name="usd_per_h", value=round(kind.usd_per_h * seat.share_pct / 100, 6)),
-        Fact(name="iterations_per_s", value=_rounded_rps(iterations_per_s)),
+        Fact(name="iterations_per_s", value=_rounded_rps(progress_per_s)),
     )
     return Assignment(
         replica=replica,
@@ -180,18 +183,10 @@ def _job_assignment(
         batch=1,
         envelope=Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock),
         latency_ms_planned=None,
-        capacity_rps=_rounded_rps(iterations_per_s),
+        capacity_rps=_rounded_rps(progress_per_s),
         power_w_planned=_rounded_w(seat.power_w),
         reasons=(Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=kind.gpu_type, facts=facts),),
     )
-
-
-def _iterations_per_s(snapshot: Snapshot, job: TrainingJob, kind: DeviceClass, share_pct: int) -> float:
-    """Speed on this share if it scales with share and with fp32 peak; the job's owner gave only the reference."""
-    types = snapshot.gpu_types_by_name()
-    here, reference = types[kind.gpu_type], types.get(job.gpu_type_reference)
-    ratio = here.fp32_tflops / reference.fp32_tflops if reference is not None else 1.0
-    return 1000 / job.iteration_ms_reference * ratio * kind.sm_part * share_pct / 100
 
 
 def _rounded_ms(latency_ms: float) -> float:

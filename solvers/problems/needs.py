@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from solvers.domain.device import Taint
+from solvers.domain.device import GpuType, Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
@@ -25,6 +25,7 @@ from solvers.domain.value import value
 from solvers.domain.workload import (
     Affinity,
     AntiAffinity,
+    ModelVariant,
     OfflineTask,
     Service,
     SloKind,
@@ -35,6 +36,7 @@ from solvers.domain.workload import (
 
 TASK_REPLICAS_MAX = 16
 """An offline task may spread this far; its owner declares no bound of its own."""
+JOB_MEMORY_STEP_MIB = 64
 
 
 @value
@@ -59,6 +61,10 @@ class Need:
     tolerations: tuple[Taint, ...] = ()
     affinity: Affinity = Affinity(anti_affinity=AntiAffinity.OFF)
     budget_usd_per_h: float | None = None
+    alternatives: tuple[ModelName, ...] = ()
+    """Other networks that may serve it: the owner's, as far as they keep his floor on accuracy."""
+    alternatives_refused: tuple[Reason, ...] = ()
+    """Why the owner's other alternatives may not."""
     refusal: Reason | None = None
     """Set when no planner of ours can serve this SLO."""
 
@@ -66,6 +72,14 @@ class Need:
     def weight(self) -> float:
         """What one unit short counts in the objective."""
         return float(max(1, self.priority))
+
+    @property
+    def replicas_floor(self) -> int:
+        """Replicas wanted whatever the rate: the owner's floor, and one per failure domain as soon as anything must
+        run.
+        """
+        spread = self.affinity.failure_domains_min if self.rate_rps > 0 or self.replicas_min else 0
+        return min(max(self.replicas_min, spread), self.replicas_max)
 
 
 def pinned_assignments(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Assignment, ...]:
@@ -85,8 +99,11 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
     wanted: set[str] = set(movable)
     demands = snapshot.demands_by_service()
     done = {status.workload: status.done for status in snapshot.job_statuses}
+    catalogue = snapshot.models_by_name()
     services = [
-        _of_service(item, demands.get(item.id), snapshot.policy) for item in snapshot.services if item.id in wanted
+        _with_alternatives(_of_service(item, demands.get(item.id), snapshot.policy), item, catalogue)
+        for item in snapshot.services
+        if item.id in wanted
     ]
     tasks = [
         _of_task(task)
@@ -98,11 +115,29 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
         for job in snapshot.jobs
         if job.id in wanted and done.get(WorkloadId(job.id), 0) < job.iterations_total
     ]
-    catalogue = {model.name for model in snapshot.models}
     return tuple(_checked(need, catalogue) for need in (*_ordered(services), *_ordered([*tasks, *jobs])))
 
 
-def _checked(need: Need, catalogue: set[ModelName]) -> Need:
+def _with_alternatives(need: Need, service: Service, catalogue: dict[ModelName, ModelVariant]) -> Need:
+    """The need with the networks of its owner's list that are known to be accurate enough."""
+    if not service.alternatives:
+        return need
+    permitted, refused = [], []
+    for name in service.alternatives:
+        model, floor = catalogue.get(name), service.accuracy_pct_min
+        if model is None:
+            facts: tuple[Fact, ...] = (Fact(name="catalogue", value="unknown"),)
+            refused.append(Reason(code=ReasonCode.NO_PROFILE, subject=name, facts=facts))
+        elif floor is not None and (model.accuracy_pct is None or model.accuracy_pct < floor):
+            known = "unknown" if model.accuracy_pct is None else model.accuracy_pct
+            facts = (Fact(name="accuracy_pct", value=known), Fact(name="accuracy_pct_min", value=floor))
+            refused.append(Reason(code=ReasonCode.ACCURACY_TOO_LOW, subject=name, facts=facts))
+        else:
+            permitted.append(name)
+    return replace(need, alternatives=tuple(permitted), alternatives_refused=tuple(refused))
+
+
+def _checked(need: Need, catalogue: dict[ModelName, ModelVariant]) -> Need:
     """Nothing can be started of a model that the catalogue does not know."""
     if need.model in catalogue or need.refusal is not None:
         return need
@@ -158,6 +193,20 @@ def task_rate_rps(task: OfflineTask) -> float:
     if task.slo.kind is SloKind.THROUGHPUT:
         return task.slo.throughput_rps_min or 0.0
     return task.inputs_total / task.slo.deadline_s if task.slo.deadline_s else 0.0
+
+
+def iterations_per_s(job: TrainingJob, types: dict[GpuTypeName, GpuType], gpu_type: GpuTypeName) -> float:
+    """Speed of a job on a whole GPU if it scales with the fp32 peak; on a share of it, that part of it. The job's owner
+    gave only the reference.
+    """
+    reference = types.get(job.gpu_type_reference)
+    ratio = types[gpu_type].fp32_tflops / reference.fp32_tflops if reference is not None else 1.0
+    return 1000 / job.iteration_ms_reference * ratio
+
+
+def job_memory_mib(job: TrainingJob) -> int:
+    """The limit to set for a job."""
+    return math.ceil(job.memory_mib / JOB_MEMORY_STEP_MIB) * JOB_MEMORY_STEP_MIB
 
 
 def _of_task(task: OfflineTask) -> Need:

@@ -11,7 +11,6 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import AntiAffinity, WorkloadKind
-from solvers.planners.greedy.fill import floor_of
 from solvers.planners.greedy.pack import STAY_MARGIN, Case
 from solvers.planners.seating import Settled
 from solvers.problems.choice import Ask, Choice, Flags, Options, choose
@@ -93,7 +92,7 @@ def _runner_up(case: Case, settled: Settled, gpu_type: GpuTypeName, of_type: Fla
 def _best(settled: Settled, options: Options, allowed: Flags) -> Choice | None:
     need = settled.need
     room = np.where(allowed, float(need.replicas_max), 0.0)
-    floor = max(1, floor_of(need))
+    floor = max(1, need.replicas_floor)
     return choose(options, Ask(rate_rps=need.rate_rps, floor=floor, ceiling=need.replicas_max, room=room))
 
 

@@ -28,12 +28,6 @@ class Menu:
     familiar: tuple[int, ...] = ()
 
 
-def floor_of(need: Need) -> int:
-    """Replicas wanted whatever the rate: the owner's floor, and one per failure domain as soon as anything must run."""
-    spread = need.affinity.failure_domains_min if need.rate_rps > 0 or need.replicas_min else 0
-    return min(max(need.replicas_min, spread), need.replicas_max)
-
-
 @dataclass(slots=True)
 class Filler:
     """Adds replicas of one workload to what is already placed of it."""
@@ -47,7 +41,7 @@ class Filler:
         """Place until served or blocked; blockers are left in `settled`."""
         need, options = settled.need, self.menu.options
         exhausted = np.zeros(len(options), dtype=bool)
-        while settled.rate_rps_wanting > 0 or len(settled.placed) < floor_of(need):
+        while settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor:
             room = self._room(settled, exhausted)
             choice = choose(options, self._ask(settled, room))
             if choice is None:
@@ -100,7 +94,7 @@ class Filler:
         budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
         return Ask(
             rate_rps=settled.rate_rps_wanting,
-            floor=max(0, floor_of(need) - count),
+            floor=max(0, need.replicas_floor - count),
             ceiling=need.replicas_max - count,
             room=room,
             budget_usd_per_h=max(0.0, float(budget)),

@@ -16,9 +16,7 @@ from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob
 from solvers.planners.seating import Placed, Settled
 from solvers.problems.fleet import Fleet, Search, Seat
-from solvers.problems.needs import Need
-
-MEMORY_STEP_MIB = 64
+from solvers.problems.needs import Need, job_memory_mib
 
 
 def place_job(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment]) -> Settled:
@@ -53,13 +51,9 @@ def stay(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment])
     return Placed(seat=seat, standing=assignment if same else None)
 
 
-def _memory_limit_mib(job: TrainingJob) -> int:
-    return math.ceil(job.memory_mib / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
-
-
 def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonCode:
     lowest = job.share_pct_sm_min
-    room = fleet.room(Search(need=need, share_pct=lowest, memory_mib=_memory_limit_mib(job), power_w=0.0))
+    room = fleet.room(Search(need=need, share_pct=lowest, memory_mib=job_memory_mib(job), power_w=0.0))
     if isinstance(room, ReasonCode):
         return room
     spare = np.minimum(fleet.share_free, job.share_pct_sm_max)
@@ -90,7 +84,7 @@ def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: i
             project=need.project,
             device=device,
             share_pct=share_pct,
-            memory_mib=_memory_limit_mib(job),
+            memory_mib=job_memory_mib(job),
             power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
         )
         search = Search(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
@@ -102,6 +96,6 @@ def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: i
 def _waits(code: ReasonCode, job: TrainingJob) -> Reason:
     facts = (
         Fact(name="share_pct_sm_min", value=float(job.share_pct_sm_min)),
-        Fact(name="memory_mib", value=float(_memory_limit_mib(job))),
+        Fact(name="memory_mib", value=float(job_memory_mib(job))),
     )
     return Reason(code=code, subject=job.id, facts=facts)

@@ -23,7 +23,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
-from solvers.planners.greedy.fill import Filler, Menu, floor_of
+from solvers.planners.greedy.fill import Filler, Menu
 from solvers.planners.greedy.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Ask, Choice, choose
@@ -170,7 +170,7 @@ def _choice_if_empty(case: Case, need: Need) -> Choice | None:
     """What the need would choose if it had the whole fleet: no real choice can be cheaper."""
     options = case.menus[need.workload].options
     room = np.full(len(options), float(need.replicas_max))
-    ask = Ask(rate_rps=need.rate_rps, floor=floor_of(need), ceiling=need.replicas_max, room=room)
+    ask = Ask(rate_rps=need.rate_rps, floor=need.replicas_floor, ceiling=need.replicas_max, room=room)
     return choose(options, ask)
 
 
@@ -252,7 +252,7 @@ def _around(case: Case, fleet: Fleet, need: Need, reserved: list[Placed], aim: A
     """
     settled = Settled(need=need, fleet=fleet)
     for item in sorted(reserved, key=_price_per_rate):
-        enough = settled.rate_rps_wanting <= 0 and len(settled.placed) >= floor_of(need)
+        enough = settled.rate_rps_wanting <= 0 and len(settled.placed) >= need.replicas_floor
         if (aim is Aim.HOLD or not enough) and _affordable(settled, item):
             settled.add(item)
     if any(lack_of(settled)):

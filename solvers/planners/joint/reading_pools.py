@@ -1,0 +1,204 @@
+"""Devices as pools: who is interchangeable to every workload, and which power domains still limit them.
+
+Owns the grouping. Devices of one pool have one class (type, size, price, mode, power limit), memory, clients, taints
+and colocation class, one failure domain where any workload asks for several, and lie in the same kind of power domain.
+Node caps of like nodes are merged into one sum, which is a relaxation: whoever seats patterns makes it exact per node.
+Racks with a cap keep pools of their own. A cap that cannot bind is left out. Offered GPUs draw nothing until used, so
+their idle power is added to the limits they are under: a relaxation too. A device that holds a pinned replica is in no
+pool, because a pool cannot say what share is taken; nor is one whose own cap lies below its lowest power limit, nor a
+MIG slice with a cap of its own, because no setting would keep them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.device import ColocationClass, Device, PowerScope, Taint
+from solvers.domain.ids import DeviceId
+from solvers.domain.offer import is_offered
+from solvers.domain.snapshot import Snapshot
+from solvers.problems.fleet import DeviceClass, Fleet
+from solvers.problems.joint import Cap, Floats, Pool, Whole
+
+DUST_W = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kin:
+    """What the devices of one pool have in common, beside what `Pool` says."""
+
+    device_class: DeviceClass
+    taints: frozenset[Taint]
+    colocation: ColocationClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Pools with their devices, ordered by id, and the power domains over them."""
+
+    pools: tuple[Pool, ...]
+    kin: tuple[Kin, ...]
+    devices: tuple[tuple[DeviceId, ...], ...]
+    caps: tuple[Cap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Domain:
+    """One power domain: its devices by number and what those in pools may draw together."""
+
+    scope: PowerScope
+    subject: str
+    devices: Whole
+    limit_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Base group of each device (-1: in no pool), before power domains divide groups."""
+
+    group: Whole
+    kin: list[Kin]
+    limit_w: Floats
+
+
+def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_failure_domain: bool) -> Pools:
+    """Pools of all usable devices but the `held` ones; the fleet's books must carry what stands on those."""
+    base = _grouped(snapshot, fleet, set(held), by_failure_domain=by_failure_domain)
+    domains = [item for item in _domains(snapshot, fleet, base) if _can_bind(item, base)]
+    signature = _signatures(base, domains)
+    chosen = np.flatnonzero(base.group >= 0)
+    keys = sorted({(int(base.group[item]), signature[item]) for item in chosen})
+    number = {key: index for index, key in enumerate(keys)}
+    pool_of = np.full(len(fleet.devices), -1, dtype=np.int64)
+    pool_of[chosen] = [number[int(base.group[item]), signature[item]] for item in chosen]
+    members: list[list[int]] = [[] for _ in keys]
+    for item in chosen:
+        members[pool_of[item]].append(int(item))
+    pools = tuple(_pool(fleet, base, items, by_failure_domain=by_failure_domain) for items in members)
+    return Pools(
+        pools=tuple(replace(pool, name=f"{pool.name}-{index}") for index, pool in enumerate(pools)),
+        kin=tuple(base.kin[group] for group, _ in keys),
+        devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
+        caps=tuple(_caps(domains, pool_of, base, len(keys))),
+    )
+
+
+def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failure_domain: bool) -> _Base:
+    limit_w, capped = (
+        fleet.limit_w.copy(),
+        {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE},
+    )
+    types = snapshot.gpu_types_by_name()
+    group = np.full(len(fleet.devices), -1, dtype=np.int64)
+    kin: list[Kin] = []
+    seen: dict[tuple[object, ...], int] = {}
+    for index, device in enumerate(fleet.devices):
+        usable = bool(fleet.usable[index]) and device.id not in held
+        if device.id in capped and capped[device.id] < limit_w[index]:
+            usable = usable and device.mig is None and capped[device.id] >= types[device.gpu_type].power_limit_w_min
+            limit_w[index] = capped[device.id]
+        if not usable:
+            continue
+        key = (
+            int(fleet.class_of[index]),
+            float(fleet.memory_free[index]),
+            int(fleet.clients_free[index]),
+            fleet.taints[index],
+            device.colocation,
+            float(limit_w[index]),
+            int(fleet.failure_domain[index]) if by_failure_domain else 0,
+        )
+        if key not in seen:
+            seen[key] = len(seen)
+            kin.append(_kin(fleet, index, device))
+        group[index] = seen[key]
+    return _Base(group, kin, limit_w)
+
+
+def _kin(fleet: Fleet, index: int, device: Device) -> Kin:
+    return Kin(device_class=fleet.class_at(index), taints=fleet.taints[index], colocation=device.colocation)
+
+
+def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:
+    """Nodes, racks and the cluster with a cap, less what devices outside pools draw in them."""
+    nodes = snapshot.nodes_by_id()
+    draw_w = np.minimum(base.limit_w, fleet.idle_w + fleet.dynamic_w)
+    members: dict[tuple[PowerScope, str], list[int]] = defaultdict(list)
+    wanted = {(cap.scope, cap.subject) for cap in snapshot.power_caps if cap.scope is not PowerScope.DEVICE}
+    for index, device in enumerate(fleet.devices):
+        for scope, subject in (
+            (PowerScope.NODE, device.node),
+            (PowerScope.RACK, nodes[device.node].rack),
+            (PowerScope.CLUSTER, snapshot.cluster),
+        ):
+            if (scope, subject) in wanted:
+                members[scope, subject].append(index)
+    for cap in snapshot.power_caps:
+        inside = np.array(members.get((cap.scope, cap.subject), []), dtype=np.int64)
+        pooled = inside[base.group[inside] >= 0] if len(inside) else inside
+        if len(pooled):
+            others_w = float(draw_w[inside].sum() - draw_w[pooled].sum())
+            # What is idle is drawn whatever a plan does, but by nothing that is not rented.
+            idle_w = float(fleet.idle_w[pooled].sum())
+            unrented_w = sum(float(fleet.idle_w[item]) for item in pooled if is_offered(fleet.devices[item].node))
+            limit_w = max(cap.limit_w - others_w + unrented_w, idle_w)
+            yield _Domain(scope=cap.scope, subject=cap.subject, devices=pooled, limit_w=limit_w)
+
+
+def _can_bind(domain: _Domain, base: _Base) -> bool:
+    return bool(base.limit_w[domain.devices].sum() > domain.limit_w + DUST_W)
+
+
+def _signatures(base: _Base, domains: list[_Domain]) -> list[tuple[int, int]]:
+    """Kind of node and number of rack of each device, -1 where no cap binds."""
+    node_kind, rack = (np.full(len(base.group), -1, dtype=np.int64) for _ in range(2))
+    kinds: dict[tuple[object, ...], int] = {}
+    for number, domain in enumerate(domains):
+        if domain.scope is PowerScope.NODE:
+            node_kind[domain.devices] = kinds.setdefault(_composition(domain, base), len(kinds))
+        elif domain.scope is PowerScope.RACK:
+            rack[domain.devices] = number
+    return [(int(kind), int(place)) for kind, place in zip(node_kind, rack, strict=True)]
+
+
+def _composition(domain: _Domain, base: _Base) -> tuple[object, ...]:
+    """What two nodes must have in common to be alike: the same mix, however many of it, and the same watts for each."""
+    groups, counts = np.unique(base.group[domain.devices], return_counts=True)
+    times = int(np.gcd.reduce(counts))
+    return round(domain.limit_w / times, 3), groups.tobytes(), (counts // times).tobytes()
+
+
+def _caps(domains: list[_Domain], pool_of: Whole, base: _Base, pools: int) -> Iterable[Cap]:
+    merged: dict[tuple[object, ...], list[_Domain]] = defaultdict(list)
+    for domain in domains:
+        is_node = domain.scope is PowerScope.NODE
+        merged[_composition(domain, base) if is_node else (domain.scope, domain.subject)].append(domain)
+    for like in merged.values():
+        inside = pool_of[np.concatenate([domain.devices for domain in like])]
+        first = f"{like[0].scope.value}/{like[0].subject}"
+        yield Cap(
+            name=first if len(like) == 1 else f"{first} and {len(like) - 1} alike",
+            limit_w=sum(domain.limit_w for domain in like),
+            devices=tuple(int(count) for count in np.bincount(inside, minlength=pools)),
+        )
+
+
+def _pool(fleet: Fleet, base: _Base, items: list[int], *, by_failure_domain: bool) -> Pool:
+    first = items[0]
+    kind = fleet.class_at(first)
+    return Pool(
+        name=kind.gpu_type if fleet.devices[first].mig is None else f"{kind.gpu_type}-slice",
+        gpu_type=kind.gpu_type,
+        devices=len(items),
+        usd_per_h=kind.usd_per_h,
+        memory_mib=float(fleet.memory_free[first]),
+        idle_w=float(fleet.idle_w[first]),
+        limit_w=float(base.limit_w[first]),
+        clients=int(fleet.clients_free[first]),
+        gpu_part=kind.gpu_part,
+        failure_domain=int(fleet.failure_domain[first]) if by_failure_domain else 0,
+    )

@@ -1,0 +1,270 @@
+"""Profiles as the joint problem's arrays: what every network does on every table, at every share and batch of a common
+grid.
+
+Owns the careful reading for solvers that choose shares and clocks. Only measured cells count; between two measured
+shares of one batch and clock, values lie on the chord, above the highest they stay, below the lowest there is nothing.
+A clock is read from the highest measured one not above it. A share of a MIG slice is a smaller share of the GPU that
+was measured. The grid of shares has the multiples of the policy's step next to every measured share, so nothing that
+may be handed out is read from farther than its own neighbours. Power that was not read is guessed as `options` does. It
+refuses to know devices and promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.domain.device import GpuType
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.profile import Interference, Profile
+from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
+from solvers.models.stacked import stacks
+from solvers.models.table import ProfileTable
+from solvers.problems.joint import Flags, Floats, Whole
+
+SHARE_DUST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A GPU type, or slice of it, at one clock; `exclusive` when it hosts one replica at a time, whole."""
+
+    gpu_type: GpuTypeName
+    sm_part: float
+    gpu_part: float
+    exclusive: bool
+    clock_mhz: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Profiles of equal axes at one clock: mean, tail and power are model x share x batch, memory is model x batch."""
+
+    gpu_type: GpuTypeName
+    models: tuple[ModelName, ...]
+    clock_mhz: int
+    shares_pct: Whole
+    batches: Whole
+    mean_ms: Floats
+    tail_ms: Floats
+    power_w: Floats
+    memory_mib: Floats
+    measured: Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrays:
+    """As `JointProblem` has them."""
+
+    shares_pct: Whole
+    batches: Whole
+    mean_ms: Floats
+    tail_ms: Floats
+    power_w: Floats
+    memory_mib: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """The common grid, and by which steps shares are handed out."""
+
+    shares_pct: Whole
+    batches: Whole
+
+    @staticmethod
+    def of(layers: Iterable[Layer], sm_parts: Iterable[float], step_pct: int, shares: Iterable[int]) -> Axes:
+        """Every measured batch, and the steps next to every measured share on a device with such a part of the SMs;
+        `shares` are wanted besides.
+        """
+        exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
+        steps: set[int] = {100, *shares}
+        for part in set(sm_parts):
+            on_device = exact / part / step_pct
+            for rounded in (np.floor(on_device + SHARE_DUST), np.ceil(on_device - SHARE_DUST)):
+                steps |= {int(item) * step_pct for item in rounded}
+        batches = {1, *(int(batch) for layer in layers for batch in layer.batches)}
+        return Axes(
+            shares_pct=np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64),
+            batches=np.array(sorted(batches), dtype=np.int64),
+        )
+
+
+def layers_of(profiles: Iterable[Profile]) -> tuple[Layer, ...]:
+    """Everything measured alone, by GPU type and clock."""
+    listed = list(profiles)
+    return (*_of_grids(listed), *_of_points(listed))
+
+
+def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
+    for stack in stacks(profiles):
+        by_type: dict[GpuTypeName, list[int]] = defaultdict(list)
+        for row, (_, gpu_type) in enumerate(stack.keys):
+            by_type[gpu_type].append(row)
+        for gpu_type, rows in by_type.items():
+            for place, clock in enumerate(stack.clocks_mhz):
+                if stack.measured[rows, place].any():
+                    yield Layer(
+                        gpu_type=gpu_type,
+                        models=tuple(stack.keys[row][0] for row in rows),
+                        clock_mhz=int(clock),
+                        shares_pct=stack.shares_pct,
+                        batches=stack.batches,
+                        mean_ms=stack.mean_ms[rows, place],
+                        tail_ms=stack.tail_ms[rows, place],
+                        power_w=stack.power_w[rows, place],
+                        memory_mib=stack.memory_mib[rows, place],
+                        measured=stack.measured[rows, place],
+                    )
+
+
+def _of_points(profiles: list[Profile]) -> Iterator[Layer]:
+    for profile in profiles:
+        table = ProfileTable.of(profile) if profile.grid is None else None
+        for grid in table.grids if table is not None else ():
+            yield Layer(
+                gpu_type=profile.gpu_type,
+                models=(profile.model,),
+                clock_mhz=grid.clock_mhz_sm,
+                shares_pct=grid.shares_pct,
+                batches=grid.batches,
+                mean_ms=grid.latency_ms_mean[None],
+                tail_ms=grid.latency_ms_tail[None],
+                power_w=grid.power_w[None],
+                memory_mib=grid.memory_mib[None],
+                measured=grid.measured[None],
+            )
+
+
+def clocks_of(layers: Iterable[Layer], gpu_type: GpuType) -> tuple[int, ...]:
+    """Clocks of a type worth running: the lowest one that each measured clock is good for, and the highest."""
+    measured = {layer.clock_mhz for layer in layers if layer.gpu_type == gpu_type.name}
+    listed = [next((item for item in gpu_type.clocks_mhz_sm if item >= clock), None) for clock in measured]
+    return tuple(sorted({gpu_type.clock_mhz_sm_max, *(item for item in listed if item is not None)}))
+
+
+def fill(
+    tables: tuple[Table, ...],
+    models: tuple[ModelName, ...],
+    layers: tuple[Layer, ...],
+    of: tuple[Axes, dict[GpuTypeName, GpuType]],
+) -> Arrays:
+    """Arrays of all tables, with one row for every model where the problem has one for every variant."""
+    axes, types = of
+    shape = (len(tables), len(models), len(axes.shares_pct), len(axes.batches))
+    mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
+    memory = np.full((shape[0], shape[1], shape[3]), np.inf)
+    place = {model: index for index, model in enumerate(models)}
+    by_type: dict[GpuTypeName, list[Layer]] = defaultdict(list)
+    for layer in sorted(layers, key=lambda item: item.clock_mhz):
+        by_type[layer.gpu_type].append(layer)
+    for index, table in enumerate(tables):
+        for layer in by_type[table.gpu_type]:
+            if layer.clock_mhz > table.clock_mhz:
+                break
+            known = np.array([item in place for item in layer.models]) & layer.measured.any(axis=(1, 2))
+            if not known.any():
+                continue
+            rows = np.array([place[item] for item, wanted in zip(layer.models, known, strict=True) if wanted])
+            columns = np.searchsorted(axes.batches, layer.batches)
+            chords = _Chords.of(layer, known, axes.shares_pct.astype(np.float64) * table.sm_part)
+            watts = _power_w(layer, known, types[table.gpu_type])
+            at = np.ix_(rows, np.arange(shape[2]), columns)
+            # A higher clock replaces all that a lower one said of its models.
+            for into, cells in ((mean, layer.mean_ms[known]), (tail, layer.tail_ms[known]), (power, watts)):
+                into[index, rows] = np.inf
+                into[index][at] = chords.read(cells)
+            memory[index, rows] = np.inf
+            memory[index][np.ix_(rows, columns)] = _limits_mib(layer.memory_mib[known])
+        if table.exclusive:
+            for into in (mean, tail, power):
+                into[index, :, :-1] = np.inf
+    return Arrays(
+        shares_pct=axes.shares_pct,
+        batches=axes.batches,
+        mean_ms=mean,
+        tail_ms=tail,
+        power_w=power,
+        memory_mib=memory,
+    )
+
+
+def _limits_mib(memory_mib: Floats) -> Floats:
+    limits = np.ceil(memory_mib * MEMORY_FACTOR / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+    return np.where(np.isfinite(limits), limits, np.inf)
+
+
+def _power_w(layer: Layer, known: Flags, gpu_type: GpuType) -> Floats:
+    guess = (gpu_type.power_limit_w_max - gpu_type.idle_w) * layer.shares_pct / 100
+    power = layer.power_w[known]
+    return np.where(np.isnan(power), guess[None, :, None], power)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chords:
+    """For every wanted share and every cell of it, the measured shares on both sides and the weight of the upper."""
+
+    low: Whole
+    high: Whole
+    weight: Floats
+    below: Flags
+    whole: bool
+    """All cells are measured, so that the neighbours are the same for all."""
+
+    @staticmethod
+    def of(layer: Layer, known: Flags, wanted_pct: Floats) -> _Chords:
+        shares = layer.shares_pct.astype(np.float64)
+        measured = layer.measured[known]
+        at = np.searchsorted(shares, wanted_pct + SHARE_DUST, side="right") - 1
+        after = np.minimum(np.searchsorted(shares, wanted_pct - SHARE_DUST), len(shares))
+        whole = bool(measured.all())
+        if whole:
+            measured = measured[:1, :, :1]
+        number = np.arange(len(shares))[None, :, None]
+        before = np.maximum.accumulate(np.where(measured, number, -1), axis=1)
+        beyond = np.minimum.accumulate(np.where(measured, number, len(shares))[:, ::-1], axis=1)[:, ::-1]
+        low = np.where((at >= 0)[None, :, None], before[:, np.maximum(at, 0)], -1)
+        past = np.concatenate([beyond, np.full_like(beyond[:, :1], len(shares))], axis=1)
+        high = past[:, after]
+        below = low < 0
+        high = np.where(high >= len(shares), low, high)
+        low, high = np.maximum(low, 0), np.maximum(high, 0)
+        span = shares[high] - shares[low]
+        weight = np.where(span > 0, (wanted_pct[None, :, None] - shares[low]) / np.where(span > 0, span, 1.0), 0.0)
+        return _Chords(low=low, high=high, weight=np.clip(weight, 0.0, 1.0), below=below, whole=whole)
+
+    def read(self, cells: Floats) -> Floats:
+        """Values at the wanted shares: model x share x batch."""
+        if self.whole:
+            low, high = cells[:, self.low[0, :, 0]], cells[:, self.high[0, :, 0]]
+        else:
+            low, high = np.take_along_axis(cells, self.low, axis=1), np.take_along_axis(cells, self.high, axis=1)
+        low, high = (np.where(np.isfinite(item), item, 0.0) for item in (low, high))
+        return np.asarray(np.where(self.below, np.inf, (1 - self.weight) * low + self.weight * high))
+
+
+def pressures(
+    tables: tuple[Table, ...],
+    models: tuple[ModelName, ...],
+    profiles: dict[tuple[ModelName, GpuTypeName], Profile],
+    margin: float,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Pressure, exponent, sensitivity and crowd: table x model. Pressure is that of the whole device, which may be a
+    slice; where neighbours are not known of, the margin stands for them.
+    """
+    shape = (len(tables), len(models))
+    pressure, exponent, sensitivity = np.zeros(shape), np.ones(shape), np.zeros(shape)
+    crowd = np.full(shape, margin)
+    for column, model in enumerate(models):
+        for row, table in enumerate(tables):
+            profile = profiles.get((model, table.gpu_type))
+            known: Interference | None = None if profile is None else profile.interference
+            if known is None:
+                continue
+            exponent[row, column], sensitivity[row, column] = known.exponent, known.sensitivity
+            pressure[row, column] = known.pressure * math.pow(table.sm_part, known.exponent)
+            crowd[row, column] = 1.0
+    return pressure, exponent, sensitivity, crowd
