@@ -173,9 +173,13 @@ def _read(program: Program, problem: Any, parts: tuple[list[Any], list[list[Any]
         bound=bound + program.offset if abs(bound) < _BEYOND else float("-inf"),
         row_duals=duals,
         reduced_costs=reduced,
-        note=f"stopped on {stopped.group(1) or stopped.group(2)}" if stopped else "",
+        note=f"stopped on {stopped.group(1) or stopped.group(2)}" if stopped else _note(otherwise),
         work=float(nodes.group(1)) if nodes else 0.0,
     )
+
+
+def _note(otherwise: EngineStatus) -> str:
+    return "" if otherwise is EngineStatus.OPTIMAL else f"CBC says {otherwise.value}"
 
 
 def _values(program: Program, columns: list[Any]) -> Floats:

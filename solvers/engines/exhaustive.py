@@ -50,7 +50,7 @@ class Exhaustive:
 
 def _tried(program: Program, lower: Floats, widths: tuple[int, ...], limits: Limits) -> Claim:
     total = math.prod(widths)
-    clock = Deadline(limits.time_s, None if limits.work is None else int(limits.work))
+    clock = Deadline(limits.time_s) if limits.work is None else Deadline(math.inf, int(limits.work))
     column = np.repeat(np.arange(program.columns), np.diff(program.start))
     matrix = np.zeros((program.columns, program.rows))
     np.add.at(matrix, (column, program.row), program.value)
