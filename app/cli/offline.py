@@ -7,8 +7,7 @@ be served is no error: it is said with numbers. It refuses to explain choices.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,41 +18,31 @@ from app.cli.values import STANDARD, check_target, read_value, write_value
 from solvers.errors import EngineError, InputError
 
 if TYPE_CHECKING:
+    from app.services.whatif import Wish
     from app.services.whatif_outcome import Outcome
-    from solvers.cycle.attempts import Chosen
+    from solvers.cycle.attempts import Asking, Propose
     from solvers.domain.evidence import Finding, Reason
-    from solvers.domain.plan import Plan
-    from solvers.domain.snapshot import Snapshot
+    from solvers.domain.plan import Plan, Proposal
     from solvers.planners.base import PlanRequest
 
 SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """How to plan. None is what the snapshot's policy says."""
-
-    lane: str = "act"
-    planner: str | None = None
-    deadline_s: float | None = None
-    work_units: int | None = None
-    seed: int | None = None
-
-
 def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
     """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
     if out is not None:
         check_target(out)
+    from app.services.whatif import solved
     from app.services.whatif_outcome import outcome_of
     from solvers.domain.codec import to_plain
     from solvers.domain.snapshot import Snapshot
 
-    known_planners(wish)
+    known_planner(wish.planner)
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
     read_s = time.monotonic()
-    chosen = chain(snapshot, wish)
+    chosen = solved(snapshot, wish, asking())
     planned_s = time.monotonic()
     if chosen.plan is None:
         failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in chosen.attempts)
@@ -72,50 +61,28 @@ def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
         raise CommandError("the verifier refutes this plan", Exit.FOUND_WRONG)
 
 
-def known_planners(wish: Wish) -> None:
+def known_planner(name: str | None) -> None:
     """Raise InputError for a planner that nobody knows."""
     from solvers.planners import registry
 
-    if wish.planner is not None and wish.planner not in registry.names():
-        raise InputError(f"there is no planner {wish.planner}; known are {', '.join(registry.names())}")
+    if name is not None and name not in registry.names():
+        raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
 
 
-def chain(snapshot: Snapshot, wish: Wish) -> Chosen:
-    """Try planners in order on a snapshot, in this process. Raises InputError for a budget out of range."""
-    from solvers.cycle.attempts import Asking, try_chain
+def asking() -> Asking:
+    """Planners and verifier, run in this process."""
+    from solvers.cycle.attempts import Asking
     from solvers.domain.evidence import SilentReporter
     from solvers.planners import registry
     from solvers.verify.checks import verify
 
-    asking = Asking(propose=_told(registry.propose), verify=verify, reporter=SilentReporter())
-    return try_chain(asking, planners(snapshot, wish), request(snapshot, wish))
+    return Asking(propose=_told(registry.propose), verify=verify, reporter=SilentReporter())
 
 
-def planners(snapshot: Snapshot, wish: Wish) -> tuple[str, ...]:
-    """The one wished for, else the policy's chain."""
-    from solvers.planners.chain import order
-
-    return (wish.planner,) if wish.planner is not None else order(snapshot.policy)
-
-
-def request(snapshot: Snapshot, wish: Wish) -> PlanRequest:
-    """What planners are asked, as a cycle of the same lane would ask."""
-    from solvers.cycle.order import movable_workloads
-    from solvers.cycle.record import Lane
-    from solvers.planners.base import Budget, PlanRequest
-
-    return PlanRequest(
-        snapshot=snapshot,
-        movable=movable_workloads(snapshot, Lane(wish.lane)),
-        budget=Budget(deadline_s=wish.deadline_s or snapshot.policy.deadline_s, work_units=wish.work_units),
-        seed=snapshot.policy.seed if wish.seed is None else wish.seed,
-    )
-
-
-def _told(propose: Callable[..., Any]) -> Callable[..., Any]:
+def _told(propose: Propose) -> Propose:
     """Whatever a planner raises is that planner's failure, as it is in the child process of a server."""
 
-    def asked(planner: str, wanted: PlanRequest) -> Any:
+    def asked(planner: str, wanted: PlanRequest) -> Proposal:
         try:
             return propose(planner, wanted)
         except (EngineError, ModuleNotFoundError):

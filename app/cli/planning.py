@@ -75,13 +75,18 @@ def plan(
     With --snapshot, plan from a file. The exit status is 0 only if the plan verifies; demand that cannot be served is
     said with numbers and is no error.
     """
-    wish = offline.Wish(lane=lane.value, planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
     if snapshot is not None:
         if apply:
             raise InputError("--apply needs a server; a plan from a file only goes where --out says")
+        from app.services.whatif import Wish
+        from solvers.cycle.record import Lane as CycleLane
+
+        wish = Wish(
+            lane=CycleLane(lane.value), planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed
+        )
         offline.plan_file(snapshot, wish, out, output)
         return
-    if wish != offline.Wish(lane=lane.value) or out is not None:
+    if any(option is not None for option in (planner, deadline_s, work_units, seed, out)):
         raise InputError("--planner, --deadline-s, --work-units, --seed and --out go with --snapshot")
     with connect(server, token) as client:
         made = client.plan({"lane": lane.value})
