@@ -1,0 +1,47 @@
+"""Counts of patterns become named devices, so that the fewest replicas start and every single node bears its power.
+
+Owns the order of steps: match to what stands, snap shares to it, place the rest by power, spread over failure domains,
+keep every power domain, make up what that took, and give jobs what is spare. A layout knows power only as sums over
+like nodes and no failure domains; both are made exact here. It refuses to write plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_floor import Floor
+from solvers.planners.joint.seating_jobs import seat_jobs
+from solvers.planners.joint.seating_match import match
+from solvers.planners.joint.seating_mend import mend, spread
+from solvers.planners.joint.seating_power import place, within_power
+from solvers.planners.joint.seating_seats import Seats
+from solvers.planners.joint.seating_snap import snap
+from solvers.problems.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What seating is bound to beside the floor: time, what a launch may cost, quotas, and how far jobs may grow."""
+
+    deadline: Deadline
+    launch_usd_per_s: float
+    quotas: Mapping[str, float]
+    job_most_pct: Mapping[int, int]
+
+
+def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
+    """Every device with what it is to carry."""
+    seats = Seats.empty(floor)
+    matching = match(floor, layout)
+    for device, pattern in sorted(matching.seated.items()):
+        seats.put(device, pattern)
+    place(seats, matching.loose)
+    # What is served is known only now, so only now can anybody tell who has more than he needs.
+    snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
+    spread(seats, terms.deadline, terms.quotas)
+    within_power(seats)
+    mend(seats, terms.deadline, terms.quotas)
+    seat_jobs(seats, terms.job_most_pct, terms.deadline, terms.quotas)
+    return seats

@@ -1,0 +1,126 @@
+"""The devices behind a problem's pools: who they are, what stands on them, which power domains they share.
+
+Owns the named side of a joint problem as numbers: device `n` of the floor, pools in a row, each device with what stands
+on it in the problem's terms and the watts that its power domains leave above idle. It refuses to decide.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.domain.device import PowerScope
+from solvers.domain.ids import DeviceId, ModelName, WorkloadId
+from solvers.domain.plan import Assignment
+from solvers.domain.snapshot import Snapshot
+from solvers.problems.fleet import Fleet
+from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.patterns import Pattern
+
+NO_DOMAIN = -1
+_SCOPES = (PowerScope.NODE, PowerScope.RACK, PowerScope.CLUSTER)
+"""A cap on one device is its power limit, which pools know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A standing replica of a workload that may move."""
+
+    variant: int
+    share_pct: int
+    memory_mib: int
+    launch_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """All devices of all pools, numbered pool by pool in the order of their ids."""
+
+    problem: JointProblem
+    names: tuple[DeviceId, ...]
+    pool_of: Whole
+    starts: Whole
+    """First device of each pool, and the number of all."""
+    held: Mapping[int, tuple[Held, ...]]
+    """What stands, ordered by (variant, share); devices where nothing stands are left out."""
+    domain_of: Whole
+    """Device x scope: number of the power domain, or NO_DOMAIN."""
+    room_w: Floats
+    """Of each power domain: what the pools' devices in it may draw above their idle power."""
+
+    def devices(self, pool: int) -> range:
+        """Device numbers of a pool."""
+        return range(int(self.starts[pool]), int(self.starts[pool + 1]))
+
+    def dynamic_w(self, pattern: Pattern) -> float:
+        """What a device with this pattern draws above idle."""
+        return pattern.draw_w - self.problem.pools[int(self.problem.kind_pool[pattern.kind])].idle_w
+
+
+def floor_of(
+    problem: JointProblem,
+    pools: Sequence[Sequence[DeviceId]],
+    snapshot: Snapshot,
+    fleet: Fleet,
+    standing: Iterable[Assignment],
+) -> Floor:
+    """The floor of a problem. `fleet` must carry what stands on devices outside the pools; `standing` are the replicas
+    that may move.
+    """
+    names = tuple(name for pool in pools for name in pool)
+    number = {name: index for index, name in enumerate(names)}
+    starts = np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64)
+    variants = variant_numbers(problem)
+    held: dict[int, list[Held]] = defaultdict(list)
+    for item in standing:
+        device, variant = number.get(item.device), variants.get((item.workload, item.model))
+        if device is not None and variant is not None:
+            launch_s = problem.variants[variant].launch_s
+            held[device].append(
+                Held(
+                    variant=variant,
+                    share_pct=item.share_pct_sm,
+                    memory_mib=item.memory_mib_limit,
+                    launch_s=launch_s,
+                )
+            )
+    domain_of, room_w = _domains(snapshot, fleet, number)
+    return Floor(
+        problem=problem,
+        names=names,
+        pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
+        starts=starts,
+        held={
+            device: tuple(sorted(items, key=lambda item: (item.variant, item.share_pct, item.memory_mib)))
+            for device, items in sorted(held.items())
+        },
+        domain_of=domain_of,
+        room_w=room_w,
+    )
+
+
+def variant_numbers(problem: JointProblem) -> dict[tuple[WorkloadId, ModelName], int]:
+    """Variants by workload and model."""
+    return {(problem.workloads[item.workload].id, item.model): number for number, item in enumerate(problem.variants)}
+
+
+def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -> tuple[Whole, Floats]:
+    nodes = snapshot.nodes_by_id()
+    caps = [cap for cap in snapshot.power_caps if cap.scope in _SCOPES]
+    place = {(cap.scope, cap.subject): index for index, cap in enumerate(caps)}
+    room_w = np.array([cap.limit_w for cap in caps], dtype=np.float64)
+    domain_of = np.full((len(number), len(_SCOPES)), NO_DOMAIN, dtype=np.int64)
+    for index, device in enumerate(fleet.devices):
+        subjects = (device.node, nodes[device.node].rack, snapshot.cluster)
+        drawn_w = float(min(fleet.limit_w[index], fleet.idle_w[index] + fleet.dynamic_w[index]))
+        for column, (scope, subject) in enumerate(zip(_SCOPES, subjects, strict=True)):
+            domain = place.get((scope, subject))
+            if domain is None:
+                continue
+            room_w[domain] -= drawn_w
+            if device.id in number:
+                domain_of[number[device.id], column] = domain
+    return domain_of, room_w

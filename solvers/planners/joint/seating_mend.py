@@ -1,0 +1,252 @@
+"""What is still missing once patterns have devices: rates that power took, replicas, failure domains.
+
+Owns a small local search: one replica more, or one share larger, on the device where it costs least, with room for it
+under every rule, promise and cap. Layouts leave little to mend; what nothing here can serve stays short. It refuses to
+take anything from anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_power import DUST_W
+from solvers.planners.joint.seating_seats import DUST, Seats
+from solvers.problems.patterns import Pattern, judge
+
+USED_LOOKED_AT = 24
+EMPTY_LOOKED_AT = 4
+"""Devices of each pool that are tried for one replica."""
+REPLICAS_ADDED_MAX = 64
+"""To one workload: layouts are wrong by little."""
+
+
+def mend(seats: Seats, deadline: Deadline, quotas: Mapping[str, float]) -> None:
+    """Add for what is short, the weightiest first, until nothing helps or time is up."""
+    problem = seats.floor.problem
+    order = sorted(range(len(problem.workloads)), key=lambda number: (-problem.workloads[number].unserved_usd, number))
+    for workload in order:
+        for _ in range(REPLICAS_ADDED_MAX):
+            if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
+                break
+            if not add(seats, workload, quotas):
+                break
+
+
+def spread(seats: Seats, deadline: Deadline, quotas: Mapping[str, float]) -> None:
+    """Bring workloads that ask for several failure domains into as many: patterns change places with equals elsewhere,
+    else one replica is added.
+    """
+    for workload, item in enumerate(seats.floor.problem.workloads):
+        if item.domains_min < 2:
+            continue
+        for _ in range(item.domains_min):
+            homes = _homes(seats, workload)
+            used = {_domain(seats, device) for device in homes}
+            if deadline.over or not homes or len(used) >= item.domains_min:
+                break
+            if not _move_one(seats, homes, used) and not add(seats, workload, quotas, shunned=used):
+                break
+
+
+def _homes(seats: Seats, workload: int) -> list[int]:
+    variants = {number for number, item in enumerate(seats.floor.problem.variants) if item.workload == workload}
+    return [
+        device
+        for device, pattern in enumerate(seats.patterns)
+        if pattern is not None and not variants.isdisjoint(pattern.variants)
+    ]
+
+
+def _domain(seats: Seats, device: int) -> int:
+    return seats.floor.problem.pools[int(seats.floor.pool_of[device])].failure_domain
+
+
+def _move_one(seats: Seats, homes: list[int], used: set[int]) -> bool:
+    """Exchange one of several replicas in a domain against what stands on a device elsewhere, or nothing."""
+    counts: dict[int, int] = {}
+    for device in homes:
+        counts[_domain(seats, device)] = counts.get(_domain(seats, device), 0) + 1
+    picky = {number for number, item in enumerate(seats.floor.problem.workloads) if item.domains_min > 1}
+    for device in homes:
+        if counts[_domain(seats, device)] < 2:
+            continue
+        for other in _elsewhere(seats, device, used):
+            there = seats.patterns[other]
+            if there is not None and picky & _workloads(seats, there):
+                continue
+            here = seats.patterns[device]
+            new_there, new_here = _at(seats, here, other), _at(seats, there, device)
+            if new_there is None or (there is not None and new_here is None):
+                continue
+            seats.put(device, new_here)
+            seats.put(other, new_there)
+            if min(seats.left_at(device), seats.left_at(other)) >= -DUST_W:
+                return True
+            seats.put(other, there)
+            seats.put(device, here)
+    return False
+
+
+def _workloads(seats: Seats, pattern: Pattern) -> set[int]:
+    return {seats.floor.problem.variants[variant].workload for variant in pattern.variants}
+
+
+def _elsewhere(seats: Seats, device: int, used: set[int]) -> Iterator[int]:
+    """Devices in domains not used yet, of the same type: empty ones first, a few of each pool."""
+    problem, floor = seats.floor.problem, seats.floor
+    mine = problem.pools[int(floor.pool_of[device])]
+    for wanted_empty in (True, False):
+        for number, pool in enumerate(problem.pools):
+            if pool.failure_domain in used or pool.gpu_type != mine.gpu_type:
+                continue
+            found = (item for item in floor.devices(number) if (seats.patterns[item] is None) is wanted_empty)
+            yield from (item for item, _ in zip(found, range(USED_LOOKED_AT), strict=False))
+
+
+def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
+    """The same members on another device, at the clock they have."""
+    problem = seats.floor.problem
+    if pattern is None:
+        return None
+    clock, pool = problem.kind_clock_mhz[pattern.kind], seats.floor.pool_of[device]
+    kinds = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz == clock))
+    return judge(problem, int(kinds[0]), pattern.variants, pattern.shares_pct) if len(kinds) else None
+
+
+def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
+    """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
+    best: tuple[tuple[float, ...], int, Pattern] | None = None
+    for device, after in _offers(seats, workload, shunned):
+        before = seats.patterns[device]
+        gain = -seats.loss_usd(before, after)
+        grown = len(after.variants) > (0 if before is None else len(before.variants))
+        if gain <= DUST and not (shunned and grown):
+            continue
+        usd = after.usd_per_h - (0.0 if before is None else before.usd_per_h)
+        if not affordable(seats, workload, (before, after), quotas):
+            continue
+        watts = seats.floor.dynamic_w(after) - seats.dynamic_w(device)
+        if watts > seats.left_at(device) + DUST_W:
+            continue
+        key = ((usd + DUST) / max(gain, DUST), usd, float(device))
+        if best is None or key < best[0]:
+            best = key, device, after
+    if best is None:
+        return False
+    seats.put(best[1], best[2])
+    return True
+
+
+def affordable(
+    seats: Seats, workload: int, change: tuple[Pattern | None, Pattern], quotas: Mapping[str, float]
+) -> bool:
+    """Whether owner's bounds and project's quota bear it."""
+    problem = seats.floor.problem
+    work = problem.workloads[workload]
+    mine = {number for number, item in enumerate(problem.variants) if item.workload == workload}
+    replicas, usd, gpus = float(seats.replicas[workload]), 0.0, 0.0
+    for pattern, sign in zip(change, (-1, 1), strict=True):
+        if pattern is None:
+            continue
+        pool = problem.pools[int(problem.kind_pool[pattern.kind])]
+        share = sum(part for variant, part in zip(pattern.variants, pattern.shares_pct, strict=True) if variant in mine)
+        replicas += sign * sum(variant in mine for variant in pattern.variants)
+        usd += sign * pool.usd_per_h * share / 100
+        gpus += sign * pool.gpu_part * share / 100
+    if replicas > work.replicas_max:
+        return False
+    if np.isfinite(work.budget_usd_per_h) and _spent_usd(seats, mine) + usd > work.budget_usd_per_h + DUST:
+        return False
+    quota = quotas.get(work.project)
+    return quota is None or gpus <= 0 or _gpus_of(seats, work.project) + gpus <= quota + DUST
+
+
+def _spent_usd(seats: Seats, mine: set[int]) -> float:
+    problem = seats.floor.problem
+    return sum(
+        problem.pools[int(problem.kind_pool[pattern.kind])].usd_per_h * share / 100
+        for pattern in seats.patterns
+        if pattern is not None
+        for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
+        if variant in mine
+    )
+
+
+def _gpus_of(seats: Seats, project: str) -> float:
+    problem = seats.floor.problem
+    mine = {
+        number for number, item in enumerate(problem.variants) if problem.workloads[item.workload].project == project
+    }
+    return sum(
+        problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
+        for pattern in seats.patterns
+        if pattern is not None
+        for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
+        if variant in mine
+    )
+
+
+def _offers(seats: Seats, workload: int, shunned: Collection[int]) -> Iterator[tuple[int, Pattern]]:
+    """Devices with what they would then carry."""
+    problem, floor = seats.floor.problem, seats.floor
+    variants = [number for number, item in enumerate(problem.variants) if item.workload == workload]
+    shares = problem.shares_pct
+    for pool in range(len(problem.pools)):
+        allowed = [variant for variant in variants if problem.allowed[pool, variant]]
+        if not allowed or problem.pools[pool].failure_domain in shunned:
+            continue
+        kinds = np.flatnonzero(problem.kind_pool == pool)
+        for device in _few(seats, floor.devices(pool), allowed):
+            before = seats.patterns[device]
+            free = 100 - (sum(before.shares_pct) if before is not None else 0)
+            steps = [int(share) for share in shares if share <= free]
+            if not steps:
+                continue
+            for kind in [before.kind] if before is not None else kinds.tolist():
+                yield from _grown(seats, device, (int(kind), allowed), _some(steps))
+
+
+def _some(steps: list[int]) -> list[int]:
+    """Few of many shares, both ends among them."""
+    if len(steps) <= 6:
+        return steps
+    return sorted({steps[round(place * (len(steps) - 1) / 5)] for place in range(6)})
+
+
+def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> list[int]:
+    """Those that carry the workload already, those with most share left, and a few empty ones with most power left."""
+    used: list[tuple[int, int]] = []
+    empty: list[tuple[float, int]] = []
+    for device in devices:
+        pattern = seats.patterns[device]
+        if pattern is None:
+            empty.append((-seats.left_at(device), device))
+            continue
+        carries = any(variant in variants for variant in pattern.variants)
+        used.append((-100 if carries else sum(pattern.shares_pct), device))
+    return [
+        *(device for _, device in sorted(used)[:USED_LOOKED_AT]),
+        *(device for _, device in sorted(empty)[:EMPTY_LOOKED_AT]),
+    ]
+
+
+def _grown(seats: Seats, device: int, what: tuple[int, list[int]], shares: list[int]) -> Iterator[tuple[int, Pattern]]:
+    """One replica more at each of these shares, or one that is there with so much more."""
+    problem, before = seats.floor.problem, seats.patterns[device]
+    kind, variants = what
+    members = () if before is None else before.variants
+    held = () if before is None else before.shares_pct
+    for share in shares:
+        for variant in variants:
+            after = judge(problem, kind, (*members, variant), (*held, share))
+            if after is not None:
+                yield device, after
+        for place, variant in enumerate(members):
+            if variant in variants:
+                larger = (*held[:place], held[place] + share, *held[place + 1 :])
+                after = judge(problem, kind, members, larger)
+                if after is not None:
+                    yield device, after

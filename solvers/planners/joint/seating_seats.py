@@ -1,0 +1,98 @@
+"""The floor while it is being seated: what is on each device, what power is left, what is served.
+
+Owns these books and the one look at what a change would do to them. It refuses to search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.planners.joint.seating_floor import NO_DOMAIN, Floor
+from solvers.problems.joint import Floats
+from solvers.problems.patterns import Pattern
+
+DUST = 1e-6
+
+
+@dataclass(slots=True)
+class Seats:
+    """Mutable books of one seating."""
+
+    floor: Floor
+    patterns: list[Pattern | None]
+    left_w: Floats
+    """Of each power domain; below 0 where it is exceeded."""
+    served_rps: Floats
+    replicas: list[int]
+    """Of each workload."""
+
+    @staticmethod
+    def empty(floor: Floor) -> Seats:
+        """Nobody is seated."""
+        workloads = len(floor.problem.workloads)
+        return Seats(floor, [None] * len(floor.names), floor.room_w.copy(), np.zeros(workloads), [0] * workloads)
+
+    def put(self, device: int, pattern: Pattern | None) -> None:
+        """Make this the contents of a device."""
+        self._book(device, self.patterns[device], -1)
+        self.patterns[device] = pattern
+        self._book(device, pattern, 1)
+
+    def _book(self, device: int, pattern: Pattern | None, sign: int) -> None:
+        if pattern is None:
+            return
+        problem = self.floor.problem
+        for domain in self.floor.domain_of[device]:
+            if domain != NO_DOMAIN:
+                self.left_w[domain] -= sign * self.floor.dynamic_w(pattern)
+        for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
+            workload = problem.variants[variant].workload
+            self.served_rps[workload] += sign * capacity
+            self.replicas[workload] += sign
+
+    def dynamic_w(self, device: int) -> float:
+        """What a device draws above idle."""
+        pattern = self.patterns[device]
+        return 0.0 if pattern is None else self.floor.dynamic_w(pattern)
+
+    def left_at(self, device: int) -> float:
+        """What a device's power domains leave."""
+        domains = self.floor.domain_of[device]
+        known = domains[domains != NO_DOMAIN]
+        return float(self.left_w[known].min()) if len(known) else float("inf")
+
+    def short_rps(self, workload: int) -> float:
+        """What of a workload's rate is left unserved."""
+        least = self.floor.problem.workloads[workload].rate_least_rps
+        short = least - float(self.served_rps[workload])
+        return short if short > DUST * max(1.0, least) else 0.0
+
+    def missing(self, workload: int) -> int:
+        """Replicas missing below the owner's floor."""
+        return max(0, self.floor.problem.workloads[workload].replicas_min - self.replicas[workload])
+
+    def loss_usd(self, before: Pattern | None, after: Pattern | None) -> float:
+        """$/h that a device's change counts in demand and replicas that it leaves unserved; below 0 for a gain."""
+        problem = self.floor.problem
+        change: dict[int, list[float]] = {}
+        for pattern, sign in ((before, -1), (after, 1)):
+            if pattern is None:
+                continue
+            for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
+                entry = change.setdefault(problem.variants[variant].workload, [0.0, 0.0])
+                entry[0] += sign * capacity
+                entry[1] += sign
+        loss = 0.0
+        for workload, (capacity, replicas) in change.items():
+            work = problem.workloads[workload]
+            least = work.rate_least_rps
+            now = max(0.0, least - self.served_rps[workload])
+            then = max(0.0, least - self.served_rps[workload] - capacity)
+            if least > 0:
+                loss += work.unserved_usd * (then - now) / least
+            lack = self.missing(workload)
+            then_lack = max(0, work.replicas_min - self.replicas[workload] - int(replicas))
+            loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
+        return loss
