@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TypeVar
 
 from solvers.domain.profile import Profile, ProfileGrid, ProfilePoint
@@ -31,24 +30,7 @@ class Column:
     shares_pct: Sequence[int]
     mean_ms: Sequence[float]
     tail_ms: Sequence[float]
-    mean_ms_best: Sequence[float]
-    """The least of any share up to this one."""
-    tail_ms_best: Sequence[float]
-    power_w_most: Sequence[float]
-    """The most of any share up to this one; negative where none was read."""
-
-    @staticmethod
-    def of(rows: Sequence[_Row]) -> Column:
-        """Rows by rising share, each share once."""
-        shares, mean, tail, power = zip(*rows, strict=True)
-        return Column(
-            shares_pct=shares,
-            mean_ms=mean,
-            tail_ms=tail,
-            mean_ms_best=tuple(accumulate(mean, min)),
-            tail_ms_best=tuple(accumulate(tail, min)),
-            power_w_most=tuple(accumulate((-1.0 if item is None else item for item in power), max)),
-        )
+    power_w: Sequence[float | None]
 
     def place(self, share_pct: float) -> int:
         """Index of the highest share not above this one; -1 when there is none."""
@@ -59,7 +41,7 @@ class Column:
         at = self.place(share_pct)
         if at < 0:
             return None
-        mean, tail = self.mean_ms_best[at], self.tail_ms_best[at]
+        mean, tail = min(self.mean_ms[: at + 1]), min(self.tail_ms[: at + 1])
         if at + 1 == len(self.shares_pct):
             return mean, tail
         low, high = self.shares_pct[at], self.shares_pct[at + 1]
@@ -69,6 +51,20 @@ class Column:
             min(mean, lower * self.mean_ms[at] + upper * self.mean_ms[at + 1]),
             min(tail, lower * self.tail_ms[at] + upper * self.tail_ms[at + 1]),
         )
+
+    def able(self) -> Column:
+        """The same without what cannot run."""
+        places = [place for place, number in enumerate(self.mean_ms) if number > 0]
+        return Column(
+            [self.shares_pct[place] for place in places],
+            [self.mean_ms[place] for place in places],
+            [self.tail_ms[place] for place in places],
+            [self.power_w[place] for place in places],
+        )
+
+    def readings_w(self, at: int) -> list[float]:
+        """Powers read up to a place."""
+        return [item for item in self.power_w[: at + 1] if item is not None]
 
 
 @dataclass(slots=True)
@@ -130,13 +126,13 @@ class Proof:
 
 
 def _power_of(below: Sequence[tuple[int, Column, int]], batch: int) -> tuple[float | None, int]:
-    measured_share = max((int(column.shares_pct[at]) for _, column, at in below), default=0)
-    if not any(column.power_w_most[at] >= 0 for _, column, at in below):
+    measured_share = max((column.shares_pct[at] for _, column, at in below), default=0)
+    readings = [(size, power) for size, column, at in below for power in column.readings_w(at)]
+    if not readings:
         return None, measured_share
     # Below the smallest measured batch nothing is proven; the smallest one is the nearest that is known.
     largest = max(batch, min(size for size, _, _ in below))
-    known = [column.power_w_most[at] for size, column, at in below if size <= largest]
-    return max(0.0, *known), measured_share
+    return max((power for size, power in readings if size <= largest), default=0.0), measured_share
 
 
 def _of_points(points: Sequence[ProfilePoint]) -> Proof:
@@ -157,7 +153,7 @@ def _of_points(points: Sequence[ProfilePoint]) -> Proof:
     columns: dict[int, dict[int, Column]] = defaultdict(dict)
     for clock, batch in sorted(rows):
         by_share = rows[clock, batch]
-        columns[clock][batch] = Column.of([by_share[share] for share in sorted(by_share)])
+        columns[clock][batch] = Column(*zip(*(by_share[share] for share in sorted(by_share)), strict=True))
     return Proof(columns=dict(columns), memory_mib=dict(memory))
 
 
@@ -167,13 +163,14 @@ def _of_grid(grid: ProfileGrid) -> Proof:
     memory: dict[int, dict[int, float]] = {}
     for layer, clock in enumerate(grid.clocks_mhz_sm):
         columns[clock], memory[clock] = {}, {}
-        for place, batch in enumerate(grid.batches):
-            cells = slice(layer * width * height + place, (layer + 1) * width * height, width)
+        for column, batch in enumerate(grid.batches):
+            cells = slice(layer * width * height + column, (layer + 1) * width * height, width)
             mean = grid.latency_ms[cells]
             tail = grid.latency_ms_p99[cells] if grid.latency_ms_p99 else mean
             power = grid.power_w[cells] if grid.power_w else (None,) * height
-            rows = [row for row in zip(grid.shares_pct_sm, mean, tail, power, strict=True) if row[1] > 0]
-            if rows:
-                columns[clock][batch] = Column.of(rows)
-                memory[clock][batch] = grid.memory_mib[place]
+            held = Column(grid.shares_pct_sm, mean, tail, power)
+            held = held if all(mean) else held.able()
+            if held.shares_pct:
+                columns[clock][batch] = held
+                memory[clock][batch] = grid.memory_mib[column]
     return Proof(columns=columns, memory_mib=memory)
