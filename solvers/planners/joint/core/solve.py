@@ -1,0 +1,90 @@
+"""The solve: first answer, relaxed optimum, whole devices, small changes; the best of them is returned.
+
+Owns the order of phases and what each may spend, and that the answer is never worse than the first one. It refuses to
+know devices by name: seating does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.core.dive import Dive, whole
+from solvers.planners.joint.core.first import first_layout
+from solvers.planners.joint.core.generate import generate, singles
+from solvers.planners.joint.core.master import Master
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.tables import levels_of, tables_of
+from solvers.problems.joint import JointProblem, Whole
+from solvers.problems.layout import Layout, Prices
+from solvers.problems.patterns import Pattern, judge
+
+GENERATE_UNTIL = 0.5
+DIVE_UNTIL = 0.2
+
+
+def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+    """The best layout found before the deadline, with a proven bound where there is one."""
+    first = first_layout(problem)
+    facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": value_of(problem, first)}
+    if not problem.workloads or not problem.kinds or deadline.over:
+        return Layout(patterns=first.patterns, counts=first.counts, facts=facts)
+    master = Master(problem)
+    pricing = Pricing(problem, tables_of(problem, master.judge, levels_of(problem, master.width)), master.width)
+    master.offer(singles(problem, master.width))
+    master.offer(master.of_patterns((*first.patterns, *order.warm)))
+    master.keep_standing(order.standing, order.launch_usd_per_s)
+    relaxation = generate(master, pricing, deadline, GENERATE_UNTIL)
+    facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - facts["first_s"]}
+    best, prices = first, None
+    if relaxation is not None:
+        prices = _prices(master, relaxation.best.row_duals)
+        facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
+        dive = Dive(master, pricing, relaxation.best)
+        dived = dive.run(deadline, DIVE_UNTIL)
+        if dived is not None:
+            found = layout_of(master, whole(dived, dive.structures, master.pool.sets))
+            best = min(first, found, key=lambda item: value_of(problem, item))
+        facts["dive_s"] = deadline.elapsed_s - facts["first_s"] - facts["generate_s"]
+    facts["first_won"] = float(best is first)
+    return Layout(patterns=best.patterns, counts=best.counts, prices=prices, facts=facts)
+
+
+def layout_of(master: Master, counts: Whole) -> Layout:
+    """Counts per column of the pool as a layout, judged once more."""
+    sets = master.pool.sets
+    merged: Counter[tuple[int, tuple[int, ...], tuple[int, ...]]] = Counter()
+    for column in np.flatnonzero(counts).tolist():
+        size = int((sets.member[column] >= 0).sum())
+        members, shares = tuple(sets.member[column, :size].tolist()), tuple(sets.share[column, :size].tolist())
+        merged[int(sets.kind[column]), members, shares] += int(counts[column])
+    patterns: dict[Pattern, int] = {}
+    for (kind, members, shares), count in sorted(merged.items()):
+        pattern = judge(master.problem, kind, members, shares)
+        if pattern is not None:
+            patterns[pattern] = count
+    return Layout(patterns=tuple(patterns), counts=tuple(patterns.values()))
+
+
+def value_of(problem: JointProblem, layout: Layout) -> float:
+    """Cost with unserved demand priced in."""
+    wanted = problem.rate_rps > 0
+    served = layout.served_rps(problem)[wanted] / problem.rate_rps[wanted]
+    missing = np.maximum(0.0, 1 - served)
+    missing[missing < 1e-9] = 0.0
+    return layout.usd_per_h + float(problem.unserved_usd[wanted] @ missing)
+
+
+def _prices(master: Master, duals: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Prices:
+    rows = master.rows
+    cap_usd = np.zeros(len(master.problem.caps))
+    cap_usd[rows.cap_number] = np.maximum(0.0, -duals[rows.cap_at : rows.quota_at] / rows.cap_unit)
+    return Prices(
+        demand_usd=np.where(rows.wanted, duals[: rows.pool_at], 0.0),
+        pool_usd=np.maximum(0.0, -duals[rows.pool_at : rows.cap_at]),
+        cap_usd=cap_usd,
+        quota_usd=np.maximum(0.0, -duals[rows.quota_at : rows.quota_at + len(master.problem.quotas)]),
+    )
