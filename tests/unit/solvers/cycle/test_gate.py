@@ -12,8 +12,9 @@ from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.objective import Objective
+from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Plan
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
 from tests import builders
@@ -232,6 +233,37 @@ class TestSmallGain:
             ("gain_usd_per_h_min", pytest.approx(0.035)),
         ]
 
+    def test_by_devices_it_must_be_worth_the_devices_it_touches(self) -> None:
+        # The T4 as a whole costs 0.35 $/h and the energy of 10 W idle and 20 W planned; a fifth of it is 0.0709.
+        picky = lab(policy=builders.policy(gain_pct_min=20.0, cost_basis=CostBasis.DEVICE))
+        assert gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.929), standing=standing(1.0))).promote
+        decision = gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.93), standing=standing(1.0)))
+        assert held(decision) == (HoldReason.SMALL_GAIN,)
+        assert decision.facts[1].value == pytest.approx(0.2 * (0.35 + 0.03 * 0.12 * 1.3), abs=1e-6)
+
+    def test_it_must_be_worth_its_launches(self) -> None:
+        policy = builders.policy(launch_usd_per_s=0.01)
+        slow = Transition(changes=(replace(change(), cost_s=30.0),))
+        for saving, promoted in ((0.31, True), (0.29, False)):
+            decision = gate(
+                case(
+                    snapshot=lab(policy=policy),
+                    plan=plan(cost_usd_per_h=1.0 - saving),
+                    standing=standing(1.0),
+                    transition=slow,
+                )
+            )
+            assert decision.promote is promoted
+
+    def test_a_cheaper_plan_that_risks_more_is_no_gain(self) -> None:
+        assert held(gate(case(plan=plan(cost_usd_per_h=0.1, slo_risk=5.0)))) == (HoldReason.SMALL_GAIN,)
+
+    def test_the_policy_says_what_counts_first(self) -> None:
+        thrifty = lab(policy=builders.policy(objective=(Term.COST, Term.UNSERVED)))
+        assert gate(case(snapshot=thrifty, plan=plan(cost_usd_per_h=0.1, unserved=5.0))).promote
+        dearer = case(snapshot=thrifty, plan=plan(cost_usd_per_h=9.0), standing=plan(unserved=5.0))
+        assert held(gate(dearer)) == (HoldReason.SMALL_GAIN,)
+
     def test_what_it_does_not_touch_does_not_count(self) -> None:
         picky = lab(policy=builders.policy(gain_pct_min=20.0))
         elsewhere = replace(change(), before=builders.assignment("demo/other#0", T4), after=None)
@@ -251,6 +283,19 @@ class TestSmallGain:
 
     def test_repairing_a_broken_target_may_cost_more(self) -> None:
         assert gate(case(plan=plan(cost_usd_per_h=9.0), standing_findings=(fatal(),))).promote
+
+
+class TestRental:
+    @pytest.mark.parametrize("lane", Lane)
+    @pytest.mark.parametrize("forced", [True, False])
+    def test_gpus_that_nobody_rented_hold_whatever_the_urgency(self, lane: Lane, forced: bool) -> None:
+        offered = [f"offer.{name}.{number:06d}.gpu-0" for name, number in (("more", 0), ("more", 7), ("spot.b", 0))]
+        replicas = tuple(replace(STANDING, replica=f"demo/vision#{n}", device=at) for n, at in enumerate(offered * 2))
+        rented = replace(plan(cost_usd_per_h=0.1), assignments=(STANDING, *replicas))
+        decision = gate(case(plan=rented, order=replace(ORDER, lane=lane, forced=forced)))
+        assert HoldReason.AWAITING_RENTAL in held(decision)
+        facts = {fact.name: fact.value for fact in decision.facts}
+        assert facts == {"gpus_of_more": 2.0, "gpus_of_spot.b": 1.0}
 
 
 class TestLanes:

@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.device import PriceKind, PriceRow
 from solvers.domain.ids import WorkloadId
 from solvers.domain.objective import Objective
+from solvers.domain.offer import Offer
+from solvers.domain.plan import DeviceSetting
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
 from tests import builders
@@ -83,3 +87,46 @@ def test_workloads_that_may_not_move_are_not_judged() -> None:
 def test_imbalance_is_between_devices_in_use() -> None:
     other = replace(GOOD, replica="demo/vision#1", device="GPU-a-1", share_pct_sm=20)
     assert objective(world(), GOOD, other).imbalance == pytest.approx(0.3)
+
+
+class TestCostByDevice:
+    USD_PER_WH = 0.12 * 1.3 / 1000
+
+    def picture(self, **policy: object) -> Snapshot:
+        return world(policy=builders.policy(cost_basis=CostBasis.DEVICE, **policy))
+
+    def test_a_device_in_use_is_paid_whole_and_once(self) -> None:
+        pair = GOOD, replace(GOOD, replica="demo/vision#1", share_pct_sm=20, power_w_planned=5.0)
+        found = objective(self.picture(), *pair).cost_usd_per_h
+        assert found == pytest.approx(0.35 + self.USD_PER_WH * (10 + 20 + 5))
+
+    def test_it_draws_no_more_than_its_limit(self) -> None:
+        hungry = replace(GOOD, power_w_planned=500.0)
+        assert objective(self.picture(), hungry).cost_usd_per_h == pytest.approx(0.35 + self.USD_PER_WH * 70)
+        limited = (DeviceSetting(device=T4.id, power_limit_w=60.0),)
+        found = worth_of(self.picture(), VISION, (hungry,), limited).objective.cost_usd_per_h
+        assert found == pytest.approx(0.35 + self.USD_PER_WH * 60)
+
+    def test_a_slice_has_its_part_of_price_and_idle_power(self) -> None:
+        on = builders.mig_slice("c", 1, "a100", 4)
+        picture = replace(builders.snapshot([on]), policy=self.picture().policy)
+        found = objective(picture, builders.assignment("demo/vision#0", on)).cost_usd_per_h
+        assert found == pytest.approx(0.5 * 2.9 + self.USD_PER_WH * (0.5 * 50 + 20))
+
+    def test_nothing_in_use_costs_nothing(self) -> None:
+        assert objective(self.picture()).cost_usd_per_h == 0.0
+
+
+@pytest.mark.parametrize(("basis", "part"), [(CostBasis.SHARE, 0.5), (CostBasis.DEVICE, 1.0)])
+def test_interruptions_are_in_the_price(basis: CostBasis, part: float) -> None:
+    rows = (PriceRow(kind=PriceKind.SPOT, usd_per_h=0.1, interruptions_per_h=0.2),)
+    policy = builders.policy(cost_basis=basis, price_kind=PriceKind.SPOT, interruption_usd=0.5, energy_usd_per_kwh=0.0)
+    picture = world(policy=policy, gpu_types=(builders.gpu_type("t4", prices=rows),))
+    assert objective(picture, GOOD).cost_usd_per_h == pytest.approx(part * (0.1 + 0.2 * 0.5))
+
+
+def test_offered_gpus_serve_and_cost() -> None:
+    picture = world(offers=(Offer(name="more", gpu_type=T4.gpu_type, count_max=1),))
+    found = objective(picture, replace(GOOD, device="offer.more.000000.gpu-0"))
+    assert (found.unserved, found.slo_risk) == (0.0, 0.0)
+    assert found.cost_usd_per_h == pytest.approx(0.175)
