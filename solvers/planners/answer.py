@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import (
     Assignment,
     DeviceSetting,
@@ -22,14 +22,12 @@ from solvers.domain.plan import (
     Plan,
     Unplaced,
 )
-from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
+from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
 from solvers.planners.seating import Placed, Settled, name_replicas
-from solvers.problems.choice import Option
-from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import iterations_per_s
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
@@ -45,36 +43,9 @@ class Answer:
     explain: Explain
 
 
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """What choices rest on; says so where nobody measured it."""
-
-    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
-
-    def facts(self, model: ModelName, option: Option, kind: DeviceClass) -> tuple[Fact, ...]:
-        """Origin and source of the point that judged an option, if it was believed."""
-        profile = self.profiles.get((model, option.gpu_type))
-        share = option.share_pct * kind.sm_part + 1e-9
-        points = [
-            point
-            for point in (profile.points if profile is not None else ())
-            if point.batch == option.batch
-            and point.share_pct_sm <= share
-            and point.clock_mhz_sm <= option.clock_mhz_sm
-            and not point.neighbours
-        ]
-        judged = max(points, key=lambda point: (point.clock_mhz_sm, point.share_pct_sm), default=None)
-        if judged is None or not judged.origin.is_believed:
-            return ()
-        return (
-            Fact(name="profile_origin", value=judged.origin.value),
-            Fact(name="profile_source", value=judged.source),
-        )
-
-
 def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     """The complete plan."""
-    snapshot, basis = request.snapshot, _Basis(request.snapshot.profiles_by_key())
+    snapshot, basis = request.snapshot, Basis(request.snapshot.profiles_by_key())
     pinned = (replace(item, reasons=(_pinned_reason(item),)) for item in answer.pinned)
     assignments = [*pinned]
     for settled in answer.settled:
@@ -98,7 +69,7 @@ def _pinned_reason(item: Assignment) -> Reason:
     return Reason(code=ReasonCode.PINNED_BY_MODE, subject=item.workload)
 
 
-def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer, basis: _Basis) -> Iterable[Assignment]:
+def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer, basis: Basis) -> Iterable[Assignment]:
     alternatives = answer.explain(settled)
     jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
     for replica, placed in name_replicas(settled, answer.standing.get(settled.need.workload, [])):
@@ -111,7 +82,7 @@ def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer, basis: _B
 
 
 def _measured_assignment(
-    settled: Settled, named: tuple[ReplicaId, Placed], alternatives: tuple[Reason, ...], basis: _Basis
+    settled: Settled, named: tuple[ReplicaId, Placed], alternatives: tuple[Reason, ...], basis: Basis
 ) -> Assignment:
     replica, placed = named
     option, need = placed.option, settled.need
@@ -119,13 +90,18 @@ def _measured_assignment(
     chosen = ReasonCode.KEPT_STANDING if placed.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
     facts = (
         Fact(name="usd_per_h", value=round(option.usd_per_h, 6)),
-        Fact(name="latency_ms", value=_rounded_ms(option.latency_ms)),
-        Fact(name="capacity_rps", value=_rounded_rps(option.capacity_rps)),
+        Fact(name="latency_ms", value=rounded_ms(option.latency_ms)),
+        Fact(name="capacity_rps", value=rounded_rps(option.capacity_rps)),
         Fact(name="share_pct_sm", value=float(option.share_pct)),
         Fact(name="batch", value=float(option.batch)),
         Fact(name="replicas", value=float(len(settled.placed))),
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-        *basis.facts(need.model, option, settled.fleet.class_at(placed.seat.device)),
+        *basis.facts(
+            (need.model, option.gpu_type),
+            option.share_pct * settled.fleet.class_at(placed.seat.device).sm_part,
+            option.batch,
+            option.clock_mhz_sm,
+        ),
     )
     return Assignment(
         replica=replica,
@@ -142,9 +118,9 @@ def _measured_assignment(
             clock_mhz_sm_min=option.clock_mhz_sm,
             clock_mhz_sm_max=option.clock_mhz_sm,
         ),
-        latency_ms_planned=_rounded_ms(option.latency_ms) if need.limit_ms is not None else None,
-        capacity_rps=_rounded_rps(option.capacity_rps),
-        power_w_planned=_rounded_w(option.power_w),
+        latency_ms_planned=rounded_ms(option.latency_ms) if need.limit_ms is not None else None,
+        capacity_rps=rounded_rps(option.capacity_rps),
+        power_w_planned=rounded_w(option.power_w),
         reasons=(Reason(code=chosen, subject=option.gpu_type, facts=facts), *alternatives),
     )
 
@@ -170,7 +146,7 @@ def _job_assignment(
     facts = (
         Fact(name="share_pct_sm", value=float(seat.share_pct)),
         Fact(name="usd_per_h", value=round(kind.usd_per_h * seat.share_pct / 100, 6)),
-        Fact(name="iterations_per_s", value=_rounded_rps(progress_per_s)),
+        Fact(name="iterations_per_s", value=rounded_rps(progress_per_s)),
     )
     return Assignment(
         replica=replica,
@@ -183,22 +159,10 @@ def _job_assignment(
         batch=1,
         envelope=Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock),
         latency_ms_planned=None,
-        capacity_rps=_rounded_rps(progress_per_s),
-        power_w_planned=_rounded_w(seat.power_w),
+        capacity_rps=rounded_rps(progress_per_s),
+        power_w_planned=rounded_w(seat.power_w),
         reasons=(Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=kind.gpu_type, facts=facts),),
     )
-
-
-def _rounded_ms(latency_ms: float) -> float:
-    return round(latency_ms, 3)
-
-
-def _rounded_rps(rate_rps: float) -> float:
-    return math.floor(rate_rps * 1e4) / 1e4
-
-
-def _rounded_w(power_w: float) -> float:
-    return math.ceil(power_w * 1e3 - 1e-6) / 1e3
 
 
 def _settings(request: PlanRequest, assignments: tuple[Assignment, ...]) -> tuple[DeviceSetting, ...]:

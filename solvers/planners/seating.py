@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from solvers.domain.evidence import Reason
-from solvers.domain.ids import DeviceId, ProjectName, ReplicaId, replica_id
+from solvers.domain.ids import DeviceId, ProjectName, ReplicaId, WorkloadId, replica_id
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
 from solvers.problems.choice import Option
@@ -110,6 +110,7 @@ def seat_of(need: Need, option: Option, device: int) -> Seat:
         memory_mib=option.memory_mib,
         power_w=option.power_w,
         dedicated=need.affinity.dedicated,
+        press=option.press,
     )
 
 
