@@ -53,7 +53,10 @@ def build_api(settings: Settings) -> FastAPI:
     pool = _pool(settings, LogReporter(EventLog("headroom.core")))
     beliefs = _beliefs(database)
     planning = _planning(settings, database, clock, pool, beliefs)
-    api = create_app(ApiContext(settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs))
+    context = ApiContext(
+        settings=settings, database=database, clock=clock, planning=planning, beliefs=beliefs, propose=pool.propose
+    )
+    api = create_app(context)
     _close_after(api, pool, database)
     return api
 

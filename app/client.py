@@ -29,6 +29,7 @@ from solvers.errors import HeadroomError, InputError
 Document = dict[str, Any]
 
 ATTEMPTS_MAX = 4
+SIMULATION_S_MAX = 900.0
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 
@@ -228,6 +229,16 @@ class Client:
         return self._document(
             "GET", "/v1/costs", params={name: text for name, text in query.items() if text is not None}
         )
+
+    # -- what if ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Document:
+        """The picture of the fleet that a plan would be made from now."""
+        return self._document("GET", "/v1/snapshot", timeout_s=120.0)
+
+    def simulate(self, question: Mapping[str, Any]) -> Document:
+        """What a plan would be if: `changes`, `advise`, and how to plan. Changes nothing."""
+        return self._document("POST", "/v1/simulations", json=dict(question), timeout_s=SIMULATION_S_MAX)
 
     # -- access -------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from app.api.routers import (
     plans,
     predictions,
     profiles,
+    simulations,
     status,
     telemetry,
     tokens,
@@ -43,6 +44,7 @@ from app.services.history import History
 from app.services.plans import Plans
 from app.services.predictions import Predictions
 from app.services.profiles import Profiles
+from app.services.simulations import SimulationParts, Simulations
 from app.services.status import Status
 from app.services.telemetry import Telemetry
 from app.services.tokens import Tokens
@@ -109,6 +111,15 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         telemetry=Telemetry(database, context.clock, context.settings.report_clock_skew_s, _Counting(metrics)),
         tokens=Tokens(database),
         plans=Plans(database),
+        simulations=Simulations(
+            SimulationParts(
+                database=database,
+                clock=context.clock,
+                cluster=cluster,
+                propose=context.propose,
+                beliefs=context.beliefs,
+            )
+        ),
         costs=Costs(database),
         history=History(database, cluster),
         status=Status(database, cluster),
@@ -117,7 +128,20 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(nouns_router())
-    for module in (profiles, predictions, plans, history, status, telemetry, costs, tokens, agent, doorbell, health):
+    for module in (
+        profiles,
+        predictions,
+        plans,
+        simulations,
+        history,
+        status,
+        telemetry,
+        costs,
+        tokens,
+        agent,
+        doorbell,
+        health,
+    ):
         app.include_router(module.router)
     app.include_router(console.router)
 

@@ -19,11 +19,13 @@ from app.services.history import History
 from app.services.plans import Plans
 from app.services.predictions import Predictions
 from app.services.profiles import Profiles
+from app.services.simulations import Simulations
 from app.services.status import Status
 from app.services.telemetry import Telemetry
 from app.services.tokens import Tokens
 from app.settings import Settings
 from app.store.engine import Database
+from solvers.cycle.attempts import Propose
 from solvers.cycle.record import Lane
 
 
@@ -71,6 +73,8 @@ class ApiContext:
     clock: Clock
     planning: PlanningPort
     beliefs: Beliefs
+    propose: Propose
+    """Runs one planner for simulations, apart from this process where that matters."""
     log: EventLog = field(default_factory=lambda: EventLog("headroom.api"))
 
 
@@ -85,6 +89,7 @@ class Services:
     telemetry: Telemetry
     tokens: Tokens
     plans: Plans
+    simulations: Simulations
     costs: Costs
     history: History
     status: Status

@@ -32,6 +32,7 @@ from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import EngineError
+from solvers.planners import registry
 
 VALUES: tuple[type, ...] = (
     CycleRecord,
@@ -99,6 +100,7 @@ def _description() -> dict[str, Any]:
         clock=SystemClock(),
         planning=_NoPlanning(),
         beliefs=Beliefs(database),
+        propose=registry.propose,
     )
     return create_app(context).openapi()
 

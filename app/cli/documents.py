@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from app.client import ApiError, Client, Document, key_of, kind_info, kind_name
+from app.client import KINDS, ApiError, Client, Document, key_of, kind_info, kind_name
 from solvers.errors import InputError
 
 PROFILES = "profiles"
@@ -37,7 +37,7 @@ class Declared:
     @property
     def key(self) -> tuple[str, ...]:
         """What names the document; empty for profiles, which have no single key."""
-        return () if self.kind == PROFILES else key_of(self.kind, self.fields)
+        return key_of(self.kind, self.fields) if self.kind in KINDS else ()
 
     @property
     def label(self) -> str:
@@ -47,7 +47,7 @@ class Declared:
     @property
     def rank(self) -> int:
         """Place in the order of creation: what others refer to comes first."""
-        return _PROFILES_RANK if self.kind == PROFILES else kind_info(self.kind).rank
+        return kind_info(self.kind).rank if self.kind in KINDS else _PROFILES_RANK
 
 
 class Outcome(StrEnum):
@@ -61,12 +61,15 @@ class Outcome(StrEnum):
     ABSENT = "absent"
 
 
-def read_documents(sources: Iterable[str]) -> list[Declared]:
-    """All documents of files, folders and `-` (standard input), in order of creation; InputError names the place."""
-    found = [document for source in sources for document in _read_source(source)]
+def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Declared]:
+    """All documents of files, folders and `-` (standard input), in order of creation; InputError names the place.
+
+    `loose` is a further kind whose documents have no key; without a `kind` a document is of that one.
+    """
+    found = [document for source in sources for document in _read_source(source, loose)]
     seen: dict[str, str] = {}
     for document in found:
-        if document.kind == PROFILES:
+        if document.kind in (PROFILES, loose):
             continue
         if document.label in seen:
             raise InputError(f"{document.origin}: {document.label} is already declared in {seen[document.label]}")
@@ -110,9 +113,9 @@ def _standing_etag(client: Client, document: Declared) -> str | None:
         raise
 
 
-def _read_source(source: str) -> Iterator[Declared]:
+def _read_source(source: str, loose: str | None) -> Iterator[Declared]:
     if source == "-":
-        yield from _parse(sys.stdin.read(), "standard input", Path())
+        yield from _parse(sys.stdin.read(), "standard input", Path(), loose)
         return
     path = Path(source)
     if path.is_dir():
@@ -124,7 +127,7 @@ def _read_source(source: str) -> Iterator[Declared]:
     else:
         raise InputError(f"{source}: no such file")
     for file in files:
-        yield from _parse(_text(file), str(file), file.parent)
+        yield from _parse(_text(file), str(file), file.parent, loose)
 
 
 def _text(file: Path) -> str:
@@ -134,7 +137,7 @@ def _text(file: Path) -> str:
         raise InputError(f"{file}: not UTF-8 text") from None
 
 
-def _parse(text: str, origin: str, folder: Path) -> Iterator[Declared]:
+def _parse(text: str, origin: str, folder: Path, loose: str | None) -> Iterator[Declared]:
     try:
         # JSON first: YAML reads it too, but slower and with worse messages.
         loaded = [json.loads(text)] if text.lstrip().startswith(("{", "[")) else list(yaml.safe_load_all(text))
@@ -142,18 +145,21 @@ def _parse(text: str, origin: str, folder: Path) -> Iterator[Declared]:
         raise InputError(f"{origin}: {_one_line(error)}") from None
     parts = [part for item in loaded for part in (item if isinstance(item, list) else [item]) if part is not None]
     for index, part in enumerate(parts, start=1):
-        yield _declared(part, f"{origin} (document {index})" if len(parts) > 1 else origin, folder)
+        place = f"{origin} (document {index})" if len(parts) > 1 else origin
+        yield _declared(part, place, folder, loose)
 
 
-def _declared(part: Any, origin: str, folder: Path) -> Declared:
+def _declared(part: Any, origin: str, folder: Path, loose: str | None) -> Declared:
     if not isinstance(part, dict):
         raise InputError(f"{origin}: expected an object with a `kind`, got {type(part).__name__}")
     fields = dict(part)
-    word = fields.pop("kind", None)
+    word = fields.pop("kind", loose)
     if not isinstance(word, str):
         raise InputError(f"{origin}: the field `kind` is missing")
     if word == PROFILES:
         return _declared_profiles(fields, origin, folder)
+    if word == loose:
+        return Declared(origin=origin, kind=word, fields=fields)
     try:
         document = Declared(origin=origin, kind=kind_name(word), fields=fields)
         key_of(document.kind, fields)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.services.whatif_outcome import Outcome
     from solvers.cycle.attempts import Asking, Propose
     from solvers.domain.evidence import Finding, Reason
-    from solvers.domain.plan import Plan, Proposal
+    from solvers.domain.plan import Proposal, Unplaced
     from solvers.planners.base import PlanRequest
 
 SHORT_SHOWN = 20
@@ -44,15 +44,17 @@ def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
     read_s = time.monotonic()
     chosen = solved(snapshot, wish, asking())
     planned_s = time.monotonic()
-    if chosen.plan is None:
-        failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in chosen.attempts)
-        raise EngineError(f"no planner gave a plan ({failures})")
     outcome = outcome_of(snapshot, chosen)
-    if out is not None:
+    if out is not None and chosen.plan is not None:
         write_value(out, chosen.plan)
     plain: Any = to_plain(outcome)
     plain |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
-    told = [*_head(outcome), *_short(chosen.plan), *_found(outcome), _pace(plain)]
+    told = [
+        *_head(outcome),
+        *_short(chosen.plan.unplaced if chosen.plan is not None else ()),
+        *_found(outcome),
+        _pace(plain),
+    ]
     if out == STANDARD:
         typer.echo(f"headroom: {_head(outcome)[1]}", err=True)
     else:
@@ -120,10 +122,10 @@ def moves_line(outcome: Outcome) -> str:
     return f"{moves.starts} started, {moves.stops} stopped, {moves.moved} moved, {moves.changed} changed in place"
 
 
-def _short(plan: Plan) -> list[Any]:
-    if not plan.unplaced:
+def _short(unplaced: Sequence[Unplaced]) -> list[Any]:
+    if not unplaced:
         return []
-    worst = sorted(plan.unplaced, key=lambda item: (-item.rate_rps_short, item.workload))
+    worst = sorted(unplaced, key=lambda item: (-item.rate_rps_short, item.workload))
     lines = [
         (item.workload, item.rate_rps_short or None, ", ".join(dict.fromkeys(_spoken(item.reasons))))
         for item in worst[:SHORT_SHOWN]

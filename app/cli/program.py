@@ -13,7 +13,19 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, modelling, planning, processes, reading, reports, watch
+from app.cli import (
+    access,
+    checking,
+    declare,
+    modelling,
+    planning,
+    processes,
+    reading,
+    reports,
+    snapshots,
+    watch,
+    whatif,
+)
 from app.cli.failures import Exit, exit_code_of, sentence_of
 from app.cli.modelling_files import FilesCommand
 from app.cli.modelling_profiles import profiles
@@ -62,6 +74,8 @@ app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
+app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
+app.add_typer(snapshots.snapshot, name="snapshot", rich_help_panel=_PLAN)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)

@@ -53,9 +53,19 @@ class StoreObserver:
 
         Raises TransientError when the database cannot be read.
         """
+        return self.completed(without_idle_built_in(self.whole()))
+
+    def whole(self) -> Snapshot:
+        """A consistent snapshot of now with the whole catalogue, and with what was measured only.
+
+        Raises TransientError when the database cannot be read.
+        """
         with self._database.reading() as session:
-            found = without_idle_built_in(read_snapshot(session, self._cluster, self._clock.now_s()))
-        return found if self._completion is None else self._completion.complete(found)
+            return read_snapshot(session, self._cluster, self._clock.now_s())
+
+    def completed(self, snapshot: Snapshot) -> Snapshot:
+        """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
+        return snapshot if self._completion is None else self._completion.complete(snapshot)
 
 
 def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:

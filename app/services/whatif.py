@@ -19,6 +19,7 @@ from solvers.domain.codec import digest
 from solvers.domain.ids import Generation, GpuTypeName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value
+from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import order
 
@@ -98,9 +99,13 @@ def request_of(snapshot: Snapshot, wish: Wish) -> PlanRequest:
 
 
 def solved(snapshot: Snapshot, wish: Wish, asking: Asking) -> Chosen:
-    """What the chain of planners makes of a snapshot."""
+    """What the chain of planners makes of a snapshot. Raises EngineError when it ends without any plan."""
     planners = order(snapshot.policy) if wish.planner is None else (wish.planner,)
-    return try_chain(asking, planners, request_of(snapshot, wish))
+    chosen = try_chain(asking, planners, request_of(snapshot, wish))
+    if chosen.plan is None:
+        failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in chosen.attempts)
+        raise EngineError(f"no planner gave a plan ({failures})")
+    return chosen
 
 
 def standing_on(snapshot: Snapshot, before: Chosen) -> Snapshot:
@@ -117,8 +122,12 @@ def standing_on(snapshot: Snapshot, before: Chosen) -> Snapshot:
     return replace(snapshot, target=target)
 
 
-def compare(before: tuple[Snapshot, Chosen], after: Snapshot, wish: Wish, asking: Asking) -> Simulation:
-    """Plan the changed picture and compare with the plan of the picture as it is."""
+def compare(
+    before: tuple[Snapshot, Chosen], after: Snapshot, wish: Wish, asking: Asking
+) -> tuple[Snapshot, Chosen, Simulation]:
+    """Plan the changed picture and compare with the plan of the picture as it is: that picture, what the chain made of
+    it, and the comparison.
+    """
     snapshot, chosen = before
     changed = standing_on(after, chosen)
     again = solved(changed, wish, asking)
@@ -126,7 +135,7 @@ def compare(before: tuple[Snapshot, Chosen], after: Snapshot, wish: Wish, asking
     rows = workload_changes((snapshot, chosen.plan), (changed, again.plan))
     differing = tuple(row for row in rows if row.differs)
     asked = request_of(snapshot, wish)
-    return Simulation(
+    simulation = Simulation(
         seed=asked.seed,
         lane=wish.lane,
         deadline_s=asked.budget.deadline_s,
@@ -138,6 +147,7 @@ def compare(before: tuple[Snapshot, Chosen], after: Snapshot, wish: Wish, asking
         workloads_same=len(rows) - len(differing),
         moves_from_plan_before=changed is not after,
     )
+    return changed, again, simulation
 
 
 def difference_of(before: Outcome, after: Outcome) -> Difference:

@@ -7,8 +7,9 @@ refuses to plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from app.services.whatif_changes import Changes, RateChange
@@ -27,7 +28,9 @@ from solvers.planners import registry
 def apply_changes(snapshot: Snapshot, changes: Changes) -> Snapshot:
     """The changed picture. Raises FieldsError naming every change that does not fit, by its place in the changes."""
     faults = Faults()
-    for step in (_put, _policy, _remove, _rates, lose, add_nodes, caps, prices, offers):
+    said = _said_rates(snapshot, changes)
+    snapshot = replace(snapshot, demands=merged(snapshot.demands, said.values(), lambda item: item.service))
+    for step in (_put, _policy, _remove, partial(_rates, said=said), lose, add_nodes, caps, prices, offers):
         snapshot = step(snapshot, changes, faults)
     _check_references(snapshot, changes, faults)
     faults.settle()
@@ -49,19 +52,17 @@ def _put(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:  # n
         services=merged(snapshot.services, changes.services, lambda item: item.id),
         jobs=merged(snapshot.jobs, changes.jobs, lambda item: item.id),
         tasks=merged(snapshot.tasks, changes.tasks, lambda item: item.id),
-        demands=_demands(snapshot, changes.services),
     )
 
 
-def _demands(snapshot: Snapshot, services: Iterable[Service]) -> tuple[Demand, ...]:
+def _said_rates(snapshot: Snapshot, changes: Changes) -> dict[ServiceId, Demand]:
     """What a service declares counts as its demand where it is new or says another rate than before."""
     before = snapshot.services_by_id()
-    said = (
-        _declared(service.id, service.rate_rps_declared)
-        for service in services
+    return {
+        service.id: _declared(service.id, service.rate_rps_declared)
+        for service in changes.services
         if service.id not in before or before[service.id].rate_rps_declared != service.rate_rps_declared
-    )
-    return merged(snapshot.demands, said, lambda item: item.service)
+    }
 
 
 def _declared(service: ServiceId, rate_rps: float) -> Demand:
@@ -104,7 +105,8 @@ def _remove(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     )
 
 
-def _rates(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def _rates(snapshot: Snapshot, changes: Changes, faults: Faults, *, said: Mapping[ServiceId, Demand]) -> Snapshot:
+    """Other rates. The factor for everybody leaves out what the same changes declare with a rate of its own."""
     if changes.rate_factor == 1.0 and not changes.rates:
         return snapshot
     known = [item.id for item in snapshot.services]
@@ -119,7 +121,9 @@ def _rates(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     services, rates = [], []
     for service in snapshot.services:
         demand = demands.get(service.id) or _declared(service.id, service.rate_rps_declared)
-        change = single.get(service.id) or RateChange(service=service.id, factor=everybody)
+        change = single.get(service.id) or RateChange(
+            service=service.id, factor=1.0 if service.id in said else everybody
+        )
         if change.rate_rps is not None:
             services.append(replace(service, rate_rps_declared=change.rate_rps))
             rates.append(_declared(service.id, change.rate_rps))

@@ -104,7 +104,7 @@ class Changes:
     remove: tuple[WorkloadId, ...] = ()
     """Services, jobs and tasks that end: `project/name`."""
     rate_factor: float = 1.0
-    """For every service that `rates` does not name."""
+    """For every service that `rates` does not name, and that `services` does not declare with another rate."""
     rates: tuple[RateChange, ...] = ()
     nodes_lost: tuple[NodeId, ...] = ()
     devices_lost: tuple[DeviceId, ...] = ()

@@ -33,6 +33,7 @@ from solvers.domain.ids import PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
 from solvers.errors import StateError
+from solvers.planners import registry
 from tests import builders
 from tests.integration.store import plans as stored
 
@@ -177,6 +178,7 @@ def build_world(database: Database, **settings: Any) -> World:
         clock=SystemClock(),
         planning=StoredPlanning(database),
         beliefs=Beliefs(database),
+        propose=registry.propose,
     )
     app = create_app(context)
     with database.transaction() as session:

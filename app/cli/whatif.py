@@ -1,0 +1,122 @@
+"""The command that asks what if: simulate, against a server's live fleet or a snapshot's file.
+
+Owns the question's options and where it is answered. Nothing is ever changed: a server only plans, and a file is only
+read. What is printed is `whatif_tables`'.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from app.cli import offline
+from app.cli.changes import read_changes
+from app.cli.connection import Server, Token, connect
+from app.cli.declare import Files
+from app.cli.failures import CommandError, Exit
+from app.cli.output import Format, Output, show
+from app.cli.planning import Lane
+from app.cli.values import placed, read_value
+from app.cli.whatif_tables import tables
+from app.client import Document
+from solvers.errors import FieldError, InputError
+
+ADVISE_DEFAULT = 3
+
+
+class AdviseCommand(TyperCommand):
+    """A command whose option `--advise` may stand without its number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say the number where it is left out."""
+        found: list[str] = []
+        for index, word in enumerate(args):
+            following = args[index + 1] if index + 1 < len(args) else ""
+            alone = word == "--advise" and not following.isdigit()
+            found.append(f"--advise={ADVISE_DEFAULT}" if alone else word)
+        return list(super().parse_args(ctx, found))
+
+
+def simulate(
+    files: Files = None,
+    output: Output = Format.TABLE,
+    *,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", help="Answer from this file, without a server (-: standard input)."),
+    ] = None,
+    advise: Annotated[
+        int,
+        typer.Option("--advise", min=0, max=8, metavar="[N]", help="Which GPU types to add next: try the N best."),
+    ] = 0,
+    devices: Annotated[
+        int, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type.")
+    ] = 1,
+    lane: Annotated[Lane, typer.Option(help="Whose services may move.")] = Lane.ACT,
+    planner: Annotated[
+        str | None, typer.Option("--planner", help="The only planner to ask. Default: the policy's chain.")
+    ] = None,
+    deadline_s: Annotated[
+        float | None, typer.Option("--deadline-s", min=0.05, max=3600, help="For each plan; default: the policy's.")
+    ] = None,
+    work_units: Annotated[
+        int | None, typer.Option("--work-units", min=1, help="Stop by this count, not by time: the same answer again.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Default: the policy's.")] = None,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """What would change if: plan the fleet as it is and as the files say, and show the difference. Changes nothing."""
+    question: Document = {"lane": lane.value, "advise": advise, "devices": devices}
+    wish = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}
+    question |= {name: item for name, item in wish.items() if item is not None}
+    if files:
+        question["changes"] = read_changes(files)
+    if not files and not advise:
+        raise InputError("name a file of changes with -f, or ask for advice with --advise")
+    if snapshot is not None:
+        found = _from_file(snapshot, question, files or [])
+    else:
+        with connect(server, token) as client:
+            found = client.simulate(question)
+    show(found, output, tables(found))
+    if not _verified(found):
+        raise CommandError("the verifier refutes a plan of this simulation", Exit.FOUND_WRONG)
+
+
+def _from_file(file: str, question: Document, files: list[str]) -> Document:
+    from app.errors import FieldsError
+    from app.services.whatif_apply import apply_changes
+    from app.services.whatif_changes import changes_of
+    from app.services.whatif_question import Pictures, WhatIfQuestion, answer
+    from solvers.cycle.record import Lane as CycleLane
+    from solvers.domain.codec import to_plain
+    from solvers.domain.snapshot import Snapshot
+
+    offline.known_planner(question.get("planner"))
+    place = ", ".join(files)
+    try:
+        changes = changes_of(question.get("changes", {}))
+    except FieldError as error:
+        raise InputError(f"{place}: {placed(error.field, error.message)}") from None
+    asked = WhatIfQuestion(**{**question, "changes": changes, "lane": CycleLane(question["lane"])})
+    before = read_value(Snapshot, file)
+    try:
+        after = apply_changes(before, changes)
+    except FieldsError as error:
+        faults = "; ".join(f"{fault.pointer}: {fault.detail}" for fault in error.faults)
+        raise InputError(f"{place}: {faults}") from None
+    pictures = Pictures(before=before, after=after, types=after.gpu_types, complete=lambda picture: picture)
+    found: Any = to_plain(answer(asked, pictures, offline.asking()))
+    return dict(found)
+
+
+def _verified(found: Document) -> bool:
+    outcomes: list[Document] = []
+    if found["simulation"] is not None:
+        outcomes += [found["simulation"]["before"], found["simulation"]["after"]]
+    if found["advised"] is not None:
+        outcomes += [found["advised"]["before"], *found["advised"]["advice"]]
+    return all(item["verified"] for item in outcomes)
