@@ -36,6 +36,7 @@ _REASONS: Mapping[ReasonCode, str] = {
     ReasonCode.WAITS_IN_LINE: "{subject} waits in line",
     ReasonCode.COSTLIER: "{subject} would keep the SLO but costs more",
     ReasonCode.ACCURACY_TOO_LOW: "{subject} is not known to be as accurate as the service asks",
+    ReasonCode.SOLVER_FAILED: "the solver of planner {subject} failed, so its first answer stands",
     ReasonCode.NEIGHBOURS_PRESSURE: "neighbours on {subject} would slow each other down too much",
 }
 

@@ -38,6 +38,7 @@ class ReasonCode(StrEnum):
     WAITS_IN_LINE = "waits_in_line"
     COSTLIER = "costlier"
     ACCURACY_TOO_LOW = "accuracy_too_low"
+    SOLVER_FAILED = "solver_failed"
     NEIGHBOURS_PRESSURE = "neighbours_pressure"
 
 

@@ -44,6 +44,8 @@ class Layout:
     bound_usd_per_h: float | None = None
     """Proven lower bound on the cost of any layout that leaves no more unserved (unserved demand priced in)."""
     prices: Prices | None = None
+    columns: tuple[Pattern, ...] = ()
+    """Patterns that the next solve had better begin with, beside those in use."""
     facts: dict[str, float] = field(default_factory=dict)
     """Columns, rounds, seconds by phase."""
 

@@ -6,17 +6,17 @@ on it in the problem's terms and the watts that its power domains leave above id
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.domain.device import PowerScope
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
-from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
-from solvers.problems.fleet import Fleet
+from solvers.planners.joint.reading import Reading
+from solvers.planners.seating import standing_seat
+from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.patterns import Pattern
 
@@ -60,46 +60,50 @@ class Floor:
         return pattern.draw_w - self.problem.pools[int(self.problem.kind_pool[pattern.kind])].idle_w
 
 
-def floor_of(
-    problem: JointProblem,
-    pools: Sequence[Sequence[DeviceId]],
-    snapshot: Snapshot,
-    fleet: Fleet,
-    standing: Iterable[Assignment],
-) -> Floor:
-    """The floor of a problem. `fleet` must carry what stands on devices outside the pools; `standing` are the replicas
-    that may move.
-    """
+def floor_of(reading: Reading) -> Floor:
+    """The floor of a reading."""
+    problem, pools = reading.problem, reading.pool_devices
     names = tuple(name for pool in pools for name in pool)
     number = {name: index for index, name in enumerate(names)}
-    starts = np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64)
-    variants = variant_numbers(problem)
-    held: dict[int, list[Held]] = defaultdict(list)
-    for item in standing:
-        device, variant = number.get(item.device), variants.get((item.workload, item.model))
-        if device is not None and variant is not None:
-            launch_s = problem.variants[variant].launch_s
-            held[device].append(
-                Held(
-                    variant=variant,
-                    share_pct=item.share_pct_sm,
-                    memory_mib=item.memory_mib_limit,
-                    launch_s=launch_s,
-                )
+    held: dict[int, tuple[Held, ...]] = {}
+    for device, stands in reading.standing.items():
+        found = [
+            Held(
+                variant=item.variant,
+                share_pct=item.assignment.share_pct_sm,
+                memory_mib=item.assignment.memory_mib_limit,
+                launch_s=problem.variants[item.variant].launch_s,
             )
-    domain_of, room_w = _domains(snapshot, fleet, number)
+            for item in stands
+            if item.variant is not None
+        ]
+        if found:
+            held[number[device]] = tuple(
+                sorted(found, key=lambda item: (item.variant, item.share_pct, item.memory_mib))
+            )
+    domain_of, room_w = _domains(reading.snapshot, _outside(reading), number)
     return Floor(
         problem=problem,
         names=names,
         pool_of=np.repeat(np.arange(len(pools)), [len(pool) for pool in pools]),
-        starts=starts,
-        held={
-            device: tuple(sorted(items, key=lambda item: (item.variant, item.share_pct, item.memory_mib)))
-            for device, items in sorted(held.items())
-        },
+        starts=np.concatenate([[0], np.cumsum([len(pool) for pool in pools])]).astype(np.int64),
+        held=dict(sorted(held.items())),
         domain_of=domain_of,
         room_w=room_w,
     )
+
+
+def _outside(reading: Reading) -> Fleet:
+    """The fleet's books with all that stays outside the pools."""
+    staying = (*reading.pinned, *reading.kept)
+    beside = {item.device for item in staying}
+    settings = {item.device: item for item in reading.snapshot.target.settings if item.device in beside}
+    fleet = open_fleet(reading.snapshot, settings)
+    for item in staying:
+        taken = standing_seat(fleet, item, dedicated=False, power_w=item.power_w_planned)
+        if taken is not None:
+            fleet.put(taken)
+    return fleet
 
 
 def variant_numbers(problem: JointProblem) -> dict[tuple[WorkloadId, ModelName], int]:

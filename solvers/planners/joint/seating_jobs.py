@@ -14,7 +14,7 @@ import numpy as np
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seating_mend import affordable
 from solvers.planners.joint.seating_power import DUST_W
-from solvers.planners.joint.seating_seats import DUST, Seats
+from solvers.planners.joint.seating_seats import Seats
 from solvers.problems.patterns import Pattern, judge
 
 
@@ -83,7 +83,7 @@ def _harmless(seats: Seats, device: int, job: int, after: Pattern, quotas: Mappi
     watts = seats.floor.dynamic_w(after) - seats.dynamic_w(device)
     return (
         watts <= seats.left_at(device) + DUST_W
-        and seats.loss_usd(before, after) <= DUST
+        and not seats.hurts(before, after, job)
         and affordable(seats, job, (before, after), quotas)
     )
 

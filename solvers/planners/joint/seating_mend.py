@@ -123,7 +123,7 @@ def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Colle
         before = seats.patterns[device]
         gain = -seats.loss_usd(before, after)
         grown = len(after.variants) > (0 if before is None else len(before.variants))
-        if gain <= DUST and not (shunned and grown):
+        if (gain <= DUST and not (shunned and grown)) or seats.hurts(before, after, workload):
             continue
         usd = after.usd_per_h - (0.0 if before is None else before.usd_per_h)
         if not affordable(seats, workload, (before, after), quotas):

@@ -73,6 +73,21 @@ class Seats:
         """Replicas missing below the owner's floor."""
         return max(0, self.floor.problem.workloads[workload].replicas_min - self.replicas[workload])
 
+    def hurts(self, before: Pattern | None, after: Pattern | None, but: int) -> bool:
+        """Whether a device's change leaves any workload but this one with less than it must be served."""
+        problem = self.floor.problem
+        change: dict[int, float] = {}
+        for pattern, sign in ((before, -1), (after, 1)):
+            for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True) if pattern else ():
+                workload = problem.variants[variant].workload
+                change[workload] = change.get(workload, 0.0) + sign * capacity
+        return any(
+            by_rps < 0
+            and workload != but
+            and self.served_rps[workload] + by_rps < problem.workloads[workload].rate_least_rps * (1 - DUST)
+            for workload, by_rps in change.items()
+        )
+
     def loss_usd(self, before: Pattern | None, after: Pattern | None) -> float:
         """$/h that a device's change counts in demand and replicas that it leaves unserved; below 0 for a gain."""
         problem = self.floor.problem

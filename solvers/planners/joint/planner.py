@@ -1,0 +1,204 @@
+"""The joint planner: all eight knobs in one problem, with a proven bound, and never worse than greed.
+
+Owns the order of a proposal: a greedy plan first, so that there is an answer at once; then read, solve, seat and write;
+the better of both by the policy's objective is proposed, and both are told with bound and gap. Time is shared out by
+the size of the fleet, so that an answer is written before the deadline; with counted work everything is repeatable. An
+engine that fails costs its own answer, never the greedy one. It refuses to verify: the cycle does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.insight import Contender, Insight
+from solvers.domain.plan import Plan, Proposal, ProposalStatus
+from solvers.domain.policy import CostBasis
+from solvers.domain.workload import WorkloadKind
+from solvers.engines.deadline import Deadline
+from solvers.errors import EngineError
+from solvers.planners import registry
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.chain import KeepTarget
+from solvers.planners.joint.bounding import bound_of
+from solvers.planners.joint.choosing import better
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.solve import solve
+from solvers.planners.joint.reading import Reading, read
+from solvers.planners.joint.remembering import recall, remember
+from solvers.planners.joint.scope import scope_of
+from solvers.planners.joint.seating import Terms, seat
+from solvers.planners.joint.seating_floor import Floor, floor_of
+from solvers.planners.joint.writing import Draft, write
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+
+SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob))
+FIRST = "greedy"
+"""Who answers first."""
+GAP_PROVEN_PCT = 1e-4
+SOLVE_PART_MIN = 0.2
+"""Of the deadline: so much is left to the solve whatever the rest takes."""
+RESERVE_S = 0.05
+RESERVE_S_PER_DEVICE = 0.0004
+RESERVE_S_PER_WORKLOAD = 0.0004
+"""What seating and writing take."""
+UNLIMITED = 2**62
+
+Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """See the module. `solve` can be another one in tests."""
+
+    solve: Solve = field(default=solve)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def first_state(self) -> bytes:
+        """Nothing remembered."""
+        return b""
+
+    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
+        """Nothing to learn from outcomes: beliefs do."""
+        return state
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """A plan always."""
+        return self.think(request, state, reporter).proposal
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """A plan always, and the patterns to begin with next time."""
+        whole = Deadline(request.budget.deadline_s)
+        first = registry.propose(FIRST, request, reporter=reporter)
+        if first.plan is None:
+            return Thought(proposal=replace(first, planner=SPEC.name))
+        try:
+            return self._think(request, state, _Begun(whole, first.plan), reporter)
+        except EngineError as error:
+            reporter.event("joint.failed", error=error.message)
+            reason = Reason(
+                code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=(Fact(name="error", value=error.message),)
+            )
+            return Thought(proposal=_proposal((_own(first.plan),), 0, (*first.reasons, reason), ()))
+
+    def _think(self, request: PlanRequest, state: bytes, begun: _Begun, reporter: Reporter) -> Thought:
+        reading = read(request.snapshot, request.movable)
+        if not reading.problem.workloads or not reading.problem.kinds:
+            return Thought(proposal=_proposal((_own(begun.plan),), 0, (), ()))
+        layout = self.solve(reading.problem, _order(request, reading, state), _deadline(request, reading, begun.whole))
+        plan = _written(request, reading, layout, begun.plan)
+        rivals = tuple(
+            replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for item in (_own(begun.plan), plan)
+        )
+        standing = KeepTarget().propose(request, b"", reporter).plan
+        assert standing is not None
+        chosen = better(request.snapshot, standing, rivals)
+        facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(layout.facts.items()))
+        reporter.event(
+            "joint.solved",
+            chosen=(FIRST, SPEC.name)[chosen],
+            usd_per_h=plan.objective.cost_usd_per_h,
+            usd_per_h_first=begun.plan.objective.cost_usd_per_h,
+        )
+        kept = remember(reading.problem, (*layout.patterns, *layout.columns))
+        return Thought(proposal=_proposal(rivals, chosen, (), facts), state=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What there is before the solve: the clock that runs, and the first plan."""
+
+    whole: Deadline
+    plan: Plan
+
+
+def _own(plan: Plan) -> Plan:
+    """Another planner's plan as ours: we answer for it."""
+    return replace(plan, planner=SPEC.name, planner_version=SPEC.version)
+
+
+def _order(request: PlanRequest, reading: Reading, state: bytes) -> SolveOrder:
+    policy, standing = request.snapshot.policy, reading.standing_patterns()
+    return SolveOrder(
+        standing=standing,
+        warm=recall(state, reading.problem) if state else (),
+        gap=policy.gap_pct_target / 100,
+        seed=request.seed,
+        launch_usd_per_s=policy.launch_usd_per_s,
+        open_workloads=scope_of(reading, standing),
+    )
+
+
+def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadline:
+    """What is left to the solve, with enough kept back for seating and writing."""
+    devices = sum(len(pool) for pool in reading.pool_devices)
+    reserve = RESERVE_S + RESERVE_S_PER_DEVICE * devices + RESERVE_S_PER_WORKLOAD * len(reading.problem.workloads)
+    seconds = max(SOLVE_PART_MIN * request.budget.deadline_s, whole.left_s - reserve)
+    return Deadline(seconds, request.budget.work_units)
+
+
+def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan) -> Plan:
+    policy = request.snapshot.policy
+    floor = floor_of(reading)
+    deadline = Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED)
+    terms = Terms(
+        deadline=deadline,
+        launch_usd_per_s=policy.launch_usd_per_s,
+        quotas={str(name): gpus for name, gpus in reading.problem.quotas},
+        job_most_pct=_jobs(reading, floor, first),
+    )
+    seats = seat(floor, layout, terms)
+    hints = {item.workload: item.reasons for item in first.unplaced}
+    return write(SPEC, Draft(request=request, reading=reading, seats=seats, hints=hints))
+
+
+def _jobs(reading: Reading, floor: Floor, first: Plan) -> Mapping[int, int]:
+    """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound."""
+    bounds: dict[WorkloadId, int] = {WorkloadId(job.id): job.share_pct_sm_max for job in reading.snapshot.jobs}
+    if reading.snapshot.policy.cost_basis is CostBasis.SHARE:
+        given = {item.workload: item.share_pct_sm for item in first.assignments if item.kind is WorkloadKind.JOB}
+        least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
+        bounds = {job: given.get(job, least[job]) for job in bounds}
+    jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
+    return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
+
+
+def _proposal(rivals: tuple[Plan, ...], chosen: int, reasons: tuple[Reason, ...], facts: tuple[Fact, ...]) -> Proposal:
+    plan = rivals[chosen]
+    gap = plan.gap_pct
+    optimal = gap is not None and gap <= GAP_PROVEN_PCT
+    contenders = tuple(
+        Contender(
+            name=name,
+            objective=item.objective,
+            bound_usd_per_h=item.bound_usd_per_h,
+            gap_pct=item.gap_pct,
+        )
+        for name, item in zip((FIRST, SPEC.name), rivals, strict=False)
+    )
+    return Proposal(
+        status=ProposalStatus.OPTIMAL if optimal else ProposalStatus.FEASIBLE,
+        planner=SPEC.name,
+        plan=plan,
+        reasons=(*reasons, _summary(plan)),
+        insight=Insight(contenders=contenders, facts=facts),
+    )
+
+
+def _summary(plan: Plan) -> Reason:
+    facts = [
+        Fact(name="usd_per_h", value=round(plan.objective.cost_usd_per_h, 6)),
+        Fact(name="devices_in_use", value=float(len({item.device for item in plan.assignments}))),
+        Fact(name="unserved", value=round(plan.objective.unserved, 6)),
+    ]
+    if plan.bound_usd_per_h is not None and plan.gap_pct is not None:
+        facts.append(Fact(name="bound_usd_per_h", value=round(plan.bound_usd_per_h, 6)))
+        facts.append(Fact(name="gap_pct", value=round(plan.gap_pct, 4)))
+    return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=SPEC.name, facts=tuple(facts))
