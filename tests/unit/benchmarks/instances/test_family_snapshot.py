@@ -8,8 +8,10 @@ import pytest
 from benchmarks.instances.family import CARDS, SHARES_PCT, family_problem
 from benchmarks.instances.family_snapshot import family_snapshot
 from solvers.domain.codec import canonical_json, digest, from_json
+from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.models.options import memory_limit_mib
+from solvers.planners.joint.reading import read
 
 GPUS, SERVICES, SEED = 30, 6, 5
 
@@ -54,3 +56,32 @@ def test_rules_of_the_fleet_are_the_same() -> None:
     counts = [sum(device.gpu_type == card.name for device in snapshot.devices) for card in CARDS]
     assert counts == list(problem.pool_devices)
     assert [types[pool.gpu_type].memory_mib for pool in problem.pools] == [pool.memory_mib for pool in problem.pools]
+
+
+def test_the_planner_reads_the_same_problem_from_the_snapshot() -> None:
+    snapshot, drawn = family_snapshot(GPUS, SERVICES, SEED), family_problem(GPUS, SERVICES, SEED)
+    problem = read(snapshot, tuple(WorkloadId(service.id) for service in snapshot.services)).problem
+    types = [pool.gpu_type for pool in problem.pools]
+    assert {pool.gpu_type: pool.devices for pool in drawn.pools} == {
+        pool.gpu_type: pool.devices for pool in problem.pools
+    }
+    assert sorted(cap.limit_w for cap in problem.caps) == pytest.approx(sorted(cap.limit_w for cap in drawn.caps))
+    assert problem.usd_per_wh == pytest.approx(drawn.usd_per_wh)
+    for kind in range(drawn.kinds):
+        pool = types.index(drawn.pools[int(drawn.kind_pool[kind])].gpu_type)
+        same = (problem.kind_pool == pool) & (problem.kind_clock_mhz == drawn.kind_clock_mhz[kind])
+        (table,) = problem.kind_table[same]
+        for ours, theirs in (
+            (drawn.mean_ms, problem.mean_ms),
+            (drawn.tail_ms, problem.tail_ms),
+            (drawn.power_w, problem.power_w),
+        ):
+            assert theirs[table] == pytest.approx(ours[kind], rel=1e-5)
+        for numbers, others in ((drawn.pressure, problem.pressure), (drawn.exponent, problem.exponent)):
+            assert others[table] == pytest.approx(numbers[kind], rel=1e-5)
+        assert problem.sensitivity[table] == pytest.approx(drawn.sensitivity[kind], rel=1e-5)
+        assert np.abs(problem.memory_mib[table] - drawn.memory_mib[kind]).max() <= 65
+    for number, work in enumerate(drawn.workloads):
+        seen = problem.workloads[number]
+        assert (seen.id, seen.per_device_max, seen.end_to_end, seen.burst) == (work.id, 1, False, 0.0)
+        assert (seen.rate_rps, seen.limit_ms) == pytest.approx((work.rate_rps, work.limit_ms), rel=1e-5)
