@@ -62,7 +62,9 @@ class _Columns:
 
 
 def is_measured(profile: Profile | None) -> bool:
-    """Whether a grid was measured, so that nothing need be believed."""
+    """Whether a grid was measured, or is given as a whole, so that nothing need be believed."""
+    if profile is not None and profile.grid is not None:
+        return True
     solo = [point for point in profile.points if not point.neighbours] if profile is not None else []
     if not solo:
         return False

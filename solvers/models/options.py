@@ -3,28 +3,32 @@ the others do not.
 
 Owns the careful reading of the table. Only measured points become options, so that whoever checks a plan can find the
 very measurement behind each choice; a share is rounded up to the policy's step but judged by the measured share below
-it; on a device that may be shared, latency carries the interference margin. The memory limit is the measured memory
-plus a tenth, rounded up to 64 MiB. It refuses to choose.
+it; on a device that may be shared, latency carries the interference margin, or what a bearable pressure of neighbours
+would make of it where that is known and more. The memory limit is the measured memory plus a tenth, rounded up to 64
+MiB. It refuses to choose.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import EllipsisType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile
+from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.table import Grid, ProfileTable
+from solvers.models.stacked import Key
+from solvers.models.table import Grid
+from solvers.models.tables import Tables
 from solvers.problems.choice import Option, Options
+from solvers.problems.company import UNKNOWN, Press
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
 from solvers.problems.promise import Outcome, Promise, settle
@@ -34,6 +38,8 @@ _Cells = tuple[NDArray[np.intp], NDArray[np.intp]] | EllipsisType
 
 MEMORY_FACTOR = 1.1
 MEMORY_STEP_MIB = 64
+PRESSURE_BORNE = 0.5
+"""Of all neighbours together: what a replica of known interference is planned to bear."""
 
 
 def memory_limit_mib(memory_mib: float) -> int:
@@ -50,28 +56,63 @@ class _Judged:
     power_w: NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a standing replica can be shown to do, and how many times its latency alone that reckons with."""
+
+    latency_ms: float
+    capacity_rps: float
+    power_w: float
+    slowdown: float
+
+
 @dataclass(slots=True)
 class Beliefs:
     """Tables of a snapshot, built when first asked for."""
 
     policy: Policy
-    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
+    profiles: dict[Key, Profile]
     classes: list[DeviceClass]
-    _tables: dict[tuple[ModelName, GpuTypeName], ProfileTable | None] = field(default_factory=dict)
+    _tables: Tables
 
     @staticmethod
     def of(snapshot: Snapshot, classes: list[DeviceClass]) -> Beliefs:
         """Beliefs over these classes of devices."""
-        return Beliefs(policy=snapshot.policy, profiles=snapshot.profiles_by_key(), classes=classes)
+        profiles = snapshot.profiles_by_key()
+        return Beliefs(policy=snapshot.policy, profiles=profiles, classes=classes, _tables=Tables(profiles))
 
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
         """What is known of a model on a class at its clock."""
-        key = (model, device_class.gpu_type)
-        if key not in self._tables:
-            profile = self.profiles.get(key)
-            self._tables[key] = ProfileTable.of(profile) if profile is not None else None
-        table = self._tables[key]
-        return table.grid_at(device_class.clock_mhz_sm) if table is not None else None
+        return self._tables.grid_at((model, device_class.gpu_type), device_class.clock_mhz_sm)
+
+    def factor(self, need: Need, device_class: DeviceClass) -> float:
+        """How many times its latency alone a replica of the need is planned with."""
+        if self._alone(need, device_class):
+            return 1.0
+        margin, known = self.policy.interference_margin, self._interference(need, device_class)
+        return margin if known is None else max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
+
+    def press(self, need: Need, device_class: DeviceClass, share_pct: int, factor: float) -> Press:
+        """How a replica planned with such a factor presses, and what it bears."""
+        known = self._interference(need, device_class)
+        if known is None or self._alone(need, device_class):
+            return UNKNOWN
+        return Press.of(known, share_pct * device_class.sm_part, factor, self.policy.interference_margin)
+
+    def press_of(self, standing: Assignment, device_class: DeviceClass) -> Press:
+        """How a replica that nobody moves presses; it should bear what replicas are planned to."""
+        profile = self.profiles.get((standing.model, device_class.gpu_type))
+        known = None if profile is None or standing.kind is WorkloadKind.JOB else profile.interference
+        if known is None:
+            return UNKNOWN
+        margin = self.policy.interference_margin
+        factor = max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
+        return Press.of(known, standing.share_pct_sm * device_class.sm_part, factor, margin)
+
+    def _interference(self, need: Need, device_class: DeviceClass) -> Interference | None:
+        """Nobody knows it of training jobs."""
+        profile = self.profiles.get((need.model, device_class.gpu_type))
+        return None if profile is None or need.kind is WorkloadKind.JOB else profile.interference
 
     def options(self, need: Need) -> tuple[Options, dict[int, Reason]]:
         """All options of a need over all classes, and for each class without one the reason."""
@@ -123,6 +164,30 @@ class Beliefs:
         outcome = self._settle(need, device_class, grid, (batches, (np.array([row, row]), np.array([column, last]))))
         if not outcome.feasible.all():
             return None
+        shown = _Shown(
+            latency_ms=float(outcome.latency_ms[0]),
+            capacity_rps=float(outcome.capacity_rps[0]),
+            power_w=float(_dynamic_power_w(grid, device_class)[drawn, column]),
+            slowdown=self.factor(need, device_class),
+        )
+        return self._standing(need, class_index, standing, shown)
+
+    def as_it_stands(
+        self, need: Need, class_index: int, standing: Assignment, *, capacity_rps: float, slowdown: float
+    ) -> Option:
+        """A standing replica that was shown elsewhere to serve so much beside its present neighbours, slowed so many
+        times by them; it bears no more than they are.
+        """
+        shown = _Shown(
+            latency_ms=standing.latency_ms_planned or 0.0,
+            capacity_rps=capacity_rps,
+            power_w=standing.power_w_planned,
+            slowdown=slowdown,
+        )
+        return self._standing(need, class_index, standing, shown)
+
+    def _standing(self, need: Need, class_index: int, standing: Assignment, shown: _Shown) -> Option:
+        device_class = self.classes[class_index]
         part = max(standing.share_pct_sm / 100, standing.memory_mib_limit / device_class.memory_mib)
         return Option(
             device_class=class_index,
@@ -130,14 +195,15 @@ class Beliefs:
             batch=standing.batch,
             share_pct=standing.share_pct_sm,
             memory_mib=standing.memory_mib_limit,
-            latency_ms=float(outcome.latency_ms[0]),
-            capacity_rps=float(outcome.capacity_rps[0]),
-            power_w=float(_dynamic_power_w(grid, device_class)[drawn, column]),
+            latency_ms=shown.latency_ms,
+            capacity_rps=shown.capacity_rps,
+            power_w=shown.power_w,
             usd_per_h=device_class.usd_per_h * standing.share_pct_sm / 100,
             weight_usd_per_h=device_class.usd_per_h * part,
             batch_min=standing.envelope.batch_min,
             batch_max=standing.envelope.batch_max,
             clock_mhz_sm=device_class.clock_mhz_sm,
+            press=self.press(need, device_class, standing.share_pct_sm, shown.slowdown),
         )
 
     @staticmethod
@@ -147,13 +213,13 @@ class Beliefs:
     def _settle(
         self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[NDArray[np.float64], _Cells]
     ) -> Outcome:
-        margin = 1.0 if self._alone(need, device_class) else self.policy.interference_margin
+        factor = self.factor(need, device_class)
         busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
         promise = Promise(
             limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
         )
         batches, cells = at
-        return settle(promise, batches, grid.latency_ms_mean[cells] * margin, grid.latency_ms_tail[cells] * margin)
+        return settle(promise, batches, grid.latency_ms_mean[cells] * factor, grid.latency_ms_tail[cells] * factor)
 
     def _judge(self, need: Need, device_class: DeviceClass) -> _Judged | None:
         grid = self.grid(need.model, device_class)
@@ -193,8 +259,8 @@ class Beliefs:
             batch_max=grid.batches[reach[rows, held[columns]]],
         )
 
-    def option(self, options: Options, index: int) -> Option:
-        """One option as a record."""
+    def option(self, need: Need, options: Options, index: int) -> Option:
+        """One of a need's options as a record."""
         class_index = int(options.device_class[index])
         device_class = self.classes[class_index]
         return Option(
@@ -211,6 +277,7 @@ class Beliefs:
             batch_min=int(options.batch_min[index]),
             batch_max=int(options.batch_max[index]),
             clock_mhz_sm=device_class.clock_mhz_sm,
+            press=self.press(need, device_class, int(options.share_pct[index]), self.factor(need, device_class)),
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.domain.ids import GpuTypeName
+from solvers.problems.company import UNKNOWN, Press
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -39,6 +40,7 @@ class Option:
     batch_min: int
     batch_max: int
     clock_mhz_sm: int
+    press: Press = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

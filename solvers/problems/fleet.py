@@ -1,9 +1,9 @@
 """The fleet as a set of bins: what is free on each device, who may go where, and where a replica fits best.
 
 Owns the hard placement rules (usable devices, taints, colocation class, shares, memory, clients, anti-affinity, avoided
-neighbours, dedication, power caps, project quotas) as vectors over devices, so that one search over a thousand devices
-costs microseconds. It refuses to choose configurations: it is told share, memory and power and answers with a device or
-with the rule that left none.
+neighbours, their pressure, dedication, power caps, project quotas) as vectors over devices, so that one search over a
+thousand devices costs microseconds. It refuses to choose configurations: it is told share, memory and power and answers
+with a device or with the rule that left none.
 
 Conventions shared with the verifier only through documentation: a device draws min(its power limit, idle + dynamic);
 every known device counts its idle power in its power domains; half of a device's MPS clients stay free so that a
@@ -19,13 +19,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, PowerScope, Taint
+from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, Taint
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
+from solvers.domain.offer import is_offered
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
+from solvers.problems.company import UNKNOWN, Company, Press
 from solvers.problems.needs import Need
+from solvers.problems.power import PowerDomains, power_domains
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -65,6 +68,7 @@ class Seat:
     memory_mib: int
     power_w: float
     dedicated: bool = False
+    press: Press = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +83,7 @@ class Search:
     power_w: float
     device_class: int | None = None
     domains_used: frozenset[int] = frozenset()
-
-
-@dataclass(slots=True)
-class _Domains:
-    """One kind of power domain: index of each device's domain (-1: no cap) and what is left in each."""
-
-    of_device: NDArray[np.intp]
-    headroom_w: Floats
+    press: Press = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -107,7 +104,10 @@ class Fleet:
     idle_w: Floats
     limit_w: Floats
     failure_domain: NDArray[np.intp]
-    domains: list[_Domains]
+    unrented: Flags
+    """Offered GPUs: they draw nothing until they are used."""
+    domains: list[PowerDomains]
+    company: Company
     foes: dict[WorkloadId, set[WorkloadId]]
     quota_left: dict[ProjectName, float]
     taints: list[frozenset[Taint]]
@@ -134,9 +134,8 @@ class Fleet:
         self.dynamic_w[device] += sign * seat.power_w
         change = self._draw(device) - before
         for domains in self.domains:
-            domain = domains.of_device[device]
-            if domain >= 0:
-                domains.headroom_w[domain] -= change
+            domains.book(device, change)
+        self.company.book(device, seat.press, sign)
         if seat.project in self.quota_left:
             self.quota_left[seat.project] -= sign * self.gpus(device, seat.share_pct)
         held = self.hosts.setdefault(seat.workload, {})
@@ -145,6 +144,8 @@ class Fleet:
             del held[device]
 
     def _draw(self, device: int) -> float:
+        if self.unrented[device] and not self.occupants[device]:
+            return 0.0
         return float(min(self.limit_w[device], self.idle_w[device] + self.dynamic_w[device]))
 
     def class_at(self, device: int) -> DeviceClass:
@@ -236,6 +237,7 @@ class Fleet:
             (ReasonCode.NO_SHARE_LEFT, lambda: self.share_free >= search.share_pct - EPSILON),
             (ReasonCode.NO_MEMORY_LEFT, lambda: self.memory_free >= search.memory_mib - EPSILON),
             (ReasonCode.CLIENTS_MAX, lambda: self.clients_free > 0),
+            (ReasonCode.NEIGHBOURS_PRESSURE, lambda: self.company.bear(search.press)),
             (ReasonCode.POWER_CAP, lambda: self._within_power(search.power_w)),
         )
         for code, stage in stages:
@@ -249,10 +251,10 @@ class Fleet:
         if not self.domains:
             return fine
         before = np.minimum(self.limit_w, self.idle_w + self.dynamic_w)
+        before[self.unrented & (self.occupants == 0)] = 0.0
         change = np.minimum(self.limit_w, self.idle_w + self.dynamic_w + power_w) - before
         for domains in self.domains:
-            left = np.append(domains.headroom_w, np.inf)
-            fine &= change <= left[domains.of_device] + EPSILON
+            fine &= domains.within(change)
         return fine
 
 
@@ -277,6 +279,7 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
     idle_w = np.array([item.idle_w for item in classes], dtype=np.float64)
     parents = {item.mig.parent for item in devices if item.mig is not None}
     idle_w[[index for index, item in enumerate(devices) if item.id in parents]] = 0.0
+    unrented = np.array([is_offered(item.node) for item in devices], dtype=bool)
     margin_mib = snapshot.policy.memory_margin_mib
     return Fleet(
         devices=devices,
@@ -294,10 +297,10 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
         dynamic_w=np.zeros(len(devices)),
         idle_w=idle_w,
         limit_w=np.array([item.limit_w for item in classes], dtype=np.float64),
-        failure_domain=np.array(
-            [failure_domains[nodes[item.node].failure_domain] for item in devices], dtype=np.intp
-        ),
-        domains=_power_domains(snapshot, devices, nodes, idle_w),
+        failure_domain=np.array([failure_domains[nodes[item.node].failure_domain] for item in devices], dtype=np.intp),
+        unrented=unrented,
+        domains=power_domains(snapshot, devices, nodes, np.where(unrented, 0.0, idle_w)),
+        company=Company.of(len(devices)),
         foes=_foes(snapshot),
         quota_left={
             project.name: project.quota_gpus for project in snapshot.projects if project.quota_gpus is not None
@@ -346,31 +349,6 @@ def _usable(snapshot: Snapshot, devices: list[Device], parents: set[DeviceId]) -
         and item.id not in parents
         for item in devices
     ]
-
-
-def _power_domains(
-    snapshot: Snapshot, devices: list[Device], nodes: dict[NodeId, Node], idle_w: Floats
-) -> list[_Domains]:
-    kinds: list[_Domains] = []
-    for scope in PowerScope:
-        caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is scope}
-        if not caps:
-            continue
-        place = {subject: index for index, subject in enumerate(sorted(caps))}
-        of_device = np.full(len(devices), -1, dtype=np.intp)
-        headroom_w = np.array([caps[subject] for subject in place], dtype=np.float64)
-        for index, device in enumerate(devices):
-            subject = {
-                PowerScope.DEVICE: device.id,
-                PowerScope.NODE: device.node,
-                PowerScope.RACK: nodes[device.node].rack,
-                PowerScope.CLUSTER: snapshot.cluster,
-            }[scope]
-            if subject in place:
-                of_device[index] = place[subject]
-                headroom_w[of_device[index]] -= idle_w[index]
-        kinds.append(_Domains(of_device=of_device, headroom_w=headroom_w))
-    return kinds
 
 
 def _foes(snapshot: Snapshot) -> dict[WorkloadId, set[WorkloadId]]:

@@ -47,7 +47,7 @@ class Filler:
             if choice is None:
                 settled.blockers.extend(self._blockers(settled, room))
                 return
-            option = self.beliefs.option(options, choice.option)
+            option = self.beliefs.option(need, options, choice.option)
             if not self._place(settled, option, choice):
                 # Whatever is at least as large in every respect would find no room either.
                 exhausted |= (
@@ -80,6 +80,7 @@ class Filler:
             power_w=option.power_w,
             device_class=option.device_class,
             domains_used=settled.domains if spread else frozenset(),
+            press=option.press,
         )
         taken = {item.seat.device for item in settled.placed}
         for device in self.menu.familiar:
@@ -137,7 +138,7 @@ class Filler:
         reasons: list[Reason] = []
         for index in np.unique(options.device_class):
             mine = np.flatnonzero(options.device_class == index)
-            smallest = self.beliefs.option(options, int(mine[np.argmin(options.share_pct[mine])]))
+            smallest = self.beliefs.option(need, options, int(mine[np.argmin(options.share_pct[mine])]))
             found = self._device_for(settled, smallest)
             if isinstance(found, ReasonCode):
                 reasons.append(_blocked(found, smallest))

@@ -11,27 +11,30 @@ jobs that may not be evicted again and, where so asked, all jobs that stand.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 
-from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Assignment
+from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
+from solvers.models.appraisal import Appraisal
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
 from solvers.planners.greedy.fill import Filler, Menu
 from solvers.planners.greedy.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
-from solvers.problems.choice import Ask, Choice, choose
-from solvers.problems.fleet import Fleet, Search, open_fleet
+from solvers.problems.choice import Ask, Choice, Option, choose
+from solvers.problems.fleet import Fleet, Search, Seat, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
 STAY_MARGIN = 0.2
 """A running configuration is left only for one that is cheaper by more than this part."""
+CAPACITY_DUST = 1e-5
+"""Planned rates are rounded."""
 
 
 class Aim(Enum):
@@ -50,15 +53,20 @@ class Case:
     movable: tuple[WorkloadId, ...]
     beliefs: Beliefs
     needs: tuple[Need, ...]
+    held: dict[DeviceId, DeviceSetting]
+    """Settings that stay: all of devices with pinned replicas, and the clocks that stand."""
     pinned: tuple[Assignment, ...]
     standing: dict[WorkloadId, list[Assignment]]
+    appraisal: Appraisal
+    """Of what stands, all together."""
     menus: dict[WorkloadId, Menu]
 
     @staticmethod
     def of(request: PlanRequest) -> Case:
         """Split the standing target into pinned and movable and list every workload's options."""
-        snapshot = request.snapshot
-        fleet = open_fleet(snapshot, pinned_settings(snapshot, request.movable))
+        snapshot = request.snapshot.with_offers()
+        held = _held(snapshot, request.movable)
+        fleet = open_fleet(snapshot, held)
         beliefs = Beliefs.of(snapshot, fleet.classes)
         movable = set(request.movable)
         standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
@@ -79,10 +87,43 @@ class Case:
             movable=request.movable,
             beliefs=beliefs,
             needs=needs,
+            held=held,
             pinned=pinned,
             standing=standing,
+            appraisal=Appraisal.of(fleet, beliefs.profiles, snapshot.policy, (snapshot.target.assignments, held)),
             menus=menus,
         )
+
+    def assess(self, fleet: Fleet, need: Need, standing: Assignment) -> tuple[Option | None, bool]:
+        """A standing replica by today's beliefs, and whether that holds only while it has its device to itself. Where
+        the careful reading of `options` shows less than was planned, what it does beside its very neighbours counts.
+        """
+        class_index = int(fleet.class_of[fleet.index[standing.device]])
+        option = self.beliefs.assess(need, class_index, standing)
+        planned_rps = standing.capacity_rps
+        if option is not None and option.capacity_rps >= planned_rps * (1 - CAPACITY_DUST):
+            return option, False
+        shown_rps = self.appraisal.capacities_rps(need, [standing])[0]
+        if shown_rps is None or standing.model != need.model:
+            return option, False
+        if option is not None and option.capacity_rps >= shown_rps * (1 - CAPACITY_DUST):
+            return option, False
+        slowdown = self.appraisal.slowdown(standing)
+        made = self.beliefs.as_it_stands(
+            need, class_index, standing, capacity_rps=min(planned_rps, shown_rps), slowdown=slowdown
+        )
+        return made, made.press.pressure is None and slowdown < self.beliefs.factor(need, fleet.classes[class_index])
+
+
+def _held(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> dict[DeviceId, DeviceSetting]:
+    """This planner sets no clocks, so it lives with those that stand."""
+    in_use = {item.device for item in snapshot.target.assignments}
+    clocks = {
+        item.device: DeviceSetting(device=item.device, clock_mhz_sm=item.clock_mhz_sm)
+        for item in snapshot.target.settings
+        if item.clock_mhz_sm is not None and item.device in in_use
+    }
+    return clocks | pinned_settings(snapshot, movable)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +146,7 @@ class Packing:
 
 def pack(case: Case, aim: Aim, *, jobs_hold: bool = False) -> Packing:
     """Settle every need of the case. `jobs_hold`: jobs keep their place before services choose."""
-    fleet = open_fleet(case.snapshot, pinned_settings(case.snapshot, case.movable))
+    fleet = open_fleet(case.snapshot, case.held)
     _put_pinned(case, fleet)
     services = sorted(
         (need for need in case.needs if need.kind is WorkloadKind.SERVICE),
@@ -153,7 +194,7 @@ def _put_pinned(case: Case, fleet: Fleet) -> None:
         alone = assignment.workload in dedicated
         seat = standing_seat(fleet, assignment, dedicated=alone, power_w=assignment.power_w_planned)
         if seat is not None:
-            fleet.put(seat)
+            fleet.put(replace(seat, press=case.beliefs.press_of(assignment, fleet.class_at(seat.device))))
 
 
 def _size(case: Case, need: Need) -> float:
@@ -161,7 +202,7 @@ def _size(case: Case, need: Need) -> float:
     choice = _choice_if_empty(case, need)
     if choice is None:
         return 0.0
-    option = case.beliefs.option(case.menus[need.workload].options, choice.option)
+    option = case.beliefs.option(need, case.menus[need.workload].options, choice.option)
     device_class = case.beliefs.classes[option.device_class]
     return max(option.share_pct / 100, option.memory_mib / device_class.memory_mib)
 
@@ -181,18 +222,27 @@ def _take_standing(case: Case, fleet: Fleet, need: Need) -> list[Placed]:
         device = fleet.index.get(assignment.device)
         if device is None or len(taken) >= need.replicas_max:
             continue
-        option = case.beliefs.assess(need, int(fleet.class_of[device]), assignment)
+        option, alone = case.assess(fleet, need, assignment)
         if option is None:
             continue
-        seat = seat_of(need, option, device)
-        if fleet.fits(_search(need, seat.share_pct, seat.memory_mib, seat.power_w), device):
+        seat = _standing_seat(need, option, device, alone=alone)
+        if fleet.fits(_search(need, seat), device):
             fleet.put(seat)
             taken.append(Placed(seat=seat, option=option, standing=assignment))
     return taken
 
 
-def _search(need: Need, share_pct: int, memory_mib: int, power_w: float) -> Search:
-    return Search(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
+def _standing_seat(need: Need, option: Option, device: int, *, alone: bool) -> Seat:
+    seat = seat_of(need, option, device)
+    return replace(seat, dedicated=True) if alone else seat
+
+
+def _search(need: Need, seat: Seat) -> Search:
+    if seat.dedicated and not need.affinity.dedicated:
+        need = replace(need, affinity=replace(need.affinity, dedicated=True))
+    return Search(
+        need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
+    )
 
 
 def _settle(case: Case, fleet: Fleet, need: Need, reserved: list[Placed], aim: Aim) -> Settled:
@@ -303,12 +353,11 @@ def _with_last_resort(case: Case, settled: Settled) -> Settled:
         seat = standing_seat(fleet, assignment, dedicated=need.affinity.dedicated, power_w=assignment.power_w_planned)
         if seat is None or assignment.replica in held:
             continue
-        option = case.beliefs.assess(need, int(fleet.class_of[seat.device]), assignment)
-        item = Placed(
-            seat=seat_of(need, option, seat.device) if option is not None else seat, option=option, standing=assignment
-        )
-        search = _search(need, item.seat.share_pct, item.seat.memory_mib, item.seat.power_w)
-        if fleet.fits(search, seat.device) and _affordable(settled, item):
+        option, alone = case.assess(fleet, need, assignment)
+        if option is not None:
+            seat = _standing_seat(need, option, seat.device, alone=alone)
+        item = Placed(seat=seat, option=option, standing=assignment)
+        if fleet.fits(_search(need, seat), seat.device) and _affordable(settled, item):
             settled.add(item)
     return settled
 

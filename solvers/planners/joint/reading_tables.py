@@ -22,7 +22,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
-from solvers.models.stacked import stacks
+from solvers.models.stacked import Stack, stacks
 from solvers.models.table import ProfileTable
 from solvers.problems.joint import Flags, Floats, Whole
 
@@ -105,20 +105,23 @@ def _of_grids(profiles: list[Profile]) -> Iterator[Layer]:
         for row, (_, gpu_type) in enumerate(stack.keys):
             by_type[gpu_type].append(row)
         for gpu_type, rows in by_type.items():
-            for place, clock in enumerate(stack.clocks_mhz):
-                if stack.measured[rows, place].any():
-                    yield Layer(
-                        gpu_type=gpu_type,
-                        models=tuple(stack.keys[row][0] for row in rows),
-                        clock_mhz=int(clock),
-                        shares_pct=stack.shares_pct,
-                        batches=stack.batches,
-                        mean_ms=stack.mean_ms[rows, place],
-                        tail_ms=stack.tail_ms[rows, place],
-                        power_w=stack.power_w[rows, place],
-                        memory_mib=stack.memory_mib[rows, place],
-                        measured=stack.measured[rows, place],
-                    )
+            made = (_layer(stack, gpu_type, rows, place) for place in range(len(stack.clocks_mhz)))
+            yield from (layer for layer in made if layer.measured.any())
+
+
+def _layer(stack: Stack, gpu_type: GpuTypeName, rows: list[int], place: int) -> Layer:
+    return Layer(
+        gpu_type=gpu_type,
+        models=tuple(stack.keys[row][0] for row in rows),
+        clock_mhz=int(stack.clocks_mhz[place]),
+        shares_pct=stack.shares_pct,
+        batches=stack.batches,
+        mean_ms=stack.mean_ms[rows, place],
+        tail_ms=stack.tail_ms[rows, place],
+        power_w=stack.power_w[rows, place],
+        memory_mib=stack.memory_mib[rows, place],
+        measured=stack.measured[rows, place],
+    )
 
 
 def _of_points(profiles: list[Profile]) -> Iterator[Layer]:

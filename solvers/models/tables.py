@@ -1,0 +1,51 @@
+"""Tables of a snapshot's profiles, made when first asked for.
+
+Owns the look-up by model, GPU type and clock. Grids are read all at once through `stacked`, profiles listed point by
+point one by one. It refuses to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.profile import Profile
+from solvers.models.stacked import Key, Stack, stacks
+from solvers.models.table import Grid, ProfileTable, grid_of
+
+
+@dataclass(slots=True)
+class Tables:
+    """See the module."""
+
+    profiles: Mapping[Key, Profile]
+    _listed: dict[Key, ProfileTable | None] = field(default_factory=dict)
+    _stacked: dict[Key, tuple[Stack, int]] | None = None
+    _grids: dict[tuple[Key, int], Grid | None] = field(default_factory=dict)
+
+    def grid_at(self, key: Key, clock_mhz: int) -> Grid | None:
+        """What is known of a model on a GPU type at the highest measured clock that is not above this one."""
+        asked = (key, clock_mhz)
+        if asked not in self._grids:
+            profile = self.profiles.get(key)
+            if profile is not None and profile.grid is not None:
+                self._grids[asked] = self._from_stack(key, clock_mhz)
+            else:
+                table = None if profile is None else self._table(key, profile)
+                self._grids[asked] = None if table is None else table.grid_at(clock_mhz)
+        return self._grids[asked]
+
+    def _table(self, key: Key, profile: Profile) -> ProfileTable | None:
+        if key not in self._listed:
+            self._listed[key] = ProfileTable.of(profile)
+        return self._listed[key]
+
+    def _from_stack(self, key: Key, clock_mhz: int) -> Grid | None:
+        if self._stacked is None:
+            found = stacks(self.profiles.values())
+            self._stacked = {name: (stack, row) for stack in found for row, name in enumerate(stack.keys)}
+        stack, row = self._stacked[key]
+        layers = np.flatnonzero((stack.clocks_mhz <= clock_mhz) & stack.measured[row].any(axis=(1, 2)))
+        return grid_of(stack, row, int(layers[-1])) if len(layers) else None
