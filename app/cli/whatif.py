@@ -99,9 +99,9 @@ def _from_file(file: str, question: Document, files: list[str]) -> Document:
     place = ", ".join(files)
     try:
         changes = changes_of(question.get("changes", {}))
+        asked = WhatIfQuestion(**{**question, "changes": changes, "lane": CycleLane(question["lane"])})
     except FieldError as error:
         raise InputError(f"{place}: {placed(error.field, error.message)}") from None
-    asked = WhatIfQuestion(**{**question, "changes": changes, "lane": CycleLane(question["lane"])})
     before = read_value(Snapshot, file)
     try:
         after = apply_changes(before, changes)

@@ -143,6 +143,7 @@ def _check_references(snapshot: Snapshot, changes: Changes, faults: Faults) -> N
     models = {item.name for item in snapshot.models}
     types: set[GpuTypeName] = {item.name for item in snapshot.gpu_types}
     nodes = {item.id for item in snapshot.nodes}
+    projects = {item.name for item in snapshot.projects}
     kinds: tuple[tuple[str, tuple[Service | TrainingJob | OfflineTask, ...]], ...] = (
         ("services", changes.services),
         ("jobs", changes.jobs),
@@ -151,6 +152,7 @@ def _check_references(snapshot: Snapshot, changes: Changes, faults: Faults) -> N
     for field, works in kinds:
         for index, work in enumerate(works):
             place = f"/{field}/{index}"
+            faults.known("project", work.project, projects, f"{place}/project")
             faults.known("model", work.model, models, f"{place}/model")
             for position, name in enumerate(work.gpu_types_allowed):
                 faults.known("GPU type", name, types, f"{place}/gpu_types_allowed/{position}")

@@ -7,7 +7,7 @@ Owns the form of a change and the ranges of its numbers. Applying changes is `wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope, PriceKind
@@ -21,6 +21,8 @@ from solvers.errors import FieldError
 FACTOR_MAX = 1e6
 NODES_MAX = 20_000
 GPUS_PER_NODE_MAX = 64
+GPUS_ADDED_MAX = 40_000
+"""Nodes and offers together."""
 
 
 @value
@@ -119,9 +121,10 @@ class Changes:
 
     def __post_init__(self) -> None:
         check_range("rate_factor", self.rate_factor, 0, FACTOR_MAX)
-
-
-NAMES = frozenset(item.name for item in fields(Changes))
+        added = sum(item.count * item.gpus_per_node for item in self.nodes_added)
+        added += sum(item.count_max for item in self.offers)
+        if added > GPUS_ADDED_MAX:
+            raise FieldError("nodes_added", f"nodes and offers together add at most {GPUS_ADDED_MAX} GPUs, not {added}")
 
 
 def changes_of(plain: Plain) -> Changes:

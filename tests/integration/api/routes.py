@@ -90,6 +90,7 @@ class Requests:
             "import_profiles": [spec(point)],
             "predict": [{"model": "resnet50", "gpu_type": "t4", "batch": 4, "share_pct_sm": 50.0}],
             "propose_plan": {"lane": "act"},
+            "simulate": {"changes": {"rate_factor": 2.0}},
             "apply_plan": {},
             "create_token": {"name": "new", "role": "viewer"},
             "join_node": encode(join_message(NODE)),

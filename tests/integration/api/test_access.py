@@ -67,6 +67,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "list_profile_pairs": CLUSTER_READ,
     "list_next_points": CLUSTER_READ,
     "predict": SHARED_READ,
+    "get_snapshot": CLUSTER_READ,
+    "simulate": CLUSTER_WRITE,
     "propose_plan": CLUSTER_WRITE,
     "apply_plan": CLUSTER_WRITE,
     "get_plan": SHARED_READ,
