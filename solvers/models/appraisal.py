@@ -16,18 +16,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.device import Device
-from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
+from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.workload import WorkloadKind
-from solvers.models.table import Floats, Grid, ProfileTable
+from solvers.models.stacked import Floats, Key
+from solvers.models.table import Grid
+from solvers.models.tables import Tables
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need
 from solvers.problems.promise import Promise, settle
 
 SHARE_DUST = 1e-9
-_Key = tuple[ModelName, GpuTypeName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +61,22 @@ class Appraisal:
 
     policy: Policy
     fleet: Fleet
-    profiles: Mapping[_Key, Profile]
+    profiles: Mapping[Key, Profile]
     settings: Mapping[DeviceId, DeviceSetting]
+    tables: Tables
     company: dict[DeviceId, Company] = field(default_factory=dict)
-    _tables: dict[_Key, ProfileTable | None] = field(default_factory=dict)
-    _readings: dict[tuple[_Key, int, float], Reading | None] = field(default_factory=dict)
+    _readings: dict[tuple[Key, int, float], Reading | None] = field(default_factory=dict)
 
     @staticmethod
     def of(
         fleet: Fleet,
-        profiles: Mapping[_Key, Profile],
+        profiles: Mapping[Key, Profile],
         policy: Policy,
         standing: tuple[Iterable[Assignment], Mapping[DeviceId, DeviceSetting]],
     ) -> Appraisal:
         """Of everything that stands together under these settings."""
         assignments, settings = standing
-        made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings)
+        made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings, tables=Tables(profiles))
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         for item in assignments:
             if item.device in fleet.index:
@@ -111,9 +112,9 @@ class Appraisal:
         tail = np.array([[row[1].tail_ms[row[2]], row[1].tail_ms[row[3]]] for row in rows])
         factor = np.array([row[4] for row in rows])[:, None]
         outcome = settle(promise, batch, mean * factor, tail * factor)
-        kept = outcome.feasible.all(axis=1)
-        for (place, *_), fine, capacity in zip(rows, kept.tolist(), outcome.capacity_rps[:, 0].tolist(), strict=True):
-            found[place] = capacity if fine else None
+        for row, (place, *_) in enumerate(rows):
+            if outcome.feasible[row].all():
+                found[place] = float(outcome.capacity_rps[row, 0])
         return found
 
     def slowdown(self, item: Assignment) -> float:
@@ -167,14 +168,10 @@ class Appraisal:
     def _pressure(self, item: Assignment, known: Interference) -> float:
         return known.pressure_at(max(0.0, item.share_pct_sm * self._kind(item).sm_part))
 
-    def _reading(self, key: _Key, clock_mhz: int, share_of_gpu_pct: float) -> Reading | None:
+    def _reading(self, key: Key, clock_mhz: int, share_of_gpu_pct: float) -> Reading | None:
         asked = (key, clock_mhz, share_of_gpu_pct)
         if asked not in self._readings:
-            if key not in self._tables:
-                profile = self.profiles.get(key)
-                self._tables[key] = None if profile is None else ProfileTable.of(profile)
-            table = self._tables[key]
-            grid = None if table is None else table.grid_at(clock_mhz)
+            grid = self.tables.grid_at(key, clock_mhz)
             self._readings[asked] = None if grid is None else _read(grid, share_of_gpu_pct)
         return self._readings[asked]
 
