@@ -92,6 +92,12 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     spread = any(need.affinity.failure_domains_min > 1 for need in needs)
     pools = pools_of(picture, fleet, held, by_failure_domain=spread)
     problem, refusals = assemble(picture, fleet, pools, tuple(item for item in left if item.wanted))
+    hopeless = {
+        (need.workload, item.name): need.refusal
+        for need in needs
+        if need.refusal is not None
+        for item in picture.gpu_types
+    }
     return Reading(
         snapshot=picture,
         problem=problem,
@@ -100,7 +106,7 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
         pinned=pinned,
         kept=kept,
         standing=_standing(picture, pools, problem, set(movable)),
-        refusals=refusals,
+        refusals=refusals | hopeless,
     )
 
 

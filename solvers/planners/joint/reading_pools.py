@@ -194,7 +194,7 @@ def _pool(fleet: Fleet, base: _Base, items: list[int], *, by_failure_domain: boo
         name=kind.gpu_type if fleet.devices[first].mig is None else f"{kind.gpu_type}-slice",
         gpu_type=kind.gpu_type,
         devices=len(items),
-        usd_per_h=kind.usd_per_h,
+        usd_per_h=kind.expected_usd_per_h,
         memory_mib=float(fleet.memory_free[first]),
         idle_w=float(fleet.idle_w[first]),
         limit_w=float(base.limit_w[first]),

@@ -177,9 +177,14 @@ def fill(
             watts = _power_w(layer, known, types[table.gpu_type])
             at = np.ix_(rows, np.arange(shape[2]), columns)
             # A higher clock replaces all that a lower one said of its models.
-            for into, cells in ((mean, layer.mean_ms[known]), (tail, layer.tail_ms[known]), (power, watts)):
+            drawn = np.maximum(chords.read(watts), watts[:, chords.step])
+            for into, cells in (
+                (mean, chords.read(layer.mean_ms[known])),
+                (tail, chords.read(layer.tail_ms[known])),
+                (power, drawn),
+            ):
                 into[index, rows] = np.inf
-                into[index][at] = chords.read(cells)
+                into[index][at] = cells
             memory[index, rows] = np.inf
             memory[index][np.ix_(rows, columns)] = _limits_mib(layer.memory_mib[known])
         if table.exclusive:
@@ -214,6 +219,8 @@ class _Chords:
     high: Whole
     weight: Floats
     below: Flags
+    step: Whole
+    """Of each wanted share, the highest listed one not above it, or the lowest."""
     whole: bool
     """All cells are measured, so that the neighbours are the same for all."""
 
@@ -237,7 +244,14 @@ class _Chords:
         low, high = np.maximum(low, 0), np.maximum(high, 0)
         span = shares[high] - shares[low]
         weight = np.where(span > 0, (wanted_pct[None, :, None] - shares[low]) / np.where(span > 0, span, 1.0), 0.0)
-        return _Chords(low=low, high=high, weight=np.clip(weight, 0.0, 1.0), below=below, whole=whole)
+        return _Chords(
+            low=low,
+            high=high,
+            weight=np.clip(weight, 0.0, 1.0),
+            below=below,
+            step=np.maximum(at, 0),
+            whole=whole,
+        )
 
     def read(self, cells: Floats) -> Floats:
         """Values at the wanted shares: model x share x batch."""
