@@ -1,0 +1,139 @@
+"""The live fleet's picture and what-if questions over HTTP: answers, that nothing changes, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import Any
+
+import pytest
+
+from agents.wire import encode
+from app.clock import SystemClock
+from app.services.simulations import AT_ONCE_MAX
+from app.store import profiles
+from app.store.documents import Kind
+from solvers.cycle.order import movable_workloads
+from solvers.cycle.record import Lane
+from solvers.domain.codec import digest, from_json, from_plain
+from solvers.domain.ids import Digest
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.registry import propose
+from tests import builders
+from tests.integration.api.world import DEVICE, NODE, World
+from tests.integration.store.samples import device_report, report
+
+pytestmark = pytest.mark.integration
+
+TWICE = {"changes": {"rate_factor": 2.0}, "work_units": 100}
+_TABLES = ("plans", "cycles", "events", "node_targets", "cluster_state", "services", "nodes", "idempotency_keys")
+
+
+_sequences = count(1)
+
+
+@pytest.fixture(scope="module")
+def joined(refusing_world: World) -> World:
+    """One node with a T4, and a service that was measured on it; simulations leave nothing behind."""
+    refusing_world.joined(NODE)
+    refusing_world.put(Kind.SERVICE, builders.service())
+    with refusing_world.database.transaction() as session:
+        profiles.put_points(session, list(builders.profile().points))
+    return refusing_world
+
+
+@pytest.fixture
+def busy(joined: World) -> World:
+    """The same, its device just seen."""
+    now_s = SystemClock().now_s()
+    sent = report(NODE, next(_sequences), boot_id="boot-1", observed_at_s=now_s, devices=[device_report(DEVICE)])
+    answer = joined.call("POST", "/v1/agent/reports", NODE, plain=encode(sent))
+    assert answer.status_code < 300, answer.text
+    return joined
+
+
+def _counts(world: World) -> dict[str, int]:
+    with world.database.raw() as connection:
+        return {name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in _TABLES}
+
+
+def test_the_picture_is_canonical_and_plans_as_the_server_would(busy: World) -> None:
+    answer = busy.call("GET", "/v1/snapshot", "viewer")
+    assert answer.status_code == 200
+    snapshot = from_json(Snapshot, answer.content)
+    assert from_plain(Snapshot, answer.json()) == snapshot
+    simulated = busy.call("POST", "/v1/simulations", "operator", plain=TWICE).json()["simulation"]["before"]
+    assert simulated["verified"]
+    # Ages differ from one picture to the next, so the plan is made again from the very picture.
+    movable = movable_workloads(snapshot, Lane.ACT)
+    wanted = PlanRequest(snapshot=snapshot, movable=movable, budget=Budget(work_units=100), seed=snapshot.policy.seed)
+    plan = _plan(propose("greedy", wanted))
+    assert plan.snapshot == Digest(digest(snapshot))
+    assert plan.objective.cost_usd_per_h == pytest.approx(simulated["cost_usd_per_h"])
+
+
+def _plan(proposal: Proposal) -> Plan:
+    assert proposal.plan is not None
+    return proposal.plan
+
+
+def test_a_simulation_answers_the_difference_and_leaves_no_trace(busy: World) -> None:
+    before = _counts(busy)
+    answer = busy.call("POST", "/v1/simulations", "operator", plain={**TWICE, "advise": 2})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["simulation"]["difference"]["cost_usd_per_h"] >= 0
+    (row,) = found["simulation"]["workloads"]
+    assert (row["workload"], row["after"]["rate_rps"]) == ("demo/vision", 2 * row["before"]["rate_rps"])
+    assert {item["gpu_type"] for item in found["advised"]["advice"]} <= {"t4", "v100"}
+    assert _counts(busy) == before
+
+
+def test_changes_that_name_nothing_are_pointed_at(busy: World) -> None:
+    wrong = {"changes": {"nodes_lost": ["z"], "rates": [{"service": "demo/visions", "factor": 2.0}]}}
+    answer = busy.call("POST", "/v1/simulations", "operator", plain=wrong)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert {item["pointer"] for item in answer.json()["errors"]} == {
+        "/changes/nodes_lost/0",
+        "/changes/rates/0/service",
+    }
+    assert "near: demo/vision" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("plain", "pointer"),
+    [
+        ({}, "/changes"),
+        ({"changes": {"surprise": 1}}, "/changes/surprise"),
+        ({"changes": {"rates": [{"service": "demo/vision"}]}}, "/changes/rates/0/factor"),
+        ({**TWICE, "planner": "oracle"}, "/planner"),
+        ({**TWICE, "deadline_s": 400.0}, "/deadline_s"),
+        ({"advise": 9}, "/advise"),
+        ({"changes": {"policy": {"seed": "x"}}}, "/changes/policy/seed"),
+    ],
+)
+def test_a_question_out_of_form_is_pointed_at(busy: World, plain: dict[str, Any], pointer: str) -> None:
+    answer = busy.call("POST", "/v1/simulations", "operator", plain=plain)
+    assert answer.status_code == 422, answer.text
+    assert [item["pointer"] for item in answer.json()["errors"]] == [pointer]
+
+
+def test_a_planner_that_gives_nothing_is_told(busy: World) -> None:
+    unplanned = {"changes": {"policy": {"planners": []}}}
+    answer = busy.call("POST", "/v1/simulations", "operator", plain=unplanned)
+    assert (answer.status_code, answer.json()["code"]) == (503, "engine-failed")
+
+
+def test_more_questions_than_places_are_turned_away(busy: World) -> None:
+    simulations = busy.app.state.services.simulations
+    held: threading.BoundedSemaphore = simulations._places
+    for _ in range(AT_ONCE_MAX):
+        assert held.acquire(blocking=False)
+    answer = busy.call("POST", "/v1/simulations", "operator", plain=TWICE)
+    assert (answer.status_code, answer.json()["code"]) == (503, "transient")
+    assert "retry-after" in answer.headers
+    for _ in range(AT_ONCE_MAX):
+        held.release()
+    assert busy.call("POST", "/v1/simulations", "operator", plain=TWICE).status_code == 200
