@@ -162,6 +162,8 @@ class _Stage:
 
     bound: float
     rounds: int
+    left: float
+    """Demands that the relaxation leaves unserved, parts summed."""
     price: Floats
     """Of every option, scarcity included, at the bound."""
     each: Floats
@@ -187,7 +189,7 @@ def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, dea
             value=np.ones(2 * demands),
         )
     )
-    best, added = _Stage(bound=-np.inf, rounds=0, price=usd, each=np.zeros(demands)), 0
+    best, added = _Stage(bound=-np.inf, rounds=0, left=0.0, price=usd, each=np.zeros(demands)), 0
     for rounds in range(1, ROUNDS_MAX + 1):
         master.add(_columns(search, usd, added))
         added = len(search.pool.entries)
@@ -203,7 +205,8 @@ def _relax(search: MixtureSearch, usd: Floats, unserved: Floats, least: int, dea
         each = np.minimum(cheap, unserved - forced)
         proven = float(each.sum() - scarcity @ problem.units + forced * least)
         if proven > best.bound:
-            best = _Stage(bound=proven, rounds=rounds, price=price, each=each)
+            left = float(relaxed.values[:demands].sum())
+            best = _Stage(bound=proven, rounds=rounds, left=left, price=price, each=each)
         if not found or relaxed.value - best.bound <= CLOSE_ENOUGH * abs(relaxed.value) or deadline.over:
             break
     return best
@@ -233,30 +236,38 @@ def _columns(search: MixtureSearch, usd: Floats, first: int) -> Columns:
 def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = True, gap: float = 1e-4) -> Covered:
     """The best plan found by the deadline. With `mixed` False every demand is served by one option alone."""
     search = MixtureSearch(problem, mixed=mixed)
-    ones = np.ones(len(problem.demand))
-    first = _relax(search, np.zeros(problem.options), ones, 0, deadline)
-    least = max(0, int(np.ceil(first.bound - 1e-6)))
-    second = _relax(search, problem.option_usd, problem.unserved_usd, least, deadline)
-    counts = _whole(search, engine, least, Limits(time_s=max(0.2, FIRST_PART * deadline.left_s), gap=gap))
-    objective = problem.objective(counts)
-    if objective - second.bound > gap * abs(objective) and not deadline.over:
-        keep = min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand)))
-        search.widen(second.price, keep)
-        search.drop(second.price, second.each, objective - second.bound)
-        other = _whole(search, engine, least, Limits(time_s=max(0.2, deadline.left_s), gap=gap))
+    stage, least = _relax(search, problem.option_usd, problem.unserved_usd, 0, deadline), 0
+    rounds = stage.rounds
+    if stage.left > SMALL:
+        # Parts of demands go without: how many whole ones must, at least?
+        counting = _relax(search, np.zeros(problem.options), np.ones(len(problem.demand)), 0, deadline)
+        least = max(0, int(np.ceil(counting.bound - 1e-6)))
+        stage = _relax(search, problem.option_usd, problem.unserved_usd, least, deadline)
+        rounds += counting.rounds + stage.rounds
+    counts, whole_bound = _whole(search, engine, least, Limits(time_s=max(0.2, FIRST_PART * deadline.left_s), gap=gap))
+    objective, bound = problem.objective(counts), stage.bound
+    if not mixed:
+        # All columns there can be were in that programme, so its bound holds for everybody.
+        bound = max(bound, whole_bound)
+    if objective - bound > gap * abs(objective) and not deadline.over:
+        search.widen(stage.price, min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand))))
+        search.drop(stage.price, stage.each, objective - stage.bound)
+        other, _ = _whole(search, engine, least, Limits(time_s=max(0.2, deadline.left_s), gap=gap))
         counts = min(counts, other, key=problem.objective)
     return Covered(
         counts=counts,
         objective=problem.objective(counts),
-        bound=second.bound,
+        bound=bound,
         unserved_least=least,
         columns=len(search.pool.entries),
-        rounds=first.rounds + second.rounds,
+        rounds=rounds,
     )
 
 
-def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) -> Whole:
-    """The integer master over the columns that can matter; leaving everything unserved where the engine has nothing."""
+def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) -> tuple[Whole, float]:
+    """The integer master over the columns so far, and what it proved of them; everything is left unserved where
+    the engine has nothing.
+    """
     problem = search.problem
     nothing = np.zeros(problem.options, dtype=np.int64)
     demands, resources = len(problem.demand), len(problem.units)
@@ -274,9 +285,9 @@ def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) ->
     rows.enter(forced, leave, 1.0)
     answer = engine.solve(rows.program(), limits)
     if answer.values is None:
-        return nothing
-    counts = nothing
+        return nothing, answer.bound
+    counts = nothing.copy()
     for index in np.nonzero(answer.values[take] > 0.5)[0]:
         for option, count in search.pool.entries[index]:
             counts[option] += count
-    return counts if problem.feasible(counts) else nothing
+    return (counts if problem.feasible(counts) else nothing), answer.bound

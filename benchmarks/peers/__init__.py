@@ -1,0 +1,1 @@
+"""What other systems' problems cost here, beside what they cost there."""
