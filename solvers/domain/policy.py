@@ -50,7 +50,7 @@ class Policy:
     """Where nothing was measured, latency is planned as the expected one plus so many standard deviations."""
     price_kind: PriceKind | None = None
     """Overrides the price kind of nodes in planning; None uses each node's own."""
-    cost_basis: CostBasis = CostBasis.SHARE
+    cost_basis: CostBasis = CostBasis.DEVICE
     objective: tuple[Term, ...] = tuple(Term)
     """Terms by falling weight; those left out come last, in the order of `Term`."""
     energy_usd_per_kwh: float = 0.12

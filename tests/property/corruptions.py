@@ -329,7 +329,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
     FindingCode.PINNED_CHANGED: (_move_pinned, _drop_pinned, _add_pinned),
     FindingCode.COST_WRONG: (
         _dearer,
-        lambda world, plan, item: (world, with_assignment(plan, item, share_pct_sm=item.share_pct_sm - 1)),
+        lambda world, plan, item: (world, with_assignment(plan, item, power_w_planned=item.power_w_planned + 5)),
         _by_basis(CostBasis.DEVICE),
         _by_basis(CostBasis.SHARE),
         _spot,

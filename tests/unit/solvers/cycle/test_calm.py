@@ -18,14 +18,15 @@ from solvers.cycle.record import Lane
 from solvers.domain.change import ChangeKind, Target, Transition
 from solvers.domain.codec import digest
 from solvers.domain.ids import CycleId, PolicyName
-from solvers.domain.policy import Policy
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DEMAND_BIN_S
 from tests import builders
 from tests.memory import World
 
 LOOKBACK_S = 180.0
-POLICY = Policy(name=PolicyName("default"))
+POLICY = Policy(name=PolicyName("default"), cost_basis=CostBasis.SHARE)
+"""Greed chooses by share, so that is what it saves."""
 DISTURBING = {
     ChangeKind.STOP,
     ChangeKind.MOVE,

@@ -222,9 +222,9 @@ class TestSmallGain:
         assert held(decision) == (HoldReason.SMALL_GAIN,)
         assert decision.facts[0].value == pytest.approx(1.0 - cost)
 
-    def test_it_must_be_worth_its_changes_to_the_workloads_it_touches(self) -> None:
+    def test_by_share_it_must_be_worth_its_changes_to_the_workloads_it_touches(self) -> None:
         # The standing replica holds half of a T4 at 0.35 $/h: 0.175 $/h, of which a fifth is 0.035.
-        picky = lab(policy=builders.policy(gain_pct_min=20.0))
+        picky = lab(policy=builders.policy(gain_pct_min=20.0, cost_basis=CostBasis.SHARE))
         assert gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.964), standing=standing(1.0))).promote
         decision = gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.966), standing=standing(1.0)))
         assert held(decision) == (HoldReason.SMALL_GAIN,)
@@ -233,9 +233,9 @@ class TestSmallGain:
             ("gain_usd_per_h_min", pytest.approx(0.035)),
         ]
 
-    def test_by_devices_it_must_be_worth_the_devices_it_touches(self) -> None:
+    def test_it_must_be_worth_the_devices_it_touches(self) -> None:
         # The T4 as a whole costs 0.35 $/h and the energy of 10 W idle and 20 W planned; a fifth of it is 0.0709.
-        picky = lab(policy=builders.policy(gain_pct_min=20.0, cost_basis=CostBasis.DEVICE))
+        picky = lab(policy=builders.policy(gain_pct_min=20.0))
         assert gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.929), standing=standing(1.0))).promote
         decision = gate(case(snapshot=picky, plan=plan(cost_usd_per_h=0.93), standing=standing(1.0)))
         assert held(decision) == (HoldReason.SMALL_GAIN,)
@@ -265,7 +265,7 @@ class TestSmallGain:
         assert held(gate(dearer)) == (HoldReason.SMALL_GAIN,)
 
     def test_what_it_does_not_touch_does_not_count(self) -> None:
-        picky = lab(policy=builders.policy(gain_pct_min=20.0))
+        picky = lab(policy=builders.policy(gain_pct_min=20.0, cost_basis=CostBasis.SHARE))
         elsewhere = replace(change(), before=builders.assignment("demo/other#0", T4), after=None)
         transition = Transition(changes=(elsewhere,))
         assert gate(

@@ -11,7 +11,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.objective import Objective
 from solvers.domain.offer import Offer
 from solvers.domain.plan import DeviceSetting
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
 from tests import builders
@@ -20,8 +20,11 @@ from tests.unit.solvers.models.test_options import GOOD, T4
 VISION = (WorkloadId("demo/vision"),)
 
 
-def world(rate_rps: float = 100.0, **changes: object) -> Snapshot:
-    return builders.snapshot([T4], [builders.service(rate_rps_declared=rate_rps)], **changes)
+BY_SHARE = builders.policy(cost_basis=CostBasis.SHARE)
+
+
+def world(rate_rps: float = 100.0, policy: Policy = BY_SHARE, **changes: object) -> Snapshot:
+    return builders.snapshot([T4], [builders.service(rate_rps_declared=rate_rps)], policy=policy, **changes)
 
 
 def objective(picture: Snapshot, *assignments: object) -> Objective:

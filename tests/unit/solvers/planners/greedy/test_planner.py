@@ -13,6 +13,7 @@ from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerSc
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Unplaced
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, ServiceMode, Slo, SloKind
 from solvers.planners.registry import propose
@@ -20,6 +21,7 @@ from solvers.verify.checks import is_fatal, verify
 from solvers.verify.picture import knobs
 from tests import builders
 
+BY_SHARE = builders.policy(cost_basis=CostBasis.SHARE)
 OFF = Affinity(anti_affinity=AntiAffinity.OFF)
 
 
@@ -130,7 +132,7 @@ class TestConfiguration:
     def test_on_a_mig_slice_price_and_share_are_the_slices(self) -> None:
         slices = [builders.mig_slice("a", index, "a100", 2) for index in (1, 2)]
         picture = builders.snapshot(
-            [builders.device("a", 0, "a100"), *slices], [builders.service(rate_rps_declared=50.0)]
+            [builders.device("a", 0, "a100"), *slices], [builders.service(rate_rps_declared=50.0)], policy=BY_SHARE
         )
         plan = planned(picture)
         (item,) = of(plan, "vision")
@@ -267,7 +269,8 @@ class TestLimits:
         assert plan.objective.unserved == pytest.approx(100 * unserved, rel=1e-4)
 
     def test_budget(self) -> None:
-        plan = planned(builders.lab([builders.service(rate_rps_declared=900.0, budget_usd_per_h=0.2)]))
+        services = [builders.service(rate_rps_declared=900.0, budget_usd_per_h=0.2)]
+        plan = planned(builders.lab(services, policy=BY_SHARE))
         assert plan.objective.cost_usd_per_h <= 0.2
         assert ReasonCode.BUDGET in codes(short(plan, "vision"))
 
