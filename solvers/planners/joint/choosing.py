@@ -9,45 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from solvers.domain.ids import WorkloadId
+from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.models.worth import worth_of
 
 DUST = 1e-6
 
 
-def better(snapshot: Snapshot, standing: Plan, plans: Sequence[Plan]) -> int:
-    """Index of the plan to propose. `standing`: the target restated as a plan; the first of `plans` sets the mark."""
+def better(snapshot: Snapshot, movable: tuple[WorkloadId, ...], plans: Sequence[Plan]) -> int:
+    """Index of the plan to propose; the first one sets the mark."""
     terms = snapshot.policy.terms
     keys = [plan.objective.key(terms) for plan in plans]
     able = [index for index, key in enumerate(keys) if key <= keys[0]]
-    ready = [index for index in able if _may_be_acted_on(snapshot, standing, plans[index])]
-    return min(ready or able, key=lambda index: (keys[index], index))
+    if snapshot.target.generation > 0 and len(able) > 1:
+        target = snapshot.target
+        now = worth_of(snapshot, movable, target.assignments, target.settings).objective
+        able = [index for index in able if _may_be_acted_on(snapshot, now, plans[index])] or able
+    return min(able, key=lambda index: (keys[index], index))
 
 
-def _may_be_acted_on(snapshot: Snapshot, standing: Plan, plan: Plan) -> bool:
-    if snapshot.target.generation == 0:
-        return True
-    policy = snapshot.policy
+def _may_be_acted_on(snapshot: Snapshot, now: Objective, plan: Plan) -> bool:
+    """By the hysteresis that a gate has; `now` is the standing target's worth."""
+    policy, standing = snapshot.policy, snapshot.target.assignments
     started, stopped = _changes(standing, plan)
-    serves_more = plan.objective.unserved < standing.objective.unserved - DUST
+    serves_more = plan.objective.unserved < now.unserved - DUST
     if len(stopped) + (0 if serves_more else len(started)) > policy.changes_max:
         return False
-    if serves_more or plan.objective.slo_risk < standing.objective.slo_risk - DUST:
+    if serves_more or plan.objective.slo_risk < now.slo_risk - DUST:
         return True
-    gain = standing.objective.cost_usd_per_h - plan.objective.cost_usd_per_h
     touched = {item.workload for item in (*started, *stopped)}
-    cost = standing.objective.cost_usd_per_h
-    shares = sum(item.share_pct_sm for item in standing.assignments)
-    part = sum(item.share_pct_sm for item in standing.assignments if item.workload in touched) / max(1, shares)
-    return gain >= max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * cost * part) or not touched
+    held = sum(item.share_pct_sm for item in standing)
+    part = sum(item.share_pct_sm for item in standing if item.workload in touched) / max(1, held)
+    gain = now.cost_usd_per_h - plan.objective.cost_usd_per_h
+    return not touched or gain >= max(policy.gain_usd_per_h_min, policy.gain_pct_min / 100 * part * now.cost_usd_per_h)
 
 
-def _changes(standing: Plan, plan: Plan) -> tuple[list[Assignment], list[Assignment]]:
+def _changes(standing: Sequence[Assignment], plan: Plan) -> tuple[list[Assignment], list[Assignment]]:
     """Replicas that would start, and standing ones that would end for good."""
-    before = {item.replica: item for item in standing.assignments}
+    before = {item.replica: item for item in standing}
     after = {item.replica for item in plan.assignments}
     started = [item for item in plan.assignments if _process(before.get(item.replica)) != _process(item)]
-    return started, [item for item in standing.assignments if item.replica not in after]
+    return started, [item for item in standing if item.replica not in after]
 
 
 def _process(item: Assignment | None) -> tuple[object, ...]:

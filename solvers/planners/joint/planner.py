@@ -21,7 +21,6 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
-from solvers.planners.chain import KeepTarget
 from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.order import SolveOrder
@@ -41,6 +40,11 @@ FIRST = "greedy"
 GAP_PROVEN_PCT = 1e-4
 SOLVE_PART_MIN = 0.2
 """Of the deadline: so much is left to the solve whatever the rest takes."""
+FIRST_PART_MAX = 0.25
+"""Of the deadline: the first planner is not asked where it would take longer."""
+FIRST_S_PER_WORKLOAD = 0.004
+FIRST_S_PER_PAIR = 4e-7
+"""Of workload and device."""
 RESERVE_S = 0.05
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
@@ -74,49 +78,53 @@ class Joint:
         return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
-        """A plan always, and the patterns to begin with next time."""
+        """A plan always, and the patterns to begin with next time. Raises EngineError when the solver fails and there
+        was no time for a first plan.
+        """
         whole = Deadline(request.budget.deadline_s)
-        first = registry.propose(FIRST, request, reporter=reporter)
-        if first.plan is None:
-            return Thought(proposal=replace(first, planner=SPEC.name))
-        try:
-            return self._think(request, state, _Begun(whole, first.plan), reporter)
-        except EngineError as error:
-            reporter.event("joint.failed", error=error.message)
-            reason = Reason(
-                code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=(Fact(name="error", value=error.message),)
-            )
-            return Thought(proposal=_proposal((_own(first.plan),), 0, (*first.reasons, reason), ()))
-
-    def _think(self, request: PlanRequest, state: bytes, begun: _Begun, reporter: Reporter) -> Thought:
+        first = registry.propose(FIRST, request, reporter=reporter).plan if _affords_first(request) else None
+        begun = _Begun(whole, None if first is None else _own(first))
         reading = read(request.snapshot, request.movable)
-        if not reading.problem.workloads or not reading.problem.kinds:
-            return Thought(proposal=_proposal((_own(begun.plan),), 0, (), ()))
+        if begun.first is not None and not (reading.problem.workloads and reading.problem.kinds):
+            return Thought(proposal=_proposal({FIRST: begun.first}, FIRST))
+        try:
+            return self._improve(request, reading, state, begun, reporter)
+        except EngineError as error:
+            if begun.first is None:
+                raise
+            reporter.event("joint.failed", error=error.message)
+            facts = (Fact(name="error", value=error.message),)
+            reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
+            return Thought(proposal=_proposal({FIRST: begun.first}, FIRST, reasons=(reason,)))
+
+    def _improve(
+        self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
+    ) -> Thought:
         layout = self.solve(reading.problem, _order(request, reading, state), _deadline(request, reading, begun.whole))
-        plan = _written(request, reading, layout, begun.plan)
-        rivals = tuple(
-            replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for item in (_own(begun.plan), plan)
-        )
-        standing = KeepTarget().propose(request, b"", reporter).plan
-        assert standing is not None
-        chosen = better(request.snapshot, standing, rivals)
+        plan = _written(request, reading, layout, begun.first)
+        rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
+        rivals = {name: replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for name, item in rivals.items()}
+        chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
+        reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h)
         facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(layout.facts.items()))
-        reporter.event(
-            "joint.solved",
-            chosen=(FIRST, SPEC.name)[chosen],
-            usd_per_h=plan.objective.cost_usd_per_h,
-            usd_per_h_first=begun.plan.objective.cost_usd_per_h,
-        )
         kept = remember(reading.problem, (*layout.patterns, *layout.columns))
-        return Thought(proposal=_proposal(rivals, chosen, (), facts), state=kept)
+        return Thought(proposal=_proposal(rivals, chosen, facts=facts), state=kept)
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What there is before the solve: the clock that runs, and the first plan."""
+    """What there is before the solve: the clock that runs, and the first plan where there was time for one."""
 
     whole: Deadline
-    plan: Plan
+    first: Plan | None
+
+
+def _affords_first(request: PlanRequest) -> bool:
+    """Whether the first planner is done in a small part of the time, by the size of the fleet alone."""
+    snapshot = request.snapshot
+    devices = len(snapshot.devices) + sum(offer.count_max for offer in snapshot.offers)
+    seconds = FIRST_S_PER_WORKLOAD * len(request.movable) + FIRST_S_PER_PAIR * len(request.movable) * devices
+    return seconds <= FIRST_PART_MAX * request.budget.deadline_s
 
 
 def _own(plan: Plan) -> Plan:
@@ -144,7 +152,7 @@ def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadli
     return Deadline(seconds, request.budget.work_units)
 
 
-def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan) -> Plan:
+def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan | None) -> Plan:
     policy = request.snapshot.policy
     floor = floor_of(reading)
     deadline = Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED)
@@ -155,33 +163,29 @@ def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan
         job_most_pct=_jobs(reading, floor, first),
     )
     seats = seat(floor, layout, terms)
-    hints = {item.workload: item.reasons for item in first.unplaced}
-    return write(SPEC, Draft(request=request, reading=reading, seats=seats, hints=hints))
+    return write(SPEC, Draft(request=request, reading=reading, seats=seats, first=first))
 
 
-def _jobs(reading: Reading, floor: Floor, first: Plan) -> Mapping[int, int]:
+def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, int]:
     """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound."""
     bounds: dict[WorkloadId, int] = {WorkloadId(job.id): job.share_pct_sm_max for job in reading.snapshot.jobs}
     if reading.snapshot.policy.cost_basis is CostBasis.SHARE:
-        given = {item.workload: item.share_pct_sm for item in first.assignments if item.kind is WorkloadKind.JOB}
+        seated = () if first is None else first.assignments
+        given = {item.workload: item.share_pct_sm for item in seated if item.kind is WorkloadKind.JOB}
         least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
         bounds = {job: given.get(job, least[job]) for job in bounds}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
 
 
-def _proposal(rivals: tuple[Plan, ...], chosen: int, reasons: tuple[Reason, ...], facts: tuple[Fact, ...]) -> Proposal:
+def _proposal(
+    rivals: Mapping[str, Plan], chosen: str, *, reasons: tuple[Reason, ...] = (), facts: tuple[Fact, ...] = ()
+) -> Proposal:
     plan = rivals[chosen]
-    gap = plan.gap_pct
-    optimal = gap is not None and gap <= GAP_PROVEN_PCT
+    optimal = plan.gap_pct is not None and plan.gap_pct <= GAP_PROVEN_PCT
     contenders = tuple(
-        Contender(
-            name=name,
-            objective=item.objective,
-            bound_usd_per_h=item.bound_usd_per_h,
-            gap_pct=item.gap_pct,
-        )
-        for name, item in zip((FIRST, SPEC.name), rivals, strict=False)
+        Contender(name=name, objective=item.objective, bound_usd_per_h=item.bound_usd_per_h, gap_pct=item.gap_pct)
+        for name, item in rivals.items()
     )
     return Proposal(
         status=ProposalStatus.OPTIMAL if optimal else ProposalStatus.FEASIBLE,

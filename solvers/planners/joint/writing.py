@@ -8,7 +8,7 @@ refuses to change a decision.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from solvers.domain.codec import digest
@@ -32,28 +32,31 @@ from solvers.problems.needs import Need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is written: the reading with its seats, and what others said about those who are short."""
+    """What is written: the reading with its seats."""
 
     request: PlanRequest
     reading: Reading
     seats: Seats
-    hints: Mapping[WorkloadId, tuple[Reason, ...]]
+    first: Plan | None = None
+    """Another planner's plan for the same request: whoever is short there too has the same reasons."""
 
 
 def write(spec: PlannerSpec, draft: Draft) -> Plan:
     """The complete plan, its bound left open."""
     snapshot, request = draft.request.snapshot, draft.request
+    first = draft.first
+    hints = {} if first is None else {item.workload: item.reasons for item in first.unplaced}
     assignments = tuple(sorted((*_staying(draft), *_seated(draft)), key=lambda item: item.replica))
     settings = _settings(draft, assignments)
     return Plan(
-        snapshot=digest(snapshot),
+        snapshot=digest(snapshot) if first is None else first.snapshot,
         parent=snapshot.target.generation,
         planner=spec.name,
         planner_version=spec.version,
         seed=request.seed,
         assignments=assignments,
         settings=settings,
-        unplaced=shortages(draft.reading, draft.seats, assignments, draft.hints),
+        unplaced=shortages(draft.reading, draft.seats, assignments, hints),
         objective=worth_of(snapshot, request.movable, assignments, settings).objective,
     )
 
@@ -92,14 +95,28 @@ def _seated(draft: Draft) -> Iterator[Assignment]:
             taken[item.workload].append((item.device, item.replica))
         elif item.workload in needs:
             open_slots[item.workload].append(item)
-    basis = Basis(reading.snapshot.profiles_by_key())
+    ground = _Ground(Basis(reading.snapshot.profiles_by_key()), _sm_parts(reading))
     for workload, found in sorted(_members_by_workload(draft).items()):
         ordered = sorted(found, key=lambda item: (item.standing is None, floor.names[item.device], item.share_pct))
         fixed = taken[workload]
         wanted = [(floor.names[at.device], at.standing.replica if at.standing else None) for at in ordered]
         slots = name_places(workload, [*fixed, *wanted], open_slots[workload])[len(fixed) :]
         for replica, member in zip(slots, ordered, strict=True):
-            yield _assignment(draft, needs[workload], (replica, member, len(ordered)), basis)
+            yield _assignment(draft, needs[workload], (replica, member, len(ordered)), ground)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What replicas rest on: profiles, and the part of a GPU's SMs that each pool's devices have."""
+
+    basis: Basis
+    sm_parts: tuple[float, ...]
+
+
+def _sm_parts(reading: Reading) -> tuple[float, ...]:
+    devices, types = reading.snapshot.devices_by_id(), reading.snapshot.gpu_types_by_name()
+    first = [devices[names[0]] for names in reading.pool_devices]
+    return tuple(1.0 if item.mig is None else item.sm_count / types[item.gpu_type].sm_count for item in first)
 
 
 def _members_by_workload(draft: Draft) -> dict[WorkloadId, list[Member]]:
@@ -115,12 +132,13 @@ def _members_by_workload(draft: Draft) -> dict[WorkloadId, list[Member]]:
     return found
 
 
-def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], basis: Basis) -> Assignment:
+def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], ground: _Ground) -> Assignment:
     replica, item, replicas = named
     problem, floor = draft.seats.floor.problem, draft.seats.floor
     pattern = draft.seats.patterns[item.device]
     assert pattern is not None
-    pool = problem.pools[int(problem.kind_pool[pattern.kind])]
+    number = int(problem.kind_pool[pattern.kind])
+    pool, of_gpu_pct = problem.pools[number], item.share_pct * ground.sm_parts[number]
     model, clock = problem.variants[item.variant].model, int(problem.kind_clock_mhz[pattern.kind])
     is_job = need.kind is WorkloadKind.JOB
     facts = [
@@ -137,7 +155,7 @@ def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], 
             Fact(name="batch", value=float(item.batch)),
             Fact(name="replicas", value=float(replicas)),
             Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-            *basis.facts((model, pool.gpu_type), item.share_pct * _sm_part(draft, item), item.batch, clock),
+            *ground.basis.facts((model, pool.gpu_type), of_gpu_pct, item.batch, clock),
         ]
     code = ReasonCode.KEPT_STANDING if item.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
     if is_job and item.standing is None:
@@ -157,13 +175,6 @@ def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], 
         power_w_planned=rounded_w(item.power_w),
         reasons=(Reason(code=code, subject=pool.gpu_type, facts=tuple(facts)),),
     )
-
-
-def _sm_part(draft: Draft, item: Member) -> float:
-    device = draft.reading.snapshot.devices_by_id()[draft.seats.floor.names[item.device]]
-    if device.mig is None:
-        return 1.0
-    return device.sm_count / draft.reading.snapshot.gpu_types_by_name()[device.gpu_type].sm_count
 
 
 def _envelope(item: Member, clock: int) -> Envelope:
