@@ -78,10 +78,9 @@ class Company:
         self.most[0, device] = min((item.bears + own for item, own in known), default=math.inf)
         self.most[1, device] = min((item.bears_beside_unknown + own for item, own in known), default=math.inf)
 
-    def bear(self, press: Press) -> Flags:
-        """Devices where it would slow nobody more than planned, nor be slowed so."""
-        together = self.pressure + (press.pressure or 0.0)
-        beside_unknown = self.unknown > 0
+    def bear(self, press: Press, places: NDArray[np.intp]) -> Flags:
+        """At which of these devices it would slow nobody more than planned, nor be slowed so."""
+        pressure, beside_unknown = self.pressure[places], self.unknown[places] > 0
         own = np.where(beside_unknown, press.bears_beside_unknown, press.bears)
-        most = np.where(beside_unknown | (press.pressure is None), self.most[1], self.most[0])
-        return np.asarray((together <= most + DUST) & (self.pressure <= own + DUST))
+        most = np.where(beside_unknown | (press.pressure is None), self.most[1, places], self.most[0, places])
+        return np.asarray((pressure + (press.pressure or 0.0) <= most + DUST) & (pressure <= own + DUST))

@@ -32,6 +32,8 @@ from solvers.problems.power import PowerDomains, power_domains
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Places = NDArray[np.intp]
+"""Devices by number, rising."""
 EPSILON = 1e-9
 
 
@@ -114,6 +116,7 @@ class Fleet:
     index: dict[DeviceId, int]
     hosts: dict[WorkloadId, dict[int, int]] = field(default_factory=dict)
     _eligible: dict[tuple[object, ...], Flags] = field(default_factory=dict)
+    _of_class: dict[int | None, Places] = field(default_factory=dict)
 
     def put(self, seat: Seat) -> None:
         """Take the seat's room, whether or not it fits."""
@@ -170,38 +173,32 @@ class Fleet:
             self._eligible[key] = np.asarray(self.usable & np.array(fit, dtype=bool))
         return self._eligible[key]
 
-    def companions(self, need: Need) -> Flags:
-        """Devices whose present occupants let this workload in."""
-        allowed: Flags = np.asarray(self.closed == 0)
+    def companions(self, need: Need, places: Places) -> Flags:
+        """Which of these devices' present occupants let this workload in."""
+        allowed = self.closed[places] == 0
         shunned = set(self.foes.get(need.workload, ()))
         if need.affinity.anti_affinity is AntiAffinity.HARD:
             shunned.add(need.workload)
-        for workload in shunned:
-            allowed[list(self.hosts.get(workload, ()))] = False
+        hosts = [device for workload in shunned for device in self.hosts.get(workload, ())]
+        if hosts:
+            allowed &= ~np.isin(places, hosts)
         if need.affinity.dedicated:
-            allowed &= self.occupants == 0
-        return allowed
+            allowed &= self.occupants[places] == 0
+        return np.asarray(allowed)
 
     def fits(self, search: Search, device: int) -> bool:
         """Whether this very device has room under every rule."""
-        chosen = np.zeros(len(self.devices), dtype=bool)
-        chosen[device] = True
-        return bool(self._sieve(search, chosen)[0].any())
+        return isinstance(self._sieve(search, np.array([device], dtype=np.intp)), np.ndarray)
 
-    def room(self, search: Search) -> Flags | ReasonCode:
+    def room(self, search: Search) -> Places | ReasonCode:
         """Every device with room under every rule, or the rule that ruled out the last one."""
-        everything = np.ones(len(self.devices), dtype=bool)
-        if search.device_class is not None:
-            everything = self.class_of == search.device_class
-        room, blocker = self._sieve(search, everything)
-        return room if blocker is None else blocker
+        return self._sieve(search, self._members(search.device_class))
 
     def find(self, search: Search) -> int | ReasonCode:
         """The device that fits best (least share left over), or the rule that ruled out the last one."""
-        room = self.room(search)
-        if isinstance(room, ReasonCode):
-            return room
-        candidates = np.flatnonzero(room)
+        candidates = self.room(search)
+        if isinstance(candidates, ReasonCode):
+            return candidates
         score = self.share_free[candidates] + self.memory_free[candidates] / 1e9
         held = self.hosts.get(search.need.workload, {})
         if held and search.need.affinity.anti_affinity is AntiAffinity.SOFT:
@@ -210,15 +207,24 @@ class Fleet:
             score += 1e6 * np.isin(self.failure_domain[candidates], list(search.domains_used))
         return int(candidates[np.argmin(score)])
 
-    def open_to(self, need: Need, domains_shunned: frozenset[int]) -> Flags:
-        """Devices that may take this workload whatever its size, outside these failure domains."""
-        fit = self.eligible(need) & self.companions(need) & (self.clients_free > 0)
-        return np.asarray(fit & ~np.isin(self.failure_domain, list(domains_shunned)))
+    def _members(self, device_class: int | None) -> Places:
+        """Devices of a class, or all."""
+        if device_class not in self._of_class:
+            chosen = np.ones(len(self.devices), dtype=bool) if device_class is None else self.class_of == device_class
+            self._of_class[device_class] = np.flatnonzero(chosen)
+        return self._of_class[device_class]
 
-    def replicas_bound(self, need: Need, open_to: Flags, device_class: int, sizes: tuple[Floats, Floats]) -> Floats:
-        """Upper bound on the replicas of each size (share, memory) that a class's open devices take, power aside."""
+    def open_to(self, need: Need, domains_shunned: frozenset[int], device_class: int) -> Places:
+        """Devices of a class that may take this workload whatever its size, outside these failure domains."""
+        places = self._members(device_class)
+        fit = self.eligible(need)[places] & (self.clients_free[places] > 0) & self.companions(need, places)
+        if domains_shunned:
+            fit &= ~np.isin(self.failure_domain[places], list(domains_shunned))
+        return np.asarray(places[fit])
+
+    def replicas_bound(self, need: Need, devices: Places, sizes: tuple[Floats, Floats]) -> Floats:
+        """Upper bound on the replicas of each size (share, memory) that open devices take, power aside."""
         share_pct, memory_mib = sizes
-        devices = np.flatnonzero(open_to & (self.class_of == device_class))
         share, memory = np.sort(self.share_free[devices]), np.sort(self.memory_free[devices])
         by_share = len(devices) - np.searchsorted(share, share_pct - EPSILON)
         by_memory = len(devices) - np.searchsorted(memory, memory_mib - EPSILON)
@@ -229,32 +235,34 @@ class Fleet:
         clients = float(self.clients_free[devices].sum())
         return np.where(one_each > 0, np.minimum(np.floor(stacked + EPSILON), clients), 0.0)
 
-    def _sieve(self, search: Search, room: Flags) -> tuple[Flags, ReasonCode | None]:
-        stages: tuple[tuple[ReasonCode, Callable[[], Flags]], ...] = (
-            (ReasonCode.NO_DEVICE_OF_TYPE, lambda: self.usable),
-            (ReasonCode.TAINTED, lambda: self.eligible(search.need)),
-            (ReasonCode.ANTI_AFFINITY, lambda: self.companions(search.need)),
-            (ReasonCode.NO_SHARE_LEFT, lambda: self.share_free >= search.share_pct - EPSILON),
-            (ReasonCode.NO_MEMORY_LEFT, lambda: self.memory_free >= search.memory_mib - EPSILON),
-            (ReasonCode.CLIENTS_MAX, lambda: self.clients_free > 0),
-            (ReasonCode.NEIGHBOURS_PRESSURE, lambda: self.company.bear(search.press)),
-            (ReasonCode.POWER_CAP, lambda: self._within_power(search.power_w)),
+    def _sieve(self, search: Search, places: Places) -> Places | ReasonCode:
+        """Those of these devices that pass every rule, or the rule that ruled out the last one."""
+        stages: tuple[tuple[ReasonCode, Callable[[Places], Flags]], ...] = (
+            (ReasonCode.NO_DEVICE_OF_TYPE, lambda at: self.usable[at]),
+            (ReasonCode.TAINTED, lambda at: self.eligible(search.need)[at]),
+            (ReasonCode.ANTI_AFFINITY, lambda at: self.companions(search.need, at)),
+            (ReasonCode.NO_SHARE_LEFT, lambda at: self.share_free[at] >= search.share_pct - EPSILON),
+            (ReasonCode.NO_MEMORY_LEFT, lambda at: self.memory_free[at] >= search.memory_mib - EPSILON),
+            (ReasonCode.CLIENTS_MAX, lambda at: self.clients_free[at] > 0),
+            (ReasonCode.NEIGHBOURS_PRESSURE, lambda at: self.company.bear(search.press, at)),
+            (ReasonCode.POWER_CAP, lambda at: self._within_power(search.power_w, at)),
         )
         for code, stage in stages:
-            room = np.asarray(room & stage())
-            if not room.any():
-                return room, code
-        return room, None
+            places = places[stage(places)]
+            if not len(places):
+                return code
+        return places
 
-    def _within_power(self, power_w: float) -> Flags:
-        fine = np.ones(len(self.devices), dtype=bool)
+    def _within_power(self, power_w: float, places: Places) -> Flags:
+        fine = np.ones(len(places), dtype=bool)
         if not self.domains:
             return fine
-        before = np.minimum(self.limit_w, self.idle_w + self.dynamic_w)
-        before[self.unrented & (self.occupants == 0)] = 0.0
-        change = np.minimum(self.limit_w, self.idle_w + self.dynamic_w + power_w) - before
+        limit_w, drawn_w = self.limit_w[places], self.idle_w[places] + self.dynamic_w[places]
+        before = np.minimum(limit_w, drawn_w)
+        before[self.unrented[places] & (self.occupants[places] == 0)] = 0.0
+        change = np.minimum(limit_w, drawn_w + power_w) - before
         for domains in self.domains:
-            fine &= domains.within(change)
+            fine &= domains.within(change, places)
         return fine
 
 

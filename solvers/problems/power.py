@@ -34,10 +34,11 @@ class PowerDomains:
         if domain >= 0:
             self.headroom_w[domain] -= change_w
 
-    def within(self, change_w: Floats) -> Flags:
-        """Devices that may each, alone, draw so much more."""
-        left = np.append(self.headroom_w, np.inf)
-        return np.asarray(change_w <= left[self.of_device] + EPSILON)
+    def within(self, change_w: Floats, places: NDArray[np.intp]) -> Flags:
+        """Which of these devices may each, alone, draw so much more."""
+        domain = self.of_device[places]
+        left = np.where(domain >= 0, self.headroom_w[domain], np.inf)
+        return np.asarray(change_w <= left + EPSILON)
 
 
 def power_domains(

@@ -114,11 +114,10 @@ class Filler:
     def _room_outside(self, need: Need, domains: frozenset[int]) -> Floats:
         options = self.menu.options
         room = np.zeros(len(options))
-        open_to = self.fleet.open_to(need, domains)
         for index in np.unique(options.device_class):
             mine = options.device_class == index
             sizes = options.share_pct[mine].astype(np.float64), options.memory_mib[mine].astype(np.float64)
-            room[mine] = self.fleet.replicas_bound(need, open_to, int(index), sizes)
+            room[mine] = self.fleet.replicas_bound(need, self.fleet.open_to(need, domains, int(index)), sizes)
         return room
 
     def _blockers(self, settled: Settled, room: Floats) -> list[Reason]:

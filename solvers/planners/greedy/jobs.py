@@ -58,7 +58,7 @@ def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonC
         return room
     spare = np.minimum(fleet.share_free, job.share_pct_sm_max)
     candidates = sorted(
-        (int(device) for device in np.flatnonzero(room)),
+        (int(device) for device in room),
         key=lambda device: (fleet.occupants[device] == 0, -spare[device], fleet.class_at(device).usd_per_h, device),
     )
     blocker = ReasonCode.POWER_CAP

@@ -17,7 +17,7 @@ from tests import builders
 
 def test_a_domain_lets_in_what_is_left_under_its_cap() -> None:
     domains = PowerDomains(of_device=np.array([0, 0, -1]), headroom_w=np.array([30.0]))
-    assert domains.within(np.array([30.0, 31.0, 1e9])).tolist() == [True, False, True]
+    assert domains.within(np.array([30.0, 31.0, 1e9]), np.arange(3)).tolist() == [True, False, True]
     domains.book(1, 10.0)
     domains.book(2, 10.0)
     assert domains.headroom_w.tolist() == [20.0]
