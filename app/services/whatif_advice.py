@@ -211,6 +211,9 @@ def _planned(picture: Snapshot, chosen: Chosen, before: Outcome, what: tuple[Adv
     grown = standing_on(grown, chosen)
     again = solved(grown, how.wish, how.asking)
     after = outcome_of(grown, again)
+    if (after.unserved, after.cost_usd_per_h) > (before.unserved, before.cost_usd_per_h):
+        # What could be done without the new devices can still be done beside them.
+        again, after = chosen, before
     new = {item.id for item in grown.devices} - {item.id for item in picture.devices}
     charged, used = _charged_usd_per_h(grown, again.plan, new)
     saved = before.cost_usd_per_h - after.cost_usd_per_h if again.plan is not None else 0.0
