@@ -21,6 +21,7 @@ from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import GpuTypeName, NodeId, ServiceId, WorkloadId
 from solvers.domain.insight import Insight, Resource, ShadowPrice
 from solvers.domain.plan import DeviceSetting, Proposal
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, FieldError
 from solvers.planners.base import PlanRequest
@@ -115,13 +116,13 @@ def test_advice_for_a_short_fleet_gains_what_a_device_can_serve() -> None:
 
 
 def test_advice_names_what_serves_more_cheaply_and_what_it_may_cost() -> None:
-    # On an A100 alone a small service pays for all of it; a T4 does the same for less. Energy is free here.
+    # On an A100 alone a small service pays for a tenth of it; a T4 does the same for less.
     dear = builders.snapshot(
         [builders.device("a", 0, "a100")],
         [builders.service(rate_rps_declared=60.0)],
         gpu_types=(builders.gpu_type("a100"), builders.gpu_type("t4")),
         profiles=[builders.profile(type_name="a100"), builders.profile(type_name="t4")],
-        policy=builders.policy(energy_usd_per_kwh=0.0),
+        policy=builders.policy(cost_basis=CostBasis.SHARE),
     )
     found = asked(dear, question(advise=2)).advised
     assert found is not None
