@@ -122,7 +122,7 @@ def family(gpus: int, services: int, seed: int) -> Family:
     drawn = Family(
         gpus=gpus, seed=seed, devices=fleet(gpus), launch_s=launch_s, slo_ms=unset, rate_rps=unset, **draws
     )  # fmt: skip
-    at_reference, _ = latency_and_compute_ms(drawn, CARDS[REFERENCE], 1.0)
+    at_reference = latency_ms(drawn, CARDS[REFERENCE], 1.0)
     half, four = int(np.searchsorted(SHARES_PCT, 50)), int(np.searchsorted(BATCHES, 4))
     slo_ms = np.maximum(LIMIT_MS_MIN, 2 * drawn.slo_multiple * at_reference[:, half, four])
     best_rps = np.zeros(services)
@@ -143,16 +143,15 @@ def fleet(gpus: int) -> tuple[int, ...]:
     return tuple(int(count) for count in devices)
 
 
-def latency_and_compute_ms(drawn: Family, card: Card, clock: float) -> tuple[Floats, Floats]:
-    """Solo latency and the part of it spent computing: service x share x batch."""
+def latency_ms(drawn: Family, card: Card, clock: float) -> Floats:
+    """Solo latency: service x share x batch."""
     share = (SHARES_PCT / 100)[None, :, None]
     batch = BATCHES.astype(np.float64)[None, None, :]
     bandwidth = card.bandwidth_gb_per_s * np.minimum(1, share / 0.45) * (0.5 + 0.5 * clock)
     work_tflop = batch * _column(drawn.gflop) / 1000
     compute_s = work_tflop / (_column(drawn.efficiency) * card.fp16_tflops * clock * use(drawn, card))
     memory_s = (_column(drawn.weights_gb) + batch * _column(drawn.traffic_gb)) / bandwidth
-    compute_ms = 1000 * compute_s
-    return np.asarray(_column(drawn.fixed_ms) + compute_ms + 1000 * memory_s), np.asarray(compute_ms)
+    return np.asarray(_column(drawn.fixed_ms) + 1000 * (compute_s + memory_s))
 
 
 def use(drawn: Family, card: Card) -> Floats:
@@ -163,17 +162,16 @@ def use(drawn: Family, card: Card) -> Floats:
 
 
 def power_w(drawn: Family, card: Card, clock: float) -> Floats:
-    """Added to idle power while batches run back to back: service x share x batch. SMs are busy while computing."""
-    latency_ms, compute_ms = latency_and_compute_ms(drawn, card, clock)
-    busy = compute_ms / latency_ms
-    return np.asarray((card.tdp_w - card.idle_w) * use(drawn, card) * busy * clock**2.2 * _column(drawn.intensity))
+    """Added to idle power at the load that is planned for: service x share x batch."""
+    watts = (card.tdp_w - card.idle_w) * use(drawn, card) * BUSY_MAX * clock**2.2
+    return np.asarray(watts * _column(drawn.intensity))
 
 
 def whole_device_rps(drawn: Family, card: Card, slo_ms: Floats) -> Floats:
     """Capacity of a service alone on a device at full clock, by batch; 0 where the promise cannot be kept."""
-    latency_ms = latency_and_compute_ms(drawn, card, 1.0)[0][:, -1, :]
-    keeps = latency_ms <= slo_ms[:, None] / 2
-    return np.asarray(np.where(keeps, BUSY_MAX * 1000 * BATCHES / latency_ms, 0.0))
+    alone_ms = latency_ms(drawn, card, 1.0)[:, -1, :]
+    keeps = alone_ms <= slo_ms[:, None] / 2
+    return np.asarray(np.where(keeps, BUSY_MAX * 1000 * BATCHES / alone_ms, 0.0))
 
 
 def family_problem(gpus: int, services: int, seed: int) -> JointProblem:
@@ -187,7 +185,7 @@ def problem_of(drawn: Family) -> JointProblem:
     shape = (len(tables), drawn.services, len(SHARES_PCT), len(BATCHES))
     latency, power = np.empty(shape), np.empty(shape)
     for table, (card, clock) in enumerate(tables):
-        latency[table] = latency_and_compute_ms(drawn, card, clock)[0]
+        latency[table] = latency_ms(drawn, card, clock)
         power[table] = power_w(drawn, card, clock)
     numbers = np.arange(len(tables), dtype=np.int64)
     by_service = (len(tables), drawn.services)

@@ -146,7 +146,7 @@ def _profiles(drawn: Family) -> Iterator[Profile]:
     memory = np.ceil(drawn.memory_gb * drawing.MIB_PER_GB) / MEMORY_FACTOR
     for card in CARDS:
         clocks = sorted(CLOCK_PARTS)
-        latency = np.stack([drawing.latency_and_compute_ms(drawn, card, part)[0] for part in clocks], axis=1)
+        latency = np.stack([drawing.latency_ms(drawn, card, part) for part in clocks], axis=1)
         power = np.stack([drawing.power_w(drawn, card, part) for part in clocks], axis=1)
         for index in range(drawn.services):
             yield Profile(
