@@ -88,14 +88,23 @@ class _Words:
 
 
 def _wanted(snapshot: Snapshot) -> list[_Key]:
-    """Models of services and tasks on the GPU types in the fleet that they may use."""
-    present = {device.gpu_type for device in snapshot.devices}
+    """Models of services and tasks, and known alternatives, on the GPU types in the fleet or on offer that they may
+    use.
+    """
+    catalogue, models = snapshot.gpu_types_by_name(), snapshot.models_by_name()
+    offered = {offer.gpu_type for offer in snapshot.offers if offer.gpu_type in catalogue}
+    present = {device.gpu_type for device in snapshot.devices} | offered
     works: tuple[Service | OfflineTask, ...] = (*snapshot.services, *snapshot.tasks)
     return sorted(
         {
-            (work.model, name)
+            (model, name)
             for work in works
             if work.mode is not ServiceMode.OFF
+            for model in (work.model, *(item for item in _alternatives(work) if item in models))
             for name in (present.intersection(work.gpu_types_allowed) if work.gpu_types_allowed else present)
         }
     )
+
+
+def _alternatives(work: Service | OfflineTask) -> tuple[ModelName, ...]:
+    return work.alternatives if isinstance(work, Service) else ()

@@ -93,7 +93,8 @@ def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
     if not kept and not made:
         return None
     ordered = sorted([*kept, *made], key=_key)
-    return Profile(model=asked.model, gpu_type=asked.gpu_type.name, points=tuple(ordered))
+    felt = None if asked.profile is None else asked.profile.interference
+    return Profile(model=asked.model, gpu_type=asked.gpu_type.name, points=tuple(ordered), interference=felt)
 
 
 def _grid(policy: Policy) -> list[tuple[int, int]]:

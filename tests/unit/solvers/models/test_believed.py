@@ -11,7 +11,7 @@ import pytest
 from solvers.domain.codec import Plain
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfileOrigin, ProfilePoint
+from solvers.domain.profile import Interference, Profile, ProfileOrigin, ProfilePoint
 from solvers.models.base import Answer, ModelSpec, Origin, Quantity, Queries, Samples
 from solvers.models.believed import Asked, completed, is_measured
 from tests import builders
@@ -193,3 +193,13 @@ def test_a_measured_grid_is_left_alone() -> None:
     scattered = [point(2**step, 10 * (step + 1), 5.0) for step in range(8)]
     assert not is_measured(asked(scattered).profile)
     assert not is_measured(None)
+
+
+def test_what_is_known_of_interference_stays() -> None:
+    known = Interference(pressure=0.3, sensitivity=0.5)
+    wanted = asked([point(4, 50, 20.0)])
+    assert wanted.profile is not None
+    made = completed(replace(wanted, profile=replace(wanted.profile, interference=known)), Sage(), lambda *_: "a law")
+    assert made is not None
+    assert made.interference == known
+    assert len(made.points) > 1
