@@ -211,7 +211,7 @@ def _workloads(
     most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
     of = np.array([item.workload for item in variants], dtype=np.int64)
     np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
     np.minimum.at(cost, of, per_rps)
     asked = np.array([item.rate_rps for item in left])
