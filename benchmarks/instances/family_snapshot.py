@@ -53,10 +53,14 @@ POLICY = Policy(
 
 def family_snapshot(gpus: int, services: int, seed: int) -> Snapshot:
     """The snapshot of an instance; nothing stands yet."""
-    drawn = drawing.family(gpus, services, seed)
+    return snapshot_of(drawing.family(gpus, services, seed))
+
+
+def snapshot_of(drawn: Family) -> Snapshot:
+    """The same of an instance that was drawn (and perhaps changed) before."""
     nodes = list(_nodes(drawn))
     return Snapshot(
-        cluster=ClusterName(f"family-{gpus}x{services}-{seed}"),
+        cluster=ClusterName(f"family-{drawn.gpus}x{drawn.services}-{drawn.seed}"),
         taken_at_s=TAKEN_AT_S,
         policy=POLICY,
         projects=(Project(name=PROJECT),),
@@ -68,8 +72,8 @@ def family_snapshot(gpus: int, services: int, seed: int) -> Snapshot:
             PowerCap(scope=PowerScope.NODE, subject=node.id, limit_w=drawing.CAP_PART * card.tdp_w * len(part))
             for node, card, part in nodes
         ),
-        models=tuple(_model(drawn, index) for index in range(services)),
-        services=tuple(_service(drawn, index) for index in range(services)),
+        models=tuple(_model(drawn, index) for index in range(drawn.services)),
+        services=tuple(_service(drawn, index) for index in range(drawn.services)),
         profiles=tuple(sorted(_profiles(drawn), key=lambda item: (item.model, item.gpu_type))),
     )
 
