@@ -105,8 +105,10 @@ class Joint:
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
         rivals = {name: replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for name, item in rivals.items()}
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
-        reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h)
-        facts = tuple(Fact(name=name, value=float(number)) for name, number in sorted(layout.facts.items()))
+        reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h, **layout.facts)
+        # How long it took is told but is no part of the answer: equal answers are equal.
+        told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
+        facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
         kept = remember(reading.problem, (*layout.patterns, *layout.columns))
         return Thought(proposal=_proposal(rivals, chosen, facts=facts), state=kept)
 

@@ -1,0 +1,228 @@
+"""The joint planner proposes what verifies, is never worse than greed, and says how far from the best it can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.change import Target
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.ids import DeviceId, Generation
+from solvers.domain.plan import Plan, Proposal, ProposalStatus
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Affinity, WorkloadKind
+from solvers.engines.deadline import Deadline
+from solvers.errors import EngineError
+from solvers.planners import registry
+from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.joint.core.first import first_layout
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.solve import solve
+from solvers.planners.joint.planner import FIRST, SPEC, Joint
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+SERVICES = (
+    builders.service("vision"),
+    builders.service("fast", slo=builders.slo(12.0), rate_rps_declared=200.0),
+    builders.service("big", rate_rps_declared=900.0),
+)
+DEVICE = builders.policy(cost_basis=CostBasis.DEVICE)
+SHARE = builders.policy(cost_basis=CostBasis.SHARE)
+
+
+def request_of(picture: Snapshot, movable: tuple[str, ...] | None = None) -> PlanRequest:
+    """Counted work, so that machines of any speed answer alike."""
+    return replace(builders.request(picture, movable), budget=Budget(deadline_s=5.0, work_units=100_000))
+
+
+def propose(picture: Snapshot, planner: Joint | None = None, movable: tuple[str, ...] | None = None) -> Proposal:
+    request = request_of(picture, movable)
+    proposal = (planner or Joint()).propose(request, b"", SilentReporter())
+    assert proposal.plan is not None
+    assert not is_fatal(verify(picture, proposal.plan, request.movable))
+    return proposal
+
+
+def plan_of(picture: Snapshot, planner: Joint | None = None, movable: tuple[str, ...] | None = None) -> Plan:
+    plan = propose(picture, planner, movable).plan
+    assert plan is not None
+    return plan
+
+
+def standing(picture: Snapshot, plan: Plan) -> Snapshot:
+    """The same world with this plan in force, in the middle between two full solves."""
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    return replace(picture, target=target, taken_at_s=1_000_150.0)
+
+
+@pytest.mark.parametrize("policy", [DEVICE, SHARE], ids=["device", "share"])
+def test_it_is_cheaper_than_greed_and_says_so(policy: object) -> None:
+    proposal = propose(builders.lab(SERVICES, policy=policy))
+    assert proposal.insight is not None
+    greedy, joint = proposal.insight.contenders
+    assert (greedy.name, joint.name) == (FIRST, SPEC.name)
+    assert proposal.plan is not None
+    assert proposal.plan.objective == joint.objective
+    assert joint.objective.unserved == greedy.objective.unserved == 0
+    assert joint.objective.cost_usd_per_h < 0.8 * greedy.objective.cost_usd_per_h
+
+
+def test_jobs_and_tasks_are_placed_beside() -> None:
+    plan = plan_of(builders.lab(SERVICES, policy=DEVICE, jobs=(builders.job(),), tasks=(builders.task(),)))
+    assert not plan.unplaced
+    (job,) = [item for item in plan.assignments if item.kind is WorkloadKind.JOB]
+    assert [item.code for item in job.reasons] == [ReasonCode.FILLS_SPARE_SHARE]
+    neighbours = {item.device for item in plan.assignments if item.kind is not WorkloadKind.JOB}
+    assert job.device in neighbours
+
+
+def first_only(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+    return first_layout(problem)
+
+
+def broken(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+    raise EngineError("planted")
+
+
+def nothing(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+    return Layout(patterns=(), counts=())
+
+
+def test_a_failing_engine_leaves_the_greedy_answer() -> None:
+    picture = builders.lab(SERVICES)
+    proposal = propose(picture, Joint(broken))
+    greedy = registry.propose(FIRST, request_of(picture)).plan
+    assert greedy is not None
+    assert proposal.plan is not None
+    assert proposal.plan.assignments == greedy.assignments
+    assert ReasonCode.SOLVER_FAILED in {item.code for item in proposal.reasons}
+
+
+def test_a_worse_answer_gives_way() -> None:
+    crowded = [builders.service(f"s{number}", rate_rps_declared=300.0) for number in range(8)]
+    picture = builders.lab(crowded, policy=DEVICE)
+    greedy = registry.propose(FIRST, request_of(picture)).plan
+    assert greedy is not None
+    plan = plan_of(picture, Joint(nothing))
+    assert plan.objective.key() <= greedy.objective.key()
+
+
+def test_a_bound_is_stated_for_what_is_served_and_makes_an_optimum() -> None:
+    picture = builders.lab((builders.service(),), policy=DEVICE)
+    found = plan_of(picture).objective.cost_usd_per_h
+
+    def proving(part: float) -> Joint:
+        def solved(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+            layout = solve(problem, order, deadline)
+            return replace(layout, bound_usd_per_h=part * layout.usd_per_h)
+
+        return Joint(solved)
+
+    exact = propose(picture, proving(1.0))
+    assert exact.status is ProposalStatus.OPTIMAL
+    near = propose(picture, proving(0.9))
+    assert near.status is ProposalStatus.FEASIBLE
+    assert near.plan is not None
+    assert near.plan.bound_usd_per_h == pytest.approx(0.9 * found, rel=1e-4)
+    assert near.plan.gap_pct == pytest.approx(100 / 9, rel=1e-2)
+    wrong = propose(picture, proving(1.5))
+    assert wrong.plan is not None
+    assert wrong.plan.bound_usd_per_h is None
+
+
+def test_what_stands_and_is_enough_stays() -> None:
+    picture = builders.lab(SERVICES, policy=DEVICE)
+    plan = plan_of(picture)
+    again = plan_of(standing(picture, plan))
+    assert again.objective.churn == 0
+    assert [(item.replica, item.device, item.share_pct_sm) for item in again.assignments] == [
+        (item.replica, item.device, item.share_pct_sm) for item in plan.assignments
+    ]
+
+
+def test_one_that_grew_moves_alone() -> None:
+    picture = builders.lab((*SERVICES, builders.service("fourth", rate_rps_declared=80.0)), policy=DEVICE)
+    plan = plan_of(picture)
+    later = replace(standing(picture, plan), demands=(builders.demand("demo/vision", 400.0),))
+    grown = plan_of(later)
+    assert not grown.unplaced
+    before = {item.replica: (item.device, item.share_pct_sm) for item in plan.assignments}
+    moved = {
+        item.workload for item in grown.assignments if before.get(item.replica) != (item.device, item.share_pct_sm)
+    }
+    assert "demo/vision" in moved
+    assert len(moved) <= 2
+
+
+def test_pinned_workloads_stay_and_nothing_is_proven_beside_them() -> None:
+    picture = builders.lab(SERVICES, policy=DEVICE)
+    plan = plan_of(picture)
+    later = replace(standing(picture, plan), demands=(builders.demand("demo/vision", 150.0),))
+    pinned = plan_of(later, movable=("demo/vision",))
+    others = {item.replica: item.device for item in plan.assignments if item.workload != "demo/vision"}
+    assert others.items() <= {item.replica: item.device for item in pinned.assignments}.items()
+
+
+def test_devices_keep_their_own_caps_by_a_power_limit() -> None:
+    caps = (PowerCap(scope=PowerScope.DEVICE, subject="GPU-a-0", limit_w=65.0),)
+    plan = plan_of(builders.lab((builders.service("big", rate_rps_declared=2500.0),), power_caps=caps, policy=DEVICE))
+    limits = {item.device: item.power_limit_w for item in plan.settings}
+    assert limits.get(DeviceId("GPU-a-0"), 65.0) == 65.0
+    assert all(limit is None for device, limit in limits.items() if device != "GPU-a-0")
+
+
+def test_node_caps_are_kept_node_by_node() -> None:
+    devices = [builders.device(node, number, "t4") for node in "abcd" for number in range(2)]
+    services = [builders.service(f"s{number}", rate_rps_declared=150.0) for number in range(6)]
+    caps = tuple(PowerCap(scope=PowerScope.NODE, subject=node, limit_w=90.0) for node in "abcd")
+    plan = plan_of(builders.snapshot(devices, services, power_caps=caps, policy=DEVICE))
+    assert not plan.unplaced
+
+
+def test_failure_domains_are_used() -> None:
+    affinity = Affinity(failure_domains_min=2)
+    plan = plan_of(builders.lab((builders.service(affinity=affinity), *SERVICES[1:]), policy=DEVICE))
+    domain = {"GPU-a": "zone-a", "GPU-b": "zone-b", "GPU-c": "zone-b"}
+    used = {domain[item.device[:5]] for item in plan.assignments if item.workload == "demo/vision"}
+    assert used == {"zone-a", "zone-b"}
+
+
+def test_what_nothing_can_serve_is_told_by_type() -> None:
+    plan = plan_of(builders.lab((builders.service(slo=builders.slo(3.0)), *SERVICES[2:])))
+    (unplaced,) = plan.unplaced
+    assert unplaced.workload == "demo/vision"
+    assert unplaced.rate_rps_short == 100.0
+    assert {item.code for item in unplaced.reasons} >= {ReasonCode.SLO_UNREACHABLE}
+
+
+def test_patterns_found_are_handed_to_the_next_solve() -> None:
+    warm: list[int] = []
+
+    def watching(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
+        warm.append(len(order.warm))
+        return first_layout(problem)
+
+    request, planner = request_of(builders.lab(SERVICES)), Joint(watching)
+    state = planner.think(request, b"", SilentReporter()).state
+    assert state
+    planner.think(request, state, SilentReporter())
+    planner.think(request, b"of another planner", SilentReporter())
+    assert warm[0] == 0
+    assert warm[1] > 0
+    assert warm[2] == 0
+
+
+def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:
+    picture = builders.lab(SERVICES)
+    hurried = replace(request_of(picture), budget=Budget(deadline_s=0.01))
+    proposal = Joint(first_only).propose(hurried, b"", SilentReporter())
+    assert proposal.insight is not None
+    assert [item.name for item in proposal.insight.contenders] == [SPEC.name]
+    with pytest.raises(EngineError):
+        Joint(broken).propose(hurried, b"", SilentReporter())
