@@ -13,7 +13,7 @@ GPU that is cut into slices hosts nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,9 +179,10 @@ class Fleet:
         shunned = set(self.foes.get(need.workload, ()))
         if need.affinity.anti_affinity is AntiAffinity.HARD:
             shunned.add(need.workload)
-        hosts = [device for workload in shunned for device in self.hosts.get(workload, ())]
-        if hosts:
-            allowed &= ~np.isin(places, hosts)
+        for workload in shunned:
+            held = self.hosts.get(workload)
+            if held:
+                allowed &= ~_among(places, held)
         if need.affinity.dedicated:
             allowed &= self.occupants[places] == 0
         return np.asarray(allowed)
@@ -264,6 +265,12 @@ class Fleet:
         for domains in self.domains:
             fine &= domains.within(change, places)
         return fine
+
+
+def _among(places: Places, held: Mapping[int, int]) -> Flags:
+    if len(places) == 1:
+        return np.array([int(places[0]) in held], dtype=bool)
+    return np.isin(places, list(held))
 
 
 def silent_nodes(snapshot: Snapshot) -> set[NodeId]:

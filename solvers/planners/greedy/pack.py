@@ -291,7 +291,13 @@ def lack_of(settled: Settled) -> tuple[float, int, int]:
 
 
 def _may_be_cheaper(case: Case, kept: Settled) -> bool:
-    """Whether a fresh choice could be worth its changes, judged as if the fleet were empty."""
+    """Whether a fresh choice could be worth its changes, judged as if the fleet were empty and replicas divisible."""
+    options = case.menus[kept.need.workload].options
+    if not len(options):
+        return False
+    least_usd_per_h = kept.need.rate_rps * float((options.usd_per_h / options.capacity_rps).min())
+    if least_usd_per_h > (1 - STAY_MARGIN) * kept.usd_per_h * (1 + CAPACITY_DUST):
+        return False
     best = _choice_if_empty(case, kept.need)
     return best is not None and best.weight_usd_per_h <= kept.weight_usd_per_h
 
