@@ -16,11 +16,11 @@ from app.cli import offline
 from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
 from app.cli.output import Format, Output, rows, show, usd, word
+from app.cli.wishing import DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
 from app.client import Client, Document
 from solvers.errors import InputError
 
 _ALTERNATIVES_SHOWN = 6
-_FILES = "From a file"
 
 
 class Lane(StrEnum):
@@ -38,34 +38,14 @@ def plan(
     apply: Annotated[bool, typer.Option("--apply", help="Make the plan the target.")] = False,
     output: Output = Format.TABLE,
     *,
-    snapshot: Annotated[
-        str | None,
-        typer.Option(
-            "--snapshot", help="Plan from this file, without a server (-: standard input).", rich_help_panel=_FILES
-        ),
-    ] = None,
-    planner: Annotated[
-        str | None,
-        typer.Option("--planner", help="The only planner to ask. Default: the policy's chain.", rich_help_panel=_FILES),
-    ] = None,
-    deadline_s: Annotated[
-        float | None,
-        typer.Option("--deadline-s", min=0.05, max=3600, help="Default: the policy's.", rich_help_panel=_FILES),
-    ] = None,
-    work_units: Annotated[
-        int | None,
-        typer.Option(
-            "--work-units", min=1, help="Stop by this count, not by time: same file, same plan.", rich_help_panel=_FILES
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Default: the policy's.", rich_help_panel=_FILES)
-    ] = None,
+    snapshot: SnapshotFile = None,
+    planner: PlannerName = None,
+    deadline_s: DeadlineS = None,
+    work_units: WorkUnits = None,
+    seed: Seed = None,
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out", help="Where the plan goes (.gz: compressed; -: standard output).", rich_help_panel=_FILES
-        ),
+        typer.Option("--out", help="Where the plan goes (.gz: compressed; -: standard output)."),
     ] = None,
     server: Server = None,
     token: Token = None,

@@ -20,6 +20,7 @@ from app.cli.output import Format, Output, show
 from app.cli.planning import Lane
 from app.cli.values import placed, read_value
 from app.cli.whatif_tables import tables
+from app.cli.wishing import DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
 from app.client import Document
 from solvers.errors import FieldError, InputError
 
@@ -43,10 +44,7 @@ def simulate(
     files: Files = None,
     output: Output = Format.TABLE,
     *,
-    snapshot: Annotated[
-        str | None,
-        typer.Option("--snapshot", help="Answer from this file, without a server (-: standard input)."),
-    ] = None,
+    snapshot: SnapshotFile = None,
     advise: Annotated[
         int,
         typer.Option("--advise", min=0, max=8, metavar="[N]", help="Which GPU types to add next: try the N best."),
@@ -55,16 +53,10 @@ def simulate(
         int, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type.")
     ] = 1,
     lane: Annotated[Lane, typer.Option(help="Whose services may move.")] = Lane.ACT,
-    planner: Annotated[
-        str | None, typer.Option("--planner", help="The only planner to ask. Default: the policy's chain.")
-    ] = None,
-    deadline_s: Annotated[
-        float | None, typer.Option("--deadline-s", min=0.05, max=3600, help="For each plan; default: the policy's.")
-    ] = None,
-    work_units: Annotated[
-        int | None, typer.Option("--work-units", min=1, help="Stop by this count, not by time: the same answer again.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Default: the policy's.")] = None,
+    planner: PlannerName = None,
+    deadline_s: DeadlineS = None,
+    work_units: WorkUnits = None,
+    seed: Seed = None,
     server: Server = None,
     token: Token = None,
 ) -> None:

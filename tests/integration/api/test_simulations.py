@@ -27,7 +27,7 @@ from tests.integration.store.samples import device_report, report
 
 pytestmark = pytest.mark.integration
 
-TWICE = {"changes": {"rate_factor": 2.0}, "work_units": 100}
+TWICE = {"changes": {"rate_factor": 2.0}, "planner": "greedy", "work_units": 100}
 _TABLES = ("plans", "cycles", "events", "node_targets", "cluster_state", "services", "nodes", "idempotency_keys")
 
 

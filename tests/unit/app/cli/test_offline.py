@@ -18,7 +18,8 @@ from solvers.planners.registry import propose
 from tests import builders
 from tests.unit.app.cli.conftest import Headroom
 
-PICTURE = builders.lab([builders.service(), builders.service("speech", rate_rps_declared=40.0)])
+GREEDY = builders.policy(planners=("greedy",))
+PICTURE = builders.lab([builders.service(), builders.service("speech", rate_rps_declared=40.0)], policy=GREEDY)
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_compressed_files_and_standard_output_hold_the_same(files: Path, headroo
 
 
 def test_demand_that_cannot_be_served_is_said_with_numbers(files: Path, headroom: Headroom) -> None:
-    flood = builders.lab([builders.service(rate_rps_declared=1e6, replicas_max=1024)])
+    flood = builders.lab([builders.service(rate_rps_declared=1e6, replicas_max=1024)], policy=GREEDY)
     (files / "s.json").write_text(canonical_json(flood))
     said = headroom("plan", "--snapshot", f"{files}/s.json", "--out", f"{files}/p.json")
     assert said.status == Exit.OK
@@ -76,7 +77,7 @@ def test_demand_that_cannot_be_served_is_said_with_numbers(files: Path, headroom
 
 
 def test_only_the_lanes_workloads_move_and_verify_asks_for_the_same_lane(files: Path, headroom: Headroom) -> None:
-    shadow = builders.lab([builders.service(), builders.service("ghost", mode=ServiceMode.SHADOW)])
+    shadow = builders.lab([builders.service(), builders.service("ghost", mode=ServiceMode.SHADOW)], policy=GREEDY)
     (files / "s.json").write_text(canonical_json(shadow))
     for lane, services in (("act", {"demo/vision"}), ("shadow", {"demo/vision", "demo/ghost"})):
         out = ("--snapshot", f"{files}/s.json", "--lane", lane)

@@ -16,7 +16,8 @@ from solvers.domain.snapshot import Snapshot
 from tests import builders
 from tests.unit.app.cli.conftest import Api, Headroom
 
-PICTURE = builders.lab([builders.service(), builders.service("speech", rate_rps_declared=40.0)])
+GREEDY = builders.policy(planners=("greedy",))
+PICTURE = builders.lab([builders.service(), builders.service("speech", rate_rps_declared=40.0)], policy=GREEDY)
 CHANGES = """
 rates: [{service: demo/vision, factor: 3}]
 ---

@@ -101,7 +101,7 @@ def test_caps_prices_and_policy() -> None:
     t4 = builders.gpu_type("t4").name
     assert types[t4].price_usd_per_h(PriceKind.ON_DEMAND, "default") == 2 * before[t4].prices[0].usd_per_h
     assert types[builders.gpu_type("l4").name].price_usd_per_h(PriceKind.SPOT, "default") == 0.2
-    assert after.policy == replace(PICTURE.policy, utilisation_max=0.9)
+    assert after.policy == replace(PICTURE.policy, utilisation_max=0.9, planners=("greedy",))
 
 
 def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
