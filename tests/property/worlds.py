@@ -18,8 +18,8 @@ from solvers.domain.device import (
     Taint,
 )
 from solvers.domain.ids import Generation, GpuTypeName, ModelName, ProjectName, ServiceId, WorkloadId
-from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.policy import CostBasis, Policy
+from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand, DeviceTelemetry
 from solvers.domain.workload import (
@@ -44,8 +44,11 @@ GPU_TAINT = Taint(key="team")
 
 @st.composite
 def profiles(draw: st.DrawFn) -> tuple[Profile, ...]:
-    """Grids with holes, noise that breaks monotony, sometimes no power, several clocks or nothing at all."""
+    """Grids with holes, noise that breaks monotony, sometimes no power, several clocks or nothing at all; of none, some
+    or all it is known how they press on each other.
+    """
     made: list[Profile] = []
+    unknown = draw(st.sampled_from((0, 5, 10)))
     for model in MODELS:
         for type_name in TYPES:
             if draw(st.integers(0, 9)) == 9:
@@ -66,8 +69,40 @@ def profiles(draw: st.DrawFn) -> tuple[Profile, ...]:
                 for index, (point, factor) in enumerate(zip(whole.points, noise, strict=True))
                 if index % 5 < kept
             )
-            made.append(replace(whole, points=points))
+            listed = replace(whole, points=points)
+            if draw(st.integers(0, 9)) >= unknown:
+                listed = replace(listed, interference=draw(interference()))
+            made.append(_compact(listed) if draw(st.integers(0, 2)) == 2 else listed)
     return tuple(made)
+
+
+@st.composite
+def interference(draw: st.DrawFn) -> Interference:
+    """From hardly any to more than most bear."""
+    return Interference(
+        pressure=draw(st.sampled_from((0.0, 0.1, 0.4, 1.5))),
+        exponent=draw(st.sampled_from((0.0, 0.5, 1.0))),
+        sensitivity=draw(st.sampled_from((0.0, 0.3, 0.9))),
+    )
+
+
+def _compact(listed: Profile) -> Profile:
+    """The same measurements as a grid; a cell without one cannot run."""
+    cells = {(point.clock_mhz_sm, point.share_pct_sm, point.batch): point for point in listed.points}
+    clocks, shares, batches = (tuple(sorted({cell[axis] for cell in cells})) for axis in range(3))
+    places = [cells.get((clock, share, batch)) for clock in clocks for share in shares for batch in batches]
+    powered = any(point is not None and point.power_w is not None for point in places)
+    grid = ProfileGrid(
+        clocks_mhz_sm=clocks,
+        shares_pct_sm=shares,
+        batches=batches,
+        latency_ms=tuple(0.0 if point is None else point.latency_ms_mean for point in places),
+        power_w=tuple(0.0 if point is None else point.power_w or 0.0 for point in places) if powered else (),
+        memory_mib=tuple(
+            max(point.memory_mib or 1.0 for point in listed.points if point.batch == batch) for batch in batches
+        ),
+    )
+    return replace(listed, points=(), grid=grid)
 
 
 def _noisy(point: ProfilePoint, factor: float, *, powered: bool) -> ProfilePoint:
@@ -213,6 +248,7 @@ def policies(draw: st.DrawFn) -> Policy:
         replicas_per_device_max=draw(st.sampled_from((1, 3, 7))),
         share_step_pct=draw(st.sampled_from((1, 5, 7))),
         demand_headroom=draw(st.sampled_from((1.0, 1.1))),
+        cost_basis=draw(st.sampled_from(tuple(CostBasis))),
     )
 
 
