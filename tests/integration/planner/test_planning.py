@@ -17,7 +17,7 @@ from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Policy
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, NotFoundError, StateError, SupersededError, TransientError
 from solvers.planners.base import PlanRequest
@@ -100,7 +100,7 @@ def test_a_hold_is_recorded_with_its_reason(world: World, planning: Planning) ->
     world.build(service("labels", rate_rps=150.0))
     leader = lead(world)
     planning.run_lanes(leader)
-    world.declare(replace(POLICY, gain_usd_per_h_min=1_000.0))
+    world.declare(replace(POLICY, cost_basis=CostBasis.SHARE, gain_usd_per_h_min=1_000.0))
     world.declare(service("labels", rate_rps=5.0))
     (record,) = planning.run_lanes(leader)
     assert record.generation is None
