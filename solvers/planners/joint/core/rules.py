@@ -1,8 +1,8 @@
 """What limits a layout as a whole, as rows over patterns: devices, watts, quotas, budgets, numbers of replicas.
 
-Owns the one list of these rows, used by whoever solves for counts and by the judgement of layouts. A cap that covers
-part of a pool is charged that part of the draw of every device of it. A budget is the price x share of a workload's
-replicas. It refuses to know demand.
+Owns the one list of these rows, used by whoever trims and repairs and by the judgement of layouts. A cap that covers
+part of a pool lets the rest of the pool draw what it may; seating keeps the cap itself. A budget is price x share of
+a workload's replicas. It refuses to know demand.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class Rules:
         self.project = _projects(problem)
         self.gpu_part = np.array([item.gpu_part for item in problem.pools], dtype=np.float64)
         inside = np.array([cap.devices for cap in problem.caps], dtype=np.float64).reshape(-1, len(problem.pools))
-        idle = inside @ books.idle_w
-        self._inside = inside / np.maximum(problem.pool_devices, 1)
-        cap_w = np.array([cap.limit_w for cap in problem.caps]) - idle
+        self._inside = inside > 0
+        outside = np.maximum(problem.pool_devices - inside, 0.0) * self._inside
+        cap_w = np.array([cap.limit_w for cap in problem.caps]) - inside @ books.idle_w
+        cap_w = np.maximum(cap_w, 0.0) + outside @ (books.limit_w - books.idle_w)
         self.capped = np.flatnonzero([item.budget_usd_per_h < np.inf for item in work])
         self.few = np.flatnonzero([item.replicas_max < _UNLIMITED for item in work])
         self.floored = np.flatnonzero([floor_of(problem, number) > 0 for number in range(len(work))])
@@ -71,7 +72,7 @@ class Rules:
         few = self._place[1][work]
         parts = [
             (pool, index, np.ones(len(rows))),
-            (self._start[1] + cap, of, self._inside[cap, pool[of]] * above_idle[of]),
+            (self._start[1] + cap, of, above_idle[of]),
             _chosen(quota, at, share * self.gpu_part[pool[at]], self._start[2]),
             _chosen(budget, at, share * books.usd_per_h[pool[at]], self._start[3]),
             _chosen(few, at, np.ones(len(at)), self._start[4]),

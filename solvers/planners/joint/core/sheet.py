@@ -16,7 +16,7 @@ from solvers.planners.joint.core.rules import Rules
 from solvers.problems.joint import Floats, Whole
 from solvers.problems.layout import Layout
 
-SERVED = 1e-6
+SERVED = 1e-9
 """Part of a rate that may lack for the sake of rounding."""
 
 

@@ -105,7 +105,8 @@ def check_layout(problem: JointProblem, layout: Layout) -> None:
         pool = problem.pools[number]
         pools[number] += count
         for place, cap in enumerate(problem.caps):
-            caps[place] += count * (item.draw_w - pool.idle_w) * cap.devices[number] / pool.devices
+            assert cap.devices[number] in (0, pool.devices)
+            caps[place] += count * (item.draw_w - pool.idle_w) * (cap.devices[number] > 0)
         for variant, share in zip(item.variants, item.shares_pct, strict=True):
             work = problem.workloads[problem.variants[variant].workload]
             replicas[problem.variants[variant].workload] += count
