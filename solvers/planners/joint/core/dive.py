@@ -1,9 +1,8 @@
-"""Whole devices by structure: what stands together is decided, how it splits the device stays open to the end.
+"""From parts of devices to whole ones, stage by stage: keep the whole parts, price anew for what is left.
 
-Owns the dive. A *structure* is a kind with its members, whatever their shares. Counts of structures become whole one
-batch after the other, the programme is solved again in between, and new splits are priced for what is decided; the
-mixture of splits that is left on a structure's devices becomes one split per device at the end. Services trade small
-surpluses through the devices that they share, so that whole devices cost little. It refuses to trim single percents.
+Owns the dive. After every stage the problem is the rest of the demand on the rest of the devices, nothing counts for
+more than is still asked, and new patterns are priced for exactly that; the last few devices are an integer programme
+over the pool. It refuses to move single percents of share: trimming does.
 """
 
 from __future__ import annotations
@@ -12,198 +11,204 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.engines.columns import ColumnMaster, Columns, Relaxed
+from solvers.engines.base import Engine, Limits, Program
+from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.core.generate import Pace, generate
 from solvers.planners.joint.core.master import Master, picked
-from solvers.planners.joint.core.nearby import neighbours
 from solvers.planners.joint.core.pricing import Pricing
-from solvers.planners.joint.core.sets import Sets
-from solvers.problems.joint import Floats, Whole
+from solvers.planners.joint.core.sets import Judge, Judged, Sets, joined, stacked
+from solvers.planners.joint.core.tables import Tables
+from solvers.problems.joint import Floats, JointProblem, Whole
 
 DUST = 1e-6
-COLUMNS_MAX = 4000
-UP_PART = 0.06
-ROUNDS_MAX = 200
+GROUP_PART = 0.2
+"""Of the devices left, how many a stage looks at."""
+UP_PART = 0.25
+"""Of the fractions there, how many are rounded up in one stage."""
+UP_LEAST = 0.5
+WORTH_LEAST = 0.9
+"""A column is rounded up only while it is still worth so much of what it was."""
+ADOPT_MAX = 3000
+INTEGER_COLUMNS_MAX = 1500
+STAGES_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dived:
-    """Parts per column of the pool; sums over each structure are whole. `value` has unserved demand priced in."""
+class Scene:
+    """What every stage shares."""
 
-    parts: Floats
-    value: float
-    rounds: int
+    problem: JointProblem
+    judge: Judge
+    tables: Tables
+    engine: Engine
 
 
-class Structures:
-    """Numbers structures as the pool grows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How to dive: devices left for the integer programme and its limits, pricing rounds of a stage, and the part of
+    the deadline left to others.
+    """
 
-    def __init__(self) -> None:
-        self._number: dict[bytes, int] = {}
-        self._of: list[int] = []
+    limits: Limits
+    integer_devices: float = 0.0
+    rounds: int = 6
+    until_part: float = 0.0
 
-    def of(self, sets: Sets) -> Whole:
-        """Structure of every column of the pool."""
-        rows = np.concatenate([sets.kind[:, None], sets.member], axis=1).astype(np.int32)
-        for row in np.ascontiguousarray(rows[len(self._of) :]):
-            self._of.append(self._number.setdefault(row.tobytes(), len(self._number)))
-        return np.array(self._of, dtype=np.int64)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Whole devices."""
+
+    sets: Sets
+    judged: Judged
+    counts: Whole
 
 
 class Dive:
-    """One dive from a relaxed optimum."""
+    """One dive from a relaxed optimum, or from what was decided before."""
 
-    def __init__(self, master: Master, pricing: Pricing, relaxed: Relaxed) -> None:
-        self.pricing = pricing
-        self.master = master
-        self.structures = Structures()
-        chosen = promising(master, relaxed.values, relaxed.row_duals, COLUMNS_MAX)
-        self.programme = ColumnMaster(master.rows.lower, master.rows.upper)
-        self.programme.add(picked(master.columns, chosen))
-        self.columns = chosen
-        """Of each column of the dive: its number among the master's."""
-        self.row_of: dict[int, int] = {}
-        self.shut: set[int] = set()
-        """Structures that cannot have a device more."""
+    def __init__(self, scene: Scene, depth: Depth, taken: Floats | None = None) -> None:
+        self.scene, self.depth = scene, depth
+        self.taken = taken
+        self.replicas = np.zeros(len(scene.problem.workloads))
+        self.chosen: list[Chosen] = []
 
-    def run(self, deadline: Deadline, until_part: float) -> Dived | None:
-        """Dive to whole counts; None when the programme could not be solved."""
-        ups = UP_PART
-        before: dict[int, float] = {}
-        for rounds in range(1, ROUNDS_MAX):
+    def run(self, master: Master, pricing: Pricing, relaxed: Relaxed, deadline: Deadline) -> Chosen:
+        """Whole devices for all that the master asks."""
+        width = master.width
+        for _ in range(STAGES_MAX):
             deadline.spend()
-            solved = self.programme.solve(primal=False)
-            if solved is None:
-                if not before:
-                    return None
-                # Too many rounded up for power or quotas: take the last ones back, and be careful from here on.
-                self._take_back(before)
-                before, ups = {}, 0.0
-                continue
-            parts = self._parts(solved)
-            of = self.structures.of(self.master.pool.sets)
-            devices = np.asarray(
-                np.bincount(of, weights=parts, minlength=int(of.max(initial=-1)) + 1), dtype=np.float64
+            parts = relaxed.values[master.slacks :]
+            if parts.sum() <= DUST:
+                break
+            if parts.sum() <= self.depth.integer_devices or deadline.left_part <= self.depth.until_part:
+                self._decide(master, self._integers(master, relaxed))
+                break
+            self._decide(master, self._some(master, relaxed))
+            rest = self._rest(master, relaxed)
+            following = Pricing(self.scene.problem, self.scene.tables, rest.rows, width)
+            following.follow(pricing)
+            pace = Pace(
+                rounds=self.depth.rounds,
+                until_part=self.depth.until_part,
+                prior=_moved(master, rest, relaxed.row_duals),
             )
-            broken = np.flatnonzero(np.abs(devices - np.rint(devices)) > DUST)
-            if not len(broken):
-                return Dived(parts=parts, value=solved.value, rounds=rounds)
-            hurry = deadline.left_part <= until_part
-            before = self._decide(devices, broken, max(1, int((1.0 if hurry else ups) * len(broken))))
-            if not hurry:
-                self._widen(solved, parts, of)
-        return None
+            relaxation = generate(rest, following, deadline, pace)
+            if relaxation is None:
+                break
+            master, pricing, relaxed = rest, following, relaxation.best
+        return self._all(width)
 
-    def _parts(self, solved: Relaxed) -> Floats:
-        parts = np.zeros(len(self.master.pool))
-        mine = self.columns >= self.master.slacks
-        parts[self.columns[mine] - self.master.slacks] = solved.values[mine]
-        return parts
+    def _all(self, width: int) -> Chosen:
+        sets = joined([item.sets for item in self.chosen], width)
+        judged = stacked([item.judged for item in self.chosen]) if self.chosen else self.scene.judge.judge(sets)
+        counts = [item.counts for item in self.chosen] or [np.zeros(0, dtype=np.int64)]
+        return Chosen(sets=sets, judged=judged, counts=np.concatenate(counts))
 
-    def _decide(self, devices: Floats, broken: Whole, ups: int) -> dict[int, float]:
-        """Keep all whole parts, and round the largest fractions up where the pool has devices for it. Returns the
-        structures rounded up and what they had before.
+    def _decide(self, master: Master, counts: Whole) -> None:
+        rows = np.flatnonzero(counts)
+        sets, judged = master.pool.take(rows)
+        self.chosen.append(Chosen(sets=sets, judged=judged, counts=counts[rows]))
+        self.replicas += self._count(sets, counts[rows].astype(np.float64))
+        added = master.rows.activity(sets, judged, counts[rows])
+        self.taken = added if self.taken is None else self.taken + added
+
+    def _some(self, master: Master, relaxed: Relaxed) -> Whole:
+        """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
+        parts = relaxed.values[master.slacks :]
+        group = self._narrowest(master, parts)
+        counts = np.zeros(len(parts), dtype=np.int64)
+        counts[group] = np.floor(parts[group] + DUST).astype(np.int64)
+        fraction = np.zeros(len(parts))
+        fraction[group] = parts[group] - counts[group]
+        order = np.argsort(-fraction, kind="stable")
+        ups = max(1, int(UP_PART * fraction[group].sum()))
+        columns = picked(master.columns, np.arange(master.slacks, len(master.columns)))
+        done = master.activity(counts)
+        price = np.maximum(relaxed.row_duals[: master.rows.pool_at], 0.0)
+        room = master.rows.upper - done
+        for column in order[: min(len(group), 4 * ups)].tolist():
+            span = slice(int(columns.start[column]), int(columns.start[column + 1]))
+            row, value = columns.row[span], columns.value[span]
+            asked = row < master.rows.pool_at
+            fits = bool((value[~asked] <= room[row[~asked]] + DUST).all())
+            whole = float(price[row[asked]] @ value[asked])
+            rest = np.minimum(value[asked], np.maximum(0.0, 1 - done[row[asked]]))
+            worth = float(price[row[asked]] @ rest)
+            enough = fraction[column] >= UP_LEAST and worth >= WORTH_LEAST * whole
+            if fits and (enough or not counts.any()):
+                counts[column] += 1
+                done[row] += value
+                room[row] -= value
+                ups -= 1
+            if ups <= 0:
+                break
+        return counts
+
+    def _narrowest(self, master: Master, parts: Floats) -> Whole:
+        """The columns in use that host the workloads with the fewest replicas: whole devices are hardest for those, and
+        easiest as long as everybody else can still fill what they leave.
         """
-        whole = np.floor(devices + DUST)
-        pool = self._pool_of(len(devices))
-        room = self.master.problem.pool_devices - np.bincount(
-            pool, weights=whole, minlength=len(self.master.problem.pools)
-        )
-        up: dict[int, float] = {}
-        for structure in broken[np.argsort(whole[broken] - devices[broken], kind="stable")].tolist():
-            free = room[pool[structure]] >= 1 - DUST and structure not in self.shut
-            if len(up) < ups and free:
-                up[structure] = float(whole[structure])
-                room[pool[structure]] -= 1
-            elif not free:
-                self._bound(structure, float(whole[structure]), float(whole[structure]))
-        for structure in np.flatnonzero(devices > DUST).tolist():
-            if structure in up or (whole[structure] > 0 and structure not in self.shut):
-                self._bound(structure, float(whole[structure]) + (structure in up), float("inf"))
-        return up
-
-    def _take_back(self, before: dict[int, float]) -> None:
-        for structure, least in before.items():
-            self._bound(structure, least, least if len(before) == 1 else float("inf"))
-            if len(before) == 1:
-                self.shut.add(structure)
-
-    def _bound(self, structure: int, least: float, most: float) -> None:
-        if structure in self.row_of:
-            self.programme.bound_row(self.row_of[structure], least, most)
-        else:
-            self.row_of[structure] = self.programme.add_row(self._columns_of(structure), least, most)
-
-    def _pool_of(self, structures: int) -> Whole:
-        of = self.structures.of(self.master.pool.sets)
-        pool = np.zeros(structures, dtype=np.int64)
-        pool[of] = self.master.problem.kind_pool[self.master.pool.sets.kind]
-        return pool
-
-    def _columns_of(self, structure: int) -> Whole:
-        of = self.structures.of(self.master.pool.sets)
-        mine = self.columns >= self.master.slacks
-        number = np.where(mine, of[np.maximum(self.columns - self.master.slacks, 0)], -1)
-        return np.flatnonzero(number == structure)
-
-    def _widen(self, solved: Relaxed, parts: Floats, of: Whole) -> None:
-        """New splits for the structures in use."""
-        master = self.master
         used = np.flatnonzero(parts > DUST)
-        known = dict(enumerate(solved.row_duals.tolist()))
-        bonus = np.array([known.get(self.row_of.get(structure, -1), 0.0) for structure in of[used].tolist()])
-        duals = solved.row_duals[: master.rows.count]
-        before = len(master.pool)
-        master.offer(neighbours(master, used, duals, bonus))
-        found = self.pricing.price(master.rows.item_prices(duals), 1)
-        self.pricing.learn(found)
-        master.offer(found.sets, duals)
-        fresh = np.arange(before, len(master.pool))
-        if len(fresh):
-            of = self.structures.of(master.pool.sets)
-            rows = np.array([self.row_of.get(s, -1) for s in of[fresh].tolist()], dtype=np.int64)
-            self.programme.add(_with_rows(picked(master.columns, fresh + master.slacks), rows))
-            self.columns = np.concatenate([self.columns, fresh + master.slacks])
+        sets = master.pool.sets.take(used)
+        replicas = self.replicas + self._count(sets, parts[used])
+        work = self.scene.problem.variant_workload[np.maximum(sets.member, 0)]
+        narrow = np.where(sets.member >= 0, replicas[work], np.inf).min(axis=1)
+        order = np.argsort(narrow, kind="stable")
+        devices = np.cumsum(parts[used][order])
+        most = max(GROUP_PART * devices[-1], devices[0])
+        return np.asarray(used[order[devices <= most + DUST]])
+
+    def _count(self, sets: Sets, devices: Floats) -> Floats:
+        """Replicas of each workload."""
+        real = sets.member >= 0
+        work = self.scene.problem.variant_workload[sets.member[real]]
+        weights = np.repeat(devices, real.sum(axis=1))
+        return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
+
+    def _rest(self, master: Master, relaxed: Relaxed) -> Master:
+        """The master of what is left, with the columns that looked best so far."""
+        following = Master(self.scene.problem, self.scene.judge, self.taken)
+        chosen = promising(master, relaxed, ADOPT_MAX)
+        following.adopt(*master.pool.take(chosen))
+        return following
+
+    def _integers(self, master: Master, relaxed: Relaxed) -> Whole:
+        """The best whole counts that the engine finds over the pool's best columns."""
+        chosen = promising(master, relaxed, INTEGER_COLUMNS_MAX)
+        numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+        some = picked(master.columns, numbers)
+        program = Program(
+            cost=some.cost,
+            lower=some.lower,
+            upper=some.upper,
+            integer=numbers >= master.slacks,
+            start=some.start,
+            row=some.row,
+            value=some.value,
+            row_lower=master.rows.lower,
+            row_upper=master.rows.upper,
+        )
+        answer = self.scene.engine.solve(program, self.depth.limits)
+        counts = np.zeros(len(master.pool), dtype=np.int64)
+        if answer.values is not None:
+            counts[chosen] = np.rint(answer.values[master.slacks :]).astype(np.int64)
+        return counts
 
 
-def _with_rows(columns: Columns, rows: Whole) -> Columns:
-    """Columns with an entry of 1 in one further row each, where that is not -1."""
-    column = np.repeat(np.arange(len(columns)), np.diff(columns.start))
-    more = np.flatnonzero(rows >= 0)
-    column = np.concatenate([column, more])
-    row = np.concatenate([columns.row, rows[more]])
-    value = np.concatenate([columns.value, np.ones(len(more))])
-    order = np.argsort(column, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=len(columns)))])
-    return Columns(
-        cost=columns.cost,
-        lower=columns.lower,
-        upper=columns.upper,
-        start=start.astype(np.int64),
-        row=row[order],
-        value=value[order],
-    )
-
-
-def promising(master: Master, values: Floats, duals: Floats, most: int) -> Whole:
-    """Numbers of all slacks, of every column in use and of those with the least reduced cost."""
-    reduced = master.rows.reduced(master.columns, duals)
-    reduced[values > DUST] = -np.inf
-    reduced[: master.slacks] = -np.inf
+def promising(master: Master, relaxed: Relaxed, most: int) -> Whole:
+    """Columns of the pool in use, and those with the least reduced cost."""
+    reduced = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
+    reduced[relaxed.values[master.slacks :] > DUST] = -np.inf
     if len(reduced) <= most:
         return np.arange(len(reduced))
     return np.sort(np.argpartition(reduced, most - 1)[:most])
 
 
-def whole(dived: Dived, structures: Structures, sets: Sets) -> Whole:
-    """One split per device: whole parts stay, the largest fractions of each structure get its last devices."""
-    of = structures.of(sets)
-    counts = np.floor(dived.parts + DUST).astype(np.int64)
-    fraction = dived.parts - counts
-    devices = np.bincount(of, weights=dived.parts, minlength=int(of.max(initial=-1)) + 1)
-    left = np.rint(devices).astype(np.int64) - np.bincount(of, weights=counts, minlength=len(devices)).astype(np.int64)
-    for column in np.lexsort((-fraction, of)).tolist():
-        if left[of[column]] > 0 and fraction[column] > DUST:
-            counts[column] += 1
-            left[of[column]] -= 1
-    return counts
+def _moved(before: Master, after: Master, duals: Floats) -> Floats:
+    """Duals of the master before as duals of the one after: demand is counted by what is left of it."""
+    moved = duals.copy()
+    whole = np.maximum(before.rows.rate, 1e-12)
+    moved[: after.rows.pool_at] *= np.where(before.rows.rate > 0, after.rows.rate / whole, 0.0)
+    return moved

@@ -51,23 +51,32 @@ def singles(problem: JointProblem, width: int) -> Sets:
     return ordered(kind[able], member, held)
 
 
-def generate(master: Master, pricing: Pricing, deadline: Deadline, until_part: float) -> Relaxation | None:
-    """Price until nothing improves or the deadline's `left_part` falls to `until_part`; None when not even the first
-    programme could be solved.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long to go on: rounds, and the part of the deadline that is left to others."""
+
+    rounds: int = ROUNDS_MAX
+    until_part: float = 0.0
+    repeats: int = REPEATS
+    prior: Floats | None = None
+    """Duals to begin the smoothing from."""
+
+
+def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:
+    """Price until nothing improves or the pace ends it; None when not even the first programme could be solved."""
     solved = master.solve()
     if solved is None:
         return None
     state = Relaxation(best=solved, trail=[solved.value])
-    smooth = solved.row_duals
-    while state.rounds < ROUNDS_MAX and deadline.left_part > until_part:
+    smooth = solved.row_duals if pace.prior is None else pace.prior
+    while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
         deadline.spend()
         state.rounds += 1
         smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
-        added = _round(master, pricing, solved, smooth)
+        added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
         if not added:
             smooth = solved.row_duals
-            added = _round(master, pricing, solved, smooth)
+            added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
         if not added:
             break
         answer = master.solve(max(0.1, deadline.left_s))
@@ -80,13 +89,14 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, until_part: f
     return state
 
 
-def _round(master: Master, pricing: Pricing, solved: Relaxed, duals: Floats) -> int:
-    found = pricing.price(master.rows.item_prices(duals), REPEATS)
+def _round(master: Master, pricing: Pricing, at: tuple[Relaxed, Floats], how: tuple[int, int]) -> int:
+    (solved, duals), (repeats, turn) = at, how
+    found = pricing.price(master.rows.item_prices(duals), repeats)
     pricing.learn(found)
     added = master.offer(found.sets, duals)
     used = np.flatnonzero(solved.values[master.slacks :] > 1e-9)
     if len(used):
-        added += master.offer(neighbours(master, used, duals), solved.row_duals)
+        added += master.offer(neighbours(master, used, duals, turn), solved.row_duals)
     return added
 
 

@@ -21,11 +21,12 @@ from solvers.problems.patterns import Pattern
 class Master:
     """See the module."""
 
-    def __init__(self, problem: JointProblem) -> None:
+    def __init__(self, problem: JointProblem, judge: Judge, taken: Floats | None = None) -> None:
+        """`taken`: what decided devices owe to the rows; the master is for the rest."""
         self.problem = problem
         self.width = width_of(problem)
-        self.judge = Judge(problem)
-        self.rows = Rows(problem)
+        self.judge = judge
+        self.rows = Rows(problem, taken)
         self.pool = Pool(self.width)
         self.programme = ColumnMaster(self.rows.lower, self.rows.upper)
         slack = self.rows.slack()
@@ -45,6 +46,11 @@ class Master:
         rows = rows[self.pool.fresh(sets.take(rows))]
         self._append(sets.take(rows), judged.take(rows))
         return len(rows)
+
+    def adopt(self, sets: Sets, judged: Judged) -> None:
+        """Columns that were judged elsewhere; none of them here yet."""
+        fresh = self.pool.fresh(sets)
+        self._append(sets.take(fresh), judged.take(fresh))
 
     def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
@@ -90,6 +96,13 @@ class Master:
     def solve(self, time_s: float | None = None) -> Relaxed | None:
         """The relaxed optimum over all columns so far."""
         return self.programme.solve(time_s)
+
+    def activity(self, counts: Whole) -> Floats:
+        """What whole counts of the pool's columns add to every row."""
+        columns = self.columns
+        number = np.repeat(np.arange(len(columns)), np.diff(columns.start))
+        every = np.concatenate([np.zeros(self.slacks), counts])
+        return np.asarray(np.bincount(columns.row, weights=columns.value * every[number], minlength=self.rows.count))
 
     @property
     def columns(self) -> Columns:

@@ -7,7 +7,6 @@ judge: it offers candidates and keeps those that the duals find best.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 
@@ -15,19 +14,21 @@ from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.sets import Sets, joined, ordered
 from solvers.problems.joint import Floats, Whole
 
-STEPS_PCT = (1, 3, 10)
+STEPS_PCT = (10, 3, 1)
 BEST_OF_EACH = 3
 PARENTS_MAX = 600
 
 
-def neighbours(master: Master, parents: Whole, duals: Floats, bonus: Floats | None = None) -> Sets:
-    """The best neighbours of some columns of the pool, by reduced cost at these duals. With a bonus ($/h by parent)
-    only those of the same members, because it is theirs.
+def neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Sets:
+    """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
+    every turn.
     """
     parents = parents[:PARENTS_MAX]
     sets = master.pool.sets.take(parents)
-    parts = list(_shares_moved(master, sets))
-    if bonus is None:
+    step = max(1, master.problem.share_step_pct)
+    size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
+    parts = list(_shares_moved(master, sets, size))
+    if turn % len(STEPS_PCT) == 0:
         parts += list(_members_changed(master, sets))
     parts = [part for part in parts if len(part[1])]
     if not parts:
@@ -37,28 +38,25 @@ def neighbours(master: Master, parents: Whole, duals: Floats, bonus: Floats | No
     rows = np.flatnonzero(judged.ok)
     columns = master.rows.columns(moved.take(rows), judged.take(rows))
     cost = master.rows.reduced(columns, duals)
-    if bonus is not None:
-        cost = cost - bonus[parent[rows]]
     order = np.lexsort((cost, parent[rows]))
     first = np.searchsorted(parent[rows][order], parent[rows][order])
     best = order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)]
     return moved.take(rows[best])
 
 
-def _shares_moved(master: Master, sets: Sets) -> Iterator[tuple[Sets, Whole]]:
+def _shares_moved(master: Master, sets: Sets, pct: int) -> Iterator[tuple[Sets, Whole]]:
     """The same members with other shares; and the parent of each."""
     problem = master.problem
     every = np.arange(len(sets))
     least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
     held = (sets.member >= 0).sum(axis=1)
     spare = 100 - sets.share.sum(axis=1)
-    sizes = sorted({step * max(1, round(size / step)) for size in STEPS_PCT})
     for to in range(int(held.max(initial=0))):
         rows = every[(held > to) & (spare >= step)]
         share = sets.share[rows].copy()
         share[:, to] += spare[rows] // step * step
         yield ordered(sets.kind[rows], sets.member[rows], share), rows
-        for off, pct in product(range(int(held.max(initial=0))), sizes):
+        for off in range(int(held.max(initial=0))):
             able = (held > max(to, off)) & (sets.share[:, off] - pct >= least) & (off != to)
             rows = every[able]
             share = sets.share[rows].copy()

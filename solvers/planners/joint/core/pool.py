@@ -5,11 +5,9 @@ Owns the list and its order, which is that of the master's columns. It refuses t
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
-from solvers.planners.joint.core.sets import Judged, Sets, joined
+from solvers.planners.joint.core.sets import Judged, Sets, joined, stacked
 from solvers.problems.joint import Flags, Whole
 
 
@@ -54,11 +52,7 @@ class Pool:
     def judged(self) -> Judged:
         """The same, judged."""
         if len(self._judged) > 1:
-            merged = {
-                item.name: np.concatenate([getattr(part, item.name) for part in self._judged])
-                for item in fields(Judged)
-            }
-            self._judged = [Judged(**merged)]
+            self._judged = [stacked(self._judged)]
         return self._judged[0]
 
     def take(self, rows: Whole) -> tuple[Sets, Judged]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.planners.joint.core.rows import ItemPrices
+from solvers.planners.joint.core.rows import ItemPrices, Rows
 from solvers.planners.joint.core.sets import Sets, joined, ordered
 from solvers.planners.joint.core.tables import Singles, Tables
 from solvers.problems.joint import Floats, JointProblem, Whole
@@ -22,6 +22,9 @@ UNITS_MAX = 40
 SPARE_ITEMS = 3
 BEYOND = np.float32(-1e30)
 CLASSES_AT_ONCE = 160
+FAR = -0.15
+"""A class whose best pattern is worth so much less than it costs, as a part, is far from worth it."""
+ALL_TURNS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,21 @@ class Found:
 class Pricing:
     """Keeps multipliers between rounds."""
 
-    def __init__(self, problem: JointProblem, tables: Tables, width: int) -> None:
+    def __init__(self, problem: JointProblem, tables: Tables, rows: Rows, width: int) -> None:
         self.problem, self.tables, self.width = problem, tables, width
+        asked = rows.wanted | (rows.floored & (rows.rate <= 0))
+        self.variant = np.flatnonzero(asked[problem.variant_workload])
+        """Those that anybody still asks for; all arrays below are about them."""
+        work = problem.variant_workload[self.variant]
+        every = len(self.variant) == len(problem.variants)
+        names = slice(None) if every else self.variant
+        whole = np.where(rows.wanted, np.maximum(rows.rate, 1e-12), np.inf)[work].astype(np.float32)
+        rate = tables.rate[:, :, names]
+        self._able = rate > 0
+        self._part = np.minimum(rate / whole[None, None, :, None], np.float32(1.0))
+        self._power, self._memory = tables.power[:, :, names], tables.memory[:, :, names]
+        self._press = tables.press[:, names]
+        self._allowed = problem.allowed[:, self.variant]
         shares = problem.shares_pct
         unit = int(np.gcd.reduce(shares))
         if 100 // unit > UNITS_MAX:
@@ -55,7 +71,10 @@ class Pricing:
         self.clients = np.minimum(np.where(self.level == 0, 1, clients), width)
         self.memory_usd = np.zeros(len(self.kind))
         self.press_usd = np.zeros(len(self.kind))
-        work = problem.variant_workload
+        self._every = np.arange(len(self.kind))
+        self._margin = np.full(len(self.kind), np.inf)
+        self._turn = 0
+        self._work = work
         self._order = np.argsort(work, kind="stable")
         self._starts = np.flatnonzero(np.diff(work[self._order], prepend=-1))
         self._workloads = work[self._order][self._starts]
@@ -64,11 +83,22 @@ class Pricing:
         self._copies = copies[self._workloads] if len(copies) else copies
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
 
-    def price(self, prices: ItemPrices, repeats: int) -> Found:
-        """Best patterns of every kind and level, up to `repeats` of each without a workload in common."""
+    def follow(self, before: Pricing) -> None:
+        """Begin with what another one, of the same problem, learned."""
+        self.memory_usd, self.press_usd = before.memory_usd, before.press_usd
+        self._margin, self._turn = before._margin, before._turn
+
+    def price(self, prices: ItemPrices, repeats: int, *, everything: bool = False) -> Found:
+        """Best patterns of every kind and level, up to `repeats` of each without a workload in common. Kinds and levels
+        that were far from worth it are only asked every few turns.
+        """
+        asked = np.flatnonzero(self._margin > FAR) if self._turn % ALL_TURNS and not everything else self._every
+        self._turn += 1
         sets, values, rows = [], [], []
-        for at in range(0, len(self.kind), CLASSES_AT_ONCE):
-            classes = np.arange(at, min(at + CLASSES_AT_ONCE, len(self.kind)))
+        if not len(self.variant):
+            return Found(sets=joined([], self.width), value=np.zeros(0), row=np.zeros(0, dtype=np.int64))
+        for at in range(0, len(asked), CLASSES_AT_ONCE):
+            classes = asked[at : at + CLASSES_AT_ONCE]
             for one in self._some(classes, prices, repeats):
                 sets.append(one.sets)
                 values.append(one.value)
@@ -83,8 +113,11 @@ class Pricing:
         if variant is not None:
             variant = np.take_along_axis(variant, work[:, :, None], axis=1)
         found = []
-        for _ in range(repeats):
+        for turn in range(repeats):
             best, place, option = knapsack(value, self.weight, self.units, self.clients[classes])
+            if turn == 0:
+                fixed = prices.fixed[self.pool[classes]]
+                self._margin[classes] = (best - fixed) / np.maximum(np.abs(fixed), 1e-6)
             alive = np.flatnonzero(best > prices.fixed[self.pool[classes]] * 0.5)
             if not len(alive):
                 break
@@ -97,21 +130,20 @@ class Pricing:
 
     def _values(self, classes: Whole, prices: ItemPrices) -> tuple[Singles, NDArray[np.int64] | None]:
         """Value of every workload at every share: class x workload x share; and the variant it comes from."""
-        problem, tables = self.problem, self.tables
+        problem = self.problem
         table, level, pool = problem.kind_table[self.kind[classes]], self.level[classes], self.pool[classes]
-        work = problem.variant_workload
-        part = tables.part[table, level]
-        value = part * prices.pi[work].astype(np.float32)[None, :, None]
-        value -= tables.power[table, level] * prices.watt[pool].astype(np.float32)[:, None, None]
+        work = self._work
+        value = self._part[table, level] * prices.pi[work].astype(np.float32)[None, :, None]
+        value -= self._power[table, level] * prices.watt[pool].astype(np.float32)[:, None, None]
         value -= prices.share[pool][:, work, None].astype(np.float32) * problem.shares_pct.astype(np.float32)
         if prices.replica.any():
             value += prices.replica[work].astype(np.float32)[None, :, None]
         if self.memory_usd[classes].any():
-            value -= tables.memory[table, level] * self.memory_usd[classes].astype(np.float32)[:, None, None]
+            value -= self._memory[table, level] * self.memory_usd[classes].astype(np.float32)[:, None, None]
         if self.press_usd[classes].any():
-            value -= tables.press[table] * self.press_usd[classes].astype(np.float32)[:, None, None]
-        never = ~problem.allowed[pool] | ((level > 0)[:, None] & self._alone[None, :])
-        value[(part <= 0) | never[:, :, None]] = BEYOND
+            value -= self._press[table] * self.press_usd[classes].astype(np.float32)[:, None, None]
+        never = ~self._allowed[pool] | ((level > 0)[:, None] & self._alone[None, :])
+        value[~self._able[table, level] | never[:, :, None]] = BEYOND
         if self._single:
             return value[:, self._order], None
         value = value[:, self._order]
@@ -157,7 +189,7 @@ class Pricing:
             member = self._order[self._starts][item]
         else:
             member = variant[np.arange(len(classes))[:, None], safe, np.maximum(option, 0)]
-        member = np.where(real, member, -1)
+        member = np.where(real, self.variant[member], -1)
         share = np.where(real, self.problem.shares_pct[np.maximum(option, 0)], 0)
         fill = self.width - member.shape[1]
         if fill > 0:

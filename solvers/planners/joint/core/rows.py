@@ -18,6 +18,8 @@ from solvers.planners.joint.core.sets import Judged, Sets
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 NO_LIMIT = 1_000_000
+SERVED = 1e-6
+"""Part of a rate below which nothing is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,15 @@ class ItemPrices:
 class Rows:
     """Rows of one problem. The first are the demands, one per workload; then pools, caps, and what else there is."""
 
-    def __init__(self, problem: JointProblem) -> None:
+    def __init__(self, problem: JointProblem, taken: Floats | None = None) -> None:
+        """`taken`: what decided devices already owe to every row (see `activity`); the rows are for what is left."""
         self.problem = problem
         works, pools = problem.workloads, problem.pools
         number = len(works)
-        self.rate = problem.rate_rps
-        self.wanted = self.rate > 0
+        left = np.ones(number) if taken is None else np.clip(1 - taken[:number], 0.0, 1.0)
+        self.rate = problem.rate_rps * left
+        self.wanted = (problem.rate_rps > 0) & (left > SERVED)
+        self.unserved_usd = problem.unserved_usd * left
         self.pool_at = number
         self.cap_at = self.pool_at + len(pools)
         self._caps(problem)
@@ -67,6 +72,12 @@ class Rows:
         self.lower[self._fewest[self._fewest >= 0]] = fewest[self._fewest >= 0]
         self.upper[self._most[self._most >= 0]] = most[self._most >= 0]
         self.upper[self._money[self._money >= 0]] = money[self._money >= 0]
+        if taken is not None:
+            after_pools = slice(self.pool_at, None)
+            self.upper[after_pools] = np.maximum(0.0, self.upper[after_pools] - taken[after_pools])
+            self.lower[after_pools] = np.maximum(0.0, self.lower[after_pools] - taken[after_pools])
+        self.floored = self._fewest >= 0
+        """Workloads that must have replicas whatever their demand."""
         self._missing_usd = problem.unserved_usd / np.maximum(1.0, fewest)
         self._pool_usd = np.array([pool.usd_per_h for pool in pools], dtype=np.float64)
         self._part = np.array([pool.gpu_part for pool in pools], dtype=np.float64)
@@ -99,7 +110,7 @@ class Rows:
         floor = np.flatnonzero(self._fewest >= 0)
         row = np.concatenate([demand, self._fewest[floor]])
         return Columns(
-            cost=np.concatenate([self.problem.unserved_usd[demand], self._missing_usd[floor]]),
+            cost=np.concatenate([self.unserved_usd[demand], self._missing_usd[floor]]),
             lower=np.zeros(len(row)),
             upper=np.full(len(row), np.inf),
             start=np.arange(len(row) + 1),
@@ -150,6 +161,17 @@ class Rows:
             row=row,
             value=value,
         )
+
+    def activity(self, sets: Sets, judged: Judged, counts: Whole) -> Floats:
+        """What whole devices owe to every row; demand as parts of the whole rates, and more than 1 where that is so."""
+        column, row, value = self.entries(sets, judged)
+        total = np.bincount(row, weights=value * counts[column], minlength=self.count)
+        place, member = np.nonzero(sets.member >= 0)
+        work = self.problem.variant_workload[sets.member[place, member]]
+        served = np.bincount(work, weights=judged.rate[place, member] * counts[place], minlength=self.pool_at)
+        whole = np.maximum(self.problem.rate_rps, 1e-12)
+        total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
+        return np.asarray(total, dtype=np.float64)
 
     def reduced(self, columns: Columns, duals: Floats) -> Floats:
         """Reduced cost of columns."""

@@ -79,6 +79,13 @@ def joined(parts: list[Sets], width: int) -> Sets:
     )
 
 
+def stacked(parts: list[Judged]) -> Judged:
+    """All judgements of several; at least one."""
+    return Judged(
+        **{item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(Judged)}
+    )
+
+
 def width_of(problem: JointProblem) -> int:
     """Most members that any pattern can have."""
     least = int(problem.shares_pct[0])
@@ -114,9 +121,7 @@ class Judge:
         parts = [self._some(sets.take(np.arange(at, min(at + CHUNK, len(sets))))) for at in range(0, len(sets), CHUNK)]
         if not parts:
             parts = [self._some(sets)]
-        return Judged(
-            **{item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(Judged)}
-        )
+        return stacked(parts)
 
     def _some(self, sets: Sets) -> Judged:
         problem = self.problem

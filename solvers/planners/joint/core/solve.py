@@ -10,15 +10,19 @@ from collections import Counter
 
 import numpy as np
 
+from solvers.engines.base import Limits
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.core.dive import Dive, whole
+from solvers.engines.registry import create
+from solvers.planners.joint.core.dive import Chosen, Depth, Dive, Scene
 from solvers.planners.joint.core.first import first_layout
-from solvers.planners.joint.core.generate import generate, singles
+from solvers.planners.joint.core.generate import Pace, generate, singles
 from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.sets import Judge
 from solvers.planners.joint.core.tables import levels_of, tables_of
-from solvers.problems.joint import JointProblem, Whole
+from solvers.planners.joint.core.trim import trim
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
 
@@ -32,38 +36,42 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     facts = {"first_s": deadline.elapsed_s, "first_usd_per_h": value_of(problem, first)}
     if not problem.workloads or not problem.kinds or deadline.over:
         return Layout(patterns=first.patterns, counts=first.counts, facts=facts)
-    master = Master(problem)
-    pricing = Pricing(problem, tables_of(problem, master.judge, levels_of(problem, master.width)), master.width)
+    exact = Judge(problem)
+    master = Master(problem, exact)
+    tables = tables_of(problem, exact, levels_of(problem, master.width))
+    pricing = Pricing(problem, tables, master.rows, master.width)
     master.offer(singles(problem, master.width))
     master.offer(master.of_patterns((*first.patterns, *order.warm)))
     master.keep_standing(order.standing, order.launch_usd_per_s)
-    relaxation = generate(master, pricing, deadline, GENERATE_UNTIL)
+    relaxation = generate(master, pricing, deadline, Pace(until_part=GENERATE_UNTIL))
     facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - facts["first_s"]}
     best, prices = first, None
     if relaxation is not None:
         prices = _prices(master, relaxation.best.row_duals)
         facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
-        dive = Dive(master, pricing, relaxation.best)
-        dived = dive.run(deadline, DIVE_UNTIL)
-        if dived is not None:
-            found = layout_of(master, whole(dived, dive.structures, master.pool.sets))
-            best = min(first, found, key=lambda item: value_of(problem, item))
+        scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
+        depth = Depth(limits=Limits(time_s=0.05 * deadline.seconds), until_part=DIVE_UNTIL)
+        chosen = Dive(scene, depth).run(master, pricing, relaxation.best, deadline)
+        found = layout_of(problem, chosen)
         facts["dive_s"] = deadline.elapsed_s - facts["first_s"] - facts["generate_s"]
+        found = trim(problem, found, deadline)
+        facts["trim_s"] = deadline.elapsed_s - facts["first_s"] - facts["generate_s"] - facts["dive_s"]
+        best = min(first, found, key=lambda item: value_of(problem, item))
     facts["first_won"] = float(best is first)
     return Layout(patterns=best.patterns, counts=best.counts, prices=prices, facts=facts)
 
 
-def layout_of(master: Master, counts: Whole) -> Layout:
-    """Counts per column of the pool as a layout, judged once more."""
-    sets = master.pool.sets
+def layout_of(problem: JointProblem, chosen: Chosen) -> Layout:
+    """Whole devices as a layout, judged once more."""
+    sets = chosen.sets
     merged: Counter[tuple[int, tuple[int, ...], tuple[int, ...]]] = Counter()
-    for column in np.flatnonzero(counts).tolist():
-        size = int((sets.member[column] >= 0).sum())
-        members, shares = tuple(sets.member[column, :size].tolist()), tuple(sets.share[column, :size].tolist())
-        merged[int(sets.kind[column]), members, shares] += int(counts[column])
+    for row in np.flatnonzero(chosen.counts).tolist():
+        size = int((sets.member[row] >= 0).sum())
+        members, shares = tuple(sets.member[row, :size].tolist()), tuple(sets.share[row, :size].tolist())
+        merged[int(sets.kind[row]), members, shares] += int(chosen.counts[row])
     patterns: dict[Pattern, int] = {}
     for (kind, members, shares), count in sorted(merged.items()):
-        pattern = judge(master.problem, kind, members, shares)
+        pattern = judge(problem, kind, members, shares)
         if pattern is not None:
             patterns[pattern] = count
     return Layout(patterns=tuple(patterns), counts=tuple(patterns.values()))

@@ -36,8 +36,8 @@ class Levels:
 class Tables:
     """Arrays are table x level x variant x share; rates 0 where a replica cannot run."""
 
-    part: Singles
-    """Of the workload's rate, at most 1."""
+    rate: Singles
+    """Requests per second at the best batch."""
     power: Singles
     memory: Singles
     press: Singles
@@ -67,23 +67,21 @@ def tables_of(problem: JointProblem, judge: Judge, levels: Levels) -> Tables:
     tables, variants = problem.pressure.shape
     shares, batches = len(problem.shares_pct), len(problem.batches)
     shape = (tables, len(levels), variants, shares)
-    part, power, memory = (np.zeros(shape, dtype=np.float32) for _ in range(3))
+    rates, power, memory = (np.zeros(shape, dtype=np.float32) for _ in range(3))
     press = own_pressure(problem, problem.shares_pct)
-    rate = problem.rate_rps[problem.variant_workload]
     step = max(1, CHUNK_CELLS // max(1, shares * batches * len(levels)))
     for table in range(tables):
         for at in range(0, variants, step):
             some = np.arange(at, min(at + step, variants))
             best, batch = _best(problem, judge, levels, (table, some, press[table, some]))
             here = np.s_[table, :, at : at + len(some)]
-            wanted = np.maximum(rate[some], 1e-12)[None, :, None]
-            part[here] = np.where(rate[some][None, :, None] > 0, np.minimum(best / wanted, 1.0), best > 0)
+            rates[here] = best
             watts = problem.power_w[table, some]
             mib = np.broadcast_to(problem.memory_mib[table, some][:, None, :], watts.shape)
             for target, source in ((power, watts), (memory, mib)):
                 taken = np.take_along_axis(source[None], batch[..., None], axis=3)[..., 0]
                 target[here] = np.where(best > 0, taken, 0.0)
-    return Tables(part=part, power=power, memory=memory, press=press.astype(np.float32), levels=levels)
+    return Tables(rate=rates, power=power, memory=memory, press=press.astype(np.float32), levels=levels)
 
 
 def _best(
