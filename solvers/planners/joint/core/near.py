@@ -141,6 +141,8 @@ class Near:
 
 def summed(row: Whole, column: Whole, value: Floats) -> tuple[Whole, Whole, Floats]:
     """Entries by column and row, those of one place added up."""
+    if not len(row):
+        return row, column, value
     order = np.lexsort((row, column))
     row, column, value = row[order], column[order], value[order]
     first = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
