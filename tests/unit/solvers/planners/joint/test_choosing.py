@@ -1,0 +1,86 @@
+"""The better plan is proposed, among equals of the objective the one that can be acted on now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solvers.domain.change import Target
+from solvers.domain.ids import Generation, ReplicaId
+from solvers.domain.objective import Objective, Term
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.models.worth import worth_of
+from solvers.planners.joint.choosing import better
+from solvers.planners.registry import propose
+from tests import builders
+
+
+def standing(**policy: object) -> Snapshot:
+    services = [builders.service(name, rate_rps_declared=rate) for name, rate in (("one", 300.0), ("two", 300.0))]
+    picture = builders.lab(services, policy=builders.policy(**policy))
+    plan = propose("greedy", builders.request(picture)).plan
+    assert plan is not None
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    return replace(picture, target=target)
+
+
+def plan(picture: Snapshot, moved: int = 0, **objective: float) -> Plan:
+    """What stands, with so many replicas restarted at another share, and an objective as told."""
+    made = propose("keep-target", builders.request(picture)).plan
+    assert made is not None
+    items = tuple(
+        replace(item, share_pct_sm=item.share_pct_sm - 1) if number < moved else item
+        for number, item in enumerate(made.assignments)
+    )
+    return replace(made, assignments=items, objective=replace(made.objective, **objective))
+
+
+def chosen(picture: Snapshot, *plans: Plan) -> int:
+    return better(picture, builders.everything_movable(picture), plans)
+
+
+def cost(picture: Snapshot) -> float:
+    target = picture.target
+    worth = worth_of(picture, builders.everything_movable(picture), target.assignments, target.settings)
+    return worth.objective.cost_usd_per_h
+
+
+def test_nothing_worse_than_the_first_is_proposed() -> None:
+    picture = standing()
+    assert chosen(picture, plan(picture), plan(picture, cost_usd_per_h=99.0)) == 0
+    assert chosen(picture, plan(picture), plan(picture, unserved=1.0, cost_usd_per_h=0.0)) == 0
+
+
+def test_the_policy_says_what_is_better() -> None:
+    picture = standing(objective=(Term.COST,))
+    assert chosen(picture, plan(picture), plan(picture, unserved=1.0, cost_usd_per_h=0.0)) == 1
+
+
+def test_a_saving_too_small_for_what_it_touches_gives_way_to_one_that_is_not() -> None:
+    picture = standing()
+    now = cost(picture)
+    waits = plan(picture, moved=2, cost_usd_per_h=now * 0.97)
+    acts = plan(picture, moved=1, cost_usd_per_h=now * 0.98)
+    worth_it = plan(picture, moved=2, cost_usd_per_h=now * 0.90)
+    assert chosen(picture, plan(picture, cost_usd_per_h=now), waits) == 0
+    assert chosen(picture, plan(picture, cost_usd_per_h=now), worth_it) == 1
+    assert chosen(picture, acts, waits) == 1
+    assert chosen(picture, acts, worth_it) == 1
+
+
+def test_more_changes_than_one_promotion_may_cause_give_way() -> None:
+    picture = standing(changes_max=1)
+    now = cost(picture)
+    many = plan(picture, moved=2, cost_usd_per_h=now / 2)
+    few = plan(picture, moved=1, cost_usd_per_h=now * 0.7)
+    assert chosen(picture, few, many) == 0
+    assert chosen(replace(picture, target=replace(picture.target, generation=Generation(0))), few, many) == 1
+
+
+def test_what_serves_more_may_start_as_many_as_it_takes() -> None:
+    picture = standing(changes_max=1)
+    missing = replace(picture, target=replace(picture.target, assignments=()))
+    everything = plan(picture)
+    few = replace(everything, assignments=everything.assignments[:1], objective=Objective(unserved=1.0))
+    assert chosen(missing, few, replace(everything, objective=Objective())) == 1
+    assert ReplicaId("demo/one#0") in {item.replica for item in everything.assignments}
