@@ -25,6 +25,7 @@ from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
+from solvers.planners.joint.explaining import affords, explained
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import recall, remember
 from solvers.planners.joint.scope import scope_of
@@ -110,7 +111,10 @@ class Joint:
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
         kept = remember(reading.problem, (*layout.patterns, *layout.columns))
-        return Thought(proposal=_proposal(rivals, chosen, facts=facts), state=kept)
+        proposal = _proposal(rivals, chosen, facts=facts)
+        if request.budget.work_units is not None or affords(reading, begun.whole.left_s):
+            proposal = _with_insight(proposal, explained(reading, layout, rivals[chosen]))
+        return Thought(proposal=proposal, state=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,11 @@ def _proposal(
         reasons=(*reasons, _summary(plan)),
         insight=Insight(contenders=contenders, facts=facts),
     )
+
+
+def _with_insight(proposal: Proposal, found: Insight) -> Proposal:
+    told = proposal.insight or Insight()
+    return replace(proposal, insight=replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts)))
 
 
 def _summary(plan: Plan) -> Reason:

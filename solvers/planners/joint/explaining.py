@@ -1,0 +1,41 @@
+"""What a joint plan's planner found out, for explanations: prices, candidates, what would have to give.
+
+Owns the order of finding out and what it may cost: it never delays a plan, and leaves out what there is no time for,
+saying so. It refuses to change a plan and to word anything.
+"""
+
+from __future__ import annotations
+
+from solvers.domain.evidence import Fact
+from solvers.domain.insight import Insight
+from solvers.domain.plan import Plan
+from solvers.planners.joint.explaining_candidates import candidates_of
+from solvers.planners.joint.explaining_prices import prices_of
+from solvers.planners.joint.explaining_terms import Terms
+from solvers.planners.joint.reading import Reading
+from solvers.problems.layout import Layout
+
+AT_UNSERVED_PART = 0.999
+"""Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""
+SECONDS_LEAST = 0.3
+SECONDS_PER_WORKLOAD = 0.0003
+
+
+def affords(reading: Reading, seconds: float) -> bool:
+    """Whether there is time to find out, by the size of the problem."""
+    return seconds >= SECONDS_LEAST + SECONDS_PER_WORKLOAD * len(reading.problem.workloads)
+
+
+def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
+    """Prices, candidates and relaxations of a plan; contenders are the planner's own."""
+    problem = reading.problem
+    table = candidates_of(reading, plan, Terms.of(problem, layout.prices))
+    facts = []
+    if table.left_out:
+        facts.append(Fact(name="workloads_without_candidates", value=float(table.left_out)))
+    if layout.prices is not None:
+        at = layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd
+        if at.any():
+            # Prices then carry what unserved demand counts, which is far above any money.
+            facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))
+    return Insight(prices=prices_of(problem, layout), candidates=table.candidates, facts=tuple(facts))
