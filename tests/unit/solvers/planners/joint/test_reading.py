@@ -179,7 +179,7 @@ def test_devices_with_pinned_replicas_stay_out_and_what_stands_beside_them_count
 def test_a_job_evicted_too_often_stays_where_it_is() -> None:
     on = builders.device("a", 0, "v100")
     job = builders.job(evictions_max=2)
-    standing = builders.target([builders.assignment("demo/train#0", on, share_pct_sm=50)])
+    standing = builders.target([builders.assignment("demo/train#0", on, share_pct_sm=50, memory_mib_limit=4032)])
     picture = builders.snapshot((on, builders.device("b", 0, "v100")), jobs=(job,), target=standing)
     statuses = (JobStatus(workload=WorkloadId(job.id), done=1, evictions=2),)
     assert len(of(picture).problem.workloads) == 1
@@ -187,6 +187,31 @@ def test_a_job_evicted_too_often_stays_where_it_is() -> None:
     assert [item.workload for item in reading.pinned] == [job.id]
     assert reading.problem.workloads == ()
     assert reading.pool_devices == (("GPU-b-0",),)
+    capped = PowerCap(scope=PowerScope.DEVICE, subject=on.id, limit_w=30.0)
+    moved = of(replace(picture, job_statuses=statuses, power_caps=(capped,)))
+    assert moved.pinned == ()
+    assert len(moved.problem.workloads) == 1
+
+
+def test_what_stands_beside_pinned_replicas_stays_only_by_todays_rules() -> None:
+    on = builders.device("a", 0, "v100")
+    standing = builders.target(
+        [
+            builders.assignment("demo/fixed#0", on, share_pct_sm=30, batch=4),
+            builders.assignment("demo/vision#0", on, share_pct_sm=60),
+        ]
+    )
+
+    def kept(**changes: object) -> tuple[str, ...]:
+        services = [builders.service("fixed"), builders.service(**changes)]  # type: ignore[arg-type]
+        devices = (on, builders.device("b", 0, "v100"))
+        return tuple(item.replica for item in of(builders.snapshot(devices, services, target=standing), VISION).kept)
+
+    assert kept() == ("demo/vision#0",)
+    assert kept(budget_usd_per_h=0.5) == ()
+    assert kept(gpu_types_allowed=(GpuTypeName("t4"),)) == ()
+    assert kept(affinity=Affinity(dedicated=True)) == ()
+    assert kept(slo=builders.slo(5.0)) == ()
 
 
 def test_offers_are_pools_of_their_own_and_prices_carry_interruptions() -> None:
