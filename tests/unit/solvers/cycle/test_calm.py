@@ -25,7 +25,7 @@ from tests import builders
 from tests.memory import World
 
 LOOKBACK_S = 180.0
-POLICY = Policy(name=PolicyName("default"), cost_basis=CostBasis.SHARE)
+POLICY = Policy(name=PolicyName("default"), planners=("greedy",), cost_basis=CostBasis.SHARE)
 """Greed chooses by share, so that is what it saves."""
 DISTURBING = {
     ChangeKind.STOP,
