@@ -81,6 +81,11 @@ def _model(share_pct: int) -> ModelName:
     return ModelName(f"pod-{share_pct:03d}")
 
 
+def asked_share_pct(model: ModelName) -> int:
+    """What pods of this model asked for of one GPU."""
+    return int(model.removeprefix("pod-"))
+
+
 def _services(wanted: list[tuple[Ask, int]]) -> Iterator[Service]:
     for number, (ask, pods) in enumerate(wanted):
         replicas = pods * max(1, ask.whole_gpus)

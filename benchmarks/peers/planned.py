@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.instances.igniter import igniter_snapshot
-from benchmarks.instances.openb import FOLDER, openb_snapshot
+from benchmarks.instances.openb import FOLDER, asked_share_pct, openb_snapshot
 from benchmarks.peers.record import Record, timed
 from benchmarks.sources.rows import table
 from solvers.domain.evidence import SilentReporter
@@ -66,7 +66,8 @@ def openb_records(data: Path) -> Iterator[Record]:
         same_inputs=False,
         yardstick=None,
         yardstick_is="",
-        ours=sum(item.share_pct_sm for item in plan.assignments) / len(snapshot.devices),
+        # What was asked for counts, not what a replica may be given beyond it.
+        ours=sum(asked_share_pct(item.model) for item in plan.assignments) / len(snapshot.devices),
         bound=None,
         unserved=len(plan.unplaced),
         seconds=seconds,
