@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from solvers.planners.joint.core.rows import ItemPrices, Rows
 from solvers.planners.joint.core.sets import Sets, joined, ordered
 from solvers.planners.joint.core.tables import Singles, Tables
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 
 UNITS_MAX = 40
 SPARE_ITEMS = 3
@@ -81,6 +81,7 @@ class Pricing:
         self._single = len(self._starts) == len(work)
         copies = np.array([min(item.per_device_max, width) for item in problem.workloads], dtype=np.int64)
         self._copies = copies[self._workloads] if len(copies) else copies
+        self._barred = _camps(problem, self._workloads)
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
 
     def follow(self, before: Pricing) -> None:
@@ -108,7 +109,22 @@ class Pricing:
         return Found(sets=joined(sets, self.width), value=np.concatenate(values), row=np.concatenate(rows))
 
     def _some(self, classes: Whole, prices: ItemPrices, repeats: int) -> list[Found]:
-        value, variant = self._values(classes, prices)
+        everybody, variants = self._values(classes, prices)
+        self._margin[classes] = -np.inf
+        found = []
+        for barred in self._barred:
+            value = everybody
+            if barred.any():
+                value = everybody.copy()
+                value[:, barred] = BEYOND
+            found += self._peaceful(classes, (value, variants), prices, repeats)
+        return found
+
+    def _peaceful(
+        self, classes: Whole, items: tuple[Singles, NDArray[np.int64] | None], prices: ItemPrices, repeats: int
+    ) -> list[Found]:
+        """The best patterns of workloads that all bear each other."""
+        value, variant = items
         work, value = self._best_items(value)
         if variant is not None:
             variant = np.take_along_axis(variant, work[:, :, None], axis=1)
@@ -117,7 +133,8 @@ class Pricing:
             best, place, option = knapsack(value, self.weight, self.units, self.clients[classes])
             if turn == 0:
                 fixed = prices.fixed[self.pool[classes]]
-                self._margin[classes] = (best - fixed) / np.maximum(np.abs(fixed), 1e-6)
+                margin = (best - fixed) / np.maximum(np.abs(fixed), 1e-6)
+                self._margin[classes] = np.maximum(self._margin[classes], margin)
             alive = np.flatnonzero(best > prices.fixed[self.pool[classes]] * 0.5)
             if not len(alive):
                 break
@@ -217,6 +234,28 @@ class Pricing:
             over = np.clip(held / room - 1, -0.5, 0.5)
             several = self.level[rows] > 0
             usd[rows] = np.where(several, np.maximum(0.0, usd[rows] + 0.4 * over * worth / room), 0.0)
+
+
+def _camps(problem: JointProblem, workloads: Whole) -> list[Flags]:
+    """Who is left out of each search, so that nobody in it avoids anybody and everybody is in one of them. A knapsack
+    knows nothing of pairs: asked about all at once it would answer with foes, and their better halves never be found.
+    """
+    place = {int(number): at for at, number in enumerate(workloads)}
+    foes = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
+    for at, number in enumerate(workloads):
+        for other in problem.workloads[int(number)].avoids:
+            if other in place and place[other] != at:
+                foes[at, place[other]] = foes[place[other], at] = True
+    camps: list[Flags] = []
+    left = foes.any(axis=1)
+    while left.any():
+        members = np.zeros(len(workloads), dtype=np.bool_)
+        # First those in no camp yet, then whoever else bears them all.
+        for at in (*np.flatnonzero(left), *np.flatnonzero(~left)):
+            members[at] = not foes[at, members].any()
+        camps.append(~members)
+        left &= ~members
+    return camps or [np.zeros(len(workloads), dtype=np.bool_)]
 
 
 def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple[Floats, Whole, Whole]:
