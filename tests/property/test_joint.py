@@ -41,6 +41,19 @@ def test_it_is_between_the_truth_and_the_first_answer(seed: int) -> None:
     assert found >= truth(seed).usd_per_h - CENT
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_relaxed_optimum_is_not_above_the_truth(seed: int) -> None:
+    """It would be if pricing missed what pays, as it did for workloads that avoid each other."""
+    assert answer(tiny(seed)).facts["relaxed_usd_per_h"] <= truth(seed).usd_per_h * 1.01
+
+
+def test_it_is_near_the_truth() -> None:
+    problems = {seed: tiny(seed) for seed in SEEDS}
+    over = [worth(problem, answer(problem)) / truth(seed).usd_per_h - 1 for seed, problem in problems.items()]
+    assert sum(part <= 1e-6 for part in over) >= len(SEEDS) // 2
+    assert max(over) <= 0.15
+
+
 @pytest.mark.parametrize("seed", SEEDS[:4])
 @pytest.mark.parametrize("work_units", [1, 40, WORK_UNITS])
 def test_equal_inputs_end_alike(seed: int, work_units: int) -> None:
