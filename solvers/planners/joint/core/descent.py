@@ -67,7 +67,7 @@ class Moves:
         rules = sheet.rules
         before = sheet.verdicts.take(self.parent)
         self.usd = self.verdicts.usd_per_h - before.usd_per_h
-        self.work, self.net_rps = _net(rules, before, self.verdicts)
+        self.work, self.net_rps = net_of(rules, before, self.verdicts)
 
     def gains(self, served_rps: Floats) -> Floats:
         """What each is worth by itself, $/h; least replicas are looked at when it is made."""
@@ -104,7 +104,7 @@ class Moves:
         return Sheet.of_rows(sheet.rules, rows, np.concatenate([counts, np.ones(len(chosen), dtype=np.int64)]))
 
 
-def _net(rules: Rules, before: Verdicts, after: Verdicts) -> tuple[Whole, Floats]:
+def net_of(rules: Rules, before: Verdicts, after: Verdicts) -> tuple[Whole, Floats]:
     """Workloads that each change touches and what they gain: change x place, -1 and 0 where there is nothing more."""
     works, rates = [], []
     for verdicts, sign in ((before, -1.0), (after, 1.0)):

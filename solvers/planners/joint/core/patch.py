@@ -1,4 +1,4 @@
-"""A few devices taken out and packed anew, as a small programme that is made whole by diving.
+"""A few devices taken out and packed anew, as a small programme that is made whole device by device.
 
 Owns that programme: what the devices carried and what lacks is asked of candidates (what was there, its neighbours,
 random packs priced by the programme's own duals), within what the rest of the layout leaves of every rule. Nothing
@@ -7,25 +7,24 @@ serves more than is asked. It refuses to choose the devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.engines.columns import ColumnMaster, Columns, Relaxed
+from solvers.engines.columns import ColumnMaster, Columns
 from solvers.planners.joint.core.books import Rows, Verdicts
 from solvers.planners.joint.core.moves import joined, neighbours
 from solvers.planners.joint.core.near import stacked, summed
 from solvers.planners.joint.core.packs import Packs, Wanted
 from solvers.planners.joint.core.rules import Rules
-from solvers.planners.joint.core.sheet import Sheet
+from solvers.planners.joint.core.sheet import SERVED, Sheet
 from solvers.problems.joint import Floats, Whole
 
 _STEPS = (10, 3)
-_ROUNDS = 3
+_ROUNDS = 5
 _DRAWN = 160
 _KEPT = 60
 """Packs kept of each draw, best first."""
-_DIVES = 3
 _BROKEN = 1e-6
 _DUST = 1e-9
 
@@ -84,32 +83,63 @@ class Patch:
         """The sheet with the hole filled for at most so much, unserved demand priced in; None when no filling was
         found or none can be had.
         """
-        problem = self.rules.books.problem
+        problem, rules = self.rules.books.problem, self.rules
         near, _ = neighbours(problem, hole.rows, _STEPS)
-        verdicts = self._judged(joined([hole.rows, near]))
+        some = self._judged(joined([hole.rows, near]))
+        rows, counts, spent = [hole.rest.verdicts.rows], [hole.rest.counts], 0.0
+        left, rounds = hole, _ROUNDS
+        while True:
+            some, parts, value = self._relaxed(left, some, rounds, rng)
+            if parts is None or spent + value > most_usd:
+                return None
+            number = self._decided(left, some, parts, rng)
+            if not number.any():
+                break
+            chosen = np.flatnonzero(number)
+            picked, times = some.take(chosen), number[chosen]
+            rows.append(picked.rows)
+            counts.append(times)
+            spent += float(picked.usd_per_h @ times)
+            left = _less(rules, left, picked, times)
+            rounds = 1
+        return Sheet.of_rows(rules, joined(rows), np.concatenate(counts))
+
+    def _relaxed(
+        self, hole: Hole, some: Verdicts, rounds: int, rng: np.random.Generator
+    ) -> tuple[Verdicts, Floats | None, float]:
+        """Candidates with packs added, how many devices carry each, and the worth of that."""
         sides, slack = self._sides(hole)
         master = ColumnMaster(*sides)
         master.add(slack)
-        master.add(self._columns(hole, verdicts))
+        master.add(self._columns(hole, some))
         relaxed = master.solve()
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             if relaxed is None:
-                return None
+                break
             usd = self.usd.copy()
             usd[hole.workloads] = np.maximum(relaxed.row_duals[: len(hole.workloads)], 0.0)
             packs = self._packs(hole, usd, rng)
             if packs is None:
                 break
             master.add(self._columns(hole, packs))
-            verdicts = stacked(verdicts, packs)
+            some = stacked(some, packs)
             relaxed = master.solve()
-        if relaxed is None or relaxed.value > most_usd:
-            return None
-        counts = whole(master, relaxed, len(slack), most_usd, rng)
-        if counts is None:
-            return None
-        rows = joined([hole.rest.verdicts.rows, verdicts.rows])
-        return Sheet.of_rows(self.rules, rows, np.concatenate([hole.rest.counts, counts]))
+        if relaxed is None:
+            return some, None, np.inf
+        return some, relaxed.values[len(slack) :], relaxed.value
+
+    def _decided(self, hole: Hole, some: Verdicts, parts: Floats, rng: np.random.Generator) -> Whole:
+        """Whole parts, or one device of the largest fraction that no rule forbids; nothing when nothing is used."""
+        number = np.floor(parts + _BROKEN).astype(np.int64)
+        if number.any():
+            return number
+        order = np.argsort(-parts * rng.uniform(0.7, 1.0, len(parts)), kind="stable")
+        for column in order[: np.count_nonzero(parts > _BROKEN)].tolist():
+            usage = self.rules.usage(some.take(np.array([column])), np.ones(1, dtype=np.int64))
+            if np.all(usage <= hole.room + _BROKEN * np.maximum(1.0, np.abs(hole.room))):
+                number[column] = 1
+                break
+        return number
 
     def _judged(self, rows: Rows) -> Verdicts:
         verdicts = self.rules.books.judge_many(rows)
@@ -184,31 +214,15 @@ class Patch:
         )
 
 
-def whole(
-    master: ColumnMaster, relaxed: Relaxed, slack: int, most_usd: float, rng: np.random.Generator
-) -> Whole | None:
-    """Whole counts of the columns after the slack, one fraction rounded up after the other; None above the price."""
-    count = len(relaxed.values) - slack
-    for _ in range(_DIVES):
-        columns = slack + np.arange(count)
-        lower, upper = np.zeros(count), np.full(count, np.inf)
-        master.bound_columns(columns, lower, upper)
-        answer = master.solve(primal=False)
-        while answer is not None and answer.value <= most_usd:
-            parts = answer.values[slack:]
-            down = np.floor(parts + _BROKEN)
-            fraction = parts - down
-            broken = np.flatnonzero(fraction > _BROKEN)
-            if not len(broken):
-                return down.astype(np.int64)
-            lower = np.maximum(lower, np.minimum(down, upper))
-            chosen = broken[np.argmax(fraction[broken] * rng.uniform(0.6, 1.0, len(broken)))]
-            lower[chosen] = down[chosen] + 1
-            master.bound_columns(columns, lower, upper)
-            answer = master.solve(primal=False)
-            if answer is None:
-                # No rule leaves room for it.
-                lower[chosen] = upper[chosen] = down[chosen]
-                master.bound_columns(columns, lower, upper)
-                answer = master.solve(primal=False)
-    return None
+def _less(rules: Rules, hole: Hole, picked: Verdicts, times: Whole) -> Hole:
+    """What is still asked once these devices stand."""
+    part = Sheet(rules=rules, verdicts=picked, counts=times)
+    rate = rules.books.problem.rate_rps[hole.workloads]
+    served = part.served_rps()[hole.workloads] / np.where(rate > 0, rate, np.inf)
+    asked = hole.asked - served
+    return replace(
+        hole,
+        asked=np.where(asked > SERVED, asked, 0.0),
+        room=hole.room - rules.usage(picked, times),
+        floors=np.maximum(0.0, hole.floors - part.replicas()[rules.floored]),
+    )
