@@ -19,8 +19,10 @@ from solvers.problems.patterns import Pattern
 
 EXACT_CELLS_MAX = 250_000
 """Up to so many pairs of pattern and device the assignment is exact."""
+TIGHT_PART = 0.9
+"""What it is worth that it stands just so, but with less memory."""
 NEAR_PART = 0.25
-"""What it is worth that a model stands on the device with another share: it may be snapped to what stands."""
+"""What it is worth that a network stands on the device with another share: it may be snapped to what stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +102,14 @@ def saved_s(pattern: Pattern, held: Sequence[Held]) -> float:
     saved = 0.0
     missed: list[int] = []
     for variant, share, memory in zip(pattern.variants, pattern.shares_pct, pattern.memory_mib, strict=True):
-        same = next(
-            (at for at in left if (at.variant, at.share_pct) == (variant, share) and at.memory_mib >= memory), None
-        )
+        alike = [at for at in left if (at.variant, at.share_pct) == (variant, share)]
+        # A smaller memory limit may do with a smaller batch.
+        same = max(alike, key=lambda at: at.memory_mib >= memory, default=None)
         if same is None:
             missed.append(variant)
             continue
         left.remove(same)
-        saved += 1e-3 + same.launch_s
+        saved += (1e-3 + same.launch_s) * (1.0 if same.memory_mib >= memory else TIGHT_PART)
     for variant in missed:
         near = next((at for at in left if at.variant == variant), None)
         if near is not None:

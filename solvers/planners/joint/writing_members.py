@@ -39,80 +39,111 @@ def members(seats: Seats, device: int, standing: list[tuple[int, Assignment]]) -
     pattern, problem = seats.patterns[device], seats.floor.problem
     if pattern is None:
         return
-    kept = _kept(problem, pattern, standing)
     table = int(problem.kind_table[pattern.kind])
     factor = slowdown(problem, table, pattern.variants, pattern.shares_pct)
-    for place, (variant, share) in enumerate(zip(pattern.variants, pattern.shares_pct, strict=True)):
-        before = kept[place]
+    reads = [
+        _Read.of(problem, table, (variant, share), float(slow))
+        for variant, share, slow in zip(pattern.variants, pattern.shares_pct, factor, strict=True)
+    ]
+    kept = _kept(seats, pattern, reads, standing)
+    for place, (variant, share, read) in enumerate(zip(pattern.variants, pattern.shares_pct, reads, strict=True)):
+        before, column = kept[place]
         limit_mib = float(before.memory_mib_limit) if before is not None else pattern.memory_mib[place]
-        mean, tail = (
-            at_share(problem, cells[table, variant], share) * factor[place]
-            for cells in (problem.mean_ms, problem.tail_ms)
-        )
-        latency, rate = serve(problem, variant, mean, tail)
-        fine = (rate > 0) & (problem.memory_mib[table, variant] <= limit_mib + DUST)
-        chosen = int(np.searchsorted(problem.batches, pattern.batches[place]))
-        chosen = _as_it_stands(seats, variant, (chosen, rate), fine, before)
-        low, high = _window(fine, chosen)
-        watts = at_share(problem, problem.power_w[table, variant], share)
+        low, high = _window(read.fits(limit_mib), column)
         yield Member(
             variant=variant,
             device=device,
             share_pct=share,
             memory_mib=int(limit_mib),
-            batch=int(problem.batches[chosen]),
+            batch=int(problem.batches[column]),
             batch_min=int(problem.batches[low]),
             batch_max=int(problem.batches[high]),
-            latency_ms=float(latency[chosen]),
-            capacity_rps=float(rate[chosen]),
-            power_w=float(watts[chosen]),
+            latency_ms=float(read.latency_ms[column]),
+            capacity_rps=float(read.rate_rps[column]),
+            power_w=float(read.power_w[column]),
             standing=before,
         )
 
 
-def _kept(problem: JointProblem, pattern: Pattern, standing: list[tuple[int, Assignment]]) -> list[Assignment | None]:
-    """For every member the replica that it is already: same share, and memory enough, as long as all limits fit."""
-    left = sorted(standing, key=lambda item: (item[1].memory_mib_limit, item[1].replica))
-    kept: list[Assignment | None] = []
-    for variant, share, memory in zip(pattern.variants, pattern.shares_pct, pattern.memory_mib, strict=True):
-        same = next(
-            (
-                item
-                for item in left
-                if item[0] == variant and item[1].share_pct_sm == share and item[1].memory_mib_limit >= memory - DUST
-            ),
-            None,
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One member by batch: latency at the granted rate, the rate (0 where no promise keeps), power and memory limit."""
+
+    latency_ms: Floats
+    rate_rps: Floats
+    power_w: Floats
+    memory_mib: Floats
+
+    @staticmethod
+    def of(problem: JointProblem, table: int, member: tuple[int, int], slow: float) -> _Read:
+        """A (variant, share) beside neighbours that slow it so."""
+        variant, share = member
+        mean, tail = (
+            at_share(problem, cells[table, variant], share) * slow for cells in (problem.mean_ms, problem.tail_ms)
         )
-        if same is not None:
-            left.remove(same)
-        kept.append(None if same is None else same[1])
+        latency, rate = serve(problem, variant, mean, tail)
+        power = at_share(problem, problem.power_w[table, variant], share)
+        return _Read(latency, rate, power, problem.memory_mib[table, variant])
+
+    def fits(self, limit_mib: float) -> Flags:
+        """Batches that keep the promise within a memory limit."""
+        return np.asarray((self.rate_rps > 0) & (self.memory_mib <= limit_mib + DUST))
+
+
+def _kept(
+    seats: Seats, pattern: Pattern, reads: list[_Read], standing: list[tuple[int, Assignment]]
+) -> list[tuple[Assignment | None, int]]:
+    """For every member the replica that it is already, if any, and its batch: same share, a memory limit with a batch
+    in it that serves enough, and all limits fit together.
+    """
+    problem = seats.floor.problem
+    left = sorted(standing, key=lambda item: (-item[1].memory_mib_limit, item[1].replica))
+    kept: list[tuple[Assignment | None, int]] = []
+    for place, (variant, share) in enumerate(zip(pattern.variants, pattern.shares_pct, strict=True)):
+        column = int(np.searchsorted(problem.batches, pattern.batches[place]))
+        same = next((item for item in left if item[0] == variant and item[1].share_pct_sm == share), None)
+        chosen = None if same is None else _column_beside(seats, variant, reads[place], same[1], column)
+        if same is None or chosen is None:
+            kept.append((None, column))
+            continue
+        left.remove(same)
+        kept.append((same[1], chosen))
+        _serve(seats, variant, reads[place], (column, chosen))
     room = problem.pools[int(problem.kind_pool[pattern.kind])].memory_mib
     while True:
-        spare = [
-            (item.memory_mib_limit - need if item is not None else 0.0)
-            for item, need in zip(kept, pattern.memory_mib, strict=True)
+        more = [
+            item.memory_mib_limit - need if item is not None else 0.0
+            for (item, _), need in zip(kept, pattern.memory_mib, strict=True)
         ]
-        if sum(pattern.memory_mib) + sum(spare) <= room + DUST:
+        if sum(pattern.memory_mib) + sum(more) <= room + DUST:
             return kept
-        kept[int(np.argmax(spare))] = None
+        worst = int(np.argmax(more))
+        column = int(np.searchsorted(problem.batches, pattern.batches[worst]))
+        _serve(seats, pattern.variants[worst], reads[worst], (kept[worst][1], column))
+        kept[worst] = None, column
 
 
-def _as_it_stands(
-    seats: Seats, variant: int, chosen: tuple[int, Floats], fine: Flags, before: Assignment | None
-) -> int:
-    """The column of the batch that stands, where nothing is lost by it."""
-    column, rate = chosen
+def _serve(seats: Seats, variant: int, read: _Read, change: tuple[int, int]) -> None:
+    before, after = change
+    workload = seats.floor.problem.variants[variant].workload
+    seats.served_rps[workload] += float(read.rate_rps[after] - read.rate_rps[before])
+
+
+def _column_beside(seats: Seats, variant: int, read: _Read, before: Assignment, column: int) -> int | None:
+    """The batch that a standing replica goes on with: its own where nobody loses by it, else the chosen one, else the
+    best that its memory limit allows; None where none serves enough.
+    """
     problem = seats.floor.problem
-    if before is None or before.batch not in problem.batches:
-        return column
-    stood = int(np.searchsorted(problem.batches, before.batch))
     workload = problem.variants[variant].workload
-    change = float(rate[stood] - rate[column])
-    enough = seats.served_rps[workload] + change >= problem.workloads[workload].rate_rps * (1 - DUST)
-    if not fine[stood] or not enough:
-        return column
-    seats.served_rps[workload] += change
-    return stood
+    spare = float(seats.served_rps[workload]) - problem.workloads[workload].rate_rps * (1 - DUST)
+    fine = read.fits(before.memory_mib_limit)
+    stood = np.flatnonzero(problem.batches == before.batch)
+    best = int(np.argmax(np.where(fine, read.rate_rps, -1.0)))
+    for choice in (*stood.tolist(), column, best):
+        lost = float(read.rate_rps[column] - read.rate_rps[choice])
+        if fine[choice] and (choice == column or lost <= max(0.0, spare)):
+            return int(choice)
+    return None
 
 
 def _window(fine: Flags, chosen: int) -> tuple[int, int]:
