@@ -33,6 +33,8 @@ class Resource(StrEnum):
     """One replica more (or fewer, where the floor binds) allowed to the workload `subject`."""
     BUDGET_USD = "budget_usd"
     """One $/h more in the budget of the workload `subject`."""
+    GPU_TYPE = "gpu_type"
+    """The GPU type `subject` among those that the workload may use: 0 or 1."""
 
 
 @value
@@ -63,9 +65,11 @@ class Candidate:
     latency_ms: float | None = None
     capacity_rps: float = 0.0
     usd_per_h: float = 0.0
-    """For the whole rate, at the price by share of device."""
+    """For the whole rate, at the price of the part of devices that it takes."""
     usd_per_h_more: float | None = None
-    """What serving it here would add to the plan's cost by its shadow prices; None where it cannot be told."""
+    """What serving it here instead would add to the cost, scarce things at their shadow prices; None where nothing of
+    it is served.
+    """
     reasons: tuple[Reason, ...] = ()
     """What rules it out, or why it is dearer."""
 
@@ -83,13 +87,18 @@ class Contender:
 
 @value
 class Relaxation:
-    """One thing that would have to give for a workload to be served: what, whose, from how much to how much."""
+    """One thing that would have to give for a workload to be served: what, whose, from how much to how much.
+
+    Those of one workload and one `way` belong together; each way is enough by itself, while the rest stays as planned.
+    """
 
     resource: Resource
     subject: str
-    workload: WorkloadId
+    workload: WorkloadId | None
+    """None: its part in the smallest set that serves all who are short together."""
     value_now: float
     value_needed: float
+    way: int = 1
     reason: Reason | None = None
 
 

@@ -11,6 +11,7 @@ from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
 from solvers.planners.joint.explaining_candidates import candidates_of
 from solvers.planners.joint.explaining_prices import prices_of
+from solvers.planners.joint.explaining_short import relaxations_of
 from solvers.planners.joint.explaining_terms import Terms
 from solvers.planners.joint.reading import Reading
 from solvers.problems.layout import Layout
@@ -38,4 +39,9 @@ def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
         if at.any():
             # Prices then carry what unserved demand counts, which is far above any money.
             facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))
-    return Insight(prices=prices_of(problem, layout), candidates=table.candidates, facts=tuple(facts))
+    return Insight(
+        prices=prices_of(problem, layout),
+        candidates=table.candidates,
+        relaxations=relaxations_of(reading, plan),
+        facts=tuple(facts),
+    )

@@ -87,7 +87,7 @@ class Joint:
         begun = _Begun(whole, None if first is None else _own(first))
         reading = read(request.snapshot, request.movable)
         if begun.first is not None and not (reading.problem.workloads and reading.problem.kinds):
-            return Thought(proposal=_proposal({FIRST: begun.first}, FIRST))
+            return Thought(proposal=_with_insight(_proposal({FIRST: begun.first}, FIRST), request, (reading, begun)))
         try:
             return self._improve(request, reading, state, begun, reporter)
         except EngineError as error:
@@ -96,7 +96,8 @@ class Joint:
             reporter.event("joint.failed", error=error.message)
             facts = (Fact(name="error", value=error.message),)
             reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
-            return Thought(proposal=_proposal({FIRST: begun.first}, FIRST, reasons=(reason,)))
+            fallen_back = _proposal({FIRST: begun.first}, FIRST, reasons=(reason,))
+            return Thought(proposal=_with_insight(fallen_back, request, (reading, begun)))
 
     def _improve(
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
@@ -112,9 +113,7 @@ class Joint:
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
         kept = remember(reading.problem, (*layout.patterns, *layout.columns))
         proposal = _proposal(rivals, chosen, facts=facts)
-        if request.budget.work_units is not None or affords(reading, begun.whole.left_s):
-            proposal = _with_insight(proposal, explained(reading, layout, rivals[chosen]))
-        return Thought(proposal=proposal, state=kept)
+        return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +201,16 @@ def _proposal(
     )
 
 
-def _with_insight(proposal: Proposal, found: Insight) -> Proposal:
+def _with_insight(
+    proposal: Proposal, request: PlanRequest, at: tuple[Reading, _Begun], layout: Layout | None = None
+) -> Proposal:
+    """With what was found out on the way, where there is time for it."""
+    reading, begun = at
     told = proposal.insight or Insight()
+    counted = request.budget.work_units is not None
+    if proposal.plan is None or not (counted or affords(reading, begun.whole.left_s)):
+        return proposal
+    found = explained(reading, layout or Layout(patterns=(), counts=()), proposal.plan)
     return replace(proposal, insight=replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts)))
 
 
