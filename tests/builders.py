@@ -213,8 +213,16 @@ def demand(service_id: str, rate_rps: float, **changes: object) -> Demand:
 
 
 def policy(**changes: object) -> Policy:
-    """The default policy, without headroom and noise, so that rates stay readable, and with a short memory."""
-    made = Policy(name=PolicyName("default"), demand_headroom=1.0, demand_noise_sigmas=0.0, cooldown_s=15.0)
+    """The default policy, without headroom and noise, so that rates stay readable, with a short memory, and with the
+    planner that people can follow by hand.
+    """
+    made = Policy(
+        name=PolicyName("default"),
+        planners=("greedy",),
+        demand_headroom=1.0,
+        demand_noise_sigmas=0.0,
+        cooldown_s=15.0,
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ class Policy:
     """A named planning policy. `planners` is the chain, tried in order; its implicit end is keeping the target."""
 
     name: PolicyName
-    planners: tuple[str, ...] = ("greedy",)
+    planners: tuple[str, ...] = ("joint", "greedy")
     deadline_s: float = 5.0
     utilisation_max: float = 0.7
     """Highest share of a replica's batch throughput that may be planned as used (the queueing margin)."""

@@ -1,17 +1,16 @@
 """How much of what stands is opened: everything now and then, else only what has a reason to change.
 
 Owns the decision, from the snapshot alone, so that a repeated cycle decides alike. A workload has a reason when what
-stands of it is short, breaks a rule or a promise, or could do with a replica less. A full solve is due when nothing
+stands of it is short, breaks a rule or a promise, or could do with notably less. A full solve is due when nothing
 stands, when many have reasons, or when its hour has come. It refuses to know what was decided before.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-import numpy as np
+from dataclasses import dataclass
 
 from solvers.planners.joint.reading import Reading
+from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.layout import Standing
 
 FULL_EVERY_S = 300.0
@@ -19,6 +18,9 @@ FULL_FOR_S = 30.0
 """In the first so many seconds of every `FULL_EVERY_S` everything is open."""
 OPEN_PART_MAX = 0.3
 """With more workloads open than this, all are."""
+SURPLUS = 1.5
+"""What serves so many times what it is sized for could be smaller."""
+DUST = 1e-6
 
 
 def scope_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[int] | None:
@@ -32,30 +34,47 @@ def scope_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[int]
     return frozenset(restless)
 
 
+@dataclass(slots=True)
+class _Stood:
+    """What stands of one workload, as far as it is lawful and keeps its promises."""
+
+    rps: float = 0.0
+    rps_least: float = float("inf")
+    """Of its smallest replica."""
+    replicas: int = 0
+    share_pct_most: int = 0
+
+
 def _restless(reading: Reading, standing: tuple[Standing, ...]) -> set[int]:
     problem = reading.problem
-    served = np.zeros(len(problem.workloads))
-    smallest = np.full(len(problem.workloads), np.inf)
-    replicas: dict[int, int] = defaultdict(int)
+    stood = [_Stood() for _ in problem.workloads]
     for item in standing:
-        for variant, capacity in zip(item.pattern.variants, item.pattern.capacity_rps, strict=True):
-            workload = problem.variants[variant].workload
-            served[workload] += capacity * item.devices
-            smallest[workload] = min(smallest[workload], capacity)
-            replicas[workload] += item.devices
-    seen: dict[int, int] = defaultdict(int)
+        pattern = item.pattern
+        for variant, share, capacity in zip(pattern.variants, pattern.shares_pct, pattern.capacity_rps, strict=True):
+            one = stood[problem.variants[variant].workload]
+            one.rps += capacity * item.devices
+            one.rps_least = min(one.rps_least, capacity)
+            one.replicas += item.devices
+            one.share_pct_most = max(one.share_pct_most, share)
+    seen = [0] * len(problem.workloads)
     lost: set[str] = set()
     for stands in reading.standing.values():
-        for one in stands:
-            if one.variant is None:
-                lost.add(one.assignment.workload)
+        for each in stands:
+            if each.variant is None:
+                lost.add(each.assignment.workload)
             else:
-                seen[problem.variants[one.variant].workload] += 1
-    found: set[int] = set()
-    for number, work in enumerate(problem.workloads):
-        broken = seen[number] != replicas[number] or work.id in lost
-        short = served[number] < work.rate_least_rps * (1 - 1e-6) or replicas[number] < work.replicas_min
-        spare = replicas[number] > max(1, work.replicas_min) and served[number] - smallest[number] >= work.rate_rps
-        if broken or short or spare or replicas[number] > work.replicas_max:
-            found.add(number)
-    return found
+                seen[problem.variants[each.variant].workload] += 1
+    return {
+        number
+        for number, (work, one) in enumerate(zip(problem.workloads, stood, strict=True))
+        if seen[number] != one.replicas or work.id in lost or _wants(problem, work, one)
+    }
+
+
+def _wants(problem: JointProblem, work: Workload, one: _Stood) -> bool:
+    """Whether it needs more, or could do with notably less."""
+    if one.rps < work.rate_least_rps * (1 - DUST) or not work.replicas_min <= one.replicas <= work.replicas_max:
+        return True
+    fewer = one.replicas > max(1, work.replicas_min) and one.rps - one.rps_least >= work.rate_rps
+    smaller = one.rps > SURPLUS * work.rate_rps and one.share_pct_most > int(problem.shares_pct[0])
+    return fewer or (one.replicas > 0 and smaller)

@@ -11,6 +11,7 @@ import pytest
 from app.bootstrap import build_planner
 from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
+from solvers.domain.policy import CostBasis
 from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.small_fleet import POLICY, service
@@ -107,7 +108,7 @@ def test_the_place_loop_plans_again_by_itself(world: World, start: Start) -> Non
 
 def test_a_cooldown_is_sat_out_and_then_acted_on(world: World, start: Start) -> None:
     world.build(service("labels", rate_rps=150.0))
-    world.declare(replace(POLICY, cooldown_s=3.0))
+    world.declare(replace(POLICY, cost_basis=CostBasis.SHARE, cooldown_s=3.0))
     start()
     wait_until("the first plan", lambda: generation(world) == 1)
     world.declare(service("labels", rate_rps=5.0))

@@ -58,6 +58,17 @@ def test_who_could_do_with_fewer_is_opened() -> None:
     assert "demo/much" in (opened(replace(calm, demands=(builders.demand("demo/much", 50.0),))) or set())
 
 
+def test_who_could_do_with_much_less_share_is_opened() -> None:
+    picture = builders.lab([builders.service("much", rate_rps_declared=150.0)])
+    plan = propose("joint", builders.request(picture)).plan
+    assert plan is not None
+    assert len(plan.assignments) == 1
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    calm = replace(picture, target=target, taken_at_s=QUIET_S)
+    assert opened(calm) == set()
+    assert opened(replace(calm, demands=(builders.demand("demo/much", 20.0),))) == {"demo/much"}
+
+
 def test_who_lost_a_replica_or_may_not_run_it_is_opened() -> None:
     picture = world()
     first = picture.target.assignments[0]
