@@ -14,14 +14,14 @@ import numpy as np
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.core.master import Master
-from solvers.planners.joint.core.nearby import neighbours
+from solvers.planners.joint.core.nearby import STEPS_PCT, neighbours
 from solvers.planners.joint.core.pricing import Pricing
 from solvers.planners.joint.core.sets import Sets, ordered
 from solvers.problems.joint import Floats, JointProblem
 
 SMOOTH = 0.5
-STALL_ROUNDS = 5
-STALL_PART = 2e-4
+STALL_ROUNDS = 9
+STALL_PART = 1e-4
 ROUNDS_MAX = 400
 REPEATS = 3
 SINGLES_MAX = 8_000
@@ -74,9 +74,9 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
         state.rounds += 1
         smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
         added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
-        if not added:
+        for turn in range(0 if added else len(STEPS_PCT)):
             smooth = solved.row_duals
-            added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
+            added += _round(master, pricing, (solved, smooth), (pace.repeats, turn), everything=True)
         if not added:
             break
         answer = master.solve(max(0.1, deadline.left_s))
@@ -89,9 +89,11 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     return state
 
 
-def _round(master: Master, pricing: Pricing, at: tuple[Relaxed, Floats], how: tuple[int, int]) -> int:
+def _round(
+    master: Master, pricing: Pricing, at: tuple[Relaxed, Floats], how: tuple[int, int], *, everything: bool = False
+) -> int:
     (solved, duals), (repeats, turn) = at, how
-    found = pricing.price(master.rows.item_prices(duals), repeats)
+    found = pricing.price(master.rows.item_prices(duals), repeats, everything=everything)
     pricing.learn(found)
     added = master.offer(found.sets, duals)
     used = np.flatnonzero(solved.values[master.slacks :] > 1e-9)

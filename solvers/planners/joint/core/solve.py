@@ -13,6 +13,7 @@ import numpy as np
 from solvers.engines.base import Limits
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
+from solvers.planners.joint.core.bound import Bound, lagrangian
 from solvers.planners.joint.core.dive import Chosen, Depth, Dive, Scene
 from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.generate import Pace, generate, singles
@@ -22,10 +23,12 @@ from solvers.planners.joint.core.pricing import Pricing
 from solvers.planners.joint.core.sets import Judge
 from solvers.planners.joint.core.tables import levels_of, tables_of
 from solvers.planners.joint.core.trim import trim
-from solvers.problems.joint import JointProblem
+from solvers.problems.joint import Floats, JointProblem
 from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
 
+BOUND_PART = 0.002
+BOUND_UNTIL = 0.02
 GENERATE_UNTIL = 0.5
 DIVE_UNTIL = 0.2
 
@@ -45,7 +48,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     master.keep_standing(order.standing, order.launch_usd_per_s)
     relaxation = generate(master, pricing, deadline, Pace(until_part=GENERATE_UNTIL))
     facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - facts["first_s"]}
-    best, prices = first, None
+    best, prices, bound = first, None, None
     if relaxation is not None:
         prices = _prices(master, relaxation.best.row_duals)
         facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
@@ -57,8 +60,9 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
         found = trim(problem, found, deadline)
         facts["trim_s"] = deadline.elapsed_s - facts["first_s"] - facts["generate_s"] - facts["dive_s"]
         best = min(first, found, key=lambda item: value_of(problem, item))
+        bound, facts["bound_s"] = _proven(master, relaxation.best.row_duals, deadline)
     facts["first_won"] = float(best is first)
-    return Layout(patterns=best.patterns, counts=best.counts, prices=prices, facts=facts)
+    return Layout(patterns=best.patterns, counts=best.counts, bound_usd_per_h=bound, prices=prices, facts=facts)
 
 
 def layout_of(problem: JointProblem, chosen: Chosen) -> Layout:
@@ -86,7 +90,17 @@ def value_of(problem: JointProblem, layout: Layout) -> float:
     return layout.usd_per_h + float(problem.unserved_usd[wanted] @ missing)
 
 
-def _prices(master: Master, duals: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Prices:
+def _proven(master: Master, duals: Floats, deadline: Deadline) -> tuple[float | None, float]:
+    """The bound that these duals prove, None where there was no time for any; and the seconds it took."""
+    begun_s, problem = deadline.elapsed_s, master.problem
+    bound = Bound(problem, master.judge, master.rows, duals)
+    idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+    bound.tighten(BOUND_PART * idle, deadline, BOUND_UNTIL)
+    value = lagrangian(master.rows, duals, bound.worth)
+    return value if np.isfinite(value) else None, deadline.elapsed_s - begun_s
+
+
+def _prices(master: Master, duals: Floats) -> Prices:
     rows = master.rows
     cap_usd = np.zeros(len(master.problem.caps))
     cap_usd[rows.cap_number] = np.maximum(0.0, -duals[rows.cap_at : rows.quota_at] / rows.cap_unit)
