@@ -24,8 +24,10 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.stacked import Floats, Key
 from solvers.models.table import Grid
 from solvers.models.tables import Tables
+from solvers.models.token_options import standing_serving
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need
+from solvers.problems.patterns import between
 from solvers.problems.promise import Promise, settle
 
 SHARE_DUST = 1e-9
@@ -93,6 +95,8 @@ class Appraisal:
 
     def capacities_rps(self, need: Need, items: list[Assignment]) -> list[float | None]:
         """Rate each replica keeps the promise at; None where it cannot be shown to keep it."""
+        if need.tokens is not None:
+            return [self._tokens_rps(need, item) for item in items]
         found: list[float | None] = [None] * len(items)
         readings = [self._asked(need, item) for item in items]
         rows = [
@@ -116,6 +120,16 @@ class Appraisal:
             if outcome.feasible[row].all():
                 found[place] = float(outcome.capacity_rps[row, 0])
         return found
+
+    def _tokens_rps(self, need: Need, item: Assignment) -> float | None:
+        """Of an LLM's replica, which must have its GPU to itself."""
+        wrong = item.model != need.model and item.model not in need.alternatives
+        kind = self._kind(item)
+        moved = self.running(item.device) != kind.clock_mhz_sm
+        if need.refusal is not None or wrong or moved or self.company[item.device].replicas > 1:
+            return None
+        shown = standing_serving(need, item, kind, self.policy)
+        return None if shown is None else shown.rate_rps
 
     def slowdown(self, item: Assignment) -> float:
         """How many times as long as alone a replica executes beside what stands with it."""
@@ -186,12 +200,10 @@ def _read(grid: Grid, share_pct: float) -> Reading | None:
         low = max(0, at - 1)
         span = float(grid.shares_pct[at] - grid.shares_pct[low])
         weight = min(1.0, (share_pct - float(grid.shares_pct[low])) / span) if span > 0 else 1.0
-        mean, tail = (
-            (1 - weight) * cells[low] + weight * cells[at] for cells in (grid.latency_ms_mean, grid.latency_ms_tail)
-        )
+        mean, tail = (between(cells[low], cells[at], weight) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
         columns = np.arange(len(grid.batches))
     else:
-        mean, tail = (_chords(grid, cells, share_pct) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
+        mean, tail = (_by_batch(grid, cells, share_pct) for cells in (grid.latency_ms_mean, grid.latency_ms_tail))
         columns = np.flatnonzero(np.isfinite(mean))
         if not len(columns):
             return None
@@ -203,11 +215,12 @@ def _read(grid: Grid, share_pct: float) -> Reading | None:
     )
 
 
-def _chords(grid: Grid, cells: Floats, share_pct: float) -> Floats:
+def _by_batch(grid: Grid, cells: Floats, share_pct: float) -> Floats:
     """Each batch by its own measured shares; infinite where none is low enough."""
     found = np.full(len(grid.batches), np.inf)
     for column in range(len(grid.batches)):
         rows = np.flatnonzero(grid.measured[:, column])
         if len(rows) and grid.shares_pct[rows[0]] <= share_pct + SHARE_DUST:
-            found[column] = np.interp(share_pct, grid.shares_pct[rows], cells[rows, column])
+            # The rate is read between the shares: see `patterns.between`.
+            found[column] = 1 / np.interp(share_pct, grid.shares_pct[rows], 1 / cells[rows, column])
     return found

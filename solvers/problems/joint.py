@@ -106,7 +106,7 @@ class JointProblem:
     workloads: tuple[Workload, ...]
     variants: tuple[Variant, ...]
     shares_pct: Whole
-    """Rising; the grid that planning starts from. Shares between two of them are read on the chord."""
+    """Rising; the grid that planning starts from. Between two of them, see `patterns.between`."""
     batches: Whole
     """Rising."""
     mean_ms: Floats

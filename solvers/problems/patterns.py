@@ -55,19 +55,40 @@ def slowdown(problem: JointProblem, table: int, variants: Sequence[int], shares_
     return np.asarray(problem.crowd[table, members] * (1 + felt))
 
 
+def between(low_ms: Floats, high_ms: Floats, weight: Floats | float) -> Floats:
+    """Latency at a share between two measured ones; `weight` is the upper one's. A larger share brings ever less, so
+    the rate is at least the weighted mean of the two rates; `inf` where either cannot run.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mixed = low_ms * high_ms / ((1 - weight) * high_ms + weight * low_ms)
+    mixed = np.where(np.isfinite(low_ms) & np.isfinite(high_ms), mixed, np.inf)
+    return np.asarray(np.where(weight <= 0, low_ms, np.where(weight >= 1, high_ms, mixed)))
+
+
 def at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
-    """Values at a share: on the chord between the grid's neighbours; `inf` below the lowest. `cells`: share x batch."""
+    """Latencies at a share, by `between`; `inf` below the lowest share. `cells`: share x batch."""
+    low, high, weight = _neighbours(problem, cells, share_pct)
+    return between(low, high, weight)
+
+
+def watts_at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
+    """Powers at a share, on the chord between its neighbours."""
+    low, high, weight = _neighbours(problem, cells, share_pct)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((1 - weight) * low + weight * high) if 0 < weight < 1 else (high if weight >= 1 else low)
+
+
+def _neighbours(problem: JointProblem, cells: Floats, share_pct: float) -> tuple[Floats, Floats, float]:
     shares = problem.shares_pct
     above = int(np.searchsorted(shares, share_pct - TOLERANCE))
-    if above >= len(shares):
-        return np.asarray(cells[-1])
-    if abs(shares[above] - share_pct) <= TOLERANCE:
-        return np.asarray(cells[above])
+    above = min(above, len(shares) - 1)
+    if shares[above] <= share_pct + TOLERANCE:
+        return cells[above], cells[above], 1.0
     if above == 0:
-        return np.full(cells.shape[1], np.inf)
+        none = np.full(cells.shape[1], np.inf)
+        return none, none, 0.0
     weight = (share_pct - shares[above - 1]) / (shares[above] - shares[above - 1])
-    with np.errstate(invalid="ignore"):
-        return np.asarray((1 - weight) * cells[above - 1] + weight * cells[above])
+    return cells[above - 1], cells[above], float(weight)
 
 
 def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats) -> tuple[Floats, Floats]:
@@ -112,7 +133,7 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
     if columns is None:
         return None
     power = tuple(
-        float(at_share(problem, problem.power_w[table, variant], share)[column])
+        float(watts_at_share(problem, problem.power_w[table, variant], share)[column])
         for variant, share, column in zip(members, shares, columns, strict=True)
     )
     draw_w = min(pool.limit_w, pool.idle_w + sum(power))

@@ -1,10 +1,10 @@
 """What the measurements of one model on one GPU type prove, looked up fast: points and grids alike.
 
 Owns the table and its three rules. *Monotony*: a point with no more share, no fewer inputs per batch and no higher
-clock cannot be faster, so its latency is an upper bound. *Chord*: latency falls ever more slowly as the share grows (it
-is convex in the share), so between two measured shares of one batch and clock it lies on or below the line through
-them. *Power* rises with share and batch, so what less of either draws is a lower bound. The best bound counts. It
-refuses to extrapolate. Standard library only.
+clock cannot be faster, so its latency is an upper bound. *Diminishing returns*: a larger share brings ever less (the
+rate is concave in the share), so between two measured shares of one batch and clock the rate is no less than the line
+through theirs. *Power* rises with share and batch, so what less of either draws is a lower bound. The best bound
+counts. It refuses to extrapolate. Standard library only.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Column:
         upper = max(0.0, (share_pct - low) / (high - low))
         lower = 1 - upper
         return (
-            min(mean, lower * self.mean_ms[at] + upper * self.mean_ms[at + 1]),
-            min(tail, lower * self.tail_ms[at] + upper * self.tail_ms[at + 1]),
+            min(mean, 1 / (lower / self.mean_ms[at] + upper / self.mean_ms[at + 1])),
+            min(tail, 1 / (lower / self.tail_ms[at] + upper / self.tail_ms[at + 1])),
         )
 
     def able(self) -> Column:

@@ -14,7 +14,7 @@ import numpy as np
 
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout
-from solvers.problems.patterns import TOLERANCE, Pattern, judge, serve
+from solvers.problems.patterns import TOLERANCE, Pattern, between, judge, serve
 
 COMPANY = 0.3
 """Pressure of the others that a least share is read for; whoever is pressed more is given more."""
@@ -112,12 +112,10 @@ def _at_shares(problem: JointProblem, cells: Floats, shares: Whole) -> Floats:
     above = np.minimum(np.searchsorted(grid, shares - TOLERANCE), len(grid) - 1)
     below = np.maximum(above - 1, 0)
     exact = np.abs(grid[above] - shares) <= TOLERANCE
-    with np.errstate(invalid="ignore", divide="ignore"):
-        weight = ((shares - grid[below]) / (grid[above] - grid[below]))[:, None]
-        chord = (1 - weight) * cells[below] + weight * cells[above]
-    values = np.where(exact[:, None], cells[above], chord)
-    values[(shares < grid[0])] = np.inf
-    return np.asarray(np.where(np.isnan(values), np.inf, values))
+    weight = np.where(exact, 1.0, (shares - grid[below]) / np.maximum(1, grid[above] - grid[below]))[:, None]
+    values = between(cells[below], cells[above], weight)
+    values[shares < grid[0]] = np.inf
+    return values
 
 
 def _join(problem: JointProblem, kind: int, device: _Device, entry: tuple[int, int]) -> bool:

@@ -25,6 +25,7 @@ from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
 from solvers.models.stacked import Stack, stacks
 from solvers.models.table import ProfileTable
 from solvers.problems.joint import Flags, Floats, Whole
+from solvers.problems.patterns import between
 
 SHARE_DUST = 1e-9
 
@@ -76,17 +77,23 @@ class Axes:
     batches: Whole
 
     @staticmethod
-    def of(layers: Iterable[Layer], sm_parts: Iterable[float], step_pct: int, shares: Iterable[int]) -> Axes:
+    def of(
+        layers: Iterable[Layer],
+        sm_parts: Iterable[float],
+        step_pct: int,
+        besides: tuple[Iterable[int], Iterable[int]],
+    ) -> Axes:
         """Every measured batch, and the steps next to every measured share on a device with such a part of the SMs;
-        `shares` are wanted besides.
+        shares and batches that are wanted `besides`.
         """
+        shares, more = besides
         exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
         steps: set[int] = {100, *shares}
         for part in set(sm_parts):
             on_device = exact / part / step_pct
             for rounded in (np.floor(on_device + SHARE_DUST), np.ceil(on_device - SHARE_DUST)):
                 steps |= {int(item) * step_pct for item in rounded}
-        batches = {1, *(int(batch) for layer in layers for batch in layer.batches)}
+        batches = {1, *more, *(int(batch) for layer in layers for batch in layer.batches)}
         return Axes(
             shares_pct=np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64),
             batches=np.array(sorted(batches), dtype=np.int64),
@@ -177,10 +184,10 @@ def fill(
             watts = _power_w(layer, known, types[table.gpu_type])
             at = np.ix_(rows, np.arange(shape[2]), columns)
             # A higher clock replaces all that a lower one said of its models.
-            drawn = np.maximum(chords.read(watts), watts[:, chords.step])
+            drawn = np.maximum(chords.watts(watts), watts[:, chords.step])
             for into, cells in (
-                (mean, chords.read(layer.mean_ms[known])),
-                (tail, chords.read(layer.tail_ms[known])),
+                (mean, chords.latency(layer.mean_ms[known])),
+                (tail, chords.latency(layer.tail_ms[known])),
                 (power, drawn),
             ):
                 into[index, rows] = np.inf
@@ -253,14 +260,20 @@ class _Chords:
             whole=whole,
         )
 
-    def read(self, cells: Floats) -> Floats:
-        """Values at the wanted shares: model x share x batch."""
-        if self.whole:
-            low, high = cells[:, self.low[0, :, 0]], cells[:, self.high[0, :, 0]]
-        else:
-            low, high = np.take_along_axis(cells, self.low, axis=1), np.take_along_axis(cells, self.high, axis=1)
-        low, high = (np.where(np.isfinite(item), item, 0.0) for item in (low, high))
+    def latency(self, cells: Floats) -> Floats:
+        """Latencies at the wanted shares: model x share x batch."""
+        low, high = self._ends(cells)
+        return np.asarray(np.where(self.below, np.inf, between(low, high, self.weight)))
+
+    def watts(self, cells: Floats) -> Floats:
+        """Powers at the wanted shares, likewise."""
+        low, high = (np.where(np.isfinite(item), item, 0.0) for item in self._ends(cells))
         return np.asarray(np.where(self.below, np.inf, (1 - self.weight) * low + self.weight * high))
+
+    def _ends(self, cells: Floats) -> tuple[Floats, Floats]:
+        if self.whole:
+            return cells[:, self.low[0, :, 0]], cells[:, self.high[0, :, 0]]
+        return np.take_along_axis(cells, self.low, axis=1), np.take_along_axis(cells, self.high, axis=1)
 
 
 def pressures(

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.domain.plan import Assignment
 from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.problems.joint import Flags, Floats, JointProblem
-from solvers.problems.patterns import Pattern, at_share, serve, slowdown
+from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class _Read:
             at_share(problem, cells[table, variant], share) * slow for cells in (problem.mean_ms, problem.tail_ms)
         )
         latency, rate = serve(problem, variant, mean, tail)
-        power = at_share(problem, problem.power_w[table, variant], share)
+        power = watts_at_share(problem, problem.power_w[table, variant], share)
         return _Read(latency, rate, power, problem.memory_mib[table, variant])
 
     def fits(self, limit_mib: float) -> Flags:

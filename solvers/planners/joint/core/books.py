@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
-from solvers.problems.patterns import TOLERANCE, Pattern
+from solvers.problems.patterns import TOLERANCE, Pattern, between
 from solvers.problems.promise import UTILISATION_MIN
 
 _FAR = 1 << 40
@@ -130,8 +130,8 @@ class Books:
         slow = factor[:, :, None]
         problem = self.problem
         where = self._grid(rows.shares_pct)
-        mean = _chord(problem.mean_ms, table, variants, where) * slow
-        tail = mean if problem.tail_ms is problem.mean_ms else _chord(problem.tail_ms, table, variants, where) * slow
+        mean = _latency(problem.mean_ms, table, variants, where) * slow
+        tail = mean if problem.tail_ms is problem.mean_ms else _latency(problem.tail_ms, table, variants, where) * slow
         latency, rate = self._serve(variants, mean, tail)
         memory = problem.memory_mib[table, variants]
         column = np.argmax(rate, axis=2)
@@ -139,7 +139,7 @@ class Books:
         lawful &= np.all((at(rate, column[:, :, None], axis=2)[:, :, 0] > 0) | ~stands, axis=1)
         self._shrink(rows, stands, _Choice(rate, memory, column), lawful)
         pick = column[:, :, None]
-        power = np.where(stands, at(_chord(problem.power_w, table, variants, where), pick, axis=2)[:, :, 0], 0.0)
+        power = np.where(stands, at(_watts(problem.power_w, table, variants, where), pick, axis=2)[:, :, 0], 0.0)
         pool = problem.kind_pool[rows.kind]
         draw = np.minimum(self.limit_w[pool], self.idle_w[pool] + power.sum(axis=1))
         return Verdicts(
@@ -266,16 +266,28 @@ class _Choice:
     column: Whole
 
 
-def _chord(values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]) -> Floats:
+def _latency(values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]) -> Floats:
     """Row x place x batch at shares between the grid's."""
+    low, high, part, inside = _neighbours(values, table, variants, where)
+    low[inside] = between(low[inside], high, part)
+    return low
+
+
+def _watts(values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]) -> Floats:
+    """Likewise, on the chord."""
+    low, high, part, inside = _neighbours(values, table, variants, where)
+    with np.errstate(invalid="ignore"):
+        low[inside] = (1 - part) * low[inside] + part * high
+    return low
+
+
+def _neighbours(
+    values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]
+) -> tuple[Floats, Floats, Floats, tuple[Whole, ...]]:
+    """Values at the lower shares of all, at the upper ones of those in between, their weights and places."""
     lower, upper, weight = where
     low = values[table, variants, np.maximum(lower, 0)]
     low[lower < 0] = np.inf
-    between = np.nonzero(weight > 0)
-    if len(between[0]):
-        part = weight[between][:, None]
-        tables = np.broadcast_to(table, variants.shape)[between]
-        high = values[tables, variants[between], upper[between]]
-        with np.errstate(invalid="ignore"):
-            low[between] = (1 - part) * low[between] + part * high
-    return np.asarray(low)
+    inside = np.nonzero(weight > 0)
+    tables = np.broadcast_to(table, variants.shape)[inside]
+    return low, values[tables, variants[inside], upper[inside]], weight[inside][:, None], inside

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
-from solvers.problems.patterns import TOLERANCE
+from solvers.problems.patterns import TOLERANCE, between
 from solvers.problems.promise import UTILISATION_MIN
 
 CHUNK = 20_000
@@ -166,6 +166,10 @@ class Judge:
         too_small = (~on & (above == 0))[:, :, None]
 
         def at_share(cells: Floats) -> Floats:
+            mixed = between(cells[table, member, below], cells[table, member, above], weight)
+            return np.asarray(np.where(too_small, np.inf, mixed))
+
+        def watts(cells: Floats) -> Floats:
             upper, lower = cells[table, member, above], cells[table, member, below]
             with np.errstate(invalid="ignore"):
                 mixed = np.where(weight < 1, (1 - weight) * lower + weight * upper, upper)
@@ -174,7 +178,7 @@ class Judge:
         slow = factor[:, :, None]
         mean = at_share(problem.mean_ms) * slow
         tail = mean if self._same_tail else at_share(problem.tail_ms) * slow
-        return self.rates(member, mean, tail), at_share(problem.power_w)
+        return self.rates(member, mean, tail), watts(problem.power_w)
 
     def rates(self, member: Whole, mean: Floats, tail: Floats) -> Floats:
         """`patterns.serve` for arrays that end in a batch axis; `member` has their leading axes."""

@@ -1,4 +1,4 @@
-"""What measurements prove of a replica alone: monotony, chords, grids and points alike."""
+"""What measurements prove of a replica alone: monotony, rates between shares, grids and points alike."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_a_measured_configuration_is_its_own_proof() -> None:
         assert found == pytest.approx((point.latency_ms_mean, point.latency_ms_mean))
 
 
-def test_between_two_shares_the_chord_proves_more_than_the_lower_share() -> None:
+def test_between_two_shares_the_mean_of_the_rates_proves_more_than_the_lower_share() -> None:
     low, high = builders.latency_ms("t4", 8, 40), builders.latency_ms("t4", 8, 50)
     found = PROOF.execution_ms(43, CLOCK, 8)
     assert found is not None
-    assert found[0] == pytest.approx(0.7 * low + 0.3 * high)
+    assert found[0] == pytest.approx(1 / (0.7 / low + 0.3 / high))
     assert builders.latency_ms("t4", 8, 43) < found[0] < low
 
 

@@ -85,10 +85,10 @@ def test_nothing_is_said_below_the_lowest_share_or_clock() -> None:
     assert not known[arrays.shares_pct < 20].any()
 
 
-def test_a_slice_reads_its_share_of_the_gpu_on_the_chord() -> None:
+def test_a_slice_reads_its_share_of_the_gpu_between_the_measured_ones() -> None:
     arrays = filled(grid(LAW), table(sm_part=0.5))
     at = arrays.shares_pct.tolist().index(100)
-    expected = np.interp(50, (30, 60), [by_law(share, 4, TOP) for share in (30, 60)])
+    expected = 1 / np.interp(50, (30, 60), [1 / by_law(share, 4, TOP) for share in (30, 60)])
     assert arrays.mean_ms[0, 0, at, 1] == pytest.approx(expected)
 
 
