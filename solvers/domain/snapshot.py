@@ -27,6 +27,7 @@ from solvers.domain.offer import Offer, offered_nodes
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.tokens import TokenProfile
 from solvers.domain.value import value
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 
@@ -101,6 +102,7 @@ class Snapshot:
     replica_telemetry: tuple[ReplicaTelemetry, ...] = ()
     target: Target = Target()
     offers: tuple[Offer, ...] = ()
+    token_profiles: tuple[TokenProfile, ...] = ()
 
     def with_offers(self) -> Snapshot:
         """The same with every offered GPU standing ready; itself when there are no offers. For planning and verifying

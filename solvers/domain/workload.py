@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from solvers.domain.device import Taint
 from solvers.domain.ids import GpuTypeName, JobId, ModelName, PolicyName, ProjectName, ServiceId, TaskId
+from solvers.domain.tokens import TokenLengths
 from solvers.domain.value import (
     check_distinct,
     check_name,
@@ -174,6 +175,8 @@ class Service:
     budget_usd_per_h: float | None = None
     mode: ServiceMode = ServiceMode.AUTO
     policy: PolicyName | None = None
+    tokens: TokenLengths | None = None
+    """For an SLO of kind `tokens`; without it such a service cannot be planned."""
 
     def __post_init__(self) -> None:
         check_name("project", self.project)
@@ -191,6 +194,8 @@ class Service:
         check_positive("budget_usd_per_h", self.budget_usd_per_h)
         check_distinct("gpu_types_allowed", self.gpu_types_allowed)
         check_distinct("alternatives", self.alternatives)
+        if self.tokens is not None and self.slo.kind is not SloKind.TOKENS:
+            raise FieldError("tokens", f"a service with an SLO of kind {self.slo.kind.value} has no tokens")
         if self.id in self.affinity.avoid_services:
             raise FieldError("affinity", "a service cannot avoid itself; use anti_affinity")
 

@@ -5,7 +5,7 @@ Owns the careful reading of the table. Only measured points become options, so t
 very measurement behind each choice; a share is rounded up to the policy's step but judged by the measured share below
 it; on a device that may be shared, latency carries the interference margin, or what a bearable pressure of neighbours
 would make of it where that is known and more. The memory limit is the measured memory plus a tenth, rounded up to 64
-MiB. It refuses to choose.
+MiB. What an LLM's replicas could do is read by `token_options`. It refuses to choose.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.stacked import Key
 from solvers.models.table import Grid
 from solvers.models.tables import Tables
+from solvers.models.token_options import standing_serving, token_row
 from solvers.problems.choice import Option, Options
 from solvers.problems.company import UNKNOWN, Press
 from solvers.problems.fleet import DeviceClass
@@ -54,6 +55,8 @@ class _Judged:
     grid: Grid
     outcome: Outcome
     power_w: NDArray[np.float64]
+    limits_mib: NDArray[np.int64]
+    """Memory limit by batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,8 @@ class Beliefs:
         too small.
         """
         device_class = self.classes[class_index]
+        if need.tokens is not None:
+            return self._assess_tokens(need, class_index, standing)
         grid = None if need.refusal is not None else self.grid(need.model, device_class)
         alone = self._alone(need, device_class)
         clocks = {device_class.clock_mhz_sm, standing.envelope.clock_mhz_sm_min, standing.envelope.clock_mhz_sm_max}
@@ -169,6 +174,18 @@ class Beliefs:
             capacity_rps=float(outcome.capacity_rps[0]),
             power_w=float(_dynamic_power_w(grid, device_class)[drawn, column]),
             slowdown=self.factor(need, device_class),
+        )
+        return self._standing(need, class_index, standing, shown)
+
+    def _assess_tokens(self, need: Need, class_index: int, standing: Assignment) -> Option | None:
+        found = standing_serving(need, standing, self.classes[class_index], self.policy)
+        if found is None or standing.model != need.model:
+            return None
+        shown = _Shown(
+            latency_ms=found.first_token_ms,
+            capacity_rps=found.rate_rps,
+            power_w=standing.power_w_planned,
+            slowdown=1.0,
         )
         return self._standing(need, class_index, standing, shown)
 
@@ -210,7 +227,7 @@ class Beliefs:
 
     @staticmethod
     def _alone(need: Need, device_class: DeviceClass) -> bool:
-        return need.affinity.dedicated or device_class.exclusive
+        return need.affinity.dedicated or device_class.exclusive or need.tokens is not None
 
     def _settle(
         self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[NDArray[np.float64], _Cells]
@@ -224,18 +241,28 @@ class Beliefs:
         return settle(promise, batches, grid.latency_ms_mean[cells] * factor, grid.latency_ms_tail[cells] * factor)
 
     def _judge(self, need: Need, device_class: DeviceClass) -> _Judged | None:
+        if need.tokens is not None:
+            return self._judge_tokens(need, device_class)
         grid = self.grid(need.model, device_class)
         if grid is None:
             return None
         batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
         outcome = self._settle(need, device_class, grid, (batches, ...))
-        return _Judged(grid=grid, outcome=outcome, power_w=_dynamic_power_w(grid, device_class))
+        limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
+        return _Judged(grid=grid, outcome=outcome, power_w=_dynamic_power_w(grid, device_class), limits_mib=limits)
+
+    def _judge_tokens(self, need: Need, device_class: DeviceClass) -> _Judged | None:
+        row = token_row(need, device_class, self.policy)
+        if row is None:
+            return None
+        power_w = _dynamic_power_w(row.grid, device_class)
+        return _Judged(grid=row.grid, outcome=row.outcome, power_w=power_w, limits_mib=row.limits_mib)
 
     def _options_of_class(self, need: Need, index: int, judged: _Judged) -> Options:
         device_class, grid, outcome = self.classes[index], judged.grid, judged.outcome
         alone = self._alone(need, device_class)
         shares = _shares_given(grid, device_class, self.policy.share_step_pct, alone=alone)
-        limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
+        limits = judged.limits_mib
         room_mib = device_class.memory_mib - self.policy.memory_margin_mib
         usable = grid.measured & outcome.feasible & (shares <= 100)[:, None] & (limits <= room_mib)[None, :]
         rows, columns = np.nonzero(usable)
@@ -322,7 +349,7 @@ def _refusal(need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:
             Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
         )
         return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=device_class.gpu_type, facts=facts)
-    needed = memory_limit_mib(float(judged.grid.memory_mib[keeps.any(axis=0)].min()))
+    needed = int(judged.limits_mib[keeps.any(axis=0)].min())
     facts = (
         Fact(name="memory_mib_needed", value=float(needed)),
         Fact(name="memory_mib_device", value=float(device_class.memory_mib)),

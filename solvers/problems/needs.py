@@ -3,10 +3,11 @@ owner's rules.
 
 Owns the reading of SLO kinds. A service's `latency` SLO bounds the request (scopes `end_to_end` and `window`) or the
 execution; `deadline` bounds the request by the deadline; `throughput` sets a floor under the rate and no latency;
-`tokens` cannot be planned without token profiles, which do not exist yet, so such a need carries its refusal. An
-offline task needs its remaining rate and no latency. A training job needs one replica with a range of share. Rates are
-the upper demand (or the declared rate where none was observed), and with the policy's headroom and its allowance for
-noise what new capacity is sized for.
+`tokens` bounds the first token and the time between tokens, and such a need carries what is known of the service's
+requests and its networks' steps, or its refusal where nobody said how long requests are. An offline task needs its
+remaining rate and no latency. A training job needs one replica with a range of share. Rates are the upper demand (or
+the declared rate where none was observed), and with the policy's headroom and its allowance for noise what new capacity
+is sized for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DEMAND_BIN_S, Demand
+from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.domain.value import value
 from solvers.domain.workload import (
     Affinity,
@@ -40,6 +42,20 @@ JOB_MEMORY_STEP_MIB = 64
 
 
 @value
+class TokenNeed:
+    """What an LLM service promises beside the first token, whose limit is the need's; and what is known for it."""
+
+    inter_token_ms: float
+    lengths: TokenLengths
+    profiles: tuple[TokenProfile, ...] = ()
+    """Of its networks, on every GPU type that anything is known of."""
+
+    def profile(self, model: ModelName, gpu_type: GpuTypeName) -> TokenProfile | None:
+        """What is known of one network on one type."""
+        return next((item for item in self.profiles if (item.model, item.gpu_type) == (model, gpu_type)), None)
+
+
+@value
 class Need:
     """One workload's wish in the planner's terms."""
 
@@ -53,8 +69,11 @@ class Need:
     rate_rps_least: float = 0.0
     """What must be served: capacity that stands is enough while it is not below this."""
     limit_ms: float | None = None
+    """Of a request, or of its first token."""
     percentile: float = 99.0
     end_to_end: bool = False
+    tokens: TokenNeed | None = None
+    """Set for services that answer token by token; their replicas take whole GPUs."""
     replicas_min: int = 1
     replicas_max: int = 1
     gpu_types_allowed: tuple[GpuTypeName, ...] = ()
@@ -101,7 +120,11 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
     done = {status.workload: status.done for status in snapshot.job_statuses}
     catalogue = snapshot.models_by_name()
     services = [
-        _with_alternatives(_of_service(item, demands.get(item.id), snapshot.policy), item, catalogue)
+        _with_tokens(
+            _with_alternatives(_of_service(item, demands.get(item.id), snapshot.policy), item, catalogue),
+            item,
+            snapshot.token_profiles,
+        )
         for item in snapshot.services
         if item.id in wanted
     ]
@@ -137,6 +160,19 @@ def _with_alternatives(need: Need, service: Service, catalogue: dict[ModelName, 
     return replace(need, alternatives=tuple(permitted), alternatives_refused=tuple(refused))
 
 
+def _with_tokens(need: Need, service: Service, profiles: tuple[TokenProfile, ...]) -> Need:
+    """The need with its promise of tokens."""
+    between_ms = service.slo.inter_token_ms
+    if service.slo.kind is not SloKind.TOKENS or between_ms is None:
+        return need
+    if service.tokens is None:
+        facts = (Fact(name="profile_kind", value="tokens"), Fact(name="tokens", value="unknown"))
+        return replace(need, refusal=Reason(code=ReasonCode.NO_PROFILE, subject=service.model, facts=facts))
+    networks = {need.model, *need.alternatives}
+    known = tuple(item for item in profiles if item.model in networks)
+    return replace(need, tokens=TokenNeed(inter_token_ms=between_ms, lengths=service.tokens, profiles=known))
+
+
 def _checked(need: Need, catalogue: dict[ModelName, ModelVariant]) -> Need:
     """Nothing can be started of a model that the catalogue does not know."""
     if need.model in catalogue or need.refusal is not None:
@@ -158,15 +194,11 @@ def sized_for_rps(rate_rps: float, policy: Policy) -> float:
 def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need:
     rate = service.rate_rps_declared if demand is None else demand.rate_rps_upper
     slo = service.slo
-    limit_ms, refusal = slo.latency_ms, None
+    limit_ms = slo.first_token_ms if slo.kind is SloKind.TOKENS else slo.latency_ms
     if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
         limit_ms = 1000 * slo.deadline_s
     elif slo.kind is SloKind.THROUGHPUT and slo.throughput_rps_min is not None:
         rate = max(rate, slo.throughput_rps_min)
-    elif slo.kind is SloKind.TOKENS:
-        refusal = Reason(
-            code=ReasonCode.NO_PROFILE, subject=service.model, facts=(Fact(name="profile_kind", value="tokens"),)
-        )
     return Need(
         kind=WorkloadKind.SERVICE,
         workload=WorkloadId(service.id),
@@ -177,14 +209,13 @@ def _of_service(service: Service, demand: Demand | None, policy: Policy) -> Need
         rate_rps_least=rate,
         limit_ms=limit_ms,
         percentile=slo.percentile,
-        end_to_end=slo.scope is not SloScope.EXECUTION,
+        end_to_end=slo.scope is not SloScope.EXECUTION and slo.kind is not SloKind.TOKENS,
         replicas_min=service.replicas_min,
         replicas_max=service.replicas_max,
         gpu_types_allowed=service.gpu_types_allowed,
         tolerations=service.tolerations,
         affinity=service.affinity,
         budget_usd_per_h=service.budget_usd_per_h,
-        refusal=refusal,
     )
 
 

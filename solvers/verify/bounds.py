@@ -108,7 +108,9 @@ def dynamic_power_w(picture: Picture, item: Assignment, device: Device) -> float
     span_w = gpu_type.power_limit_w_max - gpu_type.idle_w
     before = picture.standing.get(item.replica)
     ceiling = before.power_w_planned if before is not None and picture.stands(item) else math.inf
-    if item.kind is WorkloadKind.JOB:
+    owner = picture.services.get(item.workload)
+    answers_tokens = item.kind is WorkloadKind.SERVICE and owner is not None and owner.slo.kind is SloKind.TOKENS
+    if item.kind is WorkloadKind.JOB or answers_tokens:
         return min(ceiling, span_w * picture.gpu_part(device) * item.share_pct_sm / 100)
     proof = picture.proof(item, device)
     if proof is None:

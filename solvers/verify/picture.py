@@ -18,6 +18,7 @@ from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
+from solvers.domain.tokens import TokenProfile
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
 from solvers.verify.proof import Proof
 
@@ -44,6 +45,7 @@ class Picture:
     models: Mapping[ModelName, ModelVariant]
     demands: Mapping[str, Demand]
     profiles: Mapping[tuple[ModelName, GpuTypeName], Profile]
+    token_profiles: Mapping[tuple[ModelName, GpuTypeName], TokenProfile]
     settings: Mapping[DeviceId, DeviceSetting]
     on_device: Mapping[DeviceId, list[Assignment]]
     """Known devices only."""
@@ -83,6 +85,7 @@ class Picture:
             models=snapshot.models_by_name(),
             demands={str(item.service): item for item in snapshot.demands},
             profiles=snapshot.profiles_by_key(),
+            token_profiles={(item.model, item.gpu_type): item for item in snapshot.token_profiles},
             settings={setting.device: setting for setting in plan.settings},
             on_device=dict(on_device),
             of_workload=dict(of_workload),

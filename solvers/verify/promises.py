@@ -21,6 +21,7 @@ from solvers.verify.bounds import (
 )
 from solvers.verify.picture import Picture
 from solvers.verify.report import about, fatal, promise, shortage
+from solvers.verify.token_promises import check_tokens, token_memory_mib, token_service, tokens_rps
 
 BATCH_MAX = 65536
 
@@ -32,7 +33,12 @@ def check_promises(picture: Picture) -> Iterator[Finding]:
         if picture.host(item) is None or not picture.known(item.kind, item.workload):
             continue
         yield from _knobs(picture, item)
-        if item.kind is not WorkloadKind.JOB:
+        service = token_service(picture, item)
+        if service is not None:
+            shown = tokens_rps(picture, service, item, picture.devices[item.device], item.batch)
+            yield from check_tokens(picture, service, item, shown)
+            proven[item.workload] += min(shown, item.capacity_rps) if item.capacity_rps > 0 else 0.0
+        elif item.kind is not WorkloadKind.JOB:
             bound = execution(picture, item, picture.devices[item.device], item.batch)
             yield from _replica(picture, item, bound)
             if bound is not None:
@@ -61,7 +67,12 @@ def _knobs(picture: Picture, item: Assignment) -> Iterator[Finding]:
     running = picture.clock_mhz_sm(device)
     if not inside or not envelope.clock_mhz_sm_min <= running <= envelope.clock_mhz_sm_max:
         yield promise(picture, FindingCode.ENVELOPE_INVALID, item, batch=float(item.batch), clock_mhz_sm=float(running))
-    needed = memory_needed_mib(picture, item, device)
+    service = token_service(picture, item)
+    needed = (
+        memory_needed_mib(picture, item, device)
+        if service is None
+        else token_memory_mib(picture, service, item, device)
+    )
     if item.kind is WorkloadKind.JOB:
         needed = float(picture.jobs[item.workload].memory_mib)
     if item.memory_mib_limit < needed or item.memory_mib_limit <= 0:

@@ -17,8 +17,10 @@ from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
+from solvers.models.serving.token_plans import SEQUENCES
 from solvers.planners.joint.reading_pools import Pools
 from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of, pressures
+from solvers.planners.joint.reading_tokens import put_tokens
 from solvers.planners.joint.reading_work import (
     VALUE_USD_LEAST,
     Alone,
@@ -169,7 +171,7 @@ def _arrays(
     layers: tuple[Layer, ...],
     of: tuple[tuple[Need, ...], tuple[Variant, ...]],
 ) -> Arrays:
-    """One row for every variant; a workload that wants a device of its own gets all of it."""
+    """One row for every variant; a workload that wants a device of its own gets all of it, and so do LLMs."""
     needs, variants = of
     jobs = {WorkloadId(job.id): job for job in picture.jobs}
     asked = [jobs[need.workload] for need in needs if need.kind is WorkloadKind.JOB]
@@ -180,7 +182,8 @@ def _arrays(
         for share in (-(-job.share_pct_sm_min // step) * step, job.share_pct_sm_max // step * step)
         if job.share_pct_sm_min <= share <= job.share_pct_sm_max
     }
-    axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds)
+    sequences = SEQUENCES if any(need.tokens is not None for need in needs) else ()
+    axes = Axes.of(layers, (table.sm_part for table in tables), step, (bounds, sequences))
     place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
     types = picture.gpu_types_by_name()
     by_model = fill(tables, tuple(place), layers, (axes, types))
@@ -197,6 +200,8 @@ def _arrays(
         need = needs[variant.workload]
         if need.kind is WorkloadKind.JOB:
             put_job(arrays, row, jobs[need.workload], tables, types)
+        elif need.tokens is not None:
+            put_tokens(arrays, (row, variant.model), need, (tables, types), picture.policy)
         elif need.affinity.dedicated:
             for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w):
                 values[:, row, :-1] = np.inf
@@ -238,6 +243,9 @@ def _pressures(draft: _Draft, columns: Whole) -> tuple[Floats, Floats, Floats, F
     pressure, exponent, sensitivity, crowd = (values[:, rows] for values in by_model)
     is_job = np.array([draft.left[item.workload].need.kind is WorkloadKind.JOB for item in chosen], dtype=bool)
     pressure[:, is_job], sensitivity[:, is_job], crowd[:, is_job] = 0.0, 0.0, margin
+    # Whoever has the whole device has no neighbours, known or not.
+    lonely = np.array([draft.left[item.workload].need.tokens is not None for item in chosen], dtype=bool)
+    pressure[:, lonely], sensitivity[:, lonely], crowd[:, lonely] = 0.0, 0.0, 1.0
     runs = np.isfinite(draft.arrays.mean_ms[:, columns]).any(axis=(2, 3))
     unknown = ((crowd > 1) & runs).any(axis=1)
     crowd[unknown] = margin
@@ -281,9 +289,9 @@ def _refusal(
     if not open_to:
         unfit = all(draft.pools.kin[pool].colocation is not ColocationClass.ANY for pool in pools)
         return Reason(code=ReasonCode.ANTI_AFFINITY if unfit else ReasonCode.TAINTED, subject=gpu_type)
-    if need.kind is not WorkloadKind.JOB and not any(
-        (draft.variants[item].model, gpu_type) in measured for item in columns
-    ):
+    models = {draft.variants[item].model for item in columns}
+    known = measured if need.tokens is None else {(item.model, item.gpu_type) for item in need.tokens.profiles}
+    if need.kind is not WorkloadKind.JOB and known.isdisjoint((model, gpu_type) for model in models):
         return Reason(code=ReasonCode.NO_PROFILE, subject=gpu_type)
     cells = np.ix_(open_to, columns)
     memory = float(draft.alone.memory_mib_least[cells].min())

@@ -1,0 +1,146 @@
+"""What one replica of an LLM service may be given on a whole GPU, by how many sequences it runs at once.
+
+Owns the reading of a token profile for planning: memory for the weights, a reserve and the cache of so many sequences
+at full length, and the highest rate at which the time to the first token and the time between tokens both keep their
+limits at the promise's percentile, at no more than `utilisation_max` of what the replica could sustain. Sequences come
+from a short ladder, so that all services share one axis. It refuses parts of a GPU and groups of them: nothing else of
+a replica's GPU is left to others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from solvers.domain.tokens import TokenLengths, TokenProfile
+from solvers.models.serving.tokens import (
+    RESERVE_MIB,
+    LengthBucket,
+    StepCosts,
+    TokenLatency,
+    TokenMix,
+    rate_rps_max,
+    token_latency,
+)
+from solvers.problems.needs import Need, TokenNeed
+from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN
+
+SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Sequences at once that are looked at."""
+MEMORY_STEP_MIB = 64
+LONG_PART = 0.02
+"""Of all prompts are as long as the 99th percentile, where it is told."""
+_HALVINGS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPromise:
+    """What must be kept."""
+
+    lengths: TokenLengths
+    first_token_ms: float
+    inter_token_ms: float
+    percentile: float
+    utilisation_max: float
+
+    @staticmethod
+    def of(need: Need, wish: TokenNeed, utilisation_max: float) -> TokenPromise:
+        """Of a need whose limit is that of the first token."""
+        return TokenPromise(
+            lengths=wish.lengths,
+            first_token_ms=math.inf if need.limit_ms is None else need.limit_ms,
+            inter_token_ms=wish.inter_token_ms,
+            percentile=min(need.percentile, PERCENTILE_MAX),
+            utilisation_max=utilisation_max,
+        )
+
+    def kept_by(self, latency: TokenLatency) -> bool:
+        """Whether both limits hold."""
+        return latency.first_token_ms_tail <= self.first_token_ms and latency.inter_token_ms_tail <= self.inter_token_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenServing:
+    """A replica that runs at most so many sequences at once. Rate 0: it cannot keep its promise; the latencies are then
+    those at hardly any load.
+    """
+
+    sequences: int
+    rate_rps: float
+    first_token_ms: float
+    inter_token_ms: float
+    memory_mib: int
+
+
+def choices(profile: TokenProfile, promise: TokenPromise) -> tuple[TokenServing, ...]:
+    """Every number of sequences that is looked at, whatever memory there is."""
+    most = SEQUENCES[-1] if profile.sequences_max is None else profile.sequences_max
+    return tuple(serving(profile, promise, sequences) for sequences in SEQUENCES if sequences <= most)
+
+
+@lru_cache(maxsize=65536)
+def serving(profile: TokenProfile, promise: TokenPromise, sequences: int) -> TokenServing:
+    """One number of sequences."""
+    costs, mix = costs_of(profile), mix_of(promise.lengths)
+    capacity = rate_rps_max(costs, mix, sequences)
+
+    def told(utilisation: float) -> TokenLatency:
+        return token_latency(costs, mix, utilisation * capacity, sequences, promise.percentile)
+
+    low, high = UTILISATION_MIN, promise.utilisation_max
+    latency = told(high)
+    if promise.kept_by(latency):
+        low = high
+    else:
+        latency = told(low)
+        if not promise.kept_by(latency):
+            low = high = 0.0
+        for _ in range(_HALVINGS if high > low else 0):
+            middle = (low + high) / 2
+            at_middle = told(middle)
+            if promise.kept_by(at_middle):
+                low, latency = middle, at_middle
+            else:
+                high = middle
+    return TokenServing(
+        sequences=sequences,
+        rate_rps=low * capacity,
+        first_token_ms=latency.first_token_ms_tail,
+        inter_token_ms=latency.inter_token_ms_tail,
+        memory_mib=memory_mib(profile, promise.lengths, sequences),
+    )
+
+
+def costs_of(profile: TokenProfile) -> StepCosts:
+    """On a whole GPU."""
+    return StepCosts(
+        decode_fixed_ms=profile.decode_fixed_ms,
+        decode_per_sequence_ms=profile.decode_per_sequence_ms,
+        decode_per_token_ms=profile.decode_per_token_ms,
+        prefill_fixed_ms=profile.prefill_fixed_ms,
+        prefill_per_token_ms=profile.prefill_per_token_ms,
+        prefill_per_token_squared_ms=profile.prefill_per_token_squared_ms,
+    )
+
+
+def mix_of(lengths: TokenLengths) -> TokenMix:
+    """One bucket at the means; or two, the long one of prompts as long as the 99th percentile, with the same mean."""
+    mean, out = math.ceil(lengths.input_tokens_mean), math.ceil(lengths.output_tokens_mean)
+    long = mean if lengths.input_tokens_p99 is None else math.ceil(lengths.input_tokens_p99)
+    if long <= mean:
+        return TokenMix(buckets=(LengthBucket(in_tokens=mean, out_tokens=out, weight=1.0),))
+    short = max(1, math.ceil((mean - LONG_PART * long) / (1 - LONG_PART)))
+    return TokenMix(
+        buckets=(
+            LengthBucket(in_tokens=short, out_tokens=out, weight=1 - LONG_PART),
+            LengthBucket(in_tokens=long, out_tokens=out, weight=LONG_PART),
+        )
+    )
+
+
+def memory_mib(profile: TokenProfile, lengths: TokenLengths, sequences: int) -> int:
+    """The limit to set: the sequences' caches, each at full length, beside weights and reserve."""
+    full = math.ceil(lengths.input_tokens_mean) + math.ceil(lengths.output_tokens_mean)
+    needed = profile.memory_mib_weights + RESERVE_MIB + sequences * full * profile.kv_cache_mib_per_token
+    return math.ceil(needed / MEMORY_STEP_MIB) * MEMORY_STEP_MIB

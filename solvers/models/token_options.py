@@ -1,0 +1,92 @@
+"""What LLM services could do on a class of devices, and what their standing replicas can be shown to do.
+
+Owns the reading of a need's token profiles in the terms of `options` and `appraisal`: a grid of one row, the whole
+device. Only whole GPUs at their highest clock count, because that is what token profiles speak of. It refuses to
+choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.ids import ModelName
+from solvers.domain.plan import Assignment
+from solvers.domain.policy import Policy
+from solvers.models.serving.token_plans import TokenPromise, TokenServing, choices, serving
+from solvers.models.table import Grid
+from solvers.problems.fleet import DeviceClass
+from solvers.problems.needs import Need
+from solvers.problems.promise import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRow:
+    """Every number of sequences on a whole device."""
+
+    grid: Grid
+    outcome: Outcome
+    limits_mib: NDArray[np.int64]
+
+
+def token_row(need: Need, device_class: DeviceClass, policy: Policy) -> TokenRow | None:
+    """The need's own network on a class; None where nothing is known of it."""
+    found = token_choices(need, need.model, device_class, policy)
+    if not found:
+        return None
+    latency = np.array([[item.first_token_ms for item in found]])
+    rate = np.array([[item.rate_rps for item in found]])
+    limits = np.array([item.memory_mib for item in found], dtype=np.int64)
+    known = np.ones(rate.shape, dtype=np.bool_)
+    grid = Grid(
+        clock_mhz_sm=device_class.clock_mhz_sm,
+        batches=np.array([item.sequences for item in found], dtype=np.int64),
+        shares_pct=np.array([100], dtype=np.int64),
+        latency_ms_mean=latency,
+        latency_ms_tail=latency,
+        memory_mib=limits.astype(np.float64),
+        power_w=np.full(rate.shape, np.nan),
+        measured=known,
+        supported=known,
+    )
+    outcome = Outcome(feasible=rate > 0, latency_ms=latency, capacity_rps=rate)
+    return TokenRow(grid=grid, outcome=outcome, limits_mib=limits)
+
+
+def token_choices(need: Need, model: ModelName, device_class: DeviceClass, policy: Policy) -> tuple[TokenServing, ...]:
+    """One network of a need on a class, by sequences; nothing where nothing is known."""
+    wish = need.tokens
+    profile = None if wish is None else wish.profile(model, device_class.gpu_type)
+    if wish is None or profile is None or not is_whole(device_class):
+        return ()
+    return choices(profile, TokenPromise.of(need, wish, policy.utilisation_max))
+
+
+def standing_serving(
+    need: Need, standing: Assignment, device_class: DeviceClass, policy: Policy
+) -> TokenServing | None:
+    """What a standing replica can be shown to do with as many sequences as it runs; None when that is nothing, or when
+    it may grow to what its memory does not hold or its promise does not bear.
+    """
+    wish, envelope = need.tokens, standing.envelope
+    profile = None if wish is None else wish.profile(standing.model, device_class.gpu_type)
+    whole = is_whole(device_class) and standing.share_pct_sm == 100
+    if wish is None or profile is None or not whole or standing.batch < 1 or envelope.batch_max < standing.batch:
+        return None
+    most = profile.sequences_max
+    if {envelope.clock_mhz_sm_min, envelope.clock_mhz_sm_max} != {device_class.clock_mhz_sm}:
+        return None
+    if most is not None and envelope.batch_max > most:
+        return None
+    promise = TokenPromise.of(need, wish, policy.utilisation_max)
+    shown, widest = (serving(profile, promise, sequences) for sequences in (standing.batch, envelope.batch_max))
+    if shown.rate_rps <= 0 or widest.rate_rps <= 0 or widest.memory_mib > standing.memory_mib_limit:
+        return None
+    return shown
+
+
+def is_whole(device_class: DeviceClass) -> bool:
+    """Whether a device is a whole GPU, at a clock that nobody lowered."""
+    return device_class.gpu_part >= 1.0 and device_class.sm_part >= 1.0 and not device_class.clock_lowered

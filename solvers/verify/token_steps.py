@@ -1,0 +1,157 @@
+"""How fast an LLM's replica answers on a whole GPU: first token, next tokens and sustainable rate from its steps.
+
+Owns the verifier's own reading of the model that docs/serving.md documents, for the lengths that a service declares. It
+refuses to know plans. Milliseconds, tokens, MiB, requests/s. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from solvers.domain.tokens import TokenLengths, TokenProfile
+
+BUSY_MAX = 0.97
+"""Nearer to what can be sustained, queues have no end."""
+LONG_PART = 0.02
+RESERVE_MIB = 1024
+LIMIT_SLACK = 1e-6
+HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """One network with one service's requests."""
+
+    prefills: tuple[tuple[float, float], ...]
+    """Rising times of a prompt's prefill, and the part of requests each takes."""
+    alone_ms: float
+    """A decode step whatever the number of sequences."""
+    each_ms: float
+    """What every sequence adds to it."""
+    answer: int
+    """Tokens of an answer."""
+
+    @staticmethod
+    def of(profile: TokenProfile, lengths: TokenLengths) -> Steps:
+        """Read both."""
+        prompts, answer = _prompts(lengths), math.ceil(lengths.output_tokens_mean)
+
+        def prefill_ms(tokens: int) -> float:
+            slope = profile.prefill_per_token_ms + profile.prefill_per_token_squared_ms * tokens
+            return profile.prefill_fixed_ms + slope * tokens
+
+        cached = sum(part * (tokens + answer / 2) for tokens, part in prompts)
+        return Steps(
+            prefills=tuple(sorted((prefill_ms(tokens), part) for tokens, part in prompts)),
+            alone_ms=profile.decode_fixed_ms,
+            each_ms=profile.decode_per_sequence_ms + profile.decode_per_token_ms * cached,
+            answer=answer,
+        )
+
+    def prefill(self, power: int) -> float:
+        """Mean of the prefill's time, or of its square."""
+        return sum(part * time**power for time, part in self.prefills)
+
+    def decode_ms(self, sequences: float) -> float:
+        """One step."""
+        return self.alone_ms + self.each_ms * sequences
+
+    def between_ms(self, sequences: float) -> float:
+        """Mean time from token to token, the prefills that come between included."""
+        return self.decode_ms(sequences) + sequences * self.prefill(1) / self.answer
+
+    def sustained_rps(self, places: int) -> float:
+        """The rate that keeps all places taken."""
+        return 1000 * places / (self.answer * self.between_ms(places)) if places > 0 else 0.0
+
+    def tails_ms(self, rate_rps: float, places: int, percentile: float) -> tuple[float, float]:
+        """First token, and from token to token, at a percentile; infinite where no queue ends."""
+        most = self.sustained_rps(places)
+        if most <= 0 or not rate_rps < BUSY_MAX * most:
+            return math.inf, math.inf
+        load, rate, beyond = rate_rps / most, rate_rps / 1000, 1 - percentile / 100
+        sigmas = NormalDist().inv_cdf(percentile / 100)
+        one, two = self.prefill(1), self.prefill(2)
+        grows = self.each_ms + one / self.answer
+        running = rate * self.answer * self.alone_ms / (1 - rate * self.answer * grows)
+        decode, step = self.decode_ms(running), self.between_ms(running)
+        echo = 1 - min(rate * one, BUSY_MAX) ** 2
+        seen, busy = step + rate * two / echo, 1 - math.exp(-running)
+        others = rate * seen * busy
+        mean = busy * seen / 2 + others * one + one + decode
+        spread = math.sqrt(busy * seen * seen / 12 + 2 * others * two / echo + two - one * one)
+        first = max(mean + max(0.0, sigmas) * spread, decode + self._exceeded(beyond) + busy * seen / 2)
+        chance = load ** (math.sqrt(2 * (places + 1)) - 1)
+        if chance > beyond:
+            first += self.answer * step / places / (1 - load) * math.log(chance / beyond)
+        arrive = rate * step
+        longest = self._met(arrive, beyond)
+        stall = max(longest, arrive * one + sigmas * math.sqrt(arrive * two)) if longest > 0 else 0.0
+        return first, decode + stall
+
+    def _exceeded(self, beyond: float) -> float:
+        """The prefill that no more than this part of prompts exceed."""
+        above = 0.0
+        for time, part in reversed(self.prefills):
+            above += part
+            if above > beyond:
+                return time
+        return self.prefills[0][0]
+
+    def _met(self, arrive: float, beyond: float) -> float:
+        """The longest prefill that one step in so many meets; 0 when there is none."""
+        above = 0.0
+        for time, part in reversed(self.prefills):
+            above += part
+            if -math.expm1(-arrive * above) > beyond:
+                return time
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is promised."""
+
+    first_ms: float
+    between_ms: float
+    percentile: float
+    utilisation_max: float
+    utilisation_min: float
+
+    def hold(self, steps: Steps, rate_rps: float, places: int) -> bool:
+        """Whether both promises are kept at a rate."""
+        first, between = steps.tails_ms(rate_rps, places, self.percentile)
+        return first <= self.first_ms * (1 + LIMIT_SLACK) and between <= self.between_ms * (1 + LIMIT_SLACK)
+
+    def rate_rps(self, steps: Steps, places: int, claimed_rps: float) -> float:
+        """A rate at which both are kept: what is claimed where that is one, else the highest; 0 when they hold for a
+        nearly idle replica only.
+        """
+        most = steps.sustained_rps(places)
+        low, high = self.utilisation_min * most, self.utilisation_max * most
+        if not self.hold(steps, low, places):
+            return 0.0
+        for rate in (high, min(high, claimed_rps)):
+            if low <= rate and self.hold(steps, rate, places):
+                return rate
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.hold(steps, middle, places) else (low, middle)
+        return low
+
+
+def memory_mib(profile: TokenProfile, lengths: TokenLengths, sequences: int) -> float:
+    """Weights, reserve, and the cache of so many sequences at full length."""
+    full = math.ceil(lengths.input_tokens_mean) + math.ceil(lengths.output_tokens_mean)
+    return profile.memory_mib_weights + RESERVE_MIB + profile.kv_cache_mib_per_token * full * sequences
+
+
+def _prompts(lengths: TokenLengths) -> tuple[tuple[int, float], ...]:
+    """Lengths of prompts, with their part of all."""
+    mean, long = math.ceil(lengths.input_tokens_mean), math.ceil(lengths.input_tokens_p99 or 0.0)
+    if long <= mean:
+        return ((mean, 1.0),)
+    short = max(1, math.ceil((mean - LONG_PART * long) / (1 - LONG_PART)))
+    return (short, 1 - LONG_PART), (long, LONG_PART)
