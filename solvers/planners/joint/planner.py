@@ -8,7 +8,7 @@ engine that fails costs its own answer, never the greedy one. It refuses to veri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
@@ -23,16 +23,14 @@ from solvers.planners import registry
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
 from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
-from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.explaining import affords, explained
 from solvers.planners.joint.reading import Reading, read
-from solvers.planners.joint.remembering import recall, remember
-from solvers.planners.joint.scope import scope_of
+from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
 from solvers.planners.joint.seating_floor import Floor, floor_of
+from solvers.planners.joint.solving import Solve, solved
 from solvers.planners.joint.writing import Draft, write
-from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 
 SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob))
@@ -51,8 +49,6 @@ RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
 """What seating and writing take."""
 UNLIMITED = 2**62
-
-Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class Joint:
     def _improve(
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
     ) -> Thought:
-        layout = self.solve(reading.problem, _order(request, reading, state), _deadline(request, reading, begun.whole))
+        layout = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
         plan = _written(request, reading, layout, begun.first)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
         rivals = {name: replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for name, item in rivals.items()}
@@ -135,18 +131,6 @@ def _affords_first(request: PlanRequest) -> bool:
 def _own(plan: Plan) -> Plan:
     """Another planner's plan as ours: we answer for it."""
     return replace(plan, planner=SPEC.name, planner_version=SPEC.version)
-
-
-def _order(request: PlanRequest, reading: Reading, state: bytes) -> SolveOrder:
-    policy, standing = request.snapshot.policy, reading.standing_patterns()
-    return SolveOrder(
-        standing=standing,
-        warm=recall(state, reading.problem) if state else (),
-        gap=policy.gap_pct_target / 100,
-        seed=request.seed,
-        launch_usd_per_s=policy.launch_usd_per_s,
-        open_workloads=scope_of(reading, standing),
-    )
 
 
 def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadline:
