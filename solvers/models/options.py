@@ -27,7 +27,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.stacked import Key
 from solvers.models.table import Grid
 from solvers.models.tables import Tables
-from solvers.models.token_options import standing_serving, token_row
+from solvers.models.token_options import standing_serving, token_miss, token_row
 from solvers.problems.choice import Option, Options
 from solvers.problems.company import UNKNOWN, Press
 from solvers.problems.fleet import DeviceClass
@@ -133,8 +133,13 @@ class Beliefs:
             if len(found):
                 parts.append(found)
             else:
-                refusals[index] = _refusal(need, device_class, judged)
+                refusals[index] = self._refusal(need, device_class, judged)
         return _joined(parts), refusals
+
+    def _refusal(self, need: Need, device_class: DeviceClass, judged: _Judged) -> Reason:
+        if need.tokens is not None and not judged.outcome.feasible.any():
+            return token_miss(need, (need.model,), device_class.gpu_type, self.policy)
+        return _refusal(need, device_class, judged)
 
     def assess(self, need: Need, class_index: int, standing: Assignment) -> Option | None:
         """A standing replica seen with today's beliefs; None when it no longer keeps its promise or its memory limit is

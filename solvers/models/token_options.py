@@ -7,12 +7,14 @@ choose.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.domain.ids import ModelName
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
 from solvers.models.serving.token_plans import TokenPromise, TokenServing, choices, serving
@@ -85,6 +87,43 @@ def standing_serving(
     if shown.rate_rps <= 0 or widest.rate_rps <= 0 or widest.memory_mib > standing.memory_mib_limit:
         return None
     return shown
+
+
+def token_miss(need: Need, models: tuple[ModelName, ...], gpu_type: GpuTypeName, policy: Policy) -> Reason:
+    """Why a need keeps its promise nowhere on whole GPUs of a type: the best of each latency at hardly any load."""
+    wish = need.tokens
+    assert wish is not None
+    promise = TokenPromise.of(need, wish, policy.utilisation_max)
+    known = (wish.profile(model, gpu_type) for model in models)
+    found = [item for profile in known if profile is not None for item in choices(profile, promise)]
+    first, between = (
+        min((item.first_token_ms for item in found), default=math.inf),
+        min((item.inter_token_ms for item in found), default=math.inf),
+    )
+    facts = (
+        Fact(name="first_token_ms_best", value=round(first, 3) if math.isfinite(first) else "unknown"),
+        Fact(name="first_token_ms_limit", value=promise.first_token_ms),
+        Fact(name="inter_token_ms_best", value=round(between, 3) if math.isfinite(between) else "unknown"),
+        Fact(name="inter_token_ms_limit", value=promise.inter_token_ms),
+    )
+    return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)
+
+
+def token_facts(need: Need, model: ModelName, gpu_type: GpuTypeName, replica: tuple[int, float]) -> tuple[Fact, ...]:
+    """What a plan says of a replica beside the first token. `replica`: its sequences at once, and the rate it is
+    given.
+    """
+    wish = need.tokens
+    profile = None if wish is None else wish.profile(model, gpu_type)
+    if wish is None or profile is None:
+        return ()
+    between_ms = TokenPromise.of(need, wish, 1.0).told(profile, *replica).inter_token_ms_tail
+    told = round(between_ms, 3) if math.isfinite(between_ms) else "unknown"
+    facts = (Fact(name="inter_token_ms", value=told),)
+    if not profile.origin.is_believed:
+        return facts
+    origin, source = profile.origin.value, profile.source
+    return (*facts, Fact(name="profile_origin", value=origin), Fact(name="profile_source", value=source))
 
 
 def is_whole(device_class: DeviceClass) -> bool:

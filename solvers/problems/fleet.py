@@ -57,6 +57,8 @@ class DeviceClass:
     idle_w: float
     limit_w: float
     """Highest power the device may draw."""
+    clock_lowered: bool = False
+    """Whether it runs below its highest clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +333,7 @@ def _class_of(
     part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
     row = gpu_type.price_row(snapshot.policy.price_kind or node.price_kind, node.region)
     price = 0.0 if row is None else row.usd_per_h
+    clock = (held.clock_mhz_sm if held is not None else None) or gpu_type.clock_mhz_sm_max
     interruptions = 0.0 if row is None else row.interruptions_per_h * snapshot.policy.interruption_usd
     return DeviceClass(
         gpu_type=gpu_type.name,
@@ -340,9 +343,10 @@ def _class_of(
         sm_part=device.sm_count / gpu_type.sm_count if device.mig is not None else 1.0,
         gpu_part=part,
         exclusive=device.mode is not DeviceMode.MPS or (held is not None and held.mode is not DeviceMode.MPS),
-        clock_mhz_sm=(held.clock_mhz_sm if held is not None else None) or gpu_type.clock_mhz_sm_max,
+        clock_mhz_sm=clock,
         idle_w=gpu_type.idle_w * part,
         limit_w=gpu_type.power_limit_w_max * part,
+        clock_lowered=clock < gpu_type.clock_mhz_sm_max,
     )
 
 

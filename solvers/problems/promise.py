@@ -11,8 +11,8 @@ L is the measured p99 where there is one, else the mean, times the interference 
 The rate granted is r * 1000 b / L_mean with the largest r that keeps the promise and is not above the policy's
 `utilisation_max`; below `UTILISATION_MIN` the promise counts as out of reach. So an end-to-end promise below 2 L can
 never be kept (L <= SLO/2). Measured against the simulator's batching server the formula is close for small batches and
-careful for large ones. Nothing here knows tokens: SLOs of kind `tokens` need profiles that do not exist yet and are
-refused before.
+careful for large ones. Nothing here knows tokens: SLOs of kind `tokens` are the business of
+`models.serving.token_plans`.
 """
 
 from __future__ import annotations

@@ -55,6 +55,10 @@ class TokenPromise:
             utilisation_max=utilisation_max,
         )
 
+    def told(self, profile: TokenProfile, sequences: int, rate_rps: float) -> TokenLatency:
+        """Latencies of a replica at a rate."""
+        return token_latency(costs_of(profile), mix_of(self.lengths), rate_rps, sequences, self.percentile)
+
     def kept_by(self, latency: TokenLatency) -> bool:
         """Whether both limits hold."""
         return latency.first_token_ms_tail <= self.first_token_ms and latency.inter_token_ms_tail <= self.inter_token_ms

@@ -18,6 +18,7 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import SEQUENCES
+from solvers.models.token_options import token_miss
 from solvers.planners.joint.reading_pools import Pools
 from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of, pressures
 from solvers.planners.joint.reading_tokens import put_tokens
@@ -299,6 +300,8 @@ def _refusal(
         room = max(draft.pools.pools[pool].memory_mib for pool in open_to)
         facts = (Fact(name="memory_mib_needed", value=memory), Fact(name="memory_mib_device", value=room))
         return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=gpu_type, facts=facts)
+    if need.tokens is not None:
+        return token_miss(need, tuple(sorted(models)), gpu_type, draft.picture.policy)
     best = float(draft.alone.latency_ms_best[cells].min())
     facts = (
         Fact(name="latency_ms_best", value=round(best, 3) if np.isfinite(best) else "unknown"),

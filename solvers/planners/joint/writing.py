@@ -18,6 +18,7 @@ from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal
+from solvers.models.token_options import token_facts
 from solvers.models.worth import worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
@@ -155,7 +156,11 @@ def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], 
             Fact(name="batch", value=float(item.batch)),
             Fact(name="replicas", value=float(replicas)),
             Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-            *ground.basis.facts((model, pool.gpu_type), of_gpu_pct, item.batch, clock),
+            *(
+                token_facts(need, model, pool.gpu_type, (item.batch, item.capacity_rps))
+                if need.tokens is not None
+                else ground.basis.facts((model, pool.gpu_type), of_gpu_pct, item.batch, clock)
+            ),
         ]
     code = ReasonCode.KEPT_STANDING if item.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
     if is_job and item.standing is None:
