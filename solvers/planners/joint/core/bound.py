@@ -19,6 +19,7 @@ from solvers.planners.joint.core.rows import ItemPrices, Rows
 from solvers.planners.joint.core.sets import Judge
 from solvers.planners.joint.core.tables import levels_of
 from solvers.problems.joint import Floats, JointProblem, Pool, Whole
+from solvers.problems.patterns import between
 
 UNITS = 100
 TRIES_MAX = 8
@@ -271,9 +272,9 @@ class Bound:
         if self._last is None or self._last[0] != table:
             problem, names = self.problem, self.variant
             shares = self.shares.astype(np.float64)
-            mean = _chords(problem.shares_pct, problem.mean_ms[table, names], shares)
+            mean = _latency(problem.shares_pct, problem.mean_ms[table, names], shares)
             same = problem.mean_ms is problem.tail_ms
-            tail = mean if same else _chords(problem.shares_pct, problem.tail_ms[table, names], shares)
+            tail = mean if same else _latency(problem.shares_pct, problem.tail_ms[table, names], shares)
             watts = _chords(problem.shares_pct, problem.power_w[table, names], shares)
             press = problem.pressure[table, names][:, None] * (shares / 100) ** problem.exponent[table, names][:, None]
             watts = np.where(np.isfinite(watts), watts, 0.0)
@@ -307,8 +308,18 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)
 
 
+def _latency(grid: Whole, cells: Floats, shares: Floats) -> Floats:
+    """Latencies (variant x grid share x batch) at shares: `patterns.between`."""
+    above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
+    below = np.maximum(above - 1, 0)
+    weight = np.where(
+        grid[above] - shares < 1e-9, 1.0, (shares - grid[below]) / np.maximum(grid[above] - grid[below], 1)
+    )
+    return between(cells[:, below], cells[:, above], np.minimum(weight, 1.0)[None, :, None])
+
+
 def _chords(grid: Whole, cells: Floats, shares: Floats) -> Floats:
-    """Cells (variant x grid share x batch) at shares, on the chords."""
+    """Powers, likewise, on the chords."""
     above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
     below = np.maximum(above - 1, 0)
     gap = np.maximum(grid[above] - grid[below], 1)

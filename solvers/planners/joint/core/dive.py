@@ -22,9 +22,9 @@ from solvers.planners.joint.core.tables import Tables
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 DUST = 1e-6
-GROUP_PART = 0.2
+GROUP_PART = 0.4
 """Of the devices left, how many a stage looks at."""
-UP_PART = 0.25
+UP_PART = 0.5
 """Of the fractions there, how many are rounded up in one stage."""
 UP_LEAST = 0.5
 WORTH_LEAST = 0.9
@@ -92,6 +92,7 @@ class Dive:
             pace = Pace(
                 rounds=self.depth.rounds,
                 until_part=self.depth.until_part,
+                thorough=False,
                 prior=_moved(master, rest, relaxed.row_duals),
             )
             relaxation = generate(rest, following, deadline, pace)

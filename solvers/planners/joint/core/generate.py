@@ -58,6 +58,8 @@ class Pace:
     rounds: int = ROUNDS_MAX
     until_part: float = 0.0
     repeats: int = REPEATS
+    thorough: bool = True
+    """Before giving up, look everywhere once more."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
 
@@ -74,7 +76,7 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
         state.rounds += 1
         smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
         added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
-        for turn in range(0 if added else len(STEPS_PCT)):
+        for turn in range(0 if added or not pace.thorough else len(STEPS_PCT)):
             smooth = solved.row_duals
             added += _round(master, pricing, (solved, smooth), (pace.repeats, turn), everything=True)
         if not added:

@@ -22,7 +22,7 @@ UNITS_MAX = 40
 SPARE_ITEMS = 3
 BEYOND = np.float32(-1e30)
 CLASSES_AT_ONCE = 160
-FAR = -0.15
+FAR = -0.4
 """A class whose best pattern is worth so much less than it costs, as a part, is far from worth it."""
 ALL_TURNS = 6
 
@@ -264,31 +264,38 @@ def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple
     """
     classes, items, _ = value.shape
     deep = max(1, int(min(clients.max(initial=1), units // int(weight.min()))))
-    table = np.zeros((classes, deep + 1, units + 1), dtype=np.float32)
-    taken = np.zeros((items, classes, deep, units + 1), dtype=np.int8)
+    tables = np.zeros((items + 1, classes, deep + 1, units + 1), dtype=np.float32)
     useful = np.asarray((value > 0).any(axis=0))
     for item in range(items):
-        before = table[:, :-1].copy()
-        now = table[:, 1:]
-        for option in np.flatnonzero(useful[item]):
+        before, now = tables[item, :, :-1], tables[item + 1, :, 1:]
+        now[:] = tables[item, :, 1:]
+        for option in np.flatnonzero(useful[item]).tolist():
             size = int(weight[option])
-            offer = before[:, :, : units + 1 - size] + value[:, item, option][:, None, None]
-            part = now[:, :, size:]
-            better = offer > part
-            np.copyto(part, offer, where=better)
-            taken[item, :, :, size:][better] = option + 1
-    row = np.arange(classes)
+            offer = before[:, :, : units + 1 - size] + value[:, item, option, None, None]
+            np.maximum(now[:, :, size:], offer, out=now[:, :, size:])
     depth, left = np.minimum(clients, deep), np.full(classes, units)
-    best = table[row, depth, left].astype(np.float64)
-    place = np.full((classes, deep), -1, dtype=np.int64)
-    option_of = np.full((classes, deep), -1, dtype=np.int64)
+    best = tables[items, np.arange(classes), depth, left].astype(np.float64)
+    return best, *_retraced(tables, value, weight, (depth, left))
+
+
+def _retraced(tables: Singles, value: Singles, weight: Whole, state: tuple[Whole, Whole]) -> tuple[Whole, Whole]:
+    """Which items and options led to the best values: followed back from the full device."""
+    depth, left = state
+    classes, items, _ = value.shape
+    place = np.full((classes, tables.shape[2] - 1), -1, dtype=np.int64)
+    option_of = np.full_like(place, -1)
     count = np.zeros(classes, dtype=np.int64)
+    row = np.arange(classes)
     for item in range(items - 1, -1, -1):
-        pick = np.where(depth > 0, taken[item, row, np.maximum(depth - 1, 0), left], 0).astype(np.int64)
-        hit = np.flatnonzero(pick > 0)
+        hit = np.flatnonzero(tables[item + 1, row, depth, left] > tables[item, row, depth, left])
+        if not len(hit):
+            continue
+        rest = left[hit, None] - weight[None, :]
+        offer = tables[item, hit[:, None], depth[hit, None] - 1, np.maximum(rest, 0)] + value[hit, item]
+        pick = np.argmax(np.where(rest >= 0, offer, BEYOND), axis=1)
         place[hit, count[hit]] = item
-        option_of[hit, count[hit]] = pick[hit] - 1
-        left[hit] -= weight[pick[hit] - 1]
+        option_of[hit, count[hit]] = pick
+        left[hit] -= weight[pick]
         depth[hit] -= 1
         count[hit] += 1
-    return best, place, option_of
+    return place, option_of
