@@ -105,19 +105,19 @@ def narrow(problem: JointProblem, standing: tuple[Standing, ...], open_workloads
             replace(problem.variants[number], workload=int(place[problem.variants[number].workload]))
             for number in variants
         ),
-        **_columns(problem, variants),
+        mean_ms=problem.mean_ms[:, variants],
+        tail_ms=problem.tail_ms[:, variants],
+        power_w=problem.power_w[:, variants],
+        memory_mib=problem.memory_mib[:, variants],
+        pressure=problem.pressure[:, variants],
+        exponent=problem.exponent[:, variants],
+        sensitivity=problem.sensitivity[:, variants],
+        crowd=problem.crowd[:, variants],
         allowed=problem.allowed[np.ix_(pools, variants)],
         caps=tuple(_cap(problem, cap, held, pools) for cap in problem.caps),
         quotas=tuple((name, max(0.0, gpus - held.gpus.get(name, 0.0))) for name, gpus in problem.quotas),
     )
     return Narrowed(whole=problem, problem=small, fixed=fixed, kinds=kinds, variants=variants)
-
-
-def _columns(problem: JointProblem, variants: Whole) -> dict[str, Floats]:
-    names = (
-        "mean_ms", "tail_ms", "power_w", "memory_mib", "pressure", "exponent", "sensitivity", "crowd",
-    )  # fmt: skip
-    return {name: getattr(problem, name)[:, variants] for name in names}
 
 
 def _fixed(

@@ -29,7 +29,7 @@ from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
 from solvers.planners.joint.seating_floor import Floor, floor_of
-from solvers.planners.joint.solving import Solve, solved
+from solvers.planners.joint.solving import Solve, Solved, solved
 from solvers.planners.joint.writing import Draft, write
 from solvers.problems.layout import Layout
 
@@ -98,8 +98,8 @@ class Joint:
     def _improve(
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
     ) -> Thought:
-        layout = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
-        plan = _written(request, reading, layout, begun.first)
+        answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
+        layout, plan = answer.found, _written(request, reading, answer, begun.first)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
         rivals = {name: replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for name, item in rivals.items()}
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
@@ -107,7 +107,7 @@ class Joint:
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, (*layout.patterns, *layout.columns))
+        kept = remember(reading.problem, answer.patterns)
         proposal = _proposal(rivals, chosen, facts=facts)
         return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
 
@@ -141,7 +141,7 @@ def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadli
     return Deadline(seconds, request.budget.work_units)
 
 
-def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan | None) -> Plan:
+def _written(request: PlanRequest, reading: Reading, answer: Solved, first: Plan | None) -> Plan:
     policy = request.snapshot.policy
     floor = floor_of(reading)
     deadline = Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED)
@@ -151,7 +151,12 @@ def _written(request: PlanRequest, reading: Reading, layout: Layout, first: Plan
         quotas={str(name): gpus for name, gpus in reading.problem.quotas},
         job_most_pct=_jobs(reading, floor, first),
     )
-    seats = seat(floor, layout, terms)
+    layouts = (answer.found,) if answer.held is None else (answer.held, answer.found)
+    part = policy.gain_pct_min / 100
+    seats = min(
+        (seat(floor, layout, terms) for layout in layouts),
+        key=lambda item: item.worth(policy.launch_usd_per_s, part),
+    )
     return write(SPEC, Draft(request=request, reading=reading, seats=seats, first=first))
 
 

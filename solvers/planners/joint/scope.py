@@ -23,15 +23,14 @@ SURPLUS = 1.5
 DUST = 1e-6
 
 
-def scope_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[int] | None:
+def scope_of(reading: Reading, standing: tuple[Standing, ...], restless: frozenset[int]) -> frozenset[int] | None:
     """Workloads that may change, by number; None for all."""
     snapshot, problem = reading.snapshot, reading.problem
     if not standing or snapshot.taken_at_s % FULL_EVERY_S < FULL_FOR_S:
         return None
-    restless = _restless(reading, standing)
     if len(restless) > max(1.0, OPEN_PART_MAX * len(problem.workloads)):
         return None
-    return frozenset(restless)
+    return restless
 
 
 @dataclass(slots=True)
@@ -45,7 +44,8 @@ class _Stood:
     share_pct_most: int = 0
 
 
-def _restless(reading: Reading, standing: tuple[Standing, ...]) -> set[int]:
+def restless_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[int]:
+    """Workloads that have a reason to change, by number."""
     problem = reading.problem
     stood = [_Stood() for _ in problem.workloads]
     for item in standing:
@@ -64,11 +64,11 @@ def _restless(reading: Reading, standing: tuple[Standing, ...]) -> set[int]:
                 lost.add(each.assignment.workload)
             else:
                 seen[problem.variants[each.variant].workload] += 1
-    return {
+    return frozenset(
         number
         for number, (work, one) in enumerate(zip(problem.workloads, stood, strict=True))
         if seen[number] != one.replicas or work.id in lost or _wants(problem, work, one)
-    }
+    )
 
 
 def _wants(problem: JointProblem, work: Workload, one: _Stood) -> bool:

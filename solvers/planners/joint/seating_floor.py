@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from solvers.domain.device import PowerScope
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.snapshot import Snapshot
+from solvers.planners.joint.core.books import Books
 from solvers.planners.joint.reading import Reading
 from solvers.planners.seating import standing_seat
 from solvers.problems.fleet import Fleet, open_fleet
@@ -50,6 +52,11 @@ class Floor:
     """Device x scope: number of the power domain, or NO_DOMAIN."""
     room_w: Floats
     """Of each power domain: what the pools' devices in it may draw above their idle power."""
+
+    @cached_property
+    def books(self) -> Books:
+        """For judging many patterns at once."""
+        return Books(self.problem)
 
     def devices(self, pool: int) -> range:
         """Device numbers of a pool."""

@@ -7,18 +7,18 @@ take anything from anybody.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_offers import offers
 from solvers.planners.joint.seating_power import DUST_W
 from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.problems.patterns import Pattern, judge
 
-USED_LOOKED_AT = 24
-EMPTY_LOOKED_AT = 4
-"""Devices of each pool that are tried for one replica."""
+LOOKED_AT = 24
+"""Devices of each pool that are tried for an exchange."""
 REPLICAS_ADDED_MAX = 64
 """To one workload: layouts are wrong by little."""
 
@@ -103,7 +103,7 @@ def _elsewhere(seats: Seats, device: int, used: set[int]) -> Iterator[int]:
             if pool.failure_domain in used or pool.gpu_type != mine.gpu_type:
                 continue
             found = (item for item in floor.devices(number) if (seats.patterns[item] is None) is wanted_empty)
-            yield from (item for item, _ in zip(found, range(USED_LOOKED_AT), strict=False))
+            yield from (item for item, _ in zip(found, range(LOOKED_AT), strict=False))
 
 
 def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
@@ -118,26 +118,19 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
 
 def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
     """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
-    best: tuple[tuple[float, ...], int, Pattern] | None = None
-    for device, after in _offers(seats, workload, shunned):
+    for device, after in offers(seats, seats.floor.books, workload, shunned):
         before = seats.patterns[device]
-        gain = -seats.loss_usd(before, after)
         grown = len(after.variants) > (0 if before is None else len(before.variants))
-        if (gain <= DUST and not (shunned and grown)) or seats.hurts(before, after, workload):
-            continue
-        usd = after.usd_per_h - (0.0 if before is None else before.usd_per_h)
-        if not affordable(seats, workload, (before, after), quotas):
-            continue
-        watts = seats.floor.dynamic_w(after) - seats.dynamic_w(device)
-        if watts > seats.left_at(device) + DUST_W:
-            continue
-        key = ((usd + DUST) / max(gain, DUST), usd, float(device))
-        if best is None or key < best[0]:
-            best = key, device, after
-    if best is None:
-        return False
-    seats.put(best[1], best[2])
-    return True
+        gains = seats.loss_usd(before, after) < -DUST
+        if (
+            (gains or (shunned and grown))
+            and not seats.hurts(before, after, workload)
+            and seats.floor.dynamic_w(after) - seats.dynamic_w(device) <= seats.left_at(device) + DUST_W
+            and affordable(seats, workload, (before, after), quotas)
+        ):
+            seats.put(device, after)
+            return True
+    return False
 
 
 def affordable(
@@ -187,66 +180,3 @@ def _gpus_of(seats: Seats, project: str) -> float:
         for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
         if variant in mine
     )
-
-
-def _offers(seats: Seats, workload: int, shunned: Collection[int]) -> Iterator[tuple[int, Pattern]]:
-    """Devices with what they would then carry."""
-    problem, floor = seats.floor.problem, seats.floor
-    variants = [number for number, item in enumerate(problem.variants) if item.workload == workload]
-    shares = problem.shares_pct
-    for pool in range(len(problem.pools)):
-        allowed = [variant for variant in variants if problem.allowed[pool, variant]]
-        if not allowed or problem.pools[pool].failure_domain in shunned:
-            continue
-        kinds = np.flatnonzero(problem.kind_pool == pool)
-        for device in _few(seats, floor.devices(pool), allowed):
-            before = seats.patterns[device]
-            free = 100 - (sum(before.shares_pct) if before is not None else 0)
-            steps = [int(share) for share in shares if share <= free]
-            if not steps:
-                continue
-            for kind in [before.kind] if before is not None else kinds.tolist():
-                yield from _grown(seats, device, (int(kind), allowed), _some(steps))
-
-
-def _some(steps: list[int]) -> list[int]:
-    """Few of many shares, both ends among them."""
-    if len(steps) <= 6:
-        return steps
-    return sorted({steps[round(place * (len(steps) - 1) / 5)] for place in range(6)})
-
-
-def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> list[int]:
-    """Those that carry the workload already, those with most share left, and a few empty ones with most power left."""
-    used: list[tuple[int, int]] = []
-    empty: list[tuple[float, int]] = []
-    for device in devices:
-        pattern = seats.patterns[device]
-        if pattern is None:
-            empty.append((-seats.left_at(device), device))
-            continue
-        carries = any(variant in variants for variant in pattern.variants)
-        used.append((-100 if carries else sum(pattern.shares_pct), device))
-    return [
-        *(device for _, device in sorted(used)[:USED_LOOKED_AT]),
-        *(device for _, device in sorted(empty)[:EMPTY_LOOKED_AT]),
-    ]
-
-
-def _grown(seats: Seats, device: int, what: tuple[int, list[int]], shares: list[int]) -> Iterator[tuple[int, Pattern]]:
-    """One replica more at each of these shares, or one that is there with so much more."""
-    problem, before = seats.floor.problem, seats.patterns[device]
-    kind, variants = what
-    members = () if before is None else before.variants
-    held = () if before is None else before.shares_pct
-    for share in shares:
-        for variant in variants:
-            after = judge(problem, kind, (*members, variant), (*held, share))
-            if after is not None:
-                yield device, after
-        for place, variant in enumerate(members):
-            if variant in variants:
-                larger = (*held[:place], held[place] + share, *held[place + 1 :])
-                after = judge(problem, kind, members, larger)
-                if after is not None:
-                    yield device, after

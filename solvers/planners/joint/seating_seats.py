@@ -111,3 +111,25 @@ class Seats:
             then_lack = max(0, work.replicas_min - self.replicas[workload] - int(replicas))
             loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
         return loss
+
+    def worth(self, launch_usd_per_s: float, restart_part: float) -> float:
+        """$/h of all devices, of what is left unserved, and of what must start: each launch by its seconds, and a part
+        of what the replica itself costs.
+        """
+        problem, total = self.floor.problem, 0.0
+        for device, pattern in enumerate(self.patterns):
+            if pattern is None:
+                continue
+            total += pattern.usd_per_h
+            left = [(item.variant, item.share_pct) for item in self.floor.held.get(device, ())]
+            for member in zip(pattern.variants, pattern.shares_pct, strict=True):
+                if member in left:
+                    left.remove(member)
+                    continue
+                total += launch_usd_per_s * problem.variants[member[0]].launch_s
+                total += restart_part * pattern.usd_per_h * member[1] / sum(pattern.shares_pct)
+        for number, work in enumerate(problem.workloads):
+            if work.rate_least_rps > 0:
+                total += work.unserved_usd * self.short_rps(number) / work.rate_least_rps
+            total += work.unserved_usd * self.missing(number) / max(1, work.replicas_min)
+        return total

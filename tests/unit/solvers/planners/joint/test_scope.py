@@ -8,7 +8,7 @@ from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.joint.reading import read
-from solvers.planners.joint.scope import FULL_EVERY_S, FULL_FOR_S, scope_of
+from solvers.planners.joint.scope import FULL_EVERY_S, FULL_FOR_S, restless_of, scope_of
 from solvers.planners.registry import propose
 from tests import builders
 
@@ -27,7 +27,8 @@ def world(**changes: object) -> Snapshot:
 
 def opened(picture: Snapshot) -> set[str] | None:
     reading = read(picture, builders.everything_movable(picture))
-    scope = scope_of(reading, reading.standing_patterns())
+    standing = reading.standing_patterns()
+    scope = scope_of(reading, standing, restless_of(reading, standing))
     return None if scope is None else {reading.problem.workloads[number].id for number in scope}
 
 
