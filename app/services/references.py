@@ -1,5 +1,5 @@
 """What documents say about each other: a service names a model, a device names a node, and neither may point at
-nothing.
+nothing; and what a document must say to be planned, which those stored earlier need not.
 
 Owns the checks before a put (every dangling name is a fault with its pointer) and before a delete (what is still used
 stays). The database's foreign keys stand behind the ones that it can express.
@@ -17,7 +17,7 @@ from app.store import documents, pair_points, profiles, progress, targets, token
 from app.store.documents import Key, Kind
 from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.policy import Policy
-from solvers.domain.workload import OfflineTask, Service, TrainingJob, WorkloadKind
+from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
 from solvers.errors import StateError
 from solvers.planners import registry
 
@@ -51,8 +51,8 @@ class _Faults:
         for index, name in enumerate(names):
             self.need(kind, name, f"{pointer}/{index}")
 
-    def add(self, pointer: str, detail: str) -> None:
-        self._faults.append(FieldFault(pointer=pointer, code="reference-unknown", detail=detail))
+    def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
+        self._faults.append(FieldFault(pointer=pointer, code=code, detail=detail))
 
     def settle(self) -> None:
         if self._faults:
@@ -83,6 +83,11 @@ def _check_workload(faults: _Faults, value: Service | TrainingJob | OfflineTask)
         faults.need_all(Kind.MODEL, value.alternatives, "/alternatives")
         if value.policy is not None:
             faults.need(Kind.POLICY, value.policy, "/policy")
+        if value.slo.kind is SloKind.TOKENS and value.tokens is None:
+            # Checked here and not by the value: older documents have none, and are still to be read.
+            faults.add(
+                "/tokens", "a service with an SLO of kind tokens says how long its requests are", "value-invalid"
+            )
     if isinstance(value, TrainingJob):
         faults.need(Kind.GPU_TYPE, value.gpu_type_reference, "/gpu_type_reference")
 

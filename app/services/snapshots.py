@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from app import library
 from app.services.beliefs_profiles import Completion
+from app.services.token_profiles import with_token_profiles
 from app.store import documents, nodes, observations, profiles, targets
 from app.store.documents import Kind
 from app.store.engine import Database
@@ -65,7 +66,8 @@ class StoreObserver:
 
     def completed(self, snapshot: Snapshot) -> Snapshot:
         """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
-        return snapshot if self._completion is None else self._completion.complete(snapshot)
+        told = with_token_profiles(snapshot)
+        return told if self._completion is None else self._completion.complete(told)
 
 
 def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:
