@@ -39,8 +39,8 @@ def with_token_profiles(snapshot: Snapshot) -> Snapshot:
     if not wanted and len(kept) == len(snapshot.token_profiles):
         return snapshot
     models, types = snapshot.models_by_name(), snapshot.gpu_types_by_name()
-    sheets: dict[str, GpuType] = {item.name: item for item in library.load_gpu_types()}
-    sheets |= dict(types)
+    # Where an operator's data sheet differs from the shipped one, his counts.
+    sheets: dict[str, GpuType] = {item.name: item for item in (*library.load_gpu_types(), *snapshot.gpu_types)}
     for key in wanted:
         model, gpu_type = models.get(key[0]), types.get(key[1])
         if key not in kept and model is not None and gpu_type is not None:
