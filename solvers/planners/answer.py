@@ -24,10 +24,12 @@ from solvers.domain.plan import (
 )
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.models.token_options import token_facts
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
 from solvers.planners.seating import Placed, Settled, name_replicas
+from solvers.problems.choice import Option
 from solvers.problems.needs import iterations_per_s
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
@@ -96,12 +98,7 @@ def _measured_assignment(
         Fact(name="batch", value=float(option.batch)),
         Fact(name="replicas", value=float(len(settled.placed))),
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
-        *basis.facts(
-            (need.model, option.gpu_type),
-            option.share_pct * settled.fleet.class_at(placed.seat.device).sm_part,
-            option.batch,
-            option.clock_mhz_sm,
-        ),
+        *_basis_facts(settled, placed.seat.device, option, basis),
     )
     return Assignment(
         replica=replica,
@@ -123,6 +120,14 @@ def _measured_assignment(
         power_w_planned=rounded_w(option.power_w),
         reasons=(Reason(code=chosen, subject=option.gpu_type, facts=facts), *alternatives),
     )
+
+
+def _basis_facts(settled: Settled, device: int, option: Option, basis: Basis) -> tuple[Fact, ...]:
+    need = settled.need
+    if need.tokens is not None:
+        return token_facts(need, need.model, option.gpu_type, (option.batch, option.capacity_rps))
+    share_of_gpu_pct = option.share_pct * settled.fleet.class_at(device).sm_part
+    return basis.facts((need.model, option.gpu_type), share_of_gpu_pct, option.batch, option.clock_mhz_sm)
 
 
 def _blind_assignment(placed: Placed, alternatives: tuple[Reason, ...]) -> Assignment:
