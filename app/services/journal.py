@@ -100,6 +100,7 @@ def _new_plan(record: CycleRecord, plan: Plan, state: PlanState, created_by: str
         created_by=created_by,
         cycle_id=record.id,
         policy=record.snapshot.policy.name,
+        insight=record.proposal.insight if record.proposal is not None else None,
     )
 
 

@@ -6,62 +6,23 @@ wording is `sentences`. Making and applying plans is `planning`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from app.services.actors import Deed
-from app.services.sentences import mode_sentence, sentence
+from app.services.explaining import ToldInsight, WhyNot, told, why_not
+from app.services.explaining_choices import Explained, ExplainedGap, choices, gaps
+from app.services.sentences import mode_sentence
 from app.store import documents, events, plans
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.plans import PlanState, PlanSummary
 from solvers.cycle.record import Lane
-from solvers.domain.evidence import Reason, ReasonCode
-from solvers.domain.plan import Assignment, Plan
+from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
-from solvers.errors import NotFoundError
-
-_FOR = frozenset(
-    {
-        ReasonCode.CHEAPEST_FEASIBLE,
-        ReasonCode.KEPT_STANDING,
-        ReasonCode.PINNED_BY_MODE,
-        ReasonCode.FILLS_SPARE_SHARE,
-        ReasonCode.REPLICAS_MIN,
-    }
-)
-"""Reasons that speak for a choice; the others say why something else was not chosen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A reason with its sentence."""
-
-    reason: Reason
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """One assignment: where it went, why, and why not elsewhere."""
-
-    assignment: Assignment
-    gpu_type: str | None
-    why: tuple[Told, ...]
-    alternatives: tuple[Told, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedGap:
-    """A workload that found no place, or not enough of it."""
-
-    workload: str
-    kind: str
-    rate_rps_short: float
-    why: tuple[Told, ...]
+from solvers.errors import FieldError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +36,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a plan is as it is. `waiting` is told of one workload only, and only where its mode holds it back."""
+    """Why a plan is as it is. `waiting` is told of one workload only, and only where its mode holds it back; `why_not`
+    where a GPU type was asked about.
+    """
 
     summary: PlanSummary
     assignments: tuple[Explained, ...]
     unplaced: tuple[ExplainedGap, ...]
     waiting: Waiting | None
+    insight: ToldInsight
+    why_not: WhyNot | None
 
 
 class Plans:
@@ -111,33 +76,34 @@ class Plans:
         with self._database.transaction() as session:
             events.append(session, event)
 
-    def explain(self, plan_id: str, project: str | None, workload: str | None) -> Explanation:
-        """Why a plan is as it is, of one workload where named. Raises NotFoundError, also for a workload that neither
-        exists nor has a part in the plan.
+    def explain(
+        self, plan_id: str, project: str | None, workload: str | None, gpu_type: str | None = None
+    ) -> Explanation:
+        """Why a plan is as it is, of one workload where named, and why that is not on a GPU type where named.
+
+        Raises NotFoundError, also for a GPU type that does not exist and a workload that neither exists nor has a part
+        in the plan; FieldError for a GPU type without a workload.
         """
+        if gpu_type is not None and workload is None:
+            raise FieldError("query:workload", "say for which workload")
         with self._database.reading() as session:
             summary = plans.get(session, plan_id)
             plan = seen_by(plans.load(session, plan_id), project)
+            insight = plans.load_insight(session, plan_id, workload)
             gpu_types = _gpu_types(session)
+            known = [stored.key[0] for stored in documents.all_specs(session, Kind.GPU_TYPE)] if gpu_type else []
             mode = _mode(session, workload) if workload is not None else None
             waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
-        wanted = [item for item in plan.assignments if workload in (None, item.workload)]
-        gaps = [item for item in plan.unplaced if workload in (None, item.workload)]
-        if workload is not None and mode is None and not wanted and not gaps:
+        wanted, missing = choices(plan, gpu_types, workload), gaps(plan, workload)
+        if workload is not None and mode is None and not wanted and not missing:
             raise NotFoundError(f"there is no workload {workload}", workload=workload)
         return Explanation(
             summary=summary,
-            assignments=tuple(_explained(item, gpu_types.get(item.device)) for item in wanted),
-            unplaced=tuple(
-                ExplainedGap(
-                    workload=item.workload,
-                    kind=item.kind.value,
-                    rate_rps_short=item.rate_rps_short,
-                    why=_told(item.reasons),
-                )
-                for item in gaps
-            ),
+            assignments=wanted,
+            unplaced=missing,
             waiting=waiting,
+            insight=told(insight, project, workload),
+            why_not=why_not(plan, insight, (workload, gpu_type), known) if workload and gpu_type else None,
         )
 
 
@@ -180,17 +146,3 @@ def _has_part(plan: Plan, workload: str) -> bool:
 
 def _gpu_types(session: Session) -> dict[str, str]:
     return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, Kind.DEVICE)}
-
-
-def _explained(item: Assignment, gpu_type: str | None) -> Explained:
-    told = _told(item.reasons)
-    return Explained(
-        assignment=item,
-        gpu_type=gpu_type,
-        why=tuple(each for each in told if each.reason.code in _FOR),
-        alternatives=tuple(each for each in told if each.reason.code not in _FOR),
-    )
-
-
-def _told(reasons: Iterable[Reason]) -> tuple[Told, ...]:
-    return tuple(Told(reason=reason, sentence=sentence(reason)) for reason in reasons)

@@ -5,6 +5,8 @@ Owns states other than `promoted`, which only `targets.promote` may give.
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,12 +22,14 @@ from sqlalchemy.orm import Session
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
-from solvers.domain.codec import digest, from_plain, to_plain
+from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.ids import Digest
+from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
 from solvers.errors import NotFoundError, StateError, SupersededError
 
 LISTING = "plans"
+COMPRESSION_LEVEL = 6
 
 
 class PlanState(StrEnum):
@@ -49,6 +53,7 @@ class NewPlan:
     created_by: str
     cycle_id: str | None = None
     policy: str | None = None
+    insight: Insight | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ class PlanSummary:
     decided_by: str | None
 
 
-_SUMMARY = [column for column in plans.c if column.name != "document"]
+_SUMMARY = [column for column in plans.c if column.name not in ("document", "insight")]
 _UNDECIDED = (PlanState.SHADOW.value, PlanState.PROPOSED.value)
 
 
@@ -92,8 +97,11 @@ def put(session: Session, new: NewPlan) -> PlanSummary:
         bound_usd_per_h=new.plan.bound_usd_per_h,
         unplaced_count=len(new.plan.unplaced),
         created_by=new.created_by,
+        insight=None if new.insight is None else _pack(new.insight),
     )
-    again = {name: statement.excluded[name] for name in ("lane", "state", "cycle_id", "policy", "created_by")}
+    again = {
+        name: statement.excluded[name] for name in ("lane", "state", "cycle_id", "policy", "created_by", "insight")
+    }
     session.execute(
         statement.on_conflict_do_update(index_elements=["id"], set_=again, where=plans.c.state.in_(_UNDECIDED))
     )
@@ -114,6 +122,22 @@ def load(session: Session, plan_id: str) -> Plan:
     if document is None:
         raise _missing(plan_id)
     return from_plain(Plan, document)
+
+
+def load_insight(session: Session, plan_id: str, workload: str | None = None) -> Insight | None:
+    """What the planner found out beside a plan, its candidates of one workload alone where named; None where nothing
+    was kept. Raises NotFoundError.
+    """
+    row = session.execute(select(plans.c.insight).where(plans.c.id == plan_id)).one_or_none()
+    if row is None:
+        raise _missing(plan_id)
+    if row.insight is None:
+        return None
+    plain = json.loads(zlib.decompress(bytes(row.insight)))
+    if workload is not None:
+        # Of a large fleet most of it is about others, and decoding is what takes time.
+        plain["candidates"] = [item for item in plain["candidates"] if item["workload"] == workload]
+    return from_plain(Insight, plain)
 
 
 def page(
@@ -183,6 +207,10 @@ def delete_older(session: Session, days: float) -> int:
     doomed = select(plans.c.id).where(old, plans.c.id.not_in(standing))
     session.execute(delete_from(target_history).where(target_history.c.plan_id.in_(doomed)))
     return len(session.execute(delete_from(plans).where(plans.c.id.in_(doomed)).returning(plans.c.id)).all())
+
+
+def _pack(insight: Insight) -> bytes:
+    return zlib.compress(canonical_json(insight).encode(), COMPRESSION_LEVEL)
 
 
 def _missing(plan_id: str) -> NotFoundError:

@@ -18,15 +18,20 @@ from app.api.openapi import json_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterWriter, SharedReader
 from app.api.schemas.plans import Applied, ApplyRequest, Explanation, PlanSummary, ProposeRequest, StoredPlan
-from app.services.plans import Explained, ExplainedGap, Told
+from app.services.explaining_choices import plain_choice, plain_gap
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import to_plain
+from solvers.domain.value import NAME_PATTERN
 
 router = APIRouter(tags=["plans"])
 Workload = Annotated[
     str | None,
     Query(pattern=r"^[a-z0-9._-]{1,63}/[a-z0-9._-]{1,63}$", description="Only this workload: `project/name`."),
+]
+WhyNotType = Annotated[
+    str | None,
+    Query(pattern=NAME_PATTERN, description="Why is the workload not on this GPU type? Goes with `workload`."),
 ]
 
 
@@ -55,19 +60,25 @@ def get_plan(request: Request, actor: SharedReader, plan_id: PlanKey) -> Any:
     summary="Why is the plan as it is?",
     response_model=Explanation,
 )
-def explain_plan(request: Request, actor: SharedReader, plan_id: PlanKey, workload: Workload = None) -> Any:
-    """Per assignment: why there, and why not on other GPU types; per gap: what blocks it.
+def explain_plan(
+    request: Request, actor: SharedReader, plan_id: PlanKey, workload: Workload = None, why_not: WhyNotType = None
+) -> Any:
+    """Per assignment: why there, and why not on other GPU types; per gap: what blocks it and what would have to give;
+    what binds and what more of it is worth; with `why_not`, why the workload is not on that GPU type.
 
-    404 for a workload that neither exists nor has a part in the plan.
+    404 for a GPU type that does not exist, and for a workload that neither exists nor has a part in the plan. 422 for
+    `why_not` without `workload`.
     """
-    project = visible_project(actor, workload.partition("/")[0] if workload is not None else None)
-    found = services_of(request).plans.explain(plan_id, actor.project if workload is None else project, workload)
+    visible_project(actor, workload.partition("/")[0] if workload is not None else None)
+    found = services_of(request).plans.explain(plan_id, actor.project, workload, why_not)
     return JSONResponse(
         {
             "summary": jsonable_encoder(asdict(found.summary)),
-            "assignments": [_explained(item) for item in found.assignments],
-            "unplaced": [_gap(item) for item in found.unplaced],
+            "assignments": [plain_choice(item) for item in found.assignments],
+            "unplaced": [plain_gap(item) for item in found.unplaced],
             "waiting": asdict(found.waiting) if found.waiting is not None else None,
+            "insight": jsonable_encoder(asdict(found.insight)),
+            "why_not": jsonable_encoder(asdict(found.why_not)) if found.why_not is not None else None,
         }
     )
 
@@ -126,25 +137,3 @@ def apply_plan(
 def _stored(request: Request, plan_id: str, project: str | None) -> Any:
     summary, plan = services_of(request).plans.get(plan_id, project)
     return {**jsonable_encoder(asdict(summary)), "plan": to_plain(plan)}
-
-
-def _explained(item: Explained) -> Any:
-    return {
-        "assignment": to_plain(item.assignment),
-        "gpu_type": item.gpu_type,
-        "why": [_told(each) for each in item.why],
-        "alternatives": [_told(each) for each in item.alternatives],
-    }
-
-
-def _gap(item: ExplainedGap) -> Any:
-    return {
-        "workload": item.workload,
-        "kind": item.kind,
-        "rate_rps_short": item.rate_rps_short,
-        "why": [_told(each) for each in item.why],
-    }
-
-
-def _told(item: Told) -> Any:
-    return {"reason": to_plain(item.reason), "sentence": item.sentence}

@@ -6,9 +6,11 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict
 
+from app.services.explaining import WhyNotVerdict
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
-from solvers.domain.evidence import Reason
+from solvers.domain.evidence import Fact, Reason
+from solvers.domain.insight import Candidate, Contender, Relaxation, ShadowPrice
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import ServiceMode
 
@@ -93,10 +95,56 @@ class Waiting(_Closed):
     sentence: str
 
 
+class ToldPrice(_Closed):
+    """What one more unit of something scarce would save."""
+
+    price: ShadowPrice
+    sentence: str
+
+
+class ToldCandidate(_Closed):
+    """What a workload has, or could have, on one GPU type."""
+
+    candidate: Candidate
+    sentence: str
+
+
+class WayOut(_Closed):
+    """What would have to give together so that a workload is served; without a workload, all who are short."""
+
+    workload: str | None
+    relaxations: list[Relaxation]
+    sentence: str
+
+
+class ToldInsight(_Closed):
+    """What the planner found out beside its plan; empty where it tells nothing."""
+
+    contenders: list[Contender]
+    prices: list[ToldPrice]
+    candidates: list[ToldCandidate]
+    ways_out: list[WayOut]
+    facts: list[Fact]
+
+
+class WhyNot(_Closed):
+    """Why a workload is not on a GPU type; the nearest candidate where there is one."""
+
+    workload: str
+    gpu_type: str
+    verdict: WhyNotVerdict
+    candidate: Candidate | None
+    sentence: str
+
+
 class Explanation(_Closed):
-    """Why a plan is as it is. `waiting` is only told where one workload is asked about and its mode holds it back."""
+    """Why a plan is as it is. `waiting` is only told where one workload is asked about and its mode holds it back,
+    `why_not` where a GPU type is asked about.
+    """
 
     summary: PlanSummary
     assignments: list[ExplainedAssignment]
     unplaced: list[ExplainedGap]
     waiting: Waiting | None
+    insight: ToldInsight
+    why_not: WhyNot | None

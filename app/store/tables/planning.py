@@ -35,6 +35,7 @@ plans = Table(
     Column("created_by", Text, nullable=False),
     moment("decided_at", nullable=True),
     Column("decided_by", Text),
+    Column("insight", LargeBinary),
 )
 cluster_state = Table(
     "cluster_state",
