@@ -1,18 +1,21 @@
 """Planning from a file: the same chain of planners and the same verifier as in a cycle, without server and database.
 
 Owns what is printed of such a plan and what the exit status means: 0 only when the plan verifies. Demand that cannot
-be served is no error: it is said with numbers. It refuses to explain choices.
+be served is no error: it is said with numbers. Explanations are `offline_explaining`'s.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from app.cli.explaining_tables import binding_lines, candidate_table, way_lines, why_not_lines
 from app.cli.failures import CommandError, Exit
+from app.cli.offline_explaining import insight_of, told_insight, why_not_offline
 from app.cli.output import Format, number, rows, show, usd, word
 from app.cli.values import STANDARD, check_target, read_value, write_value
 from solvers.errors import EngineError, InputError
@@ -29,8 +32,19 @@ SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
 
 
-def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Showing:
+    """Where a plan goes and what is said of it."""
+
+    out: str | None
+    output: Format
+    quiet: bool = False
+    why_not: str | None = None
+
+
+def plan_file(file: str, wish: Wish, showing: Showing) -> None:
     """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
+    out, output = showing.out, showing.output
     if out is not None:
         check_target(out)
     from app.services.whatif import solved
@@ -49,9 +63,16 @@ def plan_file(file: str, wish: Wish, out: str | None, output: Format) -> None:
         write_value(out, chosen.plan)
     plain: Any = to_plain(outcome)
     plain |= {"read_s": round(read_s - begun_s, 3), "planned_s": round(planned_s - read_s, 3)}
+    found = insight_of(snapshot, chosen, wish)
+    insight = plain["insight"] = told_insight(found)
+    if showing.why_not is not None:
+        plain["why_not"] = why_not_offline(snapshot, showing.why_not, (chosen, found), (wish, asking()))
     told = [
         *_head(outcome),
+        *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
         *_short(chosen.plan.unplaced if chosen.plan is not None else ()),
+        *([] if showing.quiet else way_lines(insight)),
+        *(why_not_lines(plain["why_not"]) if "why_not" in plain else []),
         *_found(outcome),
         _pace(plain),
     ]

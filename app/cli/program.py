@@ -17,6 +17,7 @@ from app.cli import (
     access,
     checking,
     declare,
+    explaining,
     modelling,
     planning,
     processes,
@@ -71,7 +72,7 @@ app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
 app.command(rich_help_panel=_MODEL)(modelling.predict)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
-app.command(rich_help_panel=_PLAN)(planning.explain)
+app.command(rich_help_panel=_PLAN)(explaining.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)

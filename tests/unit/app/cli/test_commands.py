@@ -73,6 +73,9 @@ def told(code: str, subject: str, **facts: float) -> dict[str, Any]:
     return {"reason": reason, "sentence": f"{subject} {code}."}
 
 
+NOTHING_KNOWN: dict[str, Any] = {"contenders": [], "prices": [], "candidates": [], "ways_out": [], "facts": []}
+
+
 def explanation(*gaps: dict[str, Any]) -> dict[str, Any]:
     def replica(ordinal: int) -> dict[str, Any]:
         return {
@@ -86,7 +89,8 @@ def explanation(*gaps: dict[str, Any]) -> dict[str, Any]:
             "alternatives": [told("costlier", "a100", usd_per_h=0.7, chosen_usd_per_h=0.4, share_pct_sm=9, replicas=1)],
         }  # fmt: skip
 
-    return {"summary": summary(), "assignments": [replica(0), replica(1)], "unplaced": list(gaps), "waiting": None}
+    found = {"summary": summary(), "assignments": [replica(0), replica(1)], "unplaced": list(gaps), "waiting": None}
+    return {**found, "insight": NOTHING_KNOWN, "why_not": None}
 
 
 def summary(**more: Any) -> dict[str, Any]:
@@ -256,7 +260,7 @@ def test_explain_before_the_first_plan_and_about_a_stranger(api: Api, headroom: 
     api.answers |= {"GET /v1/fleet": fleet(plan=False), "GET /v1/plans": page()}
     said = headroom("explain", "vision/x")
     assert (said.status, said.err) == (Exit.NOT_FOUND, "headroom: no plan stands yet\n")
-    empty = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": None}
+    empty = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": None, "insight": NOTHING_KNOWN}
     api.answers[f"GET /v1/plans/{PLAN_ID}/explain"] = empty
     assert "vision/x has no part in this plan" in headroom("explain", "vision/x", "--plan", PLAN_ID).out
     problem = {"detail": "there is no workload vision/x", "code": "not-found"}
@@ -268,7 +272,7 @@ def test_explain_before_the_first_plan_and_about_a_stranger(api: Api, headroom: 
 
 def test_explain_tells_what_a_workload_waits_for(api: Api, headroom: Headroom) -> None:
     waiting = {"mode": "approve", "plan_id": "sha256:w", "sentence": "vision/x is on approve: plan sha256:w waits."}
-    answer = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": waiting}
+    answer = {"summary": summary(), "assignments": [], "unplaced": [], "waiting": waiting, "insight": NOTHING_KNOWN}
     api.answers |= {"GET /v1/fleet": fleet(plan=False), "GET /v1/plans": page({"id": "sha256:w"})}
     api.answers["GET /v1/plans/sha256:w/explain"] = answer
     said = headroom("explain", "vision/x")
