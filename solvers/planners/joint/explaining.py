@@ -19,7 +19,7 @@ from solvers.problems.layout import Layout
 AT_UNSERVED_PART = 0.999
 """Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""
 SECONDS_LEAST = 0.3
-SECONDS_PER_WORKLOAD = 0.0003
+SECONDS_PER_WORKLOAD = 0.0006
 
 
 def affords(reading: Reading, seconds: float) -> bool:

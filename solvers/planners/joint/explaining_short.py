@@ -51,14 +51,14 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
     needs = {need.workload: need for need in reading.needs if need.refusal is None}
     gaps = [gap for gap in plan.unplaced if gap.workload in needs and gap.kind is not WorkloadKind.JOB]
     gaps.sort(key=lambda gap: (-needs[gap.workload].priority, -gap.rate_rps_short, gap.workload))
-    gaps = gaps[:most]
-    if not gaps:
+    told = gaps[:most]
+    if not told:
         return ()
-    room = room_of(reading.snapshot, plan, [gap.workload for gap in gaps])
+    room = room_of(reading.snapshot, plan, [gap.workload for gap in told])
     teller = _Teller(reading=reading, plan=plan, room=room, needs=needs)
-    found = [item for gap in gaps for item in teller.ways(gap)]
-    if len(gaps) > 1:
-        found += teller.together(gaps)
+    found = [item for gap in told for item in teller.ways(gap)]
+    if 1 < len(gaps) <= most:
+        found += teller.together(told)
     return tuple(found)
 
 
@@ -87,20 +87,32 @@ class _Teller:
             if given:
                 number += 1
                 yield from self._told(given, gap.workload, number)
-        for way in (self._looser(gap, need), self._more_memory(need), self._yielding(need, ask)):
+        for way in (self._looser(gap, need, None), self._more_memory(need), self._yielding(need, ask)):
             if way:
                 number += 1
                 yield from (replace(item, way=number) for item in way)
         if number == 0:
             given = settle(self.room, [ask], _EVERYTHING)
-            yield from self._told(given or {}, gap.workload, 1)
+            yield from self._told(given, gap.workload, 1) if given else self._looser_and_more(gap, need)
 
     def together(self, gaps: Sequence[Unplaced]) -> Iterator[Relaxation]:
-        """The least for all whom anything but a longer promise can serve."""
-        asks = [ask for gap in gaps if (ask := self._ask(gap, 1.0)) is not None and len(ask.configs.pool)]
-        if len(asks) > 1:
-            given = settle(self.room, asks, _EVERYTHING)
-            yield from (replace(item, workload=None) for item in self._told(given or {}, None, 0))
+        """The least for all; nothing where one of them cannot be served in any of these ways."""
+        asks: list[Ask] = []
+        promises: list[Relaxation] = []
+        for gap in gaps:
+            ask = self._ask(gap, 1.0)
+            if ask is not None and not len(ask.configs.pool):
+                need = self.needs[gap.workload]
+                way = self._looser(gap, need, None) or self._looser(gap, need, _EVERYTHING)
+                promises += way
+                ask = self._ask(gap, way[0].value_needed / way[0].value_now) if way else None
+            if ask is None:
+                return
+            asks.append(ask)
+        given = settle(self.room, asks, _EVERYTHING)
+        if given is not None:
+            for item in (*promises, *self._told(given, None, 0)):
+                yield replace(item, workload=None, way=0)
 
     def _told(self, given: dict[Give, float], workload: WorkloadId | None, way: int) -> Iterator[Relaxation]:
         for (resource, subject, _), amount in given.items():
@@ -185,14 +197,18 @@ class _Teller:
 
     # -- what the programme cannot be asked ---------------------------------------------------------------------------
 
-    def _looser(self, gap: Unplaced, need: Need) -> list[Relaxation]:
-        """The shortest promise that lets it be served with what there is."""
-        if need.limit_ms is None or not self._served_at(gap, LOOSER_MAX):
+    def _looser(self, gap: Unplaced, need: Need, may_give: frozenset[Resource] | None) -> list[Relaxation]:
+        """The shortest promise that lets it be served with what there is, or, where others may give as well, with no
+        more things giving than at any promise.
+        """
+        most = self._things(gap, LOOSER_MAX, may_give)
+        if need.limit_ms is None or most is None:
             return []
         low, high = 0.0, math.log(LOOSER_MAX)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._served_at(gap, math.exp(middle)) else (middle, high)
+            things = self._things(gap, math.exp(middle), may_give)
+            low, high = (low, middle) if things is not None and things <= most else (middle, high)
         needed = _rounded_up(need.limit_ms * math.exp(high))
         return [
             Relaxation(
@@ -204,9 +220,20 @@ class _Teller:
             )
         ]
 
-    def _served_at(self, gap: Unplaced, looser: float) -> bool:
+    def _looser_and_more(self, gap: Unplaced, need: Need) -> Iterator[Relaxation]:
+        """A longer promise and what else has to give with it."""
+        for promise in self._looser(gap, need, _EVERYTHING):
+            ask = self._ask(gap, promise.value_needed / promise.value_now)
+            given = None if ask is None else settle(self.room, [ask], _EVERYTHING)
+            if given is not None:
+                yield promise
+                yield from self._told(given, gap.workload, 1)
+
+    def _things(self, gap: Unplaced, looser: float, may_give: frozenset[Resource] | None) -> float | None:
+        """How much would have to give at a longer promise; None where it is not served."""
         ask = self._ask(gap, looser)
-        return ask is not None and settle(self.room, [ask], frozenset()) is not None
+        given = None if ask is None else settle(self.room, [ask], may_give or frozenset())
+        return None if given is None else sum(given.values()) + FULLY
 
     def _more_memory(self, need: Need) -> list[Relaxation]:
         """Where memory alone rules a type out: what a device of it would have to have."""
