@@ -53,6 +53,8 @@ class Depth:
     limits: Limits
     integer_devices: float = 0.0
     rounds: int = 6
+    cover: float = 1.0
+    """Part of every demand that must be met: trimming makes up the rest."""
     until_part: float = 0.0
 
 
@@ -113,7 +115,11 @@ class Dive:
         self.chosen.append(Chosen(sets=sets, judged=judged, counts=counts[rows]))
         self.replicas += self._count(sets, counts[rows].astype(np.float64))
         added = master.rows.activity(sets, judged, counts[rows])
-        self.taken = added if self.taken is None else self.taken + added
+        if self.taken is None:
+            self.taken = np.zeros_like(added)
+        if not self.chosen[1:]:
+            self.taken[: master.rows.pool_at] += 1 - self.depth.cover
+        self.taken = self.taken + added
 
     def _some(self, master: Master, relaxed: Relaxed) -> Whole:
         """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
