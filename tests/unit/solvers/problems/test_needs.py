@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from solvers.domain.evidence import ReasonCode
-from solvers.domain.ids import ModelName, WorkloadId
+from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import Service, Slo, SloKind, SloScope, WorkloadKind
 from solvers.problems.needs import Need, needs_of
-from tests import builders
+from tests import builders, chats
 
 
 def need_of(service: Service, **changes: object) -> Need:
@@ -35,10 +35,23 @@ def test_slo_kinds(slo: Slo, limit_ms: float | None, end_to_end: bool, rate_rps:
     assert need.refusal is None
 
 
-def test_tokens_are_refused_until_there_are_profiles_of_their_kind() -> None:
+def test_tokens_bound_the_first_one_and_carry_what_is_known() -> None:
+    service = chats.service(model=ModelName("resnet50"))
+    known = (chats.profile("a100", "resnet50"), chats.profile("a100"), chats.profile("t4", "resnet50"))
+    need = need_of(service, token_profiles=known)
+    assert (need.limit_ms, need.end_to_end, need.percentile, need.refusal) == (1500.0, False, 95.0, None)
+    assert need.tokens is not None
+    assert (need.tokens.inter_token_ms, need.tokens.lengths) == (250.0, chats.LENGTHS)
+    assert need.tokens.profile(ModelName("resnet50"), GpuTypeName("t4")) == known[2]
+    assert need.tokens.profile(ModelName("resnet50"), GpuTypeName("l4")) is None
+    assert len(need.tokens.profiles) == 2
+
+
+def test_tokens_are_refused_where_nobody_said_how_long_requests_are() -> None:
     need = need_of(builders.service(slo=Slo(kind=SloKind.TOKENS, first_token_ms=500.0, inter_token_ms=50.0)))
     assert need.refusal is not None
     assert need.refusal.code is ReasonCode.NO_PROFILE
+    assert need.tokens is None
 
 
 def test_a_model_outside_the_catalogue_is_refused() -> None:
