@@ -10,6 +10,8 @@ import pytest
 
 from app.store.documents import Kind
 from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.tokens import TokenLengths
+from solvers.domain.workload import Slo, SloKind
 from tests import builders
 from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec
 
@@ -78,6 +80,26 @@ def test_references_must_exist(refusing_world: World, change: dict[str, Any], po
     found = _problem(answer, 422, "field-invalid", pointer)
     assert found["errors"][0]["code"] == "reference-unknown"
     assert refusing_world.call("GET", VISION).status_code == 404
+
+
+def test_who_promises_tokens_says_how_long_requests_are(refusing_world: World) -> None:
+    promise = Slo(kind=SloKind.TOKENS, first_token_ms=800.0, inter_token_ms=80.0)
+    service = builders.service(slo=promise)
+    found = _problem(refusing_world.call("PUT", VISION, plain=spec(service)), 422, "field-invalid", "/tokens")
+    assert found["errors"][0]["code"] == "value-invalid"
+    told = {**spec(service), "tokens": {"input_tokens_mean": 400, "output_tokens_mean": 0}}
+    _problem(refusing_world.call("PUT", VISION, plain=told), 422, "field-invalid", "/tokens/output_tokens_mean")
+
+
+def test_lengths_of_requests_come_back(world: World) -> None:
+    promise = Slo(kind=SloKind.TOKENS, first_token_ms=800.0, inter_token_ms=80.0)
+    lengths = TokenLengths(input_tokens_mean=400, output_tokens_mean=150, input_tokens_p99=1600)
+    world.put(Kind.SERVICE, builders.service(slo=promise, tokens=lengths))
+    assert world.call("GET", VISION).json()["tokens"] == {
+        "input_tokens_mean": 400,
+        "output_tokens_mean": 150,
+        "input_tokens_p99": 1600,
+    }
 
 
 def test_policies_name_planners_there_are(world: World) -> None:
