@@ -42,7 +42,7 @@ SOLVE_PART_MIN = 0.2
 FIRST_PART_MAX = 0.25
 """Of the deadline: the first planner is not asked where it would take longer."""
 FIRST_S_PER_WORKLOAD = 0.004
-FIRST_S_PER_PAIR = 4e-7
+FIRST_S_PER_PAIR = 2e-7
 """Of workload and device."""
 RESERVE_S = 0.05
 RESERVE_S_PER_DEVICE = 0.0004
