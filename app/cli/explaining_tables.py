@@ -74,6 +74,8 @@ def _line(item: Document, name: str) -> tuple[object, ...]:
 def _spoken(reason: Document) -> str:
     """A reason in few words, with the numbers that rule something out."""
     facts = {fact["name"]: fact["value"] for fact in reason["facts"]}
+    if "usd_per_h_less_at_shadow_prices" in facts:
+        return "cheaper only in parts of devices"
     text = str(reason["code"]).replace("_", " ")
     if "latency_ms_best" in facts:
         return f"{text}: {word(facts['latency_ms_best'])} ms at best"

@@ -70,15 +70,18 @@ def why_not_offline(
     picture: Snapshot, asked: str, plan: tuple[Chosen, Insight | None], how: tuple[Wish, Asking]
 ) -> Any:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
-    from app.services.explaining import why_not
+    from app.services.explaining import Types, why_not
     from solvers.domain.codec import to_plain
 
     service, gpu_type = split_question(asked)
     workload = name_in(picture, service)
     chosen, insight = plan
-    known = [str(item.name) for item in picture.gpu_types]
+    types = Types(
+        known=frozenset(str(item.name) for item in picture.gpu_types),
+        there=frozenset(str(item.gpu_type) for item in picture.with_offers().devices),
+    )
     try:
-        answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), known))
+        answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), types))
     except NotFoundError as error:
         raise CommandError(error.message, Exit.NOT_FOUND) from None
     takes = answer["verdict"] in ("dearer", "no_room")

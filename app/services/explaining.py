@@ -13,7 +13,7 @@ from itertools import groupby
 
 from app.services.explaining_sentences import candidate_sentence, price_sentence, way_sentence
 from app.services.sentences import sentence
-from solvers.domain.evidence import Fact, Reason
+from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.plan import Plan
@@ -109,10 +109,18 @@ def ranked(items: Iterable[Candidate]) -> list[Candidate]:
     return sorted(items, key=place)
 
 
-def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], known: Iterable[str]) -> WhyNot:
-    """Why a workload is not on a GPU type. `known`: the types there are. Raises NotFoundError for another."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Types:
+    """GPU types: those that are known, and those of which there are devices."""
+
+    known: frozenset[str]
+    there: frozenset[str]
+
+
+def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: Types) -> WhyNot:
+    """Why a workload is not on a GPU type. Raises NotFoundError for a type that nobody knows."""
     workload, gpu_type = asked
-    if gpu_type not in known:
+    if gpu_type not in types.known:
         raise NotFoundError(f"there is no GPU type {gpu_type}", gpu_type=gpu_type)
     found = ranked(
         item
@@ -122,6 +130,8 @@ def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], known: 
     if found:
         return _of_candidate(found[0])
     reasons = _said(plan, workload, GpuTypeName(gpu_type))
+    if gpu_type not in types.there:
+        reasons.append(Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type))
     text = " ".join(dict.fromkeys(sentence(reason) for reason in reasons))
     return WhyNot(
         workload=workload,

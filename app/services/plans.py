@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from app.services.actors import Deed
-from app.services.explaining import ToldInsight, WhyNot, told, why_not
+from app.services.explaining import ToldInsight, Types, WhyNot, told, why_not
 from app.services.explaining_choices import Explained, ExplainedGap, choices, gaps
 from app.services.sentences import mode_sentence
 from app.store import documents, events, plans
@@ -92,6 +92,7 @@ class Plans:
             insight = plans.load_insight(session, plan_id, workload)
             gpu_types = _gpu_types(session)
             known = [stored.key[0] for stored in documents.all_specs(session, Kind.GPU_TYPE)] if gpu_type else []
+            types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
         wanted, missing = choices(plan, gpu_types, workload), gaps(plan, workload)
@@ -103,7 +104,7 @@ class Plans:
             unplaced=missing,
             waiting=waiting,
             insight=told(insight, project, workload),
-            why_not=why_not(plan, insight, (workload, gpu_type), known) if workload and gpu_type else None,
+            why_not=why_not(plan, insight, (workload, gpu_type), types) if workload and gpu_type else None,
         )
 
 

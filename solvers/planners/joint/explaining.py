@@ -6,6 +6,8 @@ saying so. It refuses to change a plan and to word anything.
 
 from __future__ import annotations
 
+import numpy as np
+
 from solvers.domain.evidence import Fact
 from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
@@ -35,7 +37,8 @@ def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
     if table.left_out:
         facts.append(Fact(name="workloads_without_candidates", value=float(table.left_out)))
     if layout.prices is not None:
-        at = layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd
+        asked = np.array([work.rate_least_rps > 0 for work in problem.workloads], dtype=bool)
+        at = asked & (layout.prices.demand_usd >= AT_UNSERVED_PART * problem.unserved_usd)
         if at.any():
             # Prices then carry what unserved demand counts, which is far above any money.
             facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))

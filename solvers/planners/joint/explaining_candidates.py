@@ -3,7 +3,8 @@
 Owns the table of candidates: by workload, type and network the best single configuration at the prices of a solve, or
 what rules the type out. A device is paid by the part that nobody else can have: the largest of share, memory part and
 one client's part. Beside it others are taken to press as networks do there on average. What a workload got is told as
-the plan has it. It refuses to be exact about neighbours that are not there, and says nothing of what is too much.
+the plan has it. It refuses to be exact about neighbours that are not there, and to tell of training
+jobs, which take what is spare.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ def candidates_of(reading: Reading, plan: Plan, terms: Terms) -> Table:
     """The table of one plan."""
     problem = reading.problem
     first = {item.workload for item in plan.unplaced}
+    jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     numbers = sorted(
-        range(len(problem.workloads)), key=lambda number: (problem.workloads[number].id not in first, number)
+        (number for number, work in enumerate(problem.workloads) if work.id not in jobs),
+        key=lambda number: (problem.workloads[number].id not in first, number),
     )
     shares, kinds, chosen = _looked_at(problem, numbers)
     got = _got(reading, plan, terms)
@@ -73,7 +76,7 @@ def candidates_of(reading: Reading, plan: Plan, terms: Terms) -> Table:
         found.setdefault((item.workload, item.gpu_type, item.model), item)
     own = {need.workload: need.model for need in reading.needs}
     wanted = {problem.workloads[number].id for number in chosen.tolist()}
-    outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads}
+    outside = {need.workload for need in reading.needs} - {work.id for work in problem.workloads} - jobs
     for (workload, gpu_type), reason in reading.refusals.items():
         if workload in wanted or workload in outside:
             refused = Candidate(

@@ -84,7 +84,7 @@ def _of_memory(problem: JointProblem, layout: Layout, prices: Prices) -> Iterato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gained:
-    """What members of patterns would serve more, at what demand is worth."""
+    """What workloads on devices of a pattern would be served more, at what demand is worth."""
 
     pattern: Whole
     workload: Whole
@@ -92,15 +92,21 @@ class _Gained:
 
 
 def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: Prices) -> _Gained:
+    """One device never counts for more than a whole rate, as in the programme that the duals are from."""
     books = Books(before)
     rows = rows_of(layout.patterns, books.width)
     now, then = books.judge_many(rows), Books(after).judge_many(rows)
-    more = np.where((now.lawful & then.lawful)[:, None], then.capacity_rps - now.capacity_rps, 0.0)
-    more = np.maximum(more, 0.0) * np.array(layout.counts, dtype=np.float64)[:, None]
-    pattern, place = np.nonzero(now.rows.variants >= 0)
+    pattern, place = np.nonzero((now.rows.variants >= 0) & (now.lawful & then.lawful)[:, None])
     workload = books.workload[now.rows.variants[pattern, place]]
-    worth = prices.demand_usd / np.maximum(before.rate_rps, 1e-12)
-    return _Gained(pattern=pattern, workload=workload, usd=np.asarray(more[pattern, place] * worth[workload]))
+    pairs, member = np.unique(np.stack([pattern, workload], axis=1), axis=0, return_inverse=True)
+    rate = np.maximum(before.rate_rps[pairs[:, 1]], 1e-12)
+    part_now, part_then = (
+        np.minimum(1.0, np.bincount(member.ravel(), weights=rates[pattern, place], minlength=len(pairs)) / rate)
+        for rates in (now.capacity_rps, then.capacity_rps)
+    )
+    counts = np.array(layout.counts, dtype=np.float64)[pairs[:, 0]]
+    usd = np.maximum(part_then - part_now, 0.0) * counts * prices.demand_usd[pairs[:, 1]]
+    return _Gained(pattern=pairs[:, 0], workload=pairs[:, 1], usd=np.asarray(usd))
 
 
 def _price(resource: Resource, subject: str, usd_per_h: float) -> ShadowPrice:

@@ -76,29 +76,45 @@ class Room:
         return _cells(self.elastic, self.picture, set(devices), _covers(self.picture))
 
 
-def room_of(picture: Snapshot, plan: Plan, short: Sequence[WorkloadId]) -> Room:
-    """The room that a plan leaves to some who are short."""
-    settings = {item.device: item for item in plan.settings}
-    fleet = open_fleet(picture, settings)
-    held: dict[WorkloadId, list[Assignment]] = defaultdict(list)
-    for item in plan.assignments:
-        held[item.workload].append(item)
+def rooms_of(picture: Snapshot, plan: Plan, short: Sequence[WorkloadId]) -> Rooms:
+    """The rooms that a plan leaves to some who are short."""
+    fleet = open_fleet(picture, {item.device: item for item in plan.settings})
     elastic = read(_elastic(picture, set(short)), tuple(sorted(short)))
-    covers = _covers(picture)
-    taken = {item.device for item in plan.assignments}
-    free = {device for pool in elastic.pool_devices for device in pool} - taken
-    caps = _caps_left(picture, fleet, plan, covers)
-    spent = {name: _usd_per_h(fleet, items) for name, items in held.items()}
-    return Room(
-        picture=picture,
-        elastic=elastic,
-        cells=_cells(elastic, picture, free, covers),
-        caps=caps,
-        quotas=_quotas_left(picture, fleet, held),
-        spent_usd_per_h=spent,
-        held=dict(held),
-        types=Counter(device.gpu_type for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable),
-    )
+    return Rooms(picture=picture, plan=plan, elastic=elastic, fleet=fleet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """What a plan leaves over; those who may be planned anew give back devices where one replica of theirs is alone."""
+
+    picture: Snapshot
+    plan: Plan
+    elastic: Reading
+    fleet: Fleet
+
+    def room(self, anew: Iterable[WorkloadId] = ()) -> Room:
+        """The room with some planned anew."""
+        picture, fleet, elastic = self.picture, self.fleet, self.elastic
+        on = Counter(item.device for item in self.plan.assignments)
+        again = set(anew)
+        stays = [item for item in self.plan.assignments if item.workload not in again or on[item.device] > 1]
+        held: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+        for item in stays:
+            held[item.workload].append(item)
+        covers = _covers(picture)
+        free = {device for pool in elastic.pool_devices for device in pool} - {item.device for item in stays}
+        return Room(
+            picture=picture,
+            elastic=elastic,
+            cells=_cells(elastic, picture, free, covers),
+            caps=_caps_left(picture, fleet, stays, covers),
+            quotas=_quotas_left(picture, fleet, held),
+            spent_usd_per_h={name: _usd_per_h(fleet, items) for name, items in held.items()},
+            held=dict(held),
+            types=Counter(
+                device.gpu_type for device, usable in zip(fleet.devices, fleet.usable, strict=True) if usable
+            ),
+        )
 
 
 def _elastic(picture: Snapshot, short: set[WorkloadId]) -> Snapshot:
@@ -193,10 +209,10 @@ def _cells(
 
 
 def _caps_left(
-    picture: Snapshot, fleet: Fleet, plan: Plan, covers: dict[DeviceId, frozenset[int]]
+    picture: Snapshot, fleet: Fleet, stays: Iterable[Assignment], covers: dict[DeviceId, frozenset[int]]
 ) -> tuple[CapLeft, ...]:
     dynamic: dict[DeviceId, float] = defaultdict(float)
-    for item in plan.assignments:
+    for item in stays:
         dynamic[item.device] += item.power_w_planned
     wide = _wide(picture)
     drawn = np.zeros(len(wide))

@@ -20,7 +20,7 @@ from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.core.books import Books, Rows
 from solvers.planners.joint.explaining_elastic import Ask, Give, configs_of, settle
-from solvers.planners.joint.explaining_room import Room, room_of
+from solvers.planners.joint.explaining_room import Room, rooms_of
 from solvers.planners.joint.reading import Reading
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.needs import Need
@@ -54,11 +54,19 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
     told = gaps[:most]
     if not told:
         return ()
-    room = room_of(reading.snapshot, plan, [gap.workload for gap in told])
-    teller = _Teller(reading=reading, plan=plan, room=room, needs=needs)
-    found = [item for gap in told for item in teller.ways(gap)]
+    rooms = rooms_of(reading.snapshot, plan, [gap.workload for gap in told])
+    found: list[Relaxation] = []
+    for gap in told:
+        for anew in ((gap.workload,), ()):
+            teller = _Teller(reading=reading, plan=plan, room=rooms.room(anew), needs=needs)
+            ways = [*teller.ways(gap)]
+            if ways:
+                # With its own replicas as they are only where anew nothing would have to give: a better plan would do.
+                found += ways
+                break
     if 1 < len(gaps) <= most:
-        found += teller.together(told)
+        everybody = rooms.room(gap.workload for gap in told)
+        found += _Teller(reading=reading, plan=plan, room=everybody, needs=needs).together(told)
     return tuple(found)
 
 
@@ -78,8 +86,11 @@ class _Teller:
     def ways(self, gap: Unplaced) -> Iterator[Relaxation]:
         """Every single thing that is enough, numbered; else the least of several together."""
         need, ask = self.needs[gap.workload], self._ask(gap, 1.0)
-        if ask is None or settle(self.room, [ask], frozenset()) is not None:
-            # Nothing is known to help, or nothing has to give: a better plan would serve it.
+        if ask is None:
+            yield from self._more_memory(need)
+            return
+        if settle(self.room, [ask], frozenset()) is not None:
+            # Nothing has to give: a better plan would serve it.
             return
         number = 0
         for kind in sorted(_EVERYTHING, key=list(Resource).index):
@@ -151,13 +162,14 @@ class _Teller:
         limit_ms = math.inf if need.limit_ms is None else need.limit_ms * looser
         books = Books(_promised(self.problem, number, limit_ms))
         held = self.room.held.get(gap.workload, [])
-        missing = max(0, need.replicas_min - len(held))
+        missing = max(0, need.replicas_floor - len(held))
+        served = sum(item.capacity_rps for item in held)
         spent = self.room.spent_usd_per_h.get(gap.workload, 0.0)
         gained = 0.0 if looser == 1.0 else self._gained_rps(need, number, limit_ms)
         return Ask(
             workload=need.workload,
             project=need.project,
-            rate_rps=max(0.0, gap.rate_rps_short - gained),
+            rate_rps=max(0.0, need.rate_rps_least - served - gained),
             replicas=missing,
             configs=configs_of(self.problem, lambda variants: _judged(books, variants), number),
             allowed=frozenset(need.gpu_types_allowed),

@@ -1,0 +1,246 @@
+"""What the joint planner tells beside its plan: prices have the sign and size that re-solves show, candidates say what
+each type would add or what rules it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
+from solvers.domain.insight import Candidate, Insight, Resource
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Project
+from solvers.engines.deadline import Deadline
+from solvers.planners.base import Budget
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.solve import solve
+from solvers.planners.joint.explaining import AT_UNSERVED_PART, affords, explained
+from solvers.planners.joint.explaining_prices import prices_of
+from solvers.planners.joint.planner import Joint
+from solvers.planners.joint.reading import read
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from tests import builders
+
+DEVICE = builders.policy(cost_basis=CostBasis.DEVICE)
+SERVICES = (
+    builders.service("vision"),
+    builders.service("fast", slo=builders.slo(12.0), rate_rps_declared=200.0),
+    builders.service("big", rate_rps_declared=900.0),
+)
+LAB = builders.lab(SERVICES, policy=DEVICE)
+
+
+def insight_of(picture: Snapshot) -> Insight:
+    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=2_000))
+    insight = Joint().propose(request, b"", SilentReporter()).insight
+    assert insight is not None
+    return insight
+
+
+def relaxed(problem: JointProblem) -> Layout:
+    """The relaxed optimum and its duals."""
+    return solve(problem, SolveOrder(), Deadline(60.0, 2_000))
+
+
+def prices(layout: Layout, problem: JointProblem) -> dict[tuple[Resource, str], float]:
+    return {(item.resource, item.subject): item.usd_per_h for item in prices_of(problem, layout)}
+
+
+def problem_of(picture: Snapshot) -> JointProblem:
+    return read(picture, builders.everything_movable(picture)).problem
+
+
+def grown(problem: JointProblem, gpu_type: str, devices: int) -> JointProblem:
+    pools = tuple(
+        replace(pool, devices=pool.devices + devices) if pool.gpu_type == gpu_type else pool for pool in problem.pools
+    )
+    return replace(problem, pools=pools)
+
+
+def looser(problem: JointProblem, workload: str, part: float) -> JointProblem:
+    works = tuple(
+        replace(work, limit_ms=work.limit_ms * (1 + part)) if work.id == workload else work
+        for work in problem.workloads
+    )
+    return replace(problem, workloads=works)
+
+
+@pytest.fixture(scope="module")
+def insight() -> Insight:
+    return insight_of(LAB)
+
+
+def found(insight: Insight, workload: str, gpu_type: str) -> Candidate:
+    (one,) = [item for item in insight.candidates if (item.workload, item.gpu_type) == (workload, gpu_type)]
+    return one
+
+
+@pytest.mark.parametrize("gpu_type", ["t4", "l4", "v100", "a100"])
+def test_one_more_gpu_saves_at_most_its_price_and_what_does_not_bind_saves_nothing(gpu_type: str) -> None:
+    problem = problem_of(LAB)
+    before = relaxed(problem)
+    after = relaxed(grown(problem, gpu_type, 1))
+    price = prices(before, problem)[Resource.GPU, gpu_type]
+    saved = before.facts["relaxed_usd_per_h"] - after.facts["relaxed_usd_per_h"]
+    assert price >= 0
+    # A dual is the steepest that the value falls; column generation stops a little above the optimum.
+    assert -2e-3 <= saved <= price + 2e-3
+    if price > 0:
+        assert saved > 0.1 * price
+
+
+def test_a_longer_promise_saves_and_about_what_its_price_says() -> None:
+    fast = builders.service("fast", slo=builders.slo(12.0), rate_rps_declared=900.0)
+    problem = problem_of(builders.snapshot([builders.device("a", index, "l4") for index in range(8)], [fast]))
+    before = relaxed(problem)
+    after = relaxed(looser(problem, "demo/fast", 0.01))
+    saved = before.facts["relaxed_usd_per_h"] - after.facts["relaxed_usd_per_h"]
+    price = prices(before, problem)[Resource.LATENCY_MS, "demo/fast"]
+    assert price > 0
+    assert saved == pytest.approx(0.12 * price, rel=0.3)
+
+
+def test_a_longer_promise_saves_nothing_where_one_device_serves_it_all() -> None:
+    problem = problem_of(LAB)
+    before = relaxed(problem)
+    assert before.facts["relaxed_usd_per_h"] == relaxed(looser(problem, "demo/fast", 0.01)).facts["relaxed_usd_per_h"]
+    assert prices(before, problem)[Resource.LATENCY_MS, "demo/fast"] == 0
+
+
+def test_less_to_serve_saves_what_the_rates_price_says() -> None:
+    problem = problem_of(LAB)
+    before = relaxed(problem)
+    number = next(index for index, work in enumerate(problem.workloads) if work.id == "demo/big")
+    works = list(problem.workloads)
+    works[number] = replace(works[number], rate_rps=works[number].rate_rps - 9.0)
+    after = relaxed(replace(problem, workloads=tuple(works)))
+    price = prices(before, problem)[Resource.RATE_RPS, "demo/big"]
+    saved = before.facts["relaxed_usd_per_h"] - after.facts["relaxed_usd_per_h"]
+    assert saved == pytest.approx(9.0 * price, rel=0.5)
+
+
+def test_caps_and_quotas_have_prices_where_they_bind() -> None:
+    cap = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=260.0)
+    tight = replace(LAB, power_caps=(cap,), projects=(Project(name=builders.service().project, quota_gpus=2.0),))
+    problem = problem_of(tight)
+    told = prices(relaxed(problem), problem)
+    assert told[Resource.POWER_W, "cluster/lab"] + told[Resource.QUOTA_GPU, "demo"] > 0
+    roomy = replace(LAB, projects=(Project(name=builders.service().project, quota_gpus=100.0),))
+    problem = problem_of(roomy)
+    assert prices(relaxed(problem), problem)[Resource.QUOTA_GPU, "demo"] == 0
+
+
+def test_more_memory_is_worth_something_where_it_makes_batches_smaller() -> None:
+    small = builders.gpu_type("t4", memory_mib=2400)
+    device = builders.device("a", 0, "t4", memory_mib=2400)
+    picture = builders.snapshot(
+        [device], [builders.service(slo=builders.slo(400.0), rate_rps_declared=5000.0)], gpu_types=(small,)
+    )
+    problem = problem_of(picture)
+    told = prices(relaxed(problem), problem)
+    assert told[Resource.MEMORY_GIB, "t4"] > 0
+    ample = problem_of(builders.snapshot([builders.device("a", 0, "t4")], picture.services))
+    assert prices(relaxed(ample), ample)[Resource.MEMORY_GIB, "t4"] == 0
+
+
+def test_nothing_is_priced_without_duals() -> None:
+    problem = problem_of(LAB)
+    assert prices_of(problem, Layout(patterns=(), counts=())) == ()
+
+
+def test_every_type_is_told_for_every_service(insight: Insight) -> None:
+    keys = {(item.workload, item.gpu_type) for item in insight.candidates}
+    assert keys == {
+        (f"demo/{name}", kind) for name in ("vision", "fast", "big") for kind in ("t4", "l4", "v100", "a100")
+    }
+    assert list(insight.candidates) == sorted(
+        insight.candidates, key=lambda item: (item.workload, item.gpu_type, item.model)
+    )
+
+
+def test_what_was_chosen_is_told_as_the_plan_has_it(insight: Insight) -> None:
+    request = replace(builders.request(LAB), budget=Budget(deadline_s=5.0, work_units=2_000))
+    plan = Joint().propose(request, b"", SilentReporter()).plan
+    assert plan is not None
+    types = {device.id: device.gpu_type for device in LAB.devices}
+    held = {(item.workload, types[item.device]) for item in plan.assignments}
+    assert {(item.workload, item.gpu_type) for item in insight.candidates if item.chosen} == held
+    one = next(item for item in plan.assignments if item.workload == "demo/fast")
+    told = found(insight, "demo/fast", types[one.device])
+    assert (told.share_pct_sm, told.batch, told.latency_ms) == (one.share_pct_sm, one.batch, one.latency_ms_planned)
+    assert told.usd_per_h_more == 0
+
+
+def test_a_dearer_type_says_how_much_dearer(insight: Insight) -> None:
+    dearer = found(insight, "demo/fast", "a100")
+    assert dearer.feasible
+    assert dearer.usd_per_h_more is not None
+    assert dearer.usd_per_h_more > 0.3
+    assert [reason.code for reason in dearer.reasons] == [ReasonCode.COSTLIER]
+    facts = {fact.name: fact.value for fact in dearer.reasons[0].facts}
+    assert facts["usd_per_h_here"] == pytest.approx(dearer.usd_per_h)
+    assert facts["usd_per_h_more"] == pytest.approx(dearer.usd_per_h_more)
+
+
+def test_what_rules_a_type_out_comes_with_its_numbers() -> None:
+    picture = builders.lab(
+        [
+            builders.service("tight", slo=builders.slo(6.0), rate_rps_declared=10.0),
+            builders.service("picky", gpu_types_allowed=(GpuTypeName("l4"),), rate_rps_declared=10.0),
+        ]
+    )
+    insight = insight_of(picture)
+    slow = found(insight, "demo/tight", "t4")
+    assert not slow.feasible
+    (reason,) = slow.reasons
+    facts = {fact.name: fact.value for fact in reason.facts}
+    assert reason.code is ReasonCode.SLO_UNREACHABLE
+    assert facts["latency_ms_limit"] == 6.0
+    assert float(facts["latency_ms_best"]) > 6.0
+    assert [item.code for item in found(insight, "demo/picky", "t4").reasons] == [ReasonCode.TYPE_NOT_ALLOWED]
+
+
+def test_a_network_among_several_is_a_candidate_of_its_own() -> None:
+    models = (builders.model("resnet50", accuracy_pct=80.0), builders.model("small", accuracy_pct=78.0))
+    profiles = [builders.profile(item.name, kind, work=0.5) for item in models for kind in ("t4", "l4", "v100", "a100")]
+    service = builders.service(alternatives=(ModelName("small"),), accuracy_pct_min=70.0)
+    insight = insight_of(builders.lab([service], models=models, profiles=profiles))
+    assert {item.model for item in insight.candidates if item.gpu_type == "t4"} == {"resnet50", "small"}
+
+
+def test_prices_of_a_short_fleet_say_that_they_count_the_unserved() -> None:
+    picture = builders.snapshot([builders.device("a", 0, "t4")], [builders.service(rate_rps_declared=5_000.0)])
+    insight = insight_of(picture)
+    facts = {fact.name: fact.value for fact in insight.facts}
+    assert facts["workloads_priced_as_unserved"] == 1.0
+    assert 0 < AT_UNSERVED_PART < 1
+
+
+def test_too_much_to_look_at_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.planners.joint.explaining_candidates.ROWS_MAX", 12)
+    reading = read(LAB, builders.everything_movable(LAB))
+    layout = relaxed(reading.problem)
+    request = replace(builders.request(LAB), budget=Budget(deadline_s=5.0, work_units=2_000))
+    plan = Joint().propose(request, b"", SilentReporter()).plan
+    assert plan is not None
+    told = explained(reading, layout, plan)
+    facts = {fact.name: fact.value for fact in told.facts}
+    assert facts["workloads_without_candidates"] >= 1.0
+    chosen = {item.workload for item in told.candidates if item.chosen}
+    assert chosen == {WorkloadId(f"demo/{name}") for name in ("vision", "fast", "big")}
+
+
+def test_it_takes_no_time_that_is_not_there() -> None:
+    reading = read(LAB, builders.everything_movable(LAB))
+    assert not affords(reading, 0.1)
+    assert affords(reading, 1.0)
+
+
+def test_equal_requests_are_told_alike(insight: Insight) -> None:
+    assert insight_of(LAB) == insight
