@@ -17,7 +17,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import OfflineTask, Service, ServiceMode
+from solvers.domain.workload import OfflineTask, Service, ServiceMode, SloKind
 from solvers.errors import HeadroomError, TransientError
 from solvers.models.base import Origin
 from solvers.models.believed import Asked, completed, is_measured
@@ -128,7 +128,7 @@ class _Words:
 
 def _wanted(snapshot: Snapshot) -> list[_Key]:
     """Models of services and tasks, alternatives included, on the GPU types in the fleet or on offer that they may
-    use.
+    use. What answers token by token is planned from token profiles instead.
     """
     catalogue = snapshot.gpu_types_by_name()
     present = {device.gpu_type for device in snapshot.devices}
@@ -138,7 +138,7 @@ def _wanted(snapshot: Snapshot) -> list[_Key]:
         {
             (model, name)
             for work in works
-            if work.mode is not ServiceMode.OFF
+            if work.mode is not ServiceMode.OFF and work.slo.kind is not SloKind.TOKENS
             for model in (work.model, *(work.alternatives if isinstance(work, Service) else ()))
             for name in (present.intersection(work.gpu_types_allowed) if work.gpu_types_allowed else present)
         }

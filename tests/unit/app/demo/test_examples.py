@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app import library
 from app.cli.documents import Declared, read_documents
 from app.demo.fleet import NODES
 from app.demo.rates import read_traffic_plan
+from app.services.token_profiles import with_token_profiles
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
+from solvers.planners.registry import propose
+from solvers.verify.checks import verify
+from tests import builders
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 CLASSES: dict[str, type] = {
@@ -36,7 +42,7 @@ def fields(found: list[Declared], kind: str, field: str) -> set[str]:
     return {document.fields[field] for document in found if document.kind == kind}
 
 
-@pytest.mark.parametrize("name", ["demo", "vision.yaml", "bigger.yaml"])
+@pytest.mark.parametrize("name", ["demo", "vision.yaml", "bigger.yaml", "chat.yaml"])
 def test_every_example_is_a_valid_document(name: str) -> None:
     found = documents(name)
     checked = [from_plain(CLASSES[each.kind], each.fields) for each in found if each.kind != "profiles"]
@@ -48,6 +54,32 @@ def test_examples_refer_to_what_the_demo_declares(name: str) -> None:
     demo, found = documents("demo"), documents(name)
     assert fields(found, "service", "model") <= fields(demo, "model", "name")
     assert fields(found, "service", "project") <= fields(demo, "project", "name")
+
+
+def test_the_llm_example_plans_on_the_demo_fleet() -> None:
+    """With a network of the library, whose steps are believed."""
+    (service,) = [from_plain(Service, each.fields) for each in documents("chat.yaml")]
+    demo = documents("demo")
+    shapes = {each.fields["name"]: from_plain(GpuType, each.fields) for each in demo if each.kind == "gpu-type"}
+    devices = [
+        replace(
+            builders.device(node.name, index, gpu.lower()),
+            memory_mib=shapes[gpu.lower()].memory_mib,
+            sm_count=shapes[gpu.lower()].sm_count,
+        )
+        for node in NODES
+        for index, gpu in enumerate(node.gpus)
+    ]
+    (network,) = [item for item in library.load_models() if item.name == service.model]
+    types = tuple(shapes[name] for name in sorted(shapes))
+    picture = builders.snapshot(devices, [service], profiles=(), models=(network,), gpu_types=types)
+    told = with_token_profiles(replace(picture, projects=(Project(name=service.project),)))
+    plan = propose("greedy", builders.request(told)).plan
+    assert service.project in fields(demo, "project", "name")
+    assert plan is not None
+    assert plan.unplaced == ()
+    assert sum(item.capacity_rps for item in plan.assignments) >= service.rate_rps_declared
+    assert verify(told, plan) == ()
 
 
 def test_the_demo_is_a_mixed_fleet_of_twelve_gpus_with_prices() -> None:

@@ -15,7 +15,7 @@ from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import TransientError
 from solvers.models.suite import Suite
-from tests import builders, laws
+from tests import builders, chats, laws
 
 V100 = builders.device("a", 0, "v100")
 SAMPLES = laws.solo(batches=(1, 8), shares=(20, 100))
@@ -86,6 +86,14 @@ def test_nobody_waits_for_beliefs_where_all_was_measured(learned: Belief) -> Non
     # What was known once serves while more is learned.
     told.said = replace(learned, progress=Progress.LEARNING)
     assert known(completion.complete(world("alex"))) == {"alex"}
+
+
+def test_nobody_waits_for_beliefs_about_llms(learned: Belief) -> None:
+    """They are planned from token profiles."""
+    picture = builders.snapshot([V100], [chats.service()], profiles=(), models=(chats.model(),))
+    told = Told(replace(learned, progress=Progress.LEARNING))
+    assert Completion(told).complete(picture) == picture
+    assert Completion(Told(learned)).complete(picture) == picture
 
 
 def test_a_belief_that_hardly_changed_changes_no_numbers(learned: Belief) -> None:
