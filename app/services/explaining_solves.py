@@ -149,8 +149,9 @@ def _fresh(picture: Snapshot, wish: Wish) -> Snapshot:
 
 def _scaled(slo: Slo, factor: float) -> tuple[Slo, float]:
     if slo.kind is SloKind.LATENCY and slo.latency_ms is not None:
-        scaled = replace(slo, latency_ms=slo.latency_ms * factor)
-        return scaled, slo.latency_ms * factor
+        limit_ms = round(slo.latency_ms * factor, DIGITS)
+        return replace(slo, latency_ms=limit_ms), limit_ms
     if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
-        return replace(slo, deadline_s=slo.deadline_s * factor), 1000 * slo.deadline_s * factor
+        deadline_s = round(slo.deadline_s * factor, DIGITS)
+        return replace(slo, deadline_s=deadline_s), 1000 * deadline_s
     raise InputError(f"an SLO of kind {slo.kind.value} has no latency to price")

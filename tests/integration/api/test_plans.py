@@ -13,6 +13,8 @@ from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
+from solvers.domain.insight import Candidate, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.workload import ServiceMode
 from tests import builders
 from tests.integration.api.world import NODE, World, spec
@@ -231,3 +233,84 @@ def test_health_readiness_and_version(world: World) -> None:
         connection.execute("UPDATE schema_version SET version_num = '0001'")
     world.app.state.services.fleet._schema_checked = False
     assert world.call("GET", "/v1/ready", None).status_code == 503
+
+
+def _with_insight(world: World) -> str:
+    """A plan of two projects with what its planner found out."""
+    candidates = tuple(
+        Candidate(
+            workload=WorkloadId(workload),
+            gpu_type=GpuTypeName(gpu_type),
+            model=ModelName("resnet50"),
+            chosen=gpu_type == "t4",
+            feasible=True,
+            share_pct_sm=40,
+            replicas=1.0,
+            usd_per_h=usd,
+            usd_per_h_more=usd - 0.35,
+        )
+        for workload in ("demo/vision", "other/vision")
+        for gpu_type, usd in (("t4", 0.35), ("v100", 2.48))
+    )
+    insight = Insight(
+        prices=(
+            ShadowPrice(resource=Resource.GPU, subject="t4", usd_per_h=0.2),
+            ShadowPrice(resource=Resource.POWER_W, subject="rack/r1", usd_per_h=0.01),
+        ),
+        candidates=candidates,
+        relaxations=(
+            Relaxation(
+                resource=Resource.GPU,
+                subject="t4",
+                workload=WorkloadId("demo/speech"),
+                value_now=1.0,
+                value_needed=2.0,
+            ),
+        ),
+    )
+    plan = _explained(world)
+    with world.database.transaction() as session:
+        new = NewPlan(
+            plan=plan_store.load(session, plan),
+            lane=Lane.ACT,
+            state=PlanState.PROPOSED,
+            created_by="test",
+            insight=insight,
+        )
+        plan_store.put(session, new)
+    for name in ("t4", "v100"):
+        world.put(Kind.GPU_TYPE, builders.gpu_type(name))
+    return plan
+
+
+def test_an_explanation_tells_what_the_planner_found_out(world: World) -> None:
+    plan = _with_insight(world)
+    whole = world.call("GET", f"/v1/plans/{plan}/explain").json()["insight"]
+    assert len(whole["candidates"]) == 4
+    assert [item["sentence"] for item in whole["ways_out"]] == ["1 more t4 (1 now)"]
+    mine = world.call("GET", f"/v1/plans/{plan}/explain?workload=demo/vision").json()["insight"]
+    assert [item["candidate"]["gpu_type"] for item in mine["candidates"]] == ["t4", "v100"]
+    seen = world.call("GET", f"/v1/plans/{plan}/explain", "foreign viewer").json()["insight"]
+    assert {item["candidate"]["workload"] for item in seen["candidates"]} == {"other/vision"}
+    assert [item["price"]["subject"] for item in seen["prices"]] == ["t4"]
+    assert seen["ways_out"] == []
+
+
+def test_why_not_is_answered_or_refused_as_a_problem(world: World) -> None:
+    plan = _with_insight(world)
+    path = f"/v1/plans/{plan}/explain"
+    answer = world.call("GET", f"{path}?workload=demo/vision&why_not=v100").json()["why_not"]
+    assert (answer["verdict"], answer["candidate"]["usd_per_h"]) == ("dearer", 2.48)
+    assert "cost $2.13/h more" in answer["sentence"]
+    unknown = world.call("GET", f"{path}?workload=demo/vision&why_not=zx81")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not-found")
+    alone = world.call("GET", f"{path}?why_not=v100")
+    assert (alone.status_code, alone.json()["errors"][0]["pointer"]) == (422, "query:workload")
+    hidden = world.call("GET", f"{path}?workload=demo/vision&why_not=v100", "foreign viewer")
+    assert hidden.status_code == 404
+
+
+def test_a_plan_that_somebody_asked_for_keeps_its_insight(world: World) -> None:
+    plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
+    insight = world.call("GET", f"/v1/plans/{plan}/explain").json()["insight"]
+    assert set(insight) == {"contenders", "prices", "candidates", "ways_out", "facts"}
