@@ -28,6 +28,7 @@ from app.store.events import Event
 from app.store.outcomes import Mark, ModelKey, Progress
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
+from solvers.domain.workload import Service, SloKind
 from solvers.models.online.forecasts import Belief
 from solvers.models.online.monitor import Monitor
 from solvers.models.online.outcomes import Outcome
@@ -107,6 +108,9 @@ def _read(session: Session) -> _Read | None:
         devices={device.id: device for device in _specs(session, Kind.DEVICE, Device)},
         gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, Kind.GPU_TYPE, GpuType)},
         clocks_mhz_asked=executions.clocks_asked(session),
+        token_services=frozenset(
+            service.id for service in _specs(session, Kind.SERVICE, Service) if service.slo.kind is SloKind.TOKENS
+        ),
     )
     found = outcomes_of(
         executions.replica_minutes(session, start - MINUTE, until),

@@ -25,11 +25,13 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What is known of devices beyond their reports. `clocks_mhz_asked` lacks those left to their driver."""
+    """What is known beyond the reports. `clocks_mhz_asked` lacks devices left to their driver."""
 
     devices: Mapping[str, Device]
     gpu_types: Mapping[str, GpuType]
     clocks_mhz_asked: Mapping[str, int]
+    token_services: frozenset[str] = frozenset()
+    """Ids of services that answer token by token: they execute steps of many lengths, which say nothing of batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def _outcomes(
     unsteady = board.clock_mhz_sm_max - board.clock_mhz_sm_min > CLOCK_STEADY * board.clock_mhz_sm_max
     slice_of_type = replace(gpu_type, sm_count=device.sm_count)
     for position, row in enumerate(found):
+        if row.replica.partition("#")[0] in fleet.token_services:
+            continue
         if row.kind == WorkloadKind.JOB or row.executions <= 0.0 or row.executed_ms <= 0.0 or clock_mhz <= 0.0:
             continue
         others = [*found[:position], *found[position + 1 :]]
