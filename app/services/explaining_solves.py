@@ -45,6 +45,7 @@ class SloPoint:
 
     factor: float
     limit_ms: float
+    """Of a request, or of its first token; the time between tokens is scaled alike."""
     cost_usd_per_h: float
     cost_usd_per_h_more: float
     """Than at the promise as it is."""
@@ -154,4 +155,7 @@ def _scaled(slo: Slo, factor: float) -> tuple[Slo, float]:
     if slo.kind is SloKind.DEADLINE and slo.deadline_s is not None:
         deadline_s = round(slo.deadline_s * factor, DIGITS)
         return replace(slo, deadline_s=deadline_s), 1000 * deadline_s
+    if slo.first_token_ms is not None and slo.inter_token_ms is not None:
+        first_ms, between_ms = (round(item * factor, DIGITS) for item in (slo.first_token_ms, slo.inter_token_ms))
+        return replace(slo, first_token_ms=first_ms, inter_token_ms=between_ms), first_ms
     raise InputError(f"an SLO of kind {slo.kind.value} has no latency to price")

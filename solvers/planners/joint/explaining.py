@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.domain.evidence import Fact
-from solvers.domain.insight import Insight
+from solvers.domain.insight import Insight, Resource
 from solvers.domain.plan import Plan
 from solvers.planners.joint.explaining_candidates import candidates_of
 from solvers.planners.joint.explaining_prices import prices_of
@@ -42,8 +42,15 @@ def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
         if at.any():
             # Prices then carry what unserved demand counts, which is far above any money.
             facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))
+    # What a longer promise does to tokens is not in the problem: their rates were found at the promise.
+    tokens = {need.workload for need in reading.needs if need.tokens is not None}
+    prices = tuple(
+        item
+        for item in prices_of(problem, layout)
+        if item.resource is not Resource.LATENCY_MS or item.subject not in tokens
+    )
     return Insight(
-        prices=prices_of(problem, layout),
+        prices=prices,
         candidates=table.candidates,
         relaxations=relaxations_of(reading, plan),
         facts=tuple(facts),

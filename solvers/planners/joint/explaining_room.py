@@ -119,7 +119,7 @@ class Rooms:
 
 def _elastic(picture: Snapshot, short: set[WorkloadId]) -> Snapshot:
     wanted: set[str] = set(short)
-    known = {item.gpu_type for item in picture.profiles}
+    known = {item.gpu_type for item in picture.profiles} | {item.gpu_type for item in picture.token_profiles}
     offers = [
         Offer(
             name=f"{NEW}{item.name}"[:40].rstrip(".-_"),

@@ -20,7 +20,7 @@ from solvers.domain.workload import Slo, SloKind
 from solvers.errors import InputError, NotFoundError
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
-from tests import builders
+from tests import builders, chats
 
 VISION, OTHER = WorkloadId("demo/vision"), WorkloadId("other/speech")
 TYPES = Types(known=frozenset({"t4", "l4", "a100", "h100"}), there=frozenset({"t4", "l4", "a100"}))
@@ -193,3 +193,9 @@ def test_only_a_promised_latency_has_a_curve() -> None:
         solves.slo_curve(VISION)
     with pytest.raises(InputError, match="is no service"):
         solves.slo_curve("demo/train")
+
+
+def test_both_times_of_a_token_promise_are_scaled() -> None:
+    points = Solves.of(chats.lab([chats.service()]), WISH, ASKING).slo_curve("demo/chat")
+    assert points[0].limit_ms == 750.0
+    assert points[-1].cost_usd_per_h <= points[0].cost_usd_per_h or points[0].unserved_more > 0

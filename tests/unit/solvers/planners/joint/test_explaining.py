@@ -25,7 +25,7 @@ from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading import read
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
-from tests import builders
+from tests import builders, chats
 
 DEVICE = builders.policy(cost_basis=CostBasis.DEVICE)
 SERVICES = (
@@ -244,3 +244,13 @@ def test_it_takes_no_time_that_is_not_there() -> None:
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:
     assert insight_of(LAB) == insight
+
+
+def test_services_that_promise_tokens_are_told_of_without_a_price_of_their_promise() -> None:
+    insight = insight_of(chats.lab([chats.service()]))
+    mine = [item for item in insight.candidates if item.workload == "demo/chat"]
+    assert {item.gpu_type for item in mine} == {"t4", "l4", "v100", "a100"}
+    assert any(item.chosen for item in mine)
+    assert {item.share_pct_sm for item in mine if item.feasible} == {100}
+    assert not [item for item in insight.prices if item.resource is Resource.LATENCY_MS]
+    assert [item for item in insight.prices if item.resource is Resource.RATE_RPS]

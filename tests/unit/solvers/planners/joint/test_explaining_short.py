@@ -19,7 +19,7 @@ from solvers.planners.base import Budget
 from solvers.planners.joint.explaining_short import relaxations_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading import read
-from tests import builders
+from tests import builders, chats
 
 BIG = builders.service("big", rate_rps_declared=400.0)
 """One T4 alone serves about 300 of it."""
@@ -193,3 +193,21 @@ def test_who_has_a_lower_priority_is_named_as_who_could_yield() -> None:
     equal = fleet(1, [replace(low, priority=900), urgent])
     found = relaxations_of(read(equal, builders.everything_movable(equal)), replace(plan, unplaced=(gap,)))
     assert {item.resource for item in found} == {Resource.GPU}
+
+
+def test_a_service_that_promises_tokens_wants_whole_gpus() -> None:
+    def with_gpus(devices: int) -> Snapshot:
+        gpus = tuple(builders.device("a", index, "a100") for index in range(devices))
+        return builders.snapshot(
+            gpus,
+            [chats.service(rate_rps_declared=20.0)],
+            models=(chats.model(),),
+            token_profiles=(chats.profile("a100"),),
+        )
+
+    plan, found = planned(with_gpus(1))
+    assert plan.unplaced
+    ((resource, subject, _, needed),) = ways(found, "demo/chat")[1]
+    assert (resource, subject) == (Resource.GPU, "a100")
+    assert not short_of(with_gpus(int(needed)))
+    assert short_of(with_gpus(int(needed) - 1))
