@@ -184,7 +184,7 @@ def _arrays(
         if job.share_pct_sm_min <= share <= job.share_pct_sm_max
     }
     sequences = SEQUENCES if any(need.tokens is not None for need in needs) else ()
-    axes = Axes.of(layers, (table.sm_part for table in tables), step, (bounds, sequences))
+    axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds, sequences)
     place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
     types = picture.gpu_types_by_name()
     by_model = fill(tables, tuple(place), layers, (axes, types))

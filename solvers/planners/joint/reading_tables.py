@@ -81,22 +81,22 @@ class Axes:
         layers: Iterable[Layer],
         sm_parts: Iterable[float],
         step_pct: int,
-        besides: tuple[Iterable[int], Iterable[int]],
+        shares: Iterable[int],
+        batches: Iterable[int] = (),
     ) -> Axes:
         """Every measured batch, and the steps next to every measured share on a device with such a part of the SMs;
-        shares and batches that are wanted `besides`.
+        `shares` and `batches` are wanted besides.
         """
-        shares, more = besides
         exact = np.unique(np.concatenate([np.array([100.0]), *(layer.shares_pct for layer in layers)]))
         steps: set[int] = {100, *shares}
         for part in set(sm_parts):
             on_device = exact / part / step_pct
             for rounded in (np.floor(on_device + SHARE_DUST), np.ceil(on_device - SHARE_DUST)):
                 steps |= {int(item) * step_pct for item in rounded}
-        batches = {1, *more, *(int(batch) for layer in layers for batch in layer.batches)}
+        wanted = {1, *batches, *(int(batch) for layer in layers for batch in layer.batches)}
         return Axes(
             shares_pct=np.array(sorted(step for step in steps if 1 <= step <= 100), dtype=np.int64),
-            batches=np.array(sorted(batches), dtype=np.int64),
+            batches=np.array(sorted(wanted), dtype=np.int64),
         )
 
 
