@@ -84,6 +84,8 @@ class Workload:
     avoids: tuple[int, ...] = ()
     """Workloads (by number) that must not stand beside it."""
     priority: int = 100
+    limit_fixed: bool = False
+    """Its cells were reckoned for this very limit (an LLM's are), so nothing can be read off them about another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def _of_latency(problem: JointProblem, layout: Layout, prices: Prices) -> Iterat
     gained = _gained(problem, looser, layout, prices)
     by_workload = np.bincount(gained.workload, weights=gained.usd, minlength=len(problem.workloads))
     for number, work in enumerate(problem.workloads):
-        if math.isfinite(work.limit_ms):
+        if math.isfinite(work.limit_ms) and not work.limit_fixed:
             usd = min(float(by_workload[number]), float(prices.demand_usd[number]))
             yield _price(Resource.LATENCY_MS, work.id, usd / (LOOSER_PART * work.limit_ms))
 

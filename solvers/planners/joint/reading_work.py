@@ -117,6 +117,7 @@ def _workload(item: Left, avoids: tuple[int, ...], policy: Policy, unserved_usd:
         budget_usd_per_h=item.budget_usd_per_h,
         avoids=avoids,
         priority=need.priority,
+        limit_fixed=need.tokens is not None,
     )
 
 

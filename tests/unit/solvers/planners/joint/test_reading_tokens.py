@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.insight import Resource
 from solvers.domain.plan import Assignment
 from solvers.domain.profile import Interference
 from solvers.models.serving.token_plans import TokenPromise, choices
+from solvers.planners.base import Budget
+from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading import read
 from solvers.problems.patterns import judge
 from tests import builders, chats
@@ -66,3 +70,13 @@ def test_a_standing_replica_is_a_standing_pattern() -> None:
     picture = chats.lab([chats.service()], target=builders.target([stands]))
     (standing,) = read(picture, builders.everything_movable(picture)).standing_patterns()
     assert (standing.devices, standing.pattern.shares_pct) == (1, (100,))
+
+
+def test_nothing_is_said_of_what_a_looser_promise_would_be_worth() -> None:
+    """Their cells hold for one promise; a price of nothing would say that it does not bind."""
+    picture = chats.lab([chats.service(), builders.service()])
+    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=100_000))
+    insight = Joint().propose(request, b"", SilentReporter()).insight
+    assert insight is not None
+    priced = {item.subject for item in insight.prices if item.resource is Resource.LATENCY_MS}
+    assert priced == {"demo/vision"}
