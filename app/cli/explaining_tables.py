@@ -123,6 +123,9 @@ def way_lines(insight: Document) -> list[str]:
         f"{way['workload']}: {way['sentence']}" if way["workload"] else f"all of them: {way['sentence']}"
         for way in ways[: 4 * WORKLOADS_SHOWN]
     ]
+    left = next((fact["value"] for fact in insight["facts"] if fact["name"] == "workloads_short_unexplained"), 0)
+    if left:
+        lines.append(f"not looked into for {left:.0f} more workloads")
     return _titled("what would have to give (each line is enough by itself)", lines)
 
 

@@ -37,7 +37,9 @@ def insight_of(picture: Snapshot, chosen: Chosen, wish: Wish) -> Insight | None:
 
     reading = read(picture, request_of(picture, wish).movable)
     found = explained(reading, Layout(patterns=(), counts=()), chosen.plan)
-    return found if told is None else replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
+    if told is None or found is None:
+        return found
+    return replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
 
 
 def told_insight(insight: Insight | None, workload: str | None = None) -> Any:

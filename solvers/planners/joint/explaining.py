@@ -9,28 +9,45 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.domain.evidence import Fact
-from solvers.domain.insight import Insight, Resource
+from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
+from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explaining_candidates import candidates_of
 from solvers.planners.joint.explaining_prices import prices_of
-from solvers.planners.joint.explaining_short import relaxations_of
+from solvers.planners.joint.explaining_short import SHORT_MAX, relaxations_of
 from solvers.planners.joint.explaining_terms import Terms
 from solvers.planners.joint.reading import Reading
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 
 AT_UNSERVED_PART = 0.999
 """Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""
-SECONDS_LEAST = 0.3
+SECONDS_LEAST = 0.05
 SECONDS_PER_WORKLOAD = 0.0006
+SECONDS_PER_SHORT = 0.25
+SHORT_PART = 0.05
 
 
-def affords(reading: Reading, seconds: float) -> bool:
-    """Whether there is time to find out, by the size of the problem."""
-    return seconds >= SECONDS_LEAST + SECONDS_PER_WORKLOAD * len(reading.problem.workloads)
+def seconds_of(problem: JointProblem, deadline_s: float) -> float:
+    """What to keep back for finding out: about what it takes, and a part of the deadline for those who are short."""
+    return _told_s(problem) + min(SHORT_MAX * SECONDS_PER_SHORT, SHORT_PART * deadline_s)
 
 
-def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
-    """Prices, candidates and relaxations of a plan; contenders are the planner's own."""
+def _told_s(problem: JointProblem) -> float:
+    """About what it takes where nobody is short."""
+    return SECONDS_LEAST + SECONDS_PER_WORKLOAD * len(problem.workloads)
+
+
+def explained(reading: Reading, layout: Layout, plan: Plan, seconds: float | None = None) -> Insight | None:
+    """Prices, candidates and relaxations of a plan; contenders are the planner's own. None, or fewer who are short,
+    where there are too few seconds; without a number there is time enough.
+    """
+    most = SHORT_MAX
+    if seconds is not None:
+        spare = seconds - _told_s(reading.problem)
+        if spare < 0:
+            return None
+        most = min(SHORT_MAX, int(spare / SECONDS_PER_SHORT))
     problem = reading.problem
     table = candidates_of(reading, plan, Terms.of(problem, layout.prices))
     facts = []
@@ -42,16 +59,12 @@ def explained(reading: Reading, layout: Layout, plan: Plan) -> Insight:
         if at.any():
             # Prices then carry what unserved demand counts, which is far above any money.
             facts.append(Fact(name="workloads_priced_as_unserved", value=float(at.sum())))
-    # What a longer promise does to tokens is not in the problem: their rates were found at the promise.
-    tokens = {need.workload for need in reading.needs if need.tokens is not None}
-    prices = tuple(
-        item
-        for item in prices_of(problem, layout)
-        if item.resource is not Resource.LATENCY_MS or item.subject not in tokens
-    )
+    short = sum(gap.kind is not WorkloadKind.JOB for gap in plan.unplaced)
+    if short > most:
+        facts.append(Fact(name="workloads_short_unexplained", value=float(short - most)))
     return Insight(
-        prices=prices,
+        prices=prices_of(problem, layout),
         candidates=table.candidates,
-        relaxations=relaxations_of(reading, plan),
+        relaxations=relaxations_of(reading, plan, most),
         facts=tuple(facts),
     )

@@ -24,7 +24,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
 from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.solve import solve
-from solvers.planners.joint.explaining import affords, explained
+from solvers.planners.joint.explaining import explained, seconds_of
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
@@ -137,6 +137,7 @@ def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadli
     """What is left to the solve, with enough kept back for seating and writing."""
     devices = sum(len(pool) for pool in reading.pool_devices)
     reserve = RESERVE_S + RESERVE_S_PER_DEVICE * devices + RESERVE_S_PER_WORKLOAD * len(reading.problem.workloads)
+    reserve += seconds_of(reading.problem, request.budget.deadline_s)
     seconds = max(SOLVE_PART_MIN * request.budget.deadline_s, whole.left_s - reserve)
     return Deadline(seconds, request.budget.work_units)
 
@@ -196,10 +197,12 @@ def _with_insight(
     """With what was found out on the way, where there is time for it."""
     reading, begun = at
     told = proposal.insight or Insight()
-    counted = request.budget.work_units is not None
-    if proposal.plan is None or not (counted or affords(reading, begun.whole.left_s)):
+    if proposal.plan is None:
         return proposal
-    found = explained(reading, layout or Layout(patterns=(), counts=()), proposal.plan)
+    left_s = None if request.budget.work_units is not None else begun.whole.left_s
+    found = explained(reading, layout or Layout(patterns=(), counts=()), proposal.plan, left_s)
+    if found is None:
+        return proposal
     return replace(proposal, insight=replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts)))
 
 

@@ -22,7 +22,7 @@ SHORT = builders.snapshot(
     [builders.device("a", 0, "t4")], [builders.service("big", rate_rps_declared=400.0)], policy=JOINT
 )
 PLAN_ID = "sha256:" + "e" * 64
-BY_COUNT = ("--work-units", "2000")
+BY_COUNT = ("--work-units", "60")
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
-from solvers.planners.base import Budget
+from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
-from solvers.planners.joint.explaining import AT_UNSERVED_PART, affords, explained
+from solvers.planners.joint.explaining import AT_UNSERVED_PART, explained, seconds_of
 from solvers.planners.joint.explaining_prices import prices_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading import read
@@ -36,16 +36,20 @@ SERVICES = (
 LAB = builders.lab(SERVICES, policy=DEVICE)
 
 
+def counted(picture: Snapshot) -> PlanRequest:
+    """Counted work, so that machines of any speed answer alike."""
+    return replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=60))
+
+
 def insight_of(picture: Snapshot) -> Insight:
-    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=2_000))
-    insight = Joint().propose(request, b"", SilentReporter()).insight
+    insight = Joint().propose(counted(picture), b"", SilentReporter()).insight
     assert insight is not None
     return insight
 
 
 def relaxed(problem: JointProblem) -> Layout:
     """The relaxed optimum and its duals."""
-    return solve(problem, SolveOrder(), Deadline(60.0, 2_000))
+    return solve(problem, SolveOrder(), Deadline(60.0, 60))
 
 
 def prices(layout: Layout, problem: JointProblem) -> dict[tuple[Resource, str], float]:
@@ -165,8 +169,7 @@ def test_every_type_is_told_for_every_service(insight: Insight) -> None:
 
 
 def test_what_was_chosen_is_told_as_the_plan_has_it(insight: Insight) -> None:
-    request = replace(builders.request(LAB), budget=Budget(deadline_s=5.0, work_units=2_000))
-    plan = Joint().propose(request, b"", SilentReporter()).plan
+    plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
     assert plan is not None
     types = {device.id: device.gpu_type for device in LAB.devices}
     held = {(item.workload, types[item.device]) for item in plan.assignments}
@@ -222,14 +225,26 @@ def test_prices_of_a_short_fleet_say_that_they_count_the_unserved() -> None:
     assert 0 < AT_UNSERVED_PART < 1
 
 
+def test_who_is_short_and_could_not_be_looked_into_is_counted() -> None:
+    services = [builders.service(f"s{index}", rate_rps_declared=900.0) for index in range(3)]
+    picture = builders.snapshot([builders.device("a", 0, "t4")], services)
+    plan = Joint().propose(counted(picture), b"", SilentReporter()).plan
+    assert plan is not None
+    reading = read(picture, builders.everything_movable(picture))
+    told = explained(reading, Layout(patterns=(), counts=()), plan, 0.06)
+    assert told is not None
+    assert told.relaxations == ()
+    assert {fact.name: fact.value for fact in told.facts} == {"workloads_short_unexplained": len(plan.unplaced)}
+
+
 def test_too_much_to_look_at_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solvers.planners.joint.explaining_candidates.ROWS_MAX", 12)
     reading = read(LAB, builders.everything_movable(LAB))
     layout = relaxed(reading.problem)
-    request = replace(builders.request(LAB), budget=Budget(deadline_s=5.0, work_units=2_000))
-    plan = Joint().propose(request, b"", SilentReporter()).plan
+    plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
     assert plan is not None
     told = explained(reading, layout, plan)
+    assert told is not None
     facts = {fact.name: fact.value for fact in told.facts}
     assert facts["workloads_without_candidates"] >= 1.0
     chosen = {item.workload for item in told.candidates if item.chosen}
@@ -238,8 +253,12 @@ def test_too_much_to_look_at_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
 
 def test_it_takes_no_time_that_is_not_there() -> None:
     reading = read(LAB, builders.everything_movable(LAB))
-    assert not affords(reading, 0.1)
-    assert affords(reading, 1.0)
+    plan = Joint().propose(counted(LAB), b"", SilentReporter()).plan
+    assert plan is not None
+    nothing = Layout(patterns=(), counts=())
+    assert explained(reading, nothing, plan, 0.01) is None
+    assert explained(reading, nothing, plan, 1.0) == explained(reading, nothing, plan)
+    assert 0.05 < seconds_of(reading.problem, 1.0) < seconds_of(reading.problem, 10.0) < 1.0
 
 
 def test_equal_requests_are_told_alike(insight: Insight) -> None:
