@@ -1,8 +1,8 @@
 """From parts of devices to whole ones, stage by stage: keep the whole parts, price anew for what is left.
 
 Owns the dive. After every stage the problem is the rest of the demand on the rest of the devices, nothing counts for
-more than is still asked, and new patterns are priced for exactly that; the last few devices are an integer programme
-over the pool. It refuses to move single percents of share: trimming does.
+more than is still asked, and new patterns are priced for exactly that. Who has the fewest replicas is decided first,
+while everybody else can still fill what is left beside. It refuses to move single percents of share: trimming does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.engines.base import Engine, Limits, Program
+from solvers.engines.base import Engine
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.core.generate import Pace, generate
@@ -30,7 +30,6 @@ UP_LEAST = 0.5
 WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
 ADOPT_MAX = 3000
-INTEGER_COLUMNS_MAX = 1500
 STAGES_MAX = 300
 
 
@@ -46,15 +45,11 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How to dive: devices left for the integer programme and its limits, pricing rounds of a stage, and the part of
-    the deadline left to others.
+    """How to dive: pricing rounds of a stage, and the part of the deadline left to others: from there on nothing is
+    priced any more.
     """
 
-    limits: Limits
-    integer_devices: float = 0.0
     rounds: int = 6
-    cover: float = 1.0
-    """Part of every demand that must be met: trimming makes up the rest."""
     until_part: float = 0.0
 
 
@@ -84,10 +79,8 @@ class Dive:
             parts = relaxed.values[master.slacks :]
             if parts.sum() <= DUST:
                 break
-            if parts.sum() <= self.depth.integer_devices or deadline.left_part <= self.depth.until_part:
-                self._decide(master, self._integers(master, relaxed))
-                break
-            self._decide(master, self._some(master, relaxed))
+            hurry = deadline.left_part <= self.depth.until_part
+            self._decide(master, self._some(master, relaxed, 1.0 if hurry else UP_PART))
             rest = self._rest(master, relaxed)
             following = Pricing(self.scene.problem, self.scene.tables, rest.rows, width)
             following.follow(pricing)
@@ -115,13 +108,9 @@ class Dive:
         self.chosen.append(Chosen(sets=sets, judged=judged, counts=counts[rows]))
         self.replicas += self._count(sets, counts[rows].astype(np.float64))
         added = master.rows.activity(sets, judged, counts[rows])
-        if self.taken is None:
-            self.taken = np.zeros_like(added)
-        if not self.chosen[1:]:
-            self.taken[: master.rows.pool_at] += 1 - self.depth.cover
-        self.taken = self.taken + added
+        self.taken = added if self.taken is None else self.taken + added
 
-    def _some(self, master: Master, relaxed: Relaxed) -> Whole:
+    def _some(self, master: Master, relaxed: Relaxed, up_part: float) -> Whole:
         """Whole parts; where they are few, the largest fractions too, as long as they stay worth it together."""
         parts = relaxed.values[master.slacks :]
         group = self._narrowest(master, parts)
@@ -130,7 +119,7 @@ class Dive:
         fraction = np.zeros(len(parts))
         fraction[group] = parts[group] - counts[group]
         order = np.argsort(-fraction, kind="stable")
-        ups = max(1, int(UP_PART * fraction[group].sum()))
+        ups = max(1, int(up_part * fraction[group].sum()))
         columns = picked(master.columns, np.arange(master.slacks, len(master.columns)))
         done = master.activity(counts)
         price = np.maximum(relaxed.row_duals[: master.rows.pool_at], 0.0)
@@ -181,33 +170,11 @@ class Dive:
         following.adopt(*master.pool.take(chosen))
         return following
 
-    def _integers(self, master: Master, relaxed: Relaxed) -> Whole:
-        """The best whole counts that the engine finds over the pool's best columns."""
-        chosen = promising(master, relaxed, INTEGER_COLUMNS_MAX)
-        numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
-        some = picked(master.columns, numbers)
-        program = Program(
-            cost=some.cost,
-            lower=some.lower,
-            upper=some.upper,
-            integer=numbers >= master.slacks,
-            start=some.start,
-            row=some.row,
-            value=some.value,
-            row_lower=master.rows.lower,
-            row_upper=master.rows.upper,
-        )
-        answer = self.scene.engine.solve(program, self.depth.limits)
-        counts = np.zeros(len(master.pool), dtype=np.int64)
-        if answer.values is not None:
-            counts[chosen] = np.rint(answer.values[master.slacks :]).astype(np.int64)
-        return counts
-
 
 def promising(master: Master, relaxed: Relaxed, most: int) -> Whole:
     """Columns of the pool in use, and those with the least reduced cost."""
     reduced = master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
-    reduced[relaxed.values[master.slacks :] > DUST] = -np.inf
+    reduced[: len(relaxed.values) - master.slacks][relaxed.values[master.slacks :] > DUST] = -np.inf
     if len(reduced) <= most:
         return np.arange(len(reduced))
     return np.sort(np.argpartition(reduced, most - 1)[:most])

@@ -24,6 +24,7 @@ STALL_ROUNDS = 9
 STALL_PART = 1e-4
 ROUNDS_MAX = 400
 REPEATS = 3
+REPEATS_MAX = 8
 SINGLES_MAX = 8_000
 
 
@@ -62,6 +63,11 @@ class Pace:
     """Before giving up, look everywhere once more."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
+
+    @classmethod
+    def of(cls, problem: JointProblem, until_part: float) -> Pace:
+        """To the end, with more patterns a round the more workloads there are."""
+        return cls(until_part=until_part, repeats=int(np.clip(len(problem.workloads) // 100, REPEATS, REPEATS_MAX)))
 
 
 def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:

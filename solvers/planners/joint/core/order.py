@@ -21,5 +21,3 @@ class SolveOrder:
     seed: int = 1
     launch_usd_per_s: float = 0.0002
     """$/h that may be spent to avoid one second of launching."""
-    open_workloads: frozenset[int] | None = None
-    """Only devices that host one of these may change, and those that host nothing; None opens everything."""

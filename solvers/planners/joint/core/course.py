@@ -1,0 +1,150 @@
+"""One problem from the relaxed optimum to whole devices: the phases and what each may spend.
+
+Owns their order: price patterns, dive, trim, make up what is short, polish where the problem is small, repair with what
+time is left. Every phase begins with the best so far and can only improve it. It refuses to prove bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.engines.columns import Relaxed
+from solvers.engines.deadline import Deadline
+from solvers.engines.registry import create
+from solvers.planners.joint.core.dive import Depth, Dive, Scene, promising
+from solvers.planners.joint.core.generate import Pace, generate, singles
+from solvers.planners.joint.core.layouts import (
+    added,
+    layout_of,
+    missing_of,
+    patterns_of,
+    prices_of,
+    taken_by,
+    value_of,
+)
+from solvers.planners.joint.core.master import Master
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.polish import polished, shake, small_enough
+from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.repair import repair
+from solvers.planners.joint.core.sets import Judge
+from solvers.planners.joint.core.tables import levels_of, tables_of
+from solvers.planners.joint.core.trim import trim
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from solvers.problems.patterns import Pattern
+
+GENERATE_UNTIL = 0.6
+DIVE_UNTIL = 0.35
+END = 0.2
+TRIM_PART = 0.5
+POLISH_PART = 0.6
+REPAIR_PART = 0.3
+REPAIR_S_PER_DEVICE = 0.01
+REPAIR_TRIALS_PER_DEVICE = 1.0
+"""Of what is left."""
+COMPLETE_ROUNDS = 25
+COLUMNS_KEPT = 400
+
+
+@dataclass(slots=True)
+class Course:
+    """One run. `found` is the answer so far, `facts` are told."""
+
+    problem: JointProblem
+    order: SolveOrder
+    deadline: Deadline
+    first: Layout
+    found: Layout | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    columns: tuple[Pattern, ...] = ()
+    master: Master | None = None
+    relaxed: Relaxed | None = None
+
+    def run(self) -> Layout:
+        """All phases, as far as the deadline lets them; the first layout at worst."""
+        problem, deadline, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
+        exact = Judge(problem)
+        master = Master(problem, exact)
+        tables = tables_of(problem, exact, levels_of(problem, master.width))
+        pricing = Pricing(problem, tables, master.rows, master.width)
+        master.offer(singles(problem, master.width))
+        master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
+        master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
+        relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
+        self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
+        if relaxation is not None:
+            self.master, self.relaxed = master, relaxation.best
+            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
+            scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
+            dive = Dive(scene, Depth(until_part=DIVE_UNTIL))
+            self._try("dive_s", lambda _: layout_of(problem, dive.run(master, pricing, relaxation.best, deadline)))
+            self._finish(scene, (master, pricing, relaxation.best))
+        return (
+            self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
+        )
+
+    def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
+        master, pricing, relaxed = state
+        problem, deadline = self.problem, self.deadline
+        self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+        if self.found is not None and missing_of(problem, self.found).any():
+            self._try("complete_s", lambda layout: completed(scene, (master, pricing), layout, deadline))
+            self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+        if small_enough(master, relaxed) and not deadline.over:
+            shake(master, pricing, relaxed, np.random.default_rng(self.order.seed))
+            within, rng = portion(deadline, POLISH_PART), np.random.default_rng(self.order.seed)
+            self._try("polish_s", lambda layout: polished(scene, (master, relaxed), layout, within, rng))
+            self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+        if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
+            rng, prices = np.random.default_rng(self.order.seed), prices_of(master, relaxed.row_duals)
+            within = repair_deadline(deadline, float(sum(self.found.counts)))
+            self._try("repair_s", lambda layout: repair(problem, layout, prices, within, rng))
+        self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
+
+    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> None:
+        """Run a phase on the answer so far, and keep what it makes of it where that is better."""
+        begun_s = self.deadline.elapsed_s
+        before = self.first if self.found is None else self.found
+        after = phase(before)
+        if self.found is None or self._worth(after) < self._worth(self.found):
+            self.found = after
+        self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
+
+    def _worth(self, layout: Layout) -> float:
+        return value_of(self.problem, layout)
+
+
+def repair_deadline(deadline: Deadline, devices: float) -> Deadline:
+    """A part of what is left, and no more than so many devices are worth."""
+    if deadline.work_units is None:
+        return Deadline(min(REPAIR_PART * deadline.left_s, REPAIR_S_PER_DEVICE * devices))
+    units = int(min(REPAIR_PART * deadline.left_part * deadline.work_units, REPAIR_TRIALS_PER_DEVICE * devices)) + 1
+    deadline.spend(units)
+    return Deadline(deadline.seconds, units)
+
+
+def portion(deadline: Deadline, part: float) -> Deadline:
+    """A deadline of its own for a part of what is left; where work is counted it is spent at once."""
+    if deadline.work_units is None:
+        return Deadline(part * deadline.left_s)
+    units = max(1, int(part * deadline.left_part * deadline.work_units))
+    deadline.spend(units)
+    return Deadline(deadline.seconds, units)
+
+
+def completed(scene: Scene, state: tuple[Master, Pricing], layout: Layout, deadline: Deadline) -> Layout:
+    """What is still short placed on devices that are still free."""
+    master, learned = state
+    rest = Master(scene.problem, scene.judge, taken_by(master, layout))
+    pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
+    pricing.follow(learned)
+    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=END, thorough=False))
+    if relaxation is None:
+        return layout
+    depth = Depth(until_part=END)
+    dive = Dive(scene, depth, taken_by(master, layout))
+    return added(layout, layout_of(scene.problem, dive.run(rest, pricing, relaxation.best, deadline)))

@@ -1,0 +1,93 @@
+"""Small problems to the end: an integer programme over everything that was found and some more of its kind.
+
+Owns that programme. Where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum
+can see, so patterns are also priced at duals shaken at random, and the best layout so far is the programme's hint: it
+can only become better. It refuses large problems.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.engines.base import Limits, Program
+from solvers.engines.columns import Relaxed
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.core.dive import Chosen, Scene, promising
+from solvers.planners.joint.core.layouts import column_number, counts_in, keys_of, layout_of
+from solvers.planners.joint.core.master import Master, picked
+from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.swaps import Swaps
+from solvers.problems.joint import Whole
+from solvers.problems.layout import Layout
+
+DEVICES_MAX = 120.0
+WORKLOADS_MAX = 60
+SHAKES = 20
+SHAKE = 0.3
+COLUMNS_MAX = 700
+SWAP_PART = 0.5
+"""Of what is left of the deadline."""
+ENGINE_PART = 0.4
+ENGINE_GAP = 1e-4
+NODES_MAX = 2000.0
+WORTH_IT = 1e-9
+
+
+def small_enough(master: Master, relaxed: Relaxed) -> bool:
+    """Whether an integer programme has a chance."""
+    return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
+
+
+def shake(master: Master, pricing: Pricing, relaxed: Relaxed, rng: np.random.Generator) -> None:
+    """Patterns that would be best if demand were priced somewhat differently."""
+    for _ in range(SHAKES):
+        duals = relaxed.row_duals.copy()
+        duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
+        duals[master.rows.pool_at :] *= rng.uniform()
+        found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
+        pricing.learn(found)
+        master.offer(found.sets)
+
+
+def polished(
+    scene: Scene, state: tuple[Master, Relaxed], layout: Layout, deadline: Deadline, rng: np.random.Generator
+) -> Layout:
+    """The best layout that swaps and the engine find; the given one at worst."""
+    master, relaxed = state
+    master.offer(master.of_patterns(layout.patterns))
+    held = counts_in(column_number(keys_of(master.pool.sets)), layout, len(master.pool))
+    chosen = np.union1d(promising(master, relaxed, COLUMNS_MAX), np.flatnonzero(held))
+    program = _program(master, chosen)
+    swaps = Swaps(program)
+    counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
+    hint = np.concatenate([np.zeros(master.slacks), counts])
+    short = np.maximum(0.0, program.row_lower - program.activity(hint))
+    hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
+    answer = scene.engine.solve(program, limits_of(deadline, ENGINE_PART), hint)
+    if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
+        counts = answer.values[master.slacks :]
+    sets, judged = master.pool.take(chosen)
+    return layout_of(scene.problem, Chosen(sets=sets, judged=judged, counts=np.rint(counts).astype(np.int64)))
+
+
+def _program(master: Master, chosen: Whole) -> Program:
+    numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+    some = picked(master.columns, numbers)
+    return Program(
+        cost=some.cost,
+        lower=some.lower,
+        upper=some.upper,
+        integer=numbers >= master.slacks,
+        start=some.start,
+        row=some.row,
+        value=some.value,
+        row_lower=master.rows.lower,
+        row_upper=master.rows.upper,
+    )
+
+
+def limits_of(deadline: Deadline, part: float) -> Limits:
+    """A part of what is left, for an engine: nodes where work is counted, else seconds."""
+    if deadline.work_units is not None:
+        return Limits(work=max(1.0, NODES_MAX * part * deadline.left_part), gap=ENGINE_GAP)
+    return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
