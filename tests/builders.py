@@ -43,6 +43,8 @@ from solvers.domain.workload import (
 )
 from solvers.planners.base import Budget, PlanRequest
 
+WORK_UNITS = 500
+"""Counted work, so that machines of any speed answer alike."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 SHARES = (10, 20, 30, 40, 50, 60, 80, 100)
 SPEED = {"t4": 1.0, "l4": 1.8, "v100": 2.5, "a100": 6.0}
@@ -309,7 +311,7 @@ def everything_movable(picture: Snapshot) -> tuple[WorkloadId, ...]:
 def request(picture: Snapshot, movable: Iterable[str] | None = None, seed: int = 1) -> PlanRequest:
     """A planning request; by default everything may move."""
     ids = everything_movable(picture) if movable is None else tuple(WorkloadId(item) for item in movable)
-    return PlanRequest(snapshot=picture, movable=ids, budget=Budget(), seed=seed)
+    return PlanRequest(snapshot=picture, movable=ids, budget=Budget(work_units=WORK_UNITS), seed=seed)
 
 
 HARD = Affinity()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -90,21 +91,26 @@ def _drafts(seats: Seats, width: int, workload: int, shunned: Collection[int]) -
         allowed = [int(variant) for variant in _variants(seats, workload) if problem.allowed[pool, variant]]
         if not allowed or item.failure_domain in shunned:
             continue
-        kinds = np.flatnonzero(problem.kind_pool == pool).tolist()
         for device in _few(seats, seats.floor.devices(pool), allowed):
-            before = seats.patterns[device]
-            members = [] if before is None else list(before.variants)
-            parts = [] if before is None else list(before.shares_pct)
-            for share in _some(problem.shares_pct[problem.shares_pct <= 100 - sum(parts)]):
-                for kind in kinds if before is None else (before.kind,):
-                    if len(members) < min(width, item.clients):
-                        for variant in allowed:
-                            drafts.add(device, kind, [*members, variant], [*parts, share])
-                    for place, variant in enumerate(members):
-                        if variant in allowed:
-                            larger = [*parts[:place], parts[place] + share, *parts[place + 1 :]]
-                            drafts.add(device, kind, members, larger)
+            _draft(seats, device, (allowed, min(width, item.clients)), drafts)
     return drafts
+
+
+def _draft(seats: Seats, device: int, what: tuple[list[int], int], drafts: _Drafts) -> None:
+    """One replica more on this device where there is a place, or one that is there with more share."""
+    allowed, places = what
+    problem, before = seats.floor.problem, seats.patterns[device]
+    members = [] if before is None else list(before.variants)
+    parts = [] if before is None else list(before.shares_pct)
+    kinds = (
+        np.flatnonzero(problem.kind_pool == seats.floor.pool_of[device]).tolist() if before is None else [before.kind]
+    )
+    steps = _some(problem.shares_pct[problem.shares_pct <= 100 - sum(parts)])
+    for share, kind, variant in product(steps, kinds, allowed if len(members) < places else ()):
+        drafts.add(device, kind, [*members, variant], [*parts, share])
+    grown = [place for place, variant in enumerate(members) if variant in allowed]
+    for share, kind, place in product(steps, kinds, grown):
+        drafts.add(device, kind, members, [*parts[:place], parts[place] + share, *parts[place + 1 :]])
 
 
 def _some(steps: Whole) -> list[int]:

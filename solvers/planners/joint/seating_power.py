@@ -135,23 +135,22 @@ def _spare_w(seats: Seats, device: int, others: Whole) -> Floats:
 
 def _lighten(seats: Seats, inside: list[int]) -> bool:
     """The change of one device that loses least per watt: a lower clock, or one replica less."""
-    best: tuple[tuple[float, float, int], Pattern | None] | None = None
-    for device in inside:
-        before = seats.patterns[device]
-        if before is None:
-            continue
-        for after in _lighter(seats.floor, before):
-            saved_w = seats.dynamic_w(device) - (seats.floor.dynamic_w(after) if after is not None else 0.0)
-            if saved_w > DUST_W:
-                lost = seats.loss_usd(before, after)
-                lost += 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)
-                key = (max(lost, DUST_W) / saved_w, -saved_w, device)
-                if best is None or key < best[0]:
-                    best = key, after
+    best = min((item for device in inside for item in _reliefs(seats, device)), key=lambda item: item[0], default=None)
     if best is None:
         return False
-    seats.put(best[0][2], best[1])
+    (_, _, device, _), after = best
+    seats.put(device, after)
     return True
+
+
+def _reliefs(seats: Seats, device: int) -> Iterator[tuple[tuple[float, float, int, int], Pattern | None]]:
+    """Every lighter contents of a device, with what it loses per watt, what it saves, and its number."""
+    before = seats.patterns[device]
+    for number, after in enumerate(() if before is None else _lighter(seats.floor, before)):
+        saved_w = seats.dynamic_w(device) - (seats.floor.dynamic_w(after) if after is not None else 0.0)
+        if before is not None and saved_w > DUST_W:
+            lost = seats.loss_usd(before, after) + 0.01 * (before.usd_per_h + sum(before.capacity_rps) * DUST_W)
+            yield (max(lost, DUST_W) / saved_w, -saved_w, device, number), after
 
 
 def _lighter(floor: Floor, before: Pattern) -> Iterator[Pattern | None]:
