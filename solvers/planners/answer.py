@@ -46,16 +46,17 @@ class Answer:
 
 
 def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
-    """The complete plan."""
-    snapshot, basis = request.snapshot, Basis(request.snapshot.profiles_by_key())
+    """The complete plan, on offered GPUs too."""
+    snapshot = request.snapshot.with_offers()
+    basis = Basis(snapshot.profiles_by_key())
     pinned = (replace(item, reasons=(_pinned_reason(item),)) for item in answer.pinned)
     assignments = [*pinned]
     for settled in answer.settled:
         assignments.extend(_assignments(snapshot, settled, answer, basis))
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
-    settings = _settings(request, ordered)
+    settings = _settings(snapshot, request.movable, ordered)
     return Plan(
-        snapshot=digest(snapshot),
+        snapshot=digest(request.snapshot),
         parent=snapshot.target.generation,
         planner=spec.name,
         planner_version=spec.version,
@@ -170,11 +171,12 @@ def _job_assignment(
     )
 
 
-def _settings(request: PlanRequest, assignments: tuple[Assignment, ...]) -> tuple[DeviceSetting, ...]:
+def _settings(
+    snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...]
+) -> tuple[DeviceSetting, ...]:
     """One setting per device in use; a device with a pinned replica keeps the one that stands."""
-    snapshot = request.snapshot
     devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
-    settings = pinned_settings(snapshot, request.movable)
+    settings = pinned_settings(snapshot, movable)
     dedicated: set[str] = {item.id for item in snapshot.services if item.affinity.dedicated}
     caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
     for assignment in assignments:
@@ -186,7 +188,13 @@ def _settings(request: PlanRequest, assignments: tuple[Assignment, ...]) -> tupl
         gpu_type = types[device.gpu_type]
         if device.id in caps and device.mig is None:
             limit_w = min(gpu_type.power_limit_w_max, max(gpu_type.power_limit_w_min, caps[device.id]))
-        settings[device.id] = DeviceSetting(device=device.id, mode=mode, power_limit_w=limit_w)
+        clock = assignment.envelope.clock_mhz_sm_max
+        settings[device.id] = DeviceSetting(
+            device=device.id,
+            mode=mode,
+            clock_mhz_sm=clock if clock < gpu_type.clock_mhz_sm_max else None,
+            power_limit_w=limit_w,
+        )
     return tuple(settings[device] for device in sorted(settings))
 
 
