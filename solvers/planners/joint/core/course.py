@@ -44,7 +44,6 @@ TRIM_PART = 0.5
 POLISH_PART = 0.6
 REPAIR_PART = 0.3
 REPAIR_S_PER_DEVICE = 0.01
-REPAIR_TRIALS_PER_DEVICE = 1.0
 """Of what is left."""
 COMPLETE_ROUNDS = 25
 COLUMNS_KEPT = 400
@@ -90,19 +89,26 @@ class Course:
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
         master, pricing, relaxed = state
         problem, deadline = self.problem, self.deadline
-        self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+        self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
         if self.found is not None and missing_of(problem, self.found).any():
             self._try("complete_s", lambda layout: completed(scene, (master, pricing), layout, deadline))
-            self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
         if small_enough(master, relaxed) and not deadline.over:
             shake(master, pricing, relaxed, np.random.default_rng(self.order.seed))
-            within, rng = portion(deadline, POLISH_PART), np.random.default_rng(self.order.seed)
-            self._try("polish_s", lambda layout: polished(scene, (master, relaxed), layout, within, rng))
-            self._try("trim_s", lambda layout: trim(problem, layout, portion(deadline, TRIM_PART)))
+            rng = np.random.default_rng(self.order.seed)
+            self._within(
+                "polish_s",
+                POLISH_PART,
+                lambda layout, within: polished(scene, (master, relaxed), layout, within, rng),
+            )
+            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
         if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
             rng, prices = np.random.default_rng(self.order.seed), prices_of(master, relaxed.row_duals)
-            within = repair_deadline(deadline, float(sum(self.found.counts)))
-            self._try("repair_s", lambda layout: repair(problem, layout, prices, within, rng))
+            self._within(
+                "repair_s",
+                repair_part(deadline, float(sum(self.found.counts))),
+                lambda layout, within: repair(problem, layout, prices, within, rng),
+            )
         self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
 
     def _try(self, name: str, phase: Callable[[Layout], Layout]) -> None:
@@ -114,26 +120,47 @@ class Course:
             self.found = after
         self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
 
+    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> None:
+        """A phase with a part of what is left to itself."""
+        within = portion(self.deadline, part)
+        self._try(name, lambda layout: phase(layout, within))
+        charge(self.deadline, within)
+
     def _worth(self, layout: Layout) -> float:
-        return value_of(self.problem, layout)
+        return value_of(self.problem, layout) - kept_usd(self.problem, self.order, layout)
 
 
-def repair_deadline(deadline: Deadline, devices: float) -> Deadline:
+def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
+    """What the launches that keeping what stands saves are worth, $/h."""
+    held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
+    seconds = sum(
+        min(item.devices, held.get(item.pattern.key, 0))
+        * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
+        for item in order.standing
+    )
+    return order.launch_usd_per_s * seconds
+
+
+def repair_part(deadline: Deadline, devices: float) -> float:
     """A part of what is left, and no more than so many devices are worth."""
     if deadline.work_units is None:
-        return Deadline(min(REPAIR_PART * deadline.left_s, REPAIR_S_PER_DEVICE * devices))
-    units = int(min(REPAIR_PART * deadline.left_part * deadline.work_units, REPAIR_TRIALS_PER_DEVICE * devices)) + 1
-    deadline.spend(units)
-    return Deadline(deadline.seconds, units)
+        most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
+    else:
+        most = devices / max(deadline.left_part * deadline.work_units, 1.0)
+    return min(REPAIR_PART, most)
 
 
 def portion(deadline: Deadline, part: float) -> Deadline:
-    """A deadline of its own for a part of what is left; where work is counted it is spent at once."""
+    """A deadline of its own for a part of what is left."""
     if deadline.work_units is None:
         return Deadline(part * deadline.left_s)
-    units = max(1, int(part * deadline.left_part * deadline.work_units))
-    deadline.spend(units)
-    return Deadline(deadline.seconds, units)
+    return Deadline(deadline.seconds, max(1, int(part * deadline.left_part * deadline.work_units)))
+
+
+def charge(deadline: Deadline, portion: Deadline) -> None:
+    """Count what was done within a portion as done."""
+    if portion.work_units is not None:
+        deadline.spend(round((1 - portion.left_part) * portion.work_units))
 
 
 def completed(scene: Scene, state: tuple[Master, Pricing], layout: Layout, deadline: Deadline) -> Layout:

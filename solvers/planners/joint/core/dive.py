@@ -80,7 +80,12 @@ class Dive:
             if parts.sum() <= DUST:
                 break
             hurry = deadline.left_part <= self.depth.until_part
-            self._decide(master, self._some(master, relaxed, 1.0 if hurry else UP_PART))
+            counts = self._some(master, relaxed, 1.0 if hurry else UP_PART)
+            if not counts.any():
+                counts = self._any(master, relaxed)
+            if not counts.any():
+                break
+            self._decide(master, counts)
             rest = self._rest(master, relaxed)
             following = Pricing(self.scene.problem, self.scene.tables, rest.rows, width)
             following.follow(pricing)
@@ -139,6 +144,20 @@ class Dive:
                 room[row] -= value
                 ups -= 1
             if ups <= 0:
+                break
+        return counts
+
+    def _any(self, master: Master, relaxed: Relaxed) -> Whole:
+        """One device of the column most in use that fits as a whole; none where only parts of devices fit."""
+        parts = relaxed.values[master.slacks :]
+        counts = np.zeros(len(parts), dtype=np.int64)
+        columns = picked(master.columns, np.arange(master.slacks, len(master.columns)))
+        for column in np.argsort(-parts, kind="stable")[: np.count_nonzero(parts > DUST)].tolist():
+            span = slice(int(columns.start[column]), int(columns.start[column + 1]))
+            row, value = columns.row[span], columns.value[span]
+            asked = row < master.rows.pool_at
+            if bool((value[~asked] <= master.rows.upper[row[~asked]] + DUST).all()):
+                counts[column] = 1
                 break
         return counts
 

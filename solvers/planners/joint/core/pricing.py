@@ -81,7 +81,7 @@ class Pricing:
         self._single = len(self._starts) == len(work)
         copies = np.array([min(item.per_device_max, width) for item in problem.workloads], dtype=np.int64)
         self._copies = copies[self._workloads] if len(copies) else copies
-        self._barred = _camps(problem, self._workloads)
+        self._foes = _foes(problem, self._workloads)
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
 
     def follow(self, before: Pricing) -> None:
@@ -112,7 +112,7 @@ class Pricing:
         everybody, variants = self._values(classes, prices)
         self._margin[classes] = -np.inf
         found = []
-        for barred in self._barred:
+        for barred in _camps(self._foes, self._turn):
             value = everybody
             if barred.any():
                 value = everybody.copy()
@@ -236,26 +236,36 @@ class Pricing:
             usd[rows] = np.where(several, np.maximum(0.0, usd[rows] + 0.4 * over * worth / room), 0.0)
 
 
-def _camps(problem: JointProblem, workloads: Whole) -> list[Flags]:
-    """Who is left out of each search, so that nobody in it avoids anybody and everybody is in one of them. A knapsack
-    knows nothing of pairs: asked about all at once it would answer with foes, and their better halves never be found.
-    """
+def _foes(problem: JointProblem, workloads: Whole) -> Flags:
+    """Who avoids whom, both ways."""
     place = {int(number): at for at, number in enumerate(workloads)}
     foes = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
     for at, number in enumerate(workloads):
         for other in problem.workloads[int(number)].avoids:
             if other in place and place[other] != at:
                 foes[at, place[other]] = foes[place[other], at] = True
+    return foes
+
+
+def _camps(foes: Flags, turn: int) -> list[Flags]:
+    """Who is left out of each search, so that nobody in it avoids anybody and everybody is in one of them. A knapsack
+    knows nothing of pairs: asked about all at once it would answer with foes, and their better halves never be found.
+    Every turn mixes the camps anew, so that all who bear each other meet sooner or later.
+    """
+    number = len(foes)
+    torn: Flags = np.asarray(foes.any(axis=1))
+    order = np.random.default_rng(turn).permutation(np.flatnonzero(torn))
+    neutral: Flags = ~torn
     camps: list[Flags] = []
-    left = foes.any(axis=1)
+    left: Flags = torn.copy()
     while left.any():
-        members = np.zeros(len(workloads), dtype=np.bool_)
+        members = neutral.copy()
         # First those in no camp yet, then whoever else bears them all.
-        for at in (*np.flatnonzero(left), *np.flatnonzero(~left)):
+        for at in (*order[left[order]].tolist(), *order[~left[order]].tolist()):
             members[at] = not foes[at, members].any()
-        camps.append(~members)
+        camps.append(np.asarray(~members))
         left &= ~members
-    return camps or [np.zeros(len(workloads), dtype=np.bool_)]
+    return camps or [np.zeros(number, dtype=np.bool_)]
 
 
 def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple[Floats, Whole, Whole]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.core.bound import Bound, lagrangian
-from solvers.planners.joint.core.course import Course, portion, repair_deadline
+from solvers.planners.joint.core.course import Course, charge, kept_usd, portion, repair_part
 from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.groups import Group, groups_of, together
 from solvers.planners.joint.core.layouts import missing_of, prices_of, value_of, whole_rate_usd
@@ -42,7 +42,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     groups = groups_of(problem, whole_rate_usd(problem))
     solved = _whole if len(groups) == 1 else _grouped
     found = solved(problem, (order, first, groups), deadline)
-    best = found if value_of(problem, found) < value_of(problem, first) else first
+    best = min(found, first, key=lambda item: value_of(problem, item) - kept_usd(problem, order, item))
     return Layout(
         patterns=best.patterns,
         counts=best.counts,
@@ -77,13 +77,16 @@ def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
         part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
         inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm))
         own = Layout(patterns=(), counts=())
-        course = Course(problem=group.problem, order=inside, deadline=portion(deadline, part), first=own)
+        within = portion(deadline, part)
+        course = Course(problem=group.problem, order=inside, deadline=within, first=own)
         layout = course.run()
+        charge(deadline, within)
         done.append((group, replace(layout, columns=course.columns, facts=course.facts)))
     merged = together(done)
     if missing_of(problem, merged).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
-        fixed = repair(problem, merged, first.prices, repair_deadline(deadline, float(sum(merged.counts))), rng)
+        within = portion(deadline, repair_part(deadline, float(sum(merged.counts))))
+        fixed = repair(problem, merged, first.prices, within, rng)
         if value_of(problem, fixed) < value_of(problem, merged):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
     return merged
