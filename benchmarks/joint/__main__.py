@@ -1,0 +1,110 @@
+"""Solve instances of the synthetic family and print what came out: time by phase, relaxed optimum, bound, cost, gaps.
+
+    python -m benchmarks.joint 1000x200:10 64x20:2 --seed 1 2
+
+Owns one line per size and seed. A size is GPUs x services : seconds. Ratios are to the relaxed optimum over the
+patterns found (no bound, but what column generation reaches) and to the proven bound. Every size is solved in a process
+of its own, so that the highest memory is its own. It refuses to read snapshots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np
+
+from benchmarks.instances.family import family_problem
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.core.first import first_layout
+from solvers.planners.joint.core.layouts import missing_of, value_of
+from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.solve import solve
+
+SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")
+PHASES = ("first_s", "generate_s", "dive_s", "trim_s", "complete_s", "polish_s", "repair_s", "bound_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What to solve, and for how long."""
+
+    gpus: int
+    services: int
+    seconds: float
+
+    @classmethod
+    def of(cls, text: str) -> Size:
+        """From `gpus x services : seconds`."""
+        size, _, seconds = text.partition(":")
+        gpus, _, services = size.partition("x")
+        return cls(gpus=int(gpus), services=int(services), seconds=float(seconds or 10))
+
+
+def measured(size: Size, seed: int) -> dict[str, float]:
+    """Solve one instance here."""
+    problem = family_problem(size.gpus, size.services, seed)
+    began_s = time.perf_counter()
+    first_layout(problem)
+    first_s = time.perf_counter() - began_s
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    layout = solve(problem, SolveOrder(seed=seed), Deadline(size.seconds))
+    wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    missing = missing_of(problem, layout)
+    value = value_of(problem, layout)
+    relaxed = layout.facts.get("relaxed_usd_per_h", float("nan"))
+    return {
+        "first_alone_s": first_s,
+        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+        "usd_per_h": layout.usd_per_h,
+        "value": value,
+        "relaxed": relaxed,
+        "bound": layout.bound_usd_per_h or float("nan"),
+        "over_relaxed_pct": 100 * (value / relaxed - 1),
+        "over_bound_pct": 100 * (value / (layout.bound_usd_per_h or float("nan")) - 1),
+        "short_services": float((missing > 0).sum()),
+        "short_rates": float(missing.sum()),
+        "devices": float(np.sum(layout.counts)),
+        "columns": layout.facts.get("columns", 0.0),
+        "rounds": layout.facts.get("rounds", 0.0),
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **{name: layout.facts.get(name, 0.0) for name in PHASES},
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", default=SIZES, help="gpus x services : seconds, such as 1000x200:10")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1])
+    parser.add_argument("--here", action="store_true", help="solve the first size in this process and print JSON")
+    asked = parser.parse_args()
+    if asked.here:
+        print(json.dumps(measured(Size.of(asked.sizes[0]), asked.seed[0])))
+        return
+    print(f"{'size':>12} {'seed':>4} {'wall s':>7} {'cpu s':>7} {'relaxed':>10} {'cost':>10} {'over':>7} "
+          f"{'bound':>10} {'over':>7} {'short':>9} {'MiB':>5}  seconds by phase")  # fmt: skip
+    for text in asked.sizes:
+        for seed in asked.seed:
+            command = [sys.executable, "-m", "benchmarks.joint", text, "--here", "--seed", str(seed)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            phases = " ".join(f"{name.removesuffix('_s')} {found[name]:.2f}" for name in PHASES if found[name] >= 0.005)
+            print(f"{text.partition(':')[0]:>12} {seed:>4} {found['wall_s']:>7.2f} {found['cpu_s']:>7.2f} "
+                  f"{found['relaxed']:>10.3f} {found['usd_per_h']:>10.3f} {found['over_relaxed_pct']:>6.2f}% "
+                  f"{found['bound']:>10.3f} {found['over_bound_pct']:>6.2f}% "
+                  f"{found['short_services']:>3.0f}/{found['short_rates']:<5.3f} {found['rss_mib']:>5.0f}  {phases}",
+                  flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
