@@ -18,9 +18,6 @@ import sys
 import time
 from dataclasses import dataclass
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 import numpy as np
 
 from benchmarks.instances.family import family_problem
@@ -31,6 +28,7 @@ from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
 
 SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PHASES = ("first_s", "generate_s", "dive_s", "trim_s", "complete_s", "polish_s", "repair_s", "bound_s")
 
 
@@ -82,6 +80,11 @@ def measured(size: Size, seed: int) -> dict[str, float]:
     }
 
 
+def _run(command: list[str]) -> str:
+    environment = os.environ | ONE_THREAD
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,7 +100,7 @@ def main() -> None:
     for text in asked.sizes:
         for seed in asked.seed:
             command = [sys.executable, "-m", "benchmarks.joint", text, "--here", "--seed", str(seed)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            found = json.loads(_run(command))
             phases = " ".join(f"{name.removesuffix('_s')} {found[name]:.2f}" for name in PHASES if found[name] >= 0.005)
             print(f"{text.partition(':')[0]:>12} {seed:>4} {found['wall_s']:>7.2f} {found['cpu_s']:>7.2f} "
                   f"{found['relaxed']:>10.3f} {found['usd_per_h']:>10.3f} {found['over_relaxed_pct']:>6.2f}% "

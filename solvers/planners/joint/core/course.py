@@ -40,7 +40,9 @@ from solvers.problems.patterns import Pattern
 GENERATE_UNTIL = 0.6
 DIVE_UNTIL = 0.35
 END = 0.2
-TRIM_PART = 0.5
+TRIM_PART = 0.25
+DIVE_ROUNDS = 6
+DIVE_ROUNDS_SMALL = 3
 POLISH_PART = 0.6
 REPAIR_PART = 0.3
 REPAIR_S_PER_DEVICE = 0.01
@@ -79,7 +81,8 @@ class Course:
             self.master, self.relaxed = master, relaxation.best
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
             scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
-            dive = Dive(scene, Depth(until_part=DIVE_UNTIL))
+            rounds = DIVE_ROUNDS_SMALL if small_enough(master, relaxation.best) else DIVE_ROUNDS
+            dive = Dive(scene, Depth(rounds=rounds, until_part=DIVE_UNTIL))
             self._try("dive_s", lambda _: layout_of(problem, dive.run(master, pricing, relaxation.best, deadline)))
             self._finish(scene, (master, pricing, relaxation.best))
         return (
