@@ -6,8 +6,11 @@ be served is no error: it is said with numbers. Explanations are `offline_explai
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
+
+STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +112,29 @@ def _told(propose: Propose) -> Propose:
 
     def asked(planner: str, wanted: PlanRequest) -> Proposal:
         try:
-            return propose(planner, wanted)
+            with _standard_output_to_error():
+                return propose(planner, wanted)
         except (EngineError, ModuleNotFoundError):
             raise
         except Exception as error:
             raise EngineError(f"planner {planner} failed: {type(error).__name__}: {error}") from error
 
     return asked
+
+
+@contextmanager
+def _standard_output_to_error() -> Iterator[None]:
+    """A solver library writes to the process's standard output now and then, whatever it is told; answers that
+    programs read go there.
+    """
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    try:
+        yield
+    finally:
+        os.dup2(kept, STDOUT)
+        os.close(kept)
 
 
 def _head(outcome: Outcome) -> list[str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.cli import offline
 from app.cli.failures import Exit
 from app.cli.output import usd
 from solvers.domain.codec import canonical_json, digest, from_json
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Plan, Proposal
 from solvers.domain.workload import ServiceMode
+from solvers.planners import registry
+from solvers.planners.base import PlanRequest
 from solvers.planners.registry import propose
 from tests import builders
 from tests.unit.app.cli.conftest import Headroom
@@ -149,3 +153,18 @@ def test_wrong_usage_is_told(words: tuple[str, ...], told: str, headroom: Headro
     said = headroom(*words)
     assert said.status == Exit.USAGE
     assert told in said.err
+
+
+def test_what_a_solver_library_prints_does_not_mix_with_the_answer(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def noisy(name: str, request: PlanRequest) -> Proposal:
+        os.write(1, b"a library speaks\n")
+        return propose(name, request)
+
+    monkeypatch.setattr(registry, "propose", noisy)
+    asked = offline.asking().propose("greedy", builders.request(PICTURE))
+    os.write(1, b"the answer\n")
+    said = capfd.readouterr()
+    assert asked.plan is not None
+    assert (said.out, said.err) == ("the answer\n", "a library speaks\n")
