@@ -57,5 +57,5 @@ def seed(client: Client, folder: Path | None = None) -> int:
 
 
 def is_blank(client: Client) -> bool:
-    """Whether nothing was ever declared: no GPU type is known."""
-    return next(client.items("gpu-types", limit=1), None) is None
+    """Whether there never was a node nor a service; GPU types, networks and a project are built in."""
+    return all(next(client.items(kind, limit=1), None) is None for kind in ("nodes", "services"))
