@@ -7,7 +7,8 @@ time is left. Every phase begins with the best so far and can only improve it. I
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,12 +19,12 @@ from solvers.planners.joint.core.dive import Depth, Dive, Scene, promising
 from solvers.planners.joint.core.generate import Pace, generate, singles
 from solvers.planners.joint.core.layouts import (
     added,
+    judged_usd,
     layout_of,
     missing_of,
     patterns_of,
     prices_of,
     taken_by,
-    value_of,
 )
 from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
@@ -38,16 +39,26 @@ from solvers.problems.layout import Layout
 from solvers.problems.patterns import Pattern
 
 GENERATE_UNTIL = 0.6
-DIVE_UNTIL = 0.35
-END = 0.2
+DIVE_UNTIL = 0.3
+SERVE_UNTIL = 0.05
+"""To serve everybody comes before proving anything."""
 TRIM_PART = 0.25
-DIVE_ROUNDS = 6
-DIVE_ROUNDS_SMALL = 3
+DEPTHS = (
+    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
+    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
+    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
+    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
+    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
+)
+"""Dives in order, and how long each takes beside the others, roughly."""
 POLISH_PART = 0.6
 REPAIR_PART = 0.3
+SERVE_PART = 0.6
 REPAIR_S_PER_DEVICE = 0.01
 """Of what is left."""
 COMPLETE_ROUNDS = 25
+URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 
 
@@ -81,13 +92,21 @@ class Course:
             self.master, self.relaxed = master, relaxation.best
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
             scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
-            rounds = DIVE_ROUNDS_SMALL if small_enough(master, relaxation.best) else DIVE_ROUNDS
-            dive = Dive(scene, Depth(rounds=rounds, until_part=DIVE_UNTIL))
-            self._try("dive_s", lambda _: layout_of(problem, dive.run(master, pricing, relaxation.best, deadline)))
+            self._dive(scene, (master, pricing, relaxation.best))
             self._finish(scene, (master, pricing, relaxation.best))
         return (
             self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
         )
+
+    def _dive(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
+        """The first dive is quick; slower ones follow as long as there is time for what they take."""
+        deadline, slowness, took = self.deadline, 0.0, 0.0
+        for times, depth in DEPTHS:
+            if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
+                break
+            before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
+            self._try("dive_s", partial(_dived, (scene, dive, state), deadline))
+            slowness, took = times, before - deadline.left_part
 
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
         master, pricing, relaxed = state
@@ -109,7 +128,7 @@ class Course:
             rng, prices = np.random.default_rng(self.order.seed), prices_of(master, relaxed.row_duals)
             self._within(
                 "repair_s",
-                repair_part(deadline, float(sum(self.found.counts))),
+                SERVE_PART if missing_of(problem, self.found).any() else repair_part(deadline, sum(self.found.counts)),
                 lambda layout, within: repair(problem, layout, prices, within, rng),
             )
         self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
@@ -130,7 +149,7 @@ class Course:
         charge(self.deadline, within)
 
     def _worth(self, layout: Layout) -> float:
-        return value_of(self.problem, layout) - kept_usd(self.problem, self.order, layout)
+        return judged_usd(self.problem, layout) - kept_usd(self.problem, self.order, layout)
 
 
 def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
@@ -144,7 +163,7 @@ def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
     return order.launch_usd_per_s * seconds
 
 
-def repair_part(deadline: Deadline, devices: float) -> float:
+def repair_part(deadline: Deadline, devices: int) -> float:
     """A part of what is left, and no more than so many devices are worth."""
     if deadline.work_units is None:
         most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
@@ -166,15 +185,33 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
         deadline.spend(round((1 - portion.left_part) * portion.work_units))
 
 
+def _dived(
+    begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
+    deadline: Deadline,
+    before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
+) -> Layout:
+    scene, dive, state = begin
+    return layout_of(scene.problem, dive.run(*state, deadline))
+
+
+def _urgent(problem: JointProblem) -> JointProblem:
+    """The same with a price on what is unserved that makes any device worth it, however little is missing."""
+    dearest = max(problem.idle_usd_per_h(pool) for pool in range(len(problem.pools)))
+    price = URGENT_DEVICES * max(dearest, 1e-3)
+    works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
+    return replace(problem, workloads=tuple(works))
+
+
 def completed(scene: Scene, state: tuple[Master, Pricing], layout: Layout, deadline: Deadline) -> Layout:
     """What is still short placed on devices that are still free."""
     master, learned = state
+    scene = replace(scene, problem=_urgent(scene.problem))
     rest = Master(scene.problem, scene.judge, taken_by(master, layout))
     pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
     pricing.follow(learned)
-    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=END, thorough=False))
+    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
     if relaxation is None:
         return layout
-    depth = Depth(until_part=END)
+    depth = Depth(until_part=SERVE_UNTIL)
     dive = Dive(scene, depth, taken_by(master, layout))
     return added(layout, layout_of(scene.problem, dive.run(rest, pricing, relaxation.best, deadline)))

@@ -22,15 +22,13 @@ from solvers.planners.joint.core.tables import Tables
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 DUST = 1e-6
-GROUP_PART = 0.4
-"""Of the devices left, how many a stage looks at."""
-UP_PART = 0.5
-"""Of the fractions there, how many are rounded up in one stage."""
 UP_LEAST = 0.5
 WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
 ADOPT_MAX = 3000
 STAGES_MAX = 300
+MARGIN = 0.001
+"""Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +43,16 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How to dive: pricing rounds of a stage, and the part of the deadline left to others: from there on nothing is
-    priced any more.
+    """How to dive: pricing rounds of a stage, of the devices left how many a stage looks at, of the fractions there how
+    many are rounded up in one stage, and the part of the deadline left to others: from there on nothing is priced any
+    more.
     """
 
     rounds: int = 6
+    group_part: float = 0.4
+    up_part: float = 0.5
     until_part: float = 0.0
+    margin: float = MARGIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class Dive:
             if parts.sum() <= DUST:
                 break
             hurry = deadline.left_part <= self.depth.until_part
-            counts = self._some(master, relaxed, 1.0 if hurry else UP_PART)
+            counts = self._some(master, relaxed, 1.0 if hurry else self.depth.up_part)
             if not counts.any():
                 counts = self._any(master, relaxed)
             if not counts.any():
@@ -113,6 +115,8 @@ class Dive:
         self.chosen.append(Chosen(sets=sets, judged=judged, counts=counts[rows]))
         self.replicas += self._count(sets, counts[rows].astype(np.float64))
         added = master.rows.activity(sets, judged, counts[rows])
+        if self.taken is None:
+            added[: master.rows.pool_at] -= self.depth.margin
         self.taken = added if self.taken is None else self.taken + added
 
     def _some(self, master: Master, relaxed: Relaxed, up_part: float) -> Whole:
@@ -172,7 +176,7 @@ class Dive:
         narrow = np.where(sets.member >= 0, replicas[work], np.inf).min(axis=1)
         order = np.argsort(narrow, kind="stable")
         devices = np.cumsum(parts[used][order])
-        most = max(GROUP_PART * devices[-1], devices[0])
+        most = max(self.depth.group_part * devices[-1], devices[0])
         return np.asarray(used[order[devices <= most + DUST]])
 
     def _count(self, sets: Sets, devices: Floats) -> Floats:

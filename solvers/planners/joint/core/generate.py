@@ -20,8 +20,8 @@ from solvers.planners.joint.core.sets import Sets, ordered
 from solvers.problems.joint import Floats, JointProblem
 
 SMOOTH = 0.5
-STALL_ROUNDS = 9
-STALL_PART = 1e-4
+STALL_ROUNDS = 8
+STALL_PART = 3e-4
 ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8

@@ -14,6 +14,8 @@ from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
 
 SHORT = 1e-9
+SHORT_OF_LEAST = 1e-6
+CHARGE_DEVICES = 2.0
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -55,6 +57,16 @@ def missing_of(problem: JointProblem, layout: Layout) -> Floats:
     missing = np.zeros(len(wanted))
     missing[wanted] = np.maximum(0.0, 1 - layout.served_rps(problem)[wanted] / problem.rate_rps[wanted])
     return np.where(missing > SHORT, missing, 0.0)
+
+
+def judged_usd(problem: JointProblem, layout: Layout) -> float:
+    """What layouts are compared by: their value, and for everybody who is short of what must be served, however
+    little, more than another device would cost.
+    """
+    least = np.array([work.rate_least_rps for work in problem.workloads])
+    short = layout.served_rps(problem) < least * (1 - SHORT_OF_LEAST)
+    dearest = max((problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))), default=0.0)
+    return value_of(problem, layout) + CHARGE_DEVICES * dearest * float(short.sum())
 
 
 def value_of(problem: JointProblem, layout: Layout) -> float:

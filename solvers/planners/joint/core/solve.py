@@ -13,10 +13,10 @@ import numpy as np
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.core.bound import Bound, lagrangian
-from solvers.planners.joint.core.course import Course, charge, kept_usd, portion, repair_part
+from solvers.planners.joint.core.course import Course, charge, kept_usd, portion
 from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.groups import Group, groups_of, together
-from solvers.planners.joint.core.layouts import missing_of, prices_of, value_of, whole_rate_usd
+from solvers.planners.joint.core.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
 from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.repair import repair
@@ -42,7 +42,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     groups = groups_of(problem, whole_rate_usd(problem))
     solved = _whole if len(groups) == 1 else _grouped
     found = solved(problem, (order, first, groups), deadline)
-    best = min(found, first, key=lambda item: value_of(problem, item) - kept_usd(problem, order, item))
+    best = min(found, first, key=lambda item: judged_usd(problem, item) - kept_usd(problem, order, item))
     return Layout(
         patterns=best.patterns,
         counts=best.counts,
@@ -85,9 +85,9 @@ def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     merged = together(done)
     if missing_of(problem, merged).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
-        within = portion(deadline, repair_part(deadline, float(sum(merged.counts))))
+        within = portion(deadline, 1 - END)
         fixed = repair(problem, merged, first.prices, within, rng)
-        if value_of(problem, fixed) < value_of(problem, merged):
+        if judged_usd(problem, fixed) < judged_usd(problem, merged):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
     return merged
 
