@@ -52,6 +52,16 @@ DEPTHS = (
     (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
 )
 """Dives in order, and how long each takes beside the others, roughly."""
+DEVICES_TINY = 16.0
+DEPTHS_TINY = (
+    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
+    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
+    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
+    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
+    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
+)
+"""A few devices are decided by luck: many quick ways, each trimmed."""
 POLISH_PART = 0.6
 REPAIR_PART = 0.3
 SERVE_PART = 0.6
@@ -101,11 +111,12 @@ class Course:
     def _dive(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
         deadline, slowness, took = self.deadline, 0.0, 0.0
-        for times, depth in DEPTHS:
+        tiny = float(state[2].values[state[0].slacks :].sum()) <= DEVICES_TINY
+        for times, depth in DEPTHS_TINY if tiny else DEPTHS:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self._try("dive_s", partial(_dived, (scene, dive, state), deadline))
+            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, tiny)))
             slowness, took = times, before - deadline.left_part
 
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
@@ -187,11 +198,12 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
 
 def _dived(
     begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
-    deadline: Deadline,
+    how: tuple[Deadline, bool],
     before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
 ) -> Layout:
-    scene, dive, state = begin
-    return layout_of(scene.problem, dive.run(*state, deadline))
+    (scene, dive, state), (deadline, trimmed) = begin, how
+    layout = layout_of(scene.problem, dive.run(*state, deadline))
+    return trim(scene.problem, layout, portion(deadline, TRIM_PART)) if trimmed else layout
 
 
 def _urgent(problem: JointProblem) -> JointProblem:
