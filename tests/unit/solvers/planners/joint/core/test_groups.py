@@ -49,7 +49,7 @@ def test_layouts_come_back_in_the_whole_problems_numbers() -> None:
 
 def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answer() -> None:
     problem = scene(5, services=16, devices=9)
-    layout = solve(problem, SolveOrder(), Deadline(1e9, 400))
+    layout = solve(problem, SolveOrder(), Deadline(1e9, 200))
     check_layout(problem, layout)
     assert layout.facts["groups"] == 3
     assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
