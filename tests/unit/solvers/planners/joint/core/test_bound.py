@@ -18,7 +18,7 @@ from tests.unit.solvers.planners.joint.core.scenes import scene
 ENDLESS = 1e9
 
 
-@pytest.mark.parametrize("seed", (0, 3))
+@pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("looks", [40, 400])
 def test_no_pattern_is_worth_more_than_shown_at_any_duals(seed: int, looks: int) -> None:
     problem = scene(seed, services=4, by_share=seed == 3)
@@ -35,7 +35,7 @@ def test_no_pattern_is_worth_more_than_shown_at_any_duals(seed: int, looks: int)
     assert best.max() > 0
 
 
-@pytest.mark.parametrize("seed", (0, 3))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_the_bound_is_below_the_optimum_and_near_the_relaxed_one(seed: int) -> None:
     problem = scene(seed, services=3, devices=3)
     # A knapsack counts two replicas of one workload twice and knows no foes: true, but far from tight.

@@ -22,7 +22,7 @@ def _solved(problem: JointProblem, order: SolveOrder | None = None, units: int =
     return solve(problem, order or SolveOrder(), Deadline(1e9, units))
 
 
-@pytest.mark.parametrize("seed", (0, 2, 5))
+@pytest.mark.parametrize("seed", [0, 2, 5])
 def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     problem = scene(seed, by_share=seed % 3 == 2)
     layout = _solved(problem)
@@ -35,9 +35,9 @@ def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "dive_s"} <= set(layout.facts)
 
 
-@pytest.mark.parametrize("seed", (0, 1, 3))
+@pytest.mark.parametrize("seed", [0, 1, 3])
 def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int) -> None:
-    problem = replace(scene(seed, services=3, devices=3), shares_pct=np.array([20, 40, 60, 80, 100, 101])[:5])
+    problem = replace(scene(seed, services=3, devices=3), shares_pct=np.array([20, 40, 60, 80, 100]))
     problem = replace(
         problem,
         **{name: getattr(problem, name)[:, :, 1:] for name in ("mean_ms", "tail_ms", "power_w")},
