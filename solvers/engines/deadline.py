@@ -39,7 +39,7 @@ class Deadline:
     def left_part(self) -> float:
         """Part of the budget that is left, 1 to 0."""
         if self.work_units is not None:
-            return max(0.0, 1 - self._spent / self.work_units)
+            return max(0.0, 1 - self._spent / self.work_units) if self.work_units > 0 else 0.0
         return self.left_s / self.seconds if self.seconds > 0 else 0.0
 
     @property
