@@ -2,7 +2,7 @@
 
 Owns the choice of devices (those that share workloads with one that lacks something or was drawn), the acceptance
 (annealing on cost plus the price of what lacks) and the best so far, which is what it returns: never worse than what it
-began with. It refuses to know how a hole is filled.
+began with. It ends when nothing better was found for long. It refuses to know how a hole is filled.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _LACKING = 300
 _HEAT = 2e-5
 """Part of the worth that a step may lose at the beginning."""
 _LEAST_GAIN = 1e-7
+_PATIENCE = 20
+"""Trials in a row without anything better after which it ends by itself, and one more for every so many devices:"""
+_PATIENCE_DEVICES = 4
 
 
 def repair(
@@ -40,8 +43,10 @@ def repair(
     patch = Patch(rules, Packs(rules.books), usd)
     best = current = descend(sheet, deadline)
     worth = best_worth = current.worth()
-    while not deadline.over:
+    in_vain, patience = 0, _PATIENCE + int(current.counts.sum()) // _PATIENCE_DEVICES
+    while not deadline.over and in_vain < patience:
         deadline.spend()
+        in_vain += 1
         lacking = rng.permutation(np.flatnonzero(current.lacking() > 0))[:_LACKING]
         if not len(lacking) and not len(current.counts):
             break
@@ -54,6 +59,8 @@ def repair(
         if tried_worth > worth + bearable:
             continue
         current, worth = tried, tried_worth
+        if worth < best_worth - _LEAST_GAIN:
+            in_vain = 0
         if worth < best_worth:
             best, best_worth = current, worth
     return best.layout(layout)
