@@ -81,19 +81,8 @@ down: ## Stop what `make up` started; the data stays
 
 # --- proving ----------------------------------------------------------------------------------------------------------
 
-# Two halves side by side, one per core: the tests with processes and databases, which mostly wait, and all others.
-test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=... runs some)
-ifeq ($(strip $(TEST_ARGS)),)
-	@rm -f .coverage .coverage.*
-	@{ COVERAGE_FILE=.coverage.others $(BIN)/pytest -m "not gpu and not integration" --cov --cov-report= >$(VENV)/.others.log 2>&1; \
-		echo $$? >$(VENV)/.others.rc; } & \
-	COVERAGE_FILE=.coverage.integration $(BIN)/pytest -m "not gpu and integration" --cov --cov-report=; failed=$$?; wait; \
-	cat $(VENV)/.others.log; failed=$$((failed + $$(cat $(VENV)/.others.rc))); \
-	$(BIN)/coverage combine --quiet && $(BIN)/coverage report; \
-	exit $$failed
-else
+test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=...)
 	$(BIN)/pytest -m "not gpu" --cov --cov-report=term $(TEST_ARGS)
-endif
 
 check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit
 	$(BIN)/ruff format --check .

@@ -12,7 +12,7 @@ from app.client import Client
 from solvers.domain.codec import to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, ProjectName
-from solvers.domain.policy import Policy
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.profile import ProfilePoint
 from solvers.domain.workload import Affinity, AntiAffinity, ModelVariant, Project, Service, Slo
 
@@ -44,6 +44,8 @@ T4 = GpuType(
 # No hysteresis: every change of demand shall become a change of the target, soon.
 EAGER = Policy(
     name=PolicyName("default"),
+    planners=("greedy",),  # it ends by itself: these tests are about faults, and time must not matter to plans
+    cost_basis=CostBasis.SHARE,
     deadline_s=2.0,
     cooldown_s=0.0,
     gain_usd_per_h_min=0.0,
