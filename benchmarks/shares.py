@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -63,8 +64,8 @@ def main() -> int:
     print(f"import of CVXPY          {time.process_time() - begun:8.3f} s")
     worst = 0.0
     for name, asked in (("first, compiled", program), ("warm, other rates", faster), ("warm, first rates", program)):
-        closed_s, closed = timed(lambda asked=asked: shares(asked))  # type: ignore[misc]
-        convex_s, solved = timed(lambda asked=asked: shares(asked, convex))  # type: ignore[misc]
+        closed_s, closed = timed(partial(shares, asked))
+        convex_s, solved = timed(partial(shares, asked, convex))
         there = asked.present & closed.feasible[:, None]
         share_off = float(np.max(np.abs(solved.share - closed.share)[there]))
         total_off = float(np.max(np.abs(solved.total / closed.total - 1)))

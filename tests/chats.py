@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from solvers.domain.device import Device
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
@@ -21,7 +22,7 @@ MODEL = ModelName("chatter-7b")
 LENGTHS = TokenLengths(input_tokens_mean=400, output_tokens_mean=150, input_tokens_p99=1600)
 
 
-def model(name: str = MODEL, **changes: object) -> ModelVariant:
+def model(name: str = MODEL, **changes: Any) -> ModelVariant:
     """Seven thousand million parameters."""
     made = ModelVariant(
         name=ModelName(name),
@@ -31,10 +32,10 @@ def model(name: str = MODEL, **changes: object) -> ModelVariant:
         kv_cache_mib_per_token=0.5,
         launch_s=60.0,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def profile(type_name: str, model_name: str = MODEL, **changes: object) -> TokenProfile:
+def profile(type_name: str, model_name: str = MODEL, **changes: Any) -> TokenProfile:
     """Steps that are as much faster as the tests' law makes the type."""
     speed = builders.SPEED[type_name]
     made = TokenProfile(
@@ -49,22 +50,22 @@ def profile(type_name: str, model_name: str = MODEL, **changes: object) -> Token
         memory_mib_weights=13400.0,
         kv_cache_mib_per_token=0.5,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def slo(**changes: object) -> Slo:
+def slo(**changes: Any) -> Slo:
     """The first token within a second and a half, the next within 250 ms."""
     made = Slo(kind=SloKind.TOKENS, first_token_ms=1500.0, inter_token_ms=250.0, percentile=95.0)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def service(name: str = "chat", **changes: object) -> Service:
+def service(name: str = "chat", **changes: Any) -> Service:
     """Four requests a second."""
     made = builders.service(name, model=MODEL, slo=slo(), rate_rps_declared=4.0, tokens=LENGTHS)
     return replace(made, **changes)
 
 
-def lab(services: Iterable[Service], **changes: object) -> Snapshot:
+def lab(services: Iterable[Service], **changes: Any) -> Snapshot:
     """The small mixed fleet, whose types are all profiled for the model."""
     asked = tuple(services)
     models = (model(), builders.model())
@@ -74,7 +75,7 @@ def lab(services: Iterable[Service], **changes: object) -> Snapshot:
     return builders.lab(asked, **given)
 
 
-def assignment(replica: str, on: Device, **changes: object) -> Assignment:
+def assignment(replica: str, on: Device, **changes: Any) -> Assignment:
     """A standing replica with 32 sequences at once."""
     clock = builders.gpu_type(on.gpu_type).clock_mhz_sm_max
     shape = builders.gpu_type(on.gpu_type)
@@ -91,4 +92,4 @@ def assignment(replica: str, on: Device, **changes: object) -> Assignment:
         capacity_rps=1.0,
         power_w_planned=shape.tdp_w - shape.idle_w,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)

@@ -50,6 +50,13 @@ class Capability(StrEnum):
     """It can be cut off by work done instead of by time."""
 
 
+OF_WHOLE_NUMBERS = frozenset(
+    {Capability.INTEGER, Capability.BOUND, Capability.WARM_START, Capability.DETERMINISTIC_LIMIT}
+)
+"""What engines for whole numbers alone can do."""
+OF_ALL_NUMBERS = OF_WHOLE_NUMBERS | {Capability.LINEAR, Capability.DUALS}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
     """Who an engine is."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pulp
 
-from solvers.engines.base import Answer, Capability, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import OF_ALL_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
 from solvers.engines.box import box_bound
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict
 from solvers.errors import EngineError
@@ -47,19 +47,7 @@ _BEYOND = 1e29
 class Cbc:
     """See the module."""
 
-    spec = EngineSpec(
-        name="cbc",
-        capabilities=frozenset(
-            {
-                Capability.LINEAR,
-                Capability.INTEGER,
-                Capability.DUALS,
-                Capability.WARM_START,
-                Capability.BOUND,
-                Capability.DETERMINISTIC_LIMIT,
-            }
-        ),
-    )
+    spec = EngineSpec(name="cbc", capabilities=OF_ALL_NUMBERS)
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense and for a CBC that does not run."""

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from solvers.engines.base import Answer, Capability, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import OF_WHOLE_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.deadline import Deadline
 from solvers.engines.judgement import FEASIBILITY, Claim, refuse_nonsense, settled_early, verdict
@@ -22,12 +22,7 @@ _CHUNK = 16_384
 class Exhaustive:
     """See the module."""
 
-    spec = EngineSpec(
-        name="exhaustive",
-        capabilities=frozenset(
-            {Capability.INTEGER, Capability.BOUND, Capability.WARM_START, Capability.DETERMINISTIC_LIMIT}
-        ),
-    )
+    spec = EngineSpec(name="exhaustive", capabilities=OF_WHOLE_NUMBERS)
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense."""

@@ -12,7 +12,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.engines.base import Answer, Capability, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import OF_ALL_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
 from solvers.errors import EngineError
 
@@ -46,19 +46,7 @@ STATUSES = {
 class Highs:
     """See the module."""
 
-    spec = EngineSpec(
-        name="highs",
-        capabilities=frozenset(
-            {
-                Capability.LINEAR,
-                Capability.INTEGER,
-                Capability.DUALS,
-                Capability.WARM_START,
-                Capability.BOUND,
-                Capability.DETERMINISTIC_LIMIT,
-            }
-        ),
-    )
+    spec = EngineSpec(name="highs", capabilities=OF_ALL_NUMBERS)
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense."""

@@ -13,7 +13,7 @@ takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -158,6 +158,23 @@ class JointProblem:
     def kinds(self) -> int:
         """How many."""
         return len(self.kind_pool)
+
+    def of_variants(self, chosen: Whole) -> JointProblem:
+        """With some of the variants only; workloads and pools as they are."""
+        mean_ms = self.mean_ms[:, chosen]
+        return replace(
+            self,
+            variants=tuple(self.variants[number] for number in chosen.tolist()),
+            mean_ms=mean_ms,
+            tail_ms=mean_ms if self.tail_ms is self.mean_ms else self.tail_ms[:, chosen],
+            power_w=self.power_w[:, chosen],
+            memory_mib=self.memory_mib[:, chosen],
+            pressure=self.pressure[:, chosen],
+            exponent=self.exponent[:, chosen],
+            sensitivity=self.sensitivity[:, chosen],
+            crowd=self.crowd[:, chosen],
+            allowed=self.allowed[:, chosen],
+        )
 
     def idle_usd_per_h(self, pool: int) -> float:
         """What a device of a pool costs before it does anything."""

@@ -94,26 +94,16 @@ def narrow(problem: JointProblem, standing: tuple[Standing, ...], open_workloads
     wanted = np.array([work is not None for work in works], dtype=bool)
     variants = np.flatnonzero(wanted[problem.variant_workload])
     place = np.cumsum(wanted) - 1
+    own = problem.of_variants(variants)
     small = replace(
-        problem,
+        own,
         pools=tuple(replace(problem.pools[pool], devices=int(open_devices[pool])) for pool in pools),
         kind_pool=np.searchsorted(pools, problem.kind_pool[kinds]),
         kind_clock_mhz=problem.kind_clock_mhz[kinds],
         kind_table=problem.kind_table[kinds],
         workloads=tuple(_renumbered(work, wanted, place) for work in works if work is not None),
-        variants=tuple(
-            replace(problem.variants[number], workload=int(place[problem.variants[number].workload]))
-            for number in variants
-        ),
-        mean_ms=problem.mean_ms[:, variants],
-        tail_ms=problem.tail_ms[:, variants],
-        power_w=problem.power_w[:, variants],
-        memory_mib=problem.memory_mib[:, variants],
-        pressure=problem.pressure[:, variants],
-        exponent=problem.exponent[:, variants],
-        sensitivity=problem.sensitivity[:, variants],
-        crowd=problem.crowd[:, variants],
-        allowed=problem.allowed[np.ix_(pools, variants)],
+        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
+        allowed=own.allowed[pools],
         caps=tuple(_cap(problem, cap, held, pools) for cap in problem.caps),
         quotas=tuple((name, max(0.0, gpus - held.gpus.get(name, 0.0))) for name, gpus in problem.quotas),
     )

@@ -81,28 +81,15 @@ def _group(problem: JointProblem, of: Whole, number: int, span: tuple[float, flo
         for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
         if chosen
     )
+    own = problem.of_variants(variants)
     small = replace(
-        problem,
+        own,
         pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
         workloads=works,
-        variants=tuple(
-            replace(problem.variants[index], workload=int(place[problem.variants[index].workload]))
-            for index in variants.tolist()
-        ),
-        mean_ms=problem.mean_ms[:, variants],
-        tail_ms=problem.mean_ms[:, variants] if problem.tail_ms is problem.mean_ms else problem.tail_ms[:, variants],
-        power_w=problem.power_w[:, variants],
-        memory_mib=problem.memory_mib[:, variants],
-        pressure=problem.pressure[:, variants],
-        exponent=problem.exponent[:, variants],
-        sensitivity=problem.sensitivity[:, variants],
-        crowd=problem.crowd[:, variants],
-        allowed=problem.allowed[:, variants],
+        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
         caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
         quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
     )
-    if problem.tail_ms is problem.mean_ms:
-        small = replace(small, tail_ms=small.mean_ms)
     return Group(problem=small, variants=variants, number=number)
 
 

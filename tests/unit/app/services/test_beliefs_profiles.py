@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,11 +45,11 @@ class Told(Beliefs):
         return self.said
 
 
-def world(*names: str, measured: bool = True, **changes: object) -> Snapshot:
+def world(*names: str, measured: bool = True, **changes: Any) -> Snapshot:
     services = [builders.service(name, model=ModelName(name)) for name in names]
     if not measured:
         changes["profiles"] = ()
-    return builders.snapshot([V100], services, **changes)  # type: ignore[arg-type]
+    return builders.snapshot([V100], services, **changes)
 
 
 def known(picture: Snapshot) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ VISION, OTHER = WorkloadId("demo/vision"), WorkloadId("other/speech")
 TYPES = Types(known=frozenset({"t4", "l4", "a100", "h100"}), there=frozenset({"t4", "l4", "a100"}))
 
 
-def candidate(gpu_type: str, *, workload: WorkloadId = VISION, **more: object) -> Candidate:
+def candidate(gpu_type: str, *, workload: WorkloadId = VISION, **more: Any) -> Candidate:
     base = Candidate(
         workload=workload,
         gpu_type=GpuTypeName(gpu_type),
@@ -41,7 +42,7 @@ def candidate(gpu_type: str, *, workload: WorkloadId = VISION, **more: object) -
         usd_per_h=0.7,
         usd_per_h_more=0.2,
     )
-    return replace(base, **more)  # type: ignore[arg-type]
+    return replace(base, **more)
 
 
 def relaxation(resource: Resource, subject: str, *, way: int = 1, workload: WorkloadId | None = VISION) -> Relaxation:

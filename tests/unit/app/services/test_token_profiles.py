@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def shipped(name: str) -> GpuType:
     return next(item for item in library.load_gpu_types() if item.name == name)
 
 
-def fleet(*types: str, **changes: object) -> Snapshot:
+def fleet(*types: str, **changes: Any) -> Snapshot:
     """GPUs of the library's types, and a service that chats with one of its networks."""
     devices = [
         replace(builders.device("a", index, "a100"), gpu_type=GpuTypeName(name), memory_mib=shipped(name).memory_mib)
@@ -36,7 +37,7 @@ def fleet(*types: str, **changes: object) -> Snapshot:
     service = chats.service(model=LLAMA)
     base = builders.lab([service], profiles=(), models=(CATALOGUE[LLAMA],))
     made = replace(base, devices=tuple(devices), gpu_types=tuple(shipped(name) for name in sorted(set(types))))
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def test_every_type_of_the_fleet_is_told_with_where_it_is_from() -> None:

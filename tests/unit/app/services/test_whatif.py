@@ -5,6 +5,7 @@ differently.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,8 @@ def asked(picture: Snapshot, question: WhatIfQuestion, asking: Asking = ASKING) 
     return answer(question, pictures, asking)
 
 
-def question(changes: Changes | None = None, **more: object) -> WhatIfQuestion:
-    return replace(WhatIfQuestion(changes=changes or Changes(), advise=1), **{"advise": 0, **more})  # type: ignore[arg-type]
+def question(changes: Changes | None = None, **more: Any) -> WhatIfQuestion:
+    return replace(WhatIfQuestion(changes=changes or Changes(), advise=1), **{"advise": 0, **more})
 
 
 TRIPLE = Changes(rates=(RateChange(service=VISION, factor=3.0),))

@@ -250,7 +250,7 @@ def test_nonsense_is_refused(engine: Engine, change: dict[str, np.ndarray]) -> N
     asked = program([1, 1], [(1, [1, 1], 3)], upper=3.0)
     assert engine.solve(asked, ENOUGH).status is EngineStatus.OPTIMAL
     with pytest.raises(EngineError):
-        engine.solve(replace(asked, **change), ENOUGH)  # type: ignore[arg-type]
+        engine.solve(replace(asked, **change), ENOUGH)
 
 
 def test_inputs_are_left_alone(engine: Engine) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import highspy
 import numpy as np
 import pulp
@@ -36,9 +38,9 @@ def test_pulp_calls_a_limit_optimal_and_we_do_not(monkeypatch: pytest.MonkeyPatc
     said = []
     read = cbc._read
 
-    def listen(asked: Program, problem: pulp.LpProblem, *rest: object) -> object:
+    def listen(asked: Program, problem: pulp.LpProblem, *rest: Any) -> object:
         said.append((problem.status, problem.sol_status))
-        return read(asked, problem, *rest)  # type: ignore[arg-type]
+        return read(asked, problem, *rest)
 
     monkeypatch.setattr(cbc, "_read", listen)
     asked, _ = hard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def drawn(devices: int, seed: int) -> ShareProgram:
     )
 
 
-def one(weights: list[float], least: list[float], **changes: object) -> ShareProgram:
+def one(weights: list[float], least: list[float], **changes: Any) -> ShareProgram:
     count = len(weights)
     program = ShareProgram(
         weight=np.array([weights], dtype=np.float64),
@@ -48,7 +49,7 @@ def one(weights: list[float], least: list[float], **changes: object) -> SharePro
         room=np.ones(1),
         present=np.ones((1, count), dtype=np.bool_),
     )
-    return replace(program, **changes)  # type: ignore[arg-type]
+    return replace(program, **changes)
 
 
 def test_shares_go_by_the_root_of_the_pull() -> None:
@@ -202,7 +203,7 @@ def test_a_hyperbola_does_not_fall_below_nothing() -> None:
 )
 def test_nonsense_is_refused(change: dict[str, np.ndarray]) -> None:
     with pytest.raises(EngineError):
-        shares(replace(one([1, 2], [0.1, 0.1]), **change))  # type: ignore[arg-type]
+        shares(replace(one([1, 2], [0.1, 0.1]), **change))
 
 
 def test_empty_places_may_hold_anything() -> None:

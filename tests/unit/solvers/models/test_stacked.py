@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ TOP = builders.gpu_type("v100").clock_mhz_sm_max
 SHARES, BATCHES = (20, 50, 100), (1, 4, 16)
 
 
-def compact(model: str, work: float = 1.0, **changes: object) -> Profile:
+def compact(model: str, work: float = 1.0, **changes: Any) -> Profile:
     listed = builders.profile(model, "v100", work=work, shares=SHARES, batches=BATCHES)
     made = ProfileGrid(
         clocks_mhz_sm=(TOP,),
@@ -29,7 +30,7 @@ def compact(model: str, work: float = 1.0, **changes: object) -> Profile:
         power_w=tuple(point.power_w or 0.0 for point in listed.points),
         memory_mib=tuple(builders.memory_mib(batch, work) for batch in BATCHES),
     )
-    return replace(listed, points=(), grid=replace(made, **changes))  # type: ignore[arg-type]
+    return replace(listed, points=(), grid=replace(made, **changes))
 
 
 def test_a_grid_and_its_points_make_the_same_table() -> None:
@@ -83,9 +84,9 @@ def test_cells_that_cannot_run_are_no_cells_and_the_careful_value_wins() -> None
 
 
 def test_a_clock_where_nothing_runs_is_passed_over() -> None:
-    lower = tuple(compact("m").grid.latency_ms)  # type: ignore[union-attr]
+    lower = tuple(compact("m").grid.latency_ms)
     grid = replace(
-        compact("m").grid,  # type: ignore[type-var]
+        compact("m").grid,
         clocks_mhz_sm=(TOP - 300, TOP),
         latency_ms=lower + (0.0,) * len(lower),
         power_w=(),

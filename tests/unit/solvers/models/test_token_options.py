@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,11 @@ A100 = builders.device("c", 0, "a100")
 STANDING = chats.assignment("demo/chat#0", A100)
 
 
-def world(service: Service | None = None, device: Device = A100, **changes: object) -> Snapshot:
+def world(service: Service | None = None, device: Device = A100, **changes: Any) -> Snapshot:
     """One device of a GPU type that is profiled for the model."""
     asked = chats.service() if service is None else service
     given = {"token_profiles": (chats.profile("a100"),), "models": (chats.model(),), **changes}
-    return builders.snapshot([device], [asked], profiles=(), **given)  # type: ignore[arg-type]
+    return builders.snapshot([device], [asked], profiles=(), **given)
 
 
 def options_of(picture: Snapshot) -> tuple[Options, dict[int, Reason]]:

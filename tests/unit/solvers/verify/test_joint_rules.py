@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,18 +29,18 @@ FREE = Affinity(anti_affinity=AntiAffinity.OFF)
 KNOWN = Interference(pressure=0.4, sensitivity=0.5)
 
 
-def replica(name: str = "demo/vision#0", **changes: object) -> Assignment:
+def replica(name: str = "demo/vision#0", **changes: Any) -> Assignment:
     """Half a T4 at batch 8, honest about its power."""
     return builders.assignment(name, T4, **changes)
 
 
-def world(*services: str, interference: Interference | None = KNOWN, **changes: object) -> Snapshot:
+def world(*services: str, interference: Interference | None = KNOWN, **changes: Any) -> Snapshot:
     offered = [builders.service(name, affinity=FREE, rate_rps_declared=10.0) for name in services or ("vision",)]
     picture = builders.snapshot([T4], offered, **changes)
     return replace(picture, profiles=tuple(replace(each, interference=interference) for each in picture.profiles))
 
 
-def plan_of(picture: Snapshot, *assignments: Assignment, **changes: object) -> Plan:
+def plan_of(picture: Snapshot, *assignments: Assignment, **changes: Any) -> Plan:
     """The plan of these assignments, its cost right."""
     settings = changes.get("settings", ())
     movable = builders.everything_movable(picture)
@@ -53,9 +54,9 @@ def plan_of(picture: Snapshot, *assignments: Assignment, **changes: object) -> P
         assignments=ordered,
         settings=(),
         unplaced=(),
-        objective=worth_of(picture, movable, ordered, settings).objective,  # type: ignore[arg-type]
+        objective=worth_of(picture, movable, ordered, settings).objective,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def codes(picture: Snapshot, plan: Plan) -> set[FindingCode]:
@@ -184,10 +185,10 @@ class TestOffers:
 
 
 class TestCost:
-    def judged(self, usd_per_h: float, *assignments: Assignment, **changes: object) -> set[FindingCode]:
+    def judged(self, usd_per_h: float, *assignments: Assignment, **changes: Any) -> set[FindingCode]:
         picture = world("vision", "other", policy=builders.policy(cost_basis=CostBasis.DEVICE))
         plan = plan_of(picture, *assignments)
-        plan = replace(plan, objective=Objective(cost_usd_per_h=usd_per_h), **changes)  # type: ignore[arg-type]
+        plan = replace(plan, objective=Objective(cost_usd_per_h=usd_per_h), **changes)
         return {FindingCode.COST_WRONG} & codes(picture, plan)
 
     USD_PER_WH = 0.12 * 1.3 / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_a_corrupted_replica_is_found(changes: dict[str, float], code: FindingCo
     _, first = made()
     if code is FindingCode.CAPACITY_SHORT:
         changes = {"capacity_rps": changes["capacity_rps"] * first.capacity_rps}
-    assert code in fatal(findings(replace(first, **changes)))  # type: ignore[arg-type]
+    assert code in fatal(findings(replace(first, **changes)))
 
 
 def test_more_sequences_than_memory_holds_are_found() -> None:
@@ -165,8 +166,8 @@ def slower(profile: TokenProfile) -> TokenProfile:
         ),
     ],
 )
-def test_a_plan_of_another_world_does_not_pass(changes: dict[str, object], code: FindingCode) -> None:
+def test_a_plan_of_another_world_does_not_pass(changes: dict[str, Any], code: FindingCode) -> None:
     plan, _ = made()
-    found = verify(replace(WORLD, **changes), plan)  # type: ignore[arg-type]
+    found = verify(replace(WORLD, **changes), plan)
     assert is_fatal(found)
     assert code in fatal(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,10 +34,10 @@ def planned(picture: Snapshot) -> Plan:
     return proposal.plan
 
 
-def fleet(count: int, services: int, **changes: object) -> Snapshot:
+def fleet(count: int, services: int, **changes: Any) -> Snapshot:
     devices = [builders.device(f"n{index}", 0, "v100") for index in range(count)]
     wanted = [builders.service(f"s{index}", rate_rps_declared=20.0) for index in range(services)]
-    return builders.snapshot(devices, wanted, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(devices, wanted, **changes)
 
 
 def test_light_neighbours_share_a_device_and_heavy_ones_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ CLOCKS = (600, 1000)
 IDLE_W = 10.0
 
 
-def problem(networks: int = 4, devices: Sequence[int] = (4,), **changes: object) -> JointProblem:
+def problem(networks: int = 4, devices: Sequence[int] = (4,), **changes: Any) -> JointProblem:
     """A replica serves 1 rps per percent of share at the high clock, 0.7 at the low one, and draws 1 W or 0.5 W."""
     pools = tuple(
         Pool(
@@ -59,10 +60,10 @@ def problem(networks: int = 4, devices: Sequence[int] = (4,), **changes: object)
         "crowd": np.ones(by_variant),
         "allowed": np.ones((len(pools), networks), dtype=bool),
     }
-    return JointProblem(**(made | changes))  # type: ignore[arg-type]
+    return JointProblem(**(made | changes))
 
 
-def workload(number: int, rate_rps: float = 20.0, **changes: object) -> Workload:
+def workload(number: int, rate_rps: float = 20.0, **changes: Any) -> Workload:
     """Wants one share step."""
     made: dict[str, object] = {
         "id": WorkloadId(f"demo/w{number}"),
@@ -72,7 +73,7 @@ def workload(number: int, rate_rps: float = 20.0, **changes: object) -> Workload
         "unserved_usd": 100.0,
         "utilisation_max": 0.8,
     }
-    return Workload(**(made | changes))  # type: ignore[arg-type]
+    return Workload(**(made | changes))
 
 
 def pattern(of: JointProblem, *members: tuple[int, int], kind: int = 1) -> Pattern:

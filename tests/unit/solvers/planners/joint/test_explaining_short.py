@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from solvers.domain.change import Target
 from solvers.domain.device import PowerCap, PowerScope
@@ -29,9 +30,9 @@ ALONE = builders.policy(interference_margin=1.0)
 """Neighbours are no matter here, so that a device serves what it serves."""
 
 
-def fleet(devices: int, services: Sequence[Service], **changes: object) -> Snapshot:
+def fleet(devices: int, services: Sequence[Service], **changes: Any) -> Snapshot:
     changes.setdefault("policy", ALONE)
-    return builders.snapshot([builders.device("a", index, "t4") for index in range(devices)], services, **changes)  # type: ignore[arg-type]
+    return builders.snapshot([builders.device("a", index, "t4") for index in range(devices)], services, **changes)
 
 
 def planned(picture: Snapshot) -> tuple[Plan, tuple[Relaxation, ...]]:

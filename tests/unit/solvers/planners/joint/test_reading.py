@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,8 +203,8 @@ def test_what_stands_beside_pinned_replicas_stays_only_by_todays_rules() -> None
         ]
     )
 
-    def kept(**changes: object) -> tuple[str, ...]:
-        services = [builders.service("fixed"), builders.service(**changes)]  # type: ignore[arg-type]
+    def kept(**changes: Any) -> tuple[str, ...]:
+        services = [builders.service("fixed"), builders.service(**changes)]
         devices = (on, builders.device("b", 0, "v100"))
         return tuple(item.replica for item in of(builders.snapshot(devices, services, target=standing), VISION).kept)
 

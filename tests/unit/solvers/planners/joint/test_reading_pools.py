@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,13 @@ from solvers.problems.fleet import Seat, open_fleet
 from tests import builders
 
 
-def racked(**changes: object) -> Snapshot:
+def racked(**changes: Any) -> Snapshot:
     """Four nodes of two T4 each, two racks."""
     devices = [builders.device(name, index, "t4") for name in "abcd" for index in (0, 1)]
     nodes = [
         builders.node(name, rack="one" if name in "ab" else "two", failure_domain=f"zone-{name}") for name in "abcd"
     ]
-    return builders.snapshot(devices, nodes=nodes, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(devices, nodes=nodes, **changes)
 
 
 def cap(scope: PowerScope, subject: str, limit_w: float) -> PowerCap:

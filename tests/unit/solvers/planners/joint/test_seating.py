@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.floors import floor, held, pattern, problem, workload
 
 
-def terms(**changes: object) -> Terms:
+def terms(**changes: Any) -> Terms:
     made = Terms(deadline=Deadline(60.0), launch_usd_per_s=0.001, quotas={}, job_most_pct={})
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def layout(*patterns: Pattern) -> Layout:
@@ -139,7 +140,7 @@ class TestMending:
     @pytest.mark.parametrize(
         "changes", [{"replicas_max": 1}, {"budget_usd_per_h": 1.0}], ids=["replicas_max", "budget"]
     )
-    def test_owners_bounds_hold(self, changes: dict[str, object]) -> None:
+    def test_owners_bounds_hold(self, changes: dict[str, Any]) -> None:
         made = problem(1, workloads=(workload(0, 300.0, **changes),))
         seats = seat(floor(made), layout(pattern(made, (0, 80))), terms())
         assert seats.served_rps[0] == pytest.approx(100.0)
