@@ -292,6 +292,7 @@ class Applier:
                     memory_mib_limit=worker.spec.memory_mib_limit,
                     batch=worker.spec.batch,
                     ready=worker.state is WorkerState.READY,
+                    endpoint=worker.endpoint,
                 )
                 for worker in sorted(self._devices.workers(), key=lambda each: each.worker)
             ),

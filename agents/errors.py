@@ -94,6 +94,24 @@ class LostError(DeviceError):
     code = "lost"
 
 
+class SharingError(DeviceError):
+    """The sharing daemon of a device is down, in fault, or does not hold what it was told."""
+
+    code = "sharing"
+
+
+class BypassError(SharingError):
+    """A process runs on a device without the share or memory limit it shall have."""
+
+    code = "bypass"
+
+
+class WorkerError(DeviceError):
+    """A worker's process could not be started, does not answer, or ended by itself."""
+
+    code = "worker"
+
+
 class DriverError(DeviceError):
     """The driver is missing, mismatched or answered something unknown (NVML 1, 9, 12, 18, 999)."""
 

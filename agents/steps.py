@@ -104,6 +104,7 @@ def spec_of(replica: ReplicaTarget) -> WorkerSpec:
         iteration_ms_reference=replica.iteration_ms_reference,
         gpu_type_reference=replica.gpu_type_reference,
         latency_execution_only=replica.latency_execution_only,
+        worker=replica.worker,
     )
 
 

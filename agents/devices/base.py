@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from agents.wire import DeviceInventory
+from agents.wire import DeviceInventory, WorkerTarget
 
 CAPABILITIES = ("set_clock", "set_power", "mps", "mig")
 """Verbs an inventory speaks of: '' means that it works, anything else says why not."""
@@ -68,6 +68,8 @@ class WorkerSpec:
     gpu_type_reference: str | None = None
     latency_execution_only: bool = False
     """Whether the latency limit counts the execution of a request's batch alone, without waiting."""
+    worker: WorkerTarget | None = None
+    """How its process is started; None where the workload does not say, then only simulated devices can hold it."""
 
     def tuned_as(self, wanted: WorkerSpec) -> WorkerSpec:
         """This worker with everything of another that can be changed while it runs."""
@@ -93,6 +95,10 @@ class WorkerReading:
     """Seconds it has been in this state."""
     drained: bool
     """Draining, and nothing waits or executes any more."""
+    endpoint: str | None = None
+    """Base URL of this very process; None where it has none of its own."""
+    problem: str = ""
+    """Why it failed, or what keeps it from being ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode_node_target, encode
 from app.services.retiring import leaving, still_leaving, with_leaving
 from app.store import progress, targets
 from app.store.engine import Database
@@ -22,6 +22,7 @@ from solvers.domain.device import Device
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import SloKind, SloScope, WorkloadKind
 from solvers.errors import InvariantError
 
@@ -144,6 +145,7 @@ class _WorkloadTerms:
     iteration_ms_reference: float | None = None
     gpu_type_reference: str | None = None
     latency_execution_only: bool = False
+    worker: WorkerCommand | None = None
 
 
 class _Terms:
@@ -185,6 +187,7 @@ class _Terms:
             iteration_ms_reference=terms.iteration_ms_reference,
             gpu_type_reference=terms.gpu_type_reference,
             latency_execution_only=terms.latency_execution_only,
+            worker=None if terms.worker is None else _worker_target(terms.worker),
         )
 
     def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
@@ -194,12 +197,42 @@ class _Terms:
                 return None
             limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
             alone = service.slo.scope is SloScope.EXECUTION
-            return _WorkloadTerms(service.project, limit, latency_execution_only=alone)
+            return _WorkloadTerms(service.project, limit, latency_execution_only=alone, worker=service.worker)
         if assignment.kind is WorkloadKind.JOB:
             job = self._jobs.get(JobId(assignment.workload))
             if job is None:
                 return None
             reference = job.gpu_type_reference
-            return _WorkloadTerms(job.project, None, job.iterations_total, job.iteration_ms_reference, reference)
+            return _WorkloadTerms(
+                job.project, None, job.iterations_total, job.iteration_ms_reference, reference, worker=job.worker
+            )
         task = self._tasks.get(TaskId(assignment.workload))
-        return _WorkloadTerms(task.project, None, task.inputs_total) if task is not None else None
+        return _WorkloadTerms(task.project, None, task.inputs_total, worker=task.worker) if task is not None else None
+
+
+def _worker_target(worker: WorkerCommand) -> WorkerTarget:
+    """A workload's process in the words of the wire."""
+    warm_up = worker.warm_up
+    return WorkerTarget(
+        command=worker.command,
+        environment=tuple((variable.name, variable.value) for variable in worker.environment),
+        working_directory=worker.working_directory,
+        adapter=worker.adapter.value,
+        batch_change=None if worker.batch_change is None else worker.batch_change.value,
+        ready_path=worker.ready_path,
+        metrics_path=worker.metrics_path,
+        metrics_port_offset=worker.metrics_port_offset,
+        warm_up=None
+        if warm_up is None
+        else WarmUpTarget(
+            path=warm_up.path,
+            body=warm_up.body,
+            content_type=warm_up.content_type,
+            requests=warm_up.requests,
+            timeout_s=warm_up.timeout_s,
+        ),
+        drain_s=worker.drain_s,
+        stop_s=worker.stop_s,
+        host_memory_mib_max=worker.host_memory_mib_max,
+        processes_max=worker.processes_max,
+    )

@@ -20,6 +20,7 @@ from solvers.domain.value import (
     check_text,
     value,
 )
+from solvers.domain.worker import WorkerCommand
 from solvers.errors import FieldError
 
 
@@ -177,6 +178,8 @@ class Service:
     policy: PolicyName | None = None
     tokens: TokenLengths | None = None
     """For an SLO of kind `tokens`; without it such a service cannot be planned."""
+    worker: WorkerCommand | None = None
+    """The process of a replica; needed on real GPU hosts, not read by simulated ones."""
 
     def __post_init__(self) -> None:
         check_name("project", self.project)
@@ -229,6 +232,7 @@ class TrainingJob:
     evictions_max: int = 100
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
+    worker: WorkerCommand | None = None
 
     def __post_init__(self) -> None:
         check_name("project", self.project)
@@ -265,6 +269,7 @@ class OfflineTask:
     gpu_types_allowed: tuple[GpuTypeName, ...] = ()
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
+    worker: WorkerCommand | None = None
 
     def __post_init__(self) -> None:
         check_name("project", self.project)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.devices.fake.board import Board
 from agents.devices.fake.worker import Worker
+from agents.devices.specs import spec_from_plain, spec_to_plain
 from agents.errors import BusyError, ConfigError, NotFoundError, StateFileError
 from agents.state import DEVICES_FILE, StateDirectory
 from agents.wire import DeviceInventory
@@ -275,7 +276,7 @@ class FakeDevices:
 def _worker_to_plain(worker: Worker) -> dict[str, object]:
     return {
         "name": worker.name,
-        "spec": asdict(worker.spec),
+        "spec": spec_to_plain(worker.spec),
         "sm_count": worker.sm_count,
         "since_s": worker.since_s,
         "ready_at_s": worker.ready_at_s,
@@ -286,7 +287,7 @@ def _worker_to_plain(worker: Worker) -> dict[str, object]:
 
 def _worker_from_plain(plain: dict[str, Any]) -> Worker:
     fields = dict(plain)
-    spec = WorkerSpec(**fields.pop("spec"))
+    spec = spec_from_plain(fields.pop("spec"))
     state = WorkerState(str(fields.pop("state")))
     return Worker(spec=spec, state=state, **fields)
 

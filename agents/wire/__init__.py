@@ -1,0 +1,55 @@
+"""Messages between control plane and agents: plain frozen records, standard library only, the single package of
+`agents` that `app` may import.
+"""
+
+from agents.wire.fields import (
+    WireError,
+)
+from agents.wire.messages import (
+    PROTOCOL_VERSION,
+    DeviceInventory,
+    DeviceReadBack,
+    DeviceReport,
+    EdgeReport,
+    Join,
+    Joined,
+    NodeReceipt,
+    RateSample,
+    ReplicaReadBack,
+    ReplicaReport,
+    Report,
+    encode,
+)
+from agents.wire.targets import (
+    DeviceTarget,
+    NodeTarget,
+    ReplicaTarget,
+    WarmUpTarget,
+    WorkerTarget,
+    decode_node_target,
+    decode_worker,
+)
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "DeviceInventory",
+    "DeviceReadBack",
+    "DeviceReport",
+    "DeviceTarget",
+    "EdgeReport",
+    "Join",
+    "Joined",
+    "NodeReceipt",
+    "NodeTarget",
+    "RateSample",
+    "ReplicaReadBack",
+    "ReplicaReport",
+    "ReplicaTarget",
+    "Report",
+    "WarmUpTarget",
+    "WireError",
+    "WorkerTarget",
+    "decode_node_target",
+    "decode_worker",
+    "encode",
+]

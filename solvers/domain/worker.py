@@ -1,0 +1,139 @@
+"""How a workload's process is started, asked, drained and ended on a host with real GPUs.
+
+Owns the description and its checks; what happens with it is the agent's. Texts of the command and the environment may
+hold the names of PLACEHOLDERS in braces; a literal brace is written twice. Nothing here goes through a shell.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from string import Formatter
+
+from solvers.domain.value import check_positive, check_range, value
+from solvers.errors import FieldError
+
+PLACEHOLDERS = frozenset(
+    {"batch", "gpu_uuid", "host", "memory_fraction", "memory_mib_limit", "model", "port", "replica", "share_pct_sm"}
+)
+"""`memory_fraction` is the memory limit over the device's memory, for servers that size themselves by the total."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = ("CUDA_MPS_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
+TEXT_MAX = 4096
+
+
+class Adapter(StrEnum):
+    """Whose ways of readiness, metrics, batch size and draining a worker follows."""
+
+    HTTP = "http"
+    TRITON = "triton"
+    VLLM = "vllm"
+    TORCHSERVE = "torchserve"
+    TENSORFLOW_SERVING = "tensorflow_serving"
+
+
+class BatchChange(StrEnum):
+    """How a running worker gets another batch size: by a request, by loading the model anew, by a new process."""
+
+    LIVE = "live"
+    RELOAD = "reload"
+    RESTART = "restart"
+
+
+@value
+class EnvironmentVariable:
+    """One variable of a worker's environment. Those that share and memory hang on are the agent's alone."""
+
+    name: str
+    value: str
+
+    def __post_init__(self) -> None:
+        if not _VARIABLE.fullmatch(self.name) or len(self.name) > 128:
+            raise FieldError("name", f"{self.name[:128]!r} is no name of an environment variable")
+        if self.name.startswith(_RESERVED):
+            raise FieldError("name", f"{self.name} is set by the agent")
+        check_template("value", self.value)
+
+
+@value
+class WarmUp:
+    """Requests that a new worker must answer before it counts as ready: POST with a body, GET without."""
+
+    path: str
+    body: str = ""
+    content_type: str = "application/json"
+    requests: int = 1
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_path("path", self.path)
+        check_range("requests", self.requests, 1, 1000)
+        check_positive("timeout_s", self.timeout_s)
+        if len(self.body) > 65536:
+            raise FieldError("body", "a warm-up body has at most 65,536 characters")
+
+
+@value
+class WorkerCommand:
+    """One worker process. None leaves a path, or the way batch sizes change, to the adapter."""
+
+    command: tuple[str, ...]
+    environment: tuple[EnvironmentVariable, ...] = ()
+    working_directory: str | None = None
+    adapter: Adapter = Adapter.HTTP
+    batch_change: BatchChange | None = None
+    ready_path: str | None = None
+    metrics_path: str | None = None
+    metrics_port_offset: int = 0
+    """Where metrics are served, counted from the worker's port; ports up to the largest offset are the worker's own."""
+    warm_up: WarmUp | None = None
+    drain_s: float = 30.0
+    """How long a worker may take to finish what it has before it is stopped all the same."""
+    stop_s: float = 10.0
+    """How long it may take from SIGTERM to its end before it is killed."""
+    host_memory_mib_max: int | None = None
+    processes_max: int = 1
+    """Processes of one worker that use the GPU: each takes the share and a client slot of its own."""
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise FieldError("command", "a command has at least the program")
+        if len(self.command) > 256:
+            raise FieldError("command", "a command has at most 256 parts")
+        for part in self.command:
+            check_template("command", part)
+        names = [variable.name for variable in self.environment]
+        if len(set(names)) != len(names):
+            raise FieldError("environment", "a variable is set twice")
+        for field, path in (("ready_path", self.ready_path), ("metrics_path", self.metrics_path)):
+            if path is not None:
+                check_path(field, path)
+        if self.working_directory is not None and not self.working_directory.startswith("/"):
+            raise FieldError("working_directory", "a working directory is given from the root on")
+        check_range("metrics_port_offset", self.metrics_port_offset, 0, 16)
+        check_range("drain_s", self.drain_s, 0, 3600)
+        check_range("stop_s", self.stop_s, 0.1, 600)
+        check_range("host_memory_mib_max", self.host_memory_mib_max, 16, 2**31)
+        check_range("processes_max", self.processes_max, 1, 16)
+
+
+def check_template(field: str, text: str) -> None:
+    """Refuse placeholders nobody fills, and what no process can be given."""
+    if len(text) > TEXT_MAX or "\0" in text:
+        raise FieldError(field, f"texts of a worker have at most {TEXT_MAX} characters and no NUL")
+    try:
+        named = {
+            name for _, name, spec, conversion in Formatter().parse(text) if name is not None or spec or conversion
+        }
+    except ValueError as error:
+        raise FieldError(field, f"{text[:80]!r}: {error}; write literal braces twice") from None
+    unknown = sorted(str(name) for name in named - PLACEHOLDERS)
+    if unknown:
+        known = ", ".join(sorted(PLACEHOLDERS))
+        raise FieldError(field, f"unknown placeholder {{{unknown[0]}}}; there are {known}; write literal braces twice")
+
+
+def check_path(field: str, path: str) -> None:
+    """Refuse what is no path of an HTTP request."""
+    if not re.fullmatch(r"/[\x21-\x7e]{0,511}", path):
+        raise FieldError(field, "a path begins with / and has at most 512 printable characters")
