@@ -14,7 +14,7 @@ from app.cli import offline
 from app.cli.connection import Server, Token, connect
 from app.cli.explaining_tables import candidate_table, curve_table, price_lines, split_question, way_lines
 from app.cli.failures import CommandError, Exit
-from app.cli.offline_explaining import explained_offline, forced, name_in, unique
+from app.cli.offline_explaining import explained_offline, name_in, unique, why_not_anew
 from app.cli.output import Format, Output, rows, show
 from app.cli.planning_tables import gap_table, plan_head, sentences
 from app.cli.values import decode, read_value
@@ -73,15 +73,13 @@ def explain(
 
 
 def why_not_online(client: Client, plan_id: str, asked: str) -> Document:
-    """Why a service is not on a GPU type in a stored plan; where it could be, with a plan that has it there."""
+    """Why a service is not on a GPU type in a stored plan; where it could be, or nobody looked, by plans made now."""
     service, gpu_type = split_question(asked)
     answer = client.explain(plan_id, workload=full_name(client, service), why_not=gpu_type)
     found: Document = answer["why_not"]
+    if found["verdict"] in ("dearer", "no_room", "not_looked_at"):
+        return why_not_anew(_live(client), offline.asking(), found)
     found["forced"] = None
-    if found["verdict"] in ("dearer", "no_room"):
-        from app.services.whatif import Wish
-
-        found["forced"] = forced(_live(client), (Wish(), offline.asking()), (found["workload"], gpu_type))
     return found
 
 

@@ -18,7 +18,7 @@ import typer
 
 from app.cli.explaining_tables import binding_lines, candidate_table, way_lines, why_not_lines
 from app.cli.failures import CommandError, Exit
-from app.cli.offline_explaining import insight_of, told_insight, why_not_offline
+from app.cli.offline_explaining import told_insight, why_not_offline
 from app.cli.output import Format, number, rows, show, usd, word
 from app.cli.values import STANDARD, check_target, read_value, write_value
 from solvers.errors import EngineError, InputError
@@ -52,6 +52,7 @@ def plan_file(file: str, wish: Wish, showing: Showing) -> None:
     out, output = showing.out, showing.output
     if out is not None:
         check_target(out)
+    from app.services.explaining_solves import insight_of
     from app.services.whatif import solved
     from app.services.whatif_outcome import outcome_of
     from solvers.domain.codec import to_plain

@@ -1,7 +1,6 @@
 """Explanations of plans made from a file: the same values and words as a server's.
 
-Owns the shape of such an answer. Where the planner told no candidates, the joint planner's reading of the snapshot is
-asked what each workload could do, without its prices. It refuses to lay anything out.
+Owns the shape of such an answer. It refuses to lay anything out and to decide what is looked into: services do.
 """
 
 from __future__ import annotations
@@ -21,27 +20,6 @@ if TYPE_CHECKING:
     from solvers.domain.snapshot import Snapshot
 
 
-def insight_of(picture: Snapshot, chosen: Chosen, wish: Wish) -> Insight | None:
-    """What is known beside a plan; None without a plan."""
-    if chosen.plan is None:
-        return None
-    told = chosen.proposal.insight if chosen.proposal is not None else None
-    if told is not None and told.candidates:
-        return told
-    from dataclasses import replace
-
-    from app.services.whatif import request_of
-    from solvers.planners.joint.explaining import explained
-    from solvers.planners.joint.reading import read
-    from solvers.problems.layout import Layout
-
-    reading = read(picture, request_of(picture, wish).movable)
-    found = explained(reading, Layout(patterns=(), counts=()), chosen.plan)
-    if told is None or found is None:
-        return found
-    return replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
-
-
 def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
     """As JSON data, with sentences."""
     from app.services.explaining import told
@@ -53,6 +31,7 @@ def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
 def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: str) -> Document:
     """Why a workload is where it is in a plan made now; shaped like a server's answer."""
     from app.services.explaining_choices import choices, gaps, plain_choice, plain_gap
+    from app.services.explaining_solves import insight_of
     from app.services.whatif import solved
 
     chosen = solved(picture, wish, asking)
@@ -78,12 +57,8 @@ def why_not_offline(
     service, gpu_type = split_question(asked)
     workload = name_in(picture, service)
     chosen, insight = plan
-    types = Types(
-        known=frozenset(str(item.name) for item in picture.gpu_types),
-        there=frozenset(str(item.gpu_type) for item in picture.with_offers().devices),
-    )
     try:
-        answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), types))
+        answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), Types.of(picture)))
     except NotFoundError as error:
         raise CommandError(error.message, Exit.NOT_FOUND) from None
     takes = answer["verdict"] in ("dearer", "no_room")
@@ -99,6 +74,21 @@ def forced(picture: Snapshot, how: tuple[Wish, Asking], asked: tuple[str, str]) 
     if asked[0] not in {str(item.id) for item in picture.services}:
         return None
     return to_plain(Solves.of(picture, *how).forced(*asked))
+
+
+def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Document:
+    """What plans made now add to what a stored plan says of a service and a GPU type."""
+    from app.services.explaining import WhyNot
+    from app.services.explaining_anew import ExplainQuestion, answered_anew
+    from solvers.domain.codec import from_plain, to_plain
+    from solvers.domain.ids import GpuTypeName
+
+    if stored["workload"] not in {str(item.id) for item in picture.services}:
+        return {**stored, "forced": None}
+    question = ExplainQuestion(workload=stored["workload"], why_not=GpuTypeName(stored["gpu_type"]))
+    found = answered_anew(picture, question, asking, from_plain(WhyNot, stored))
+    answer: Any = to_plain(found.why_not)
+    return {**answer, "forced": to_plain(found.forced) if found.forced is not None else None}
 
 
 def name_in(picture: Snapshot, workload: str) -> str:

@@ -17,6 +17,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
 from solvers.errors import NotFoundError
 
 _OF_WORKLOADS = frozenset({Resource.LATENCY_MS, Resource.RATE_RPS, Resource.REPLICA, Resource.BUDGET_USD})
@@ -115,6 +116,14 @@ class Types:
 
     known: frozenset[str]
     there: frozenset[str]
+
+    @staticmethod
+    def of(picture: Snapshot) -> Types:
+        """Those of a picture; what is on offer counts as there."""
+        return Types(
+            known=frozenset(str(item.name) for item in picture.gpu_types),
+            there=frozenset(str(item.gpu_type) for item in picture.with_offers().devices),
+        )
 
 
 def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: Types) -> WhyNot:

@@ -1,23 +1,25 @@
 """Explanations that take solves: a service forced onto a GPU type, and what its promise costs at other lengths.
 
 Owns what is asked and what is compared: both plans are made from nothing standing, so that the difference is the
-price of the rule and not of moving. It refuses to store anything.
+price of the rule and not of moving. Where a planner told no candidates, the joint planner's reading of the picture is
+asked what each workload could do, without its prices. It refuses to store anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from app.services.whatif import Wish, request_of, solved
 from app.services.whatif_outcome import Outcome, outcome_of
 from app.services.whatif_workloads import Serving, workload_changes
 from solvers.cycle.attempts import Asking, Chosen
 from solvers.domain.ids import GpuTypeName, ServiceId
+from solvers.domain.insight import Insight
+from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import Service, Slo, SloKind
-from solvers.errors import InputError, NotFoundError
+from solvers.errors import EngineError, InputError, NotFoundError
 
 FACTORS = (0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
 """Of the promise as it is."""
@@ -73,6 +75,13 @@ class Solves:
         fresh = _fresh(picture, wish)
         return Solves(fresh, solved(fresh, wish, asking), wish, asking)
 
+    @property
+    def plan(self) -> Plan:
+        """Of the picture as it is. Raises EngineError without one."""
+        if self.chosen.plan is None:
+            raise EngineError("no planner gave a plan")
+        return self.chosen.plan
+
     def forced(self, workload: str, gpu_type: str) -> Forced:
         """With a service on this type only. Raises NotFoundError, InputError for what is no service."""
         service = service_of(self.picture, workload)
@@ -98,7 +107,8 @@ class Solves:
         """
         service = service_of(self.picture, workload)
         points = [self._point(service, factor) for factor in FACTORS]
-        for index, (shorter, longer) in enumerate(pairwise(points), start=1):
+        for index in range(1, len(points)):
+            shorter, longer = points[index - 1], points[index]
             if (shorter.unserved_more, shorter.cost_usd_per_h) < (longer.unserved_more, longer.cost_usd_per_h):
                 points[index] = replace(shorter, factor=longer.factor, limit_ms=longer.limit_ms)
         here = points[FACTORS.index(1.0)].cost_usd_per_h
@@ -127,6 +137,25 @@ class Solves:
         rows = workload_changes((changed, None), (changed, again.plan))
         serving = next((row.after for row in rows if str(row.workload) == service.id), Serving())
         return outcome_of(self.picture, self.chosen), outcome_of(changed, again), serving
+
+
+def insight_of(picture: Snapshot, chosen: Chosen, wish: Wish) -> Insight | None:
+    """What is known beside a plan; None without a plan."""
+    if chosen.plan is None:
+        return None
+    told = chosen.proposal.insight if chosen.proposal is not None else None
+    if told is not None and told.candidates:
+        return told
+    # Only here, so that who never asks need not load it.
+    from solvers.planners.joint.explaining import explained
+    from solvers.planners.joint.reading import read
+    from solvers.problems.layout import Layout
+
+    reading = read(picture, request_of(picture, wish).movable)
+    found = explained(reading, Layout(patterns=(), counts=()), chosen.plan)
+    if told is None or found is None:
+        return found
+    return replace(found, contenders=told.contenders, facts=(*told.facts, *found.facts))
 
 
 def service_of(picture: Snapshot, name: str) -> Service:

@@ -1,4 +1,4 @@
-"""The live fleet's picture, and what-if questions about it.
+"""The live fleet's picture, and questions about it that take plans: what if, why not, what an SLO costs.
 
 Owns what a question may cost: how many are answered at once, and how long all its plans together may take. A question
 is answered from one picture and stores nothing; planners run where the caller says, in production in a child process.
@@ -8,11 +8,21 @@ It refuses to promote.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from app.errors import FieldsError
 from app.services.beliefs import Beliefs
 from app.services.beliefs_profiles import Completion
+from app.services.explaining import WhyNot
+from app.services.explaining_anew import (
+    PLANNING_S_MAX,
+    AnsweredAnew,
+    ExplainQuestion,
+    answered_anew,
+    check_question,
+)
 from app.services.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif import request_of
 from app.services.whatif_apply import apply_changes
@@ -27,7 +37,6 @@ from solvers.planners import registry
 from solvers.verify.checks import verify
 
 AT_ONCE_MAX = 2
-PLANNING_S_MAX = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +68,28 @@ class Simulations:
         Raises FieldsError or FieldError with a pointer for changes that do not fit the fleet or take too long,
         TransientError when too many questions are being answered, EngineError when no planner gives a plan.
         """
-        if question.planner is not None and question.planner not in registry.names():
-            known = ", ".join(registry.names())
-            raise FieldError("/planner", f"there is no planner {question.planner}; known are {known}")
+        _known_planner(question.planner)
+        with self._place():
+            return answer(question, self._pictures(question), self._asking)
+
+    def explain(self, question: ExplainQuestion, stored: WhyNot | None) -> AnsweredAnew:
+        """What plans of the fleet as it is now say of a service. `stored`: what a stored plan says already.
+
+        Raises FieldError with a pointer for an unknown planner or what takes too long, NotFoundError, InputError,
+        TransientError and EngineError as above.
+        """
+        _known_planner(question.planner)
+        with self._place():
+            picture = self._observer.observe()
+            check_question(picture, question)
+            return answered_anew(picture, question, self._asking, stored)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
         if not self._places.acquire(blocking=False):
             raise TransientError("too many simulations are being made at once; try again shortly")
         try:
-            return answer(question, self._pictures(question), self._asking)
+            yield
         finally:
             self._places.release()
 
@@ -84,3 +108,9 @@ class Simulations:
             told = f"{question.plans} plans of {planning_s / question.plans:g} s take longer than {PLANNING_S_MAX:g} s"
             raise FieldError("/deadline_s", told)
         return Pictures(before=before, after=after, types=changed.gpu_types, complete=self._observer.completed)
+
+
+def _known_planner(name: str | None) -> None:
+    if name is not None and name not in registry.names():
+        known = ", ".join(registry.names())
+        raise FieldError("/planner", f"there is no planner {name}; known are {known}")

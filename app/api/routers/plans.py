@@ -18,7 +18,9 @@ from app.api.openapi import json_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterWriter, SharedReader
 from app.api.schemas.plans import Applied, ApplyRequest, Explanation, PlanSummary, ProposeRequest, StoredPlan
+from app.services.explaining_anew import AnsweredAnew, ExplainQuestion
 from app.services.explaining_choices import plain_choice, plain_gap
+from app.services.plans import Explanation as Explained
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import to_plain
@@ -71,16 +73,44 @@ def explain_plan(
     """
     visible_project(actor, workload.partition("/")[0] if workload is not None else None)
     found = services_of(request).plans.explain(plan_id, actor.project, workload, why_not)
-    return JSONResponse(
-        {
-            "summary": jsonable_encoder(asdict(found.summary)),
-            "assignments": [plain_choice(item) for item in found.assignments],
-            "unplaced": [plain_gap(item) for item in found.unplaced],
-            "waiting": asdict(found.waiting) if found.waiting is not None else None,
-            "insight": jsonable_encoder(asdict(found.insight)),
-            "why_not": jsonable_encoder(asdict(found.why_not)) if found.why_not is not None else None,
-        }
-    )
+    return JSONResponse(_explained(found, AnsweredAnew(why_not=found.why_not)))
+
+
+@router.post(
+    "/v1/plans/{plan_id}/explain",
+    operation_id="explain_plan_anew",
+    summary="Why not there, and what does the SLO cost?",
+    response_model=Explanation,
+    openapi_extra=json_body(ExplainQuestion),
+)
+def explain_plan_anew(
+    request: Request, actor: ClusterWriter, plan_id: PlanKey, body: bytes = Depends(read_body)
+) -> Any:
+    """The explanation of one service, and what plans made of the fleet as it is now say beside it: with `why_not`, of a
+    GPU type that the plan's planner did not look at, and what everything costs with the service on that type only
+    (`forced`); with `slo_curve`, what everything costs at 0.5 to 2 times its SLO. Nothing is stored.
+
+    404 for a service or GPU type that does not exist; 422 for a workload without a latency to price, and where all
+    plans together could take longer than ten minutes; 503 when too many questions are being answered.
+    """
+    require_media_type(request, "application/json")
+    asked = parse(ExplainQuestion, body)
+    services = services_of(request)
+    found = services.plans.explain(plan_id, actor.project, asked.workload, asked.why_not)
+    return JSONResponse(_explained(found, services.simulations.explain(asked, found.why_not)))
+
+
+def _explained(found: Explained, anew: AnsweredAnew) -> dict[str, Any]:
+    return {
+        "summary": jsonable_encoder(asdict(found.summary)),
+        "assignments": [plain_choice(item) for item in found.assignments],
+        "unplaced": [plain_gap(item) for item in found.unplaced],
+        "waiting": asdict(found.waiting) if found.waiting is not None else None,
+        "insight": jsonable_encoder(asdict(found.insight)),
+        "why_not": jsonable_encoder(asdict(anew.why_not)) if anew.why_not is not None else None,
+        "forced": to_plain(anew.forced) if anew.forced is not None else None,
+        "slo_curve": [to_plain(item) for item in anew.slo_curve] if anew.slo_curve is not None else None,
+    }
 
 
 @router.post(

@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict
 
 from app.services.explaining import WhyNotVerdict
+from app.services.explaining_solves import Forced, SloPoint
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import Fact, Reason
@@ -139,7 +140,7 @@ class WhyNot(_Closed):
 
 class Explanation(_Closed):
     """Why a plan is as it is. `waiting` is only told where one workload is asked about and its mode holds it back,
-    `why_not` where a GPU type is asked about.
+    `why_not` where a GPU type is asked about; `forced` and `slo_curve` only where plans were to be made for them.
     """
 
     summary: PlanSummary
@@ -148,3 +149,5 @@ class Explanation(_Closed):
     waiting: Waiting | None
     insight: ToldInsight
     why_not: WhyNot | None
+    forced: Forced | None
+    slo_curve: list[SloPoint] | None

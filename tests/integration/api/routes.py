@@ -92,6 +92,7 @@ class Requests:
             "propose_plan": {"lane": "act"},
             "simulate": {"changes": {"rate_factor": 2.0}},
             "apply_plan": {},
+            "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4"},
             "create_token": {"name": "new", "role": "viewer"},
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),

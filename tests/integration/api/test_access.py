@@ -73,6 +73,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "apply_plan": CLUSTER_WRITE,
     "get_plan": SHARED_READ,
     "explain_plan": SHARED_READ,
+    "explain_plan_anew": CLUSTER_WRITE,
     "get_current_target": CLUSTER_READ,
     "get_device_telemetry": CLUSTER_READ,
     "get_fleet": SHARED_READ,

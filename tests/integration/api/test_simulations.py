@@ -126,6 +126,51 @@ def test_a_planner_that_gives_nothing_is_told(busy: World) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "engine-failed")
 
 
+ABOUT = {"workload": "demo/vision", "planner": "greedy", "work_units": 100}
+
+
+def _plan_id(busy: World) -> str:
+    return str(busy.call("POST", "/v1/plans", plain={}).json()["id"])
+
+
+def test_a_service_is_explained_by_plans_made_now(busy: World) -> None:
+    path = f"/v1/plans/{_plan_id(busy)}/explain"
+    before = _counts(busy)
+    asked = {**ABOUT, "slo_curve": True, "why_not": "v100"}
+    answer = busy.call("POST", path, "operator", plain=asked)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    points = found["slo_curve"]
+    assert [point["factor"] for point in points] == [0.5, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0]
+    assert points[3]["cost_usd_per_h_more"] == 0
+    costs = [(point["unserved_more"], point["cost_usd_per_h"]) for point in points]
+    assert costs == sorted(costs, reverse=True)
+    assert found["why_not"]["verdict"] == "ruled_out"
+    assert found["assignments"][0]["assignment"]["workload"] == "demo/vision"
+    assert _counts(busy) == before
+    stored = busy.call("GET", f"{path}?workload=demo/vision").json()
+    assert (stored["slo_curve"], stored["forced"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "pointer"),
+    [
+        ({}, 422, "/why_not"),
+        ({"slo_curve": True, "planner": "oracle"}, 422, "/planner"),
+        ({"slo_curve": True, "deadline_s": 100.0}, 422, "/deadline_s"),
+        ({"slo_curve": True, "surprise": 1}, 422, "/surprise"),
+        ({"why_not": "zx81"}, 404, None),
+        ({"slo_curve": True, "workload": "demo/nobody"}, 404, None),
+    ],
+)
+def test_a_question_about_a_plan_out_of_form_is_a_problem(
+    busy: World, more: dict[str, Any], status: int, pointer: str | None
+) -> None:
+    answer = busy.call("POST", f"/v1/plans/{_plan_id(busy)}/explain", "operator", plain={**ABOUT, **more})
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    assert [item["pointer"] for item in answer.json()["errors"]] == ([pointer] if pointer else [])
+
+
 def test_more_questions_than_places_are_turned_away(busy: World) -> None:
     simulations = busy.app.state.services.simulations
     held: threading.BoundedSemaphore = simulations._places
@@ -134,6 +179,8 @@ def test_more_questions_than_places_are_turned_away(busy: World) -> None:
     answer = busy.call("POST", "/v1/simulations", "operator", plain=TWICE)
     assert (answer.status_code, answer.json()["code"]) == (503, "transient")
     assert "retry-after" in answer.headers
+    asked = {**ABOUT, "slo_curve": True}
+    assert busy.call("POST", f"/v1/plans/{_plan_id(busy)}/explain", "operator", plain=asked).status_code == 503
     for _ in range(AT_ONCE_MAX):
         held.release()
     assert busy.call("POST", "/v1/simulations", "operator", plain=TWICE).status_code == 200

@@ -151,3 +151,16 @@ def test_a_server_is_asked_why_not_and_its_picture_is_planned_with_the_rule(api:
     assert (asked[-1]["workload"], asked[-1]["why_not"]) == ("demo/fast", "a100")
     assert "It is dearer." in said.out
     assert "Planned with demo/fast on a100 only" in said.out
+
+
+def test_a_server_that_did_not_look_is_helped_out(api: Api, headroom: Headroom) -> None:
+    answers = served(replace(LAB, policy=builders.policy(planners=("greedy",))))
+    explained = answers[f"GET /v1/plans/{PLAN_ID}/explain"]
+    explained["why_not"] |= {
+        "workload": "demo/vision", "verdict": "not_looked_at", "sentence": "Nobody looked.",
+    }  # fmt: skip
+    api.answers |= answers
+    said = headroom("plan", "-q", "--why-not", "demo/vision:a100")
+    assert said.status == Exit.OK, said.err
+    assert "Nobody looked." not in said.out
+    assert "Planned with demo/vision on a100 only" in said.out

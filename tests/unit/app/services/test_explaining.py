@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.services.explaining import Types, WhyNotVerdict, told, why_not
+from app.services.explaining import Types, WhyNot, WhyNotVerdict, told, why_not
+from app.services.explaining_anew import PLANNING_S_MAX, ExplainQuestion, answered_anew, check_question
 from app.services.explaining_sentences import candidate_sentence, price_sentence, way_sentence
-from app.services.explaining_solves import Solves
+from app.services.explaining_solves import SloPoint, Solves
 from app.services.whatif import Wish
 from solvers.cycle.attempts import Asking
 from solvers.domain.evidence import Fact, Reason, ReasonCode, SilentReporter
@@ -17,8 +18,8 @@ from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan
-from solvers.domain.workload import Slo, SloKind
-from solvers.errors import InputError, NotFoundError
+from solvers.domain.workload import Service, Slo, SloKind
+from solvers.errors import FieldError, InputError, NotFoundError
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
 from tests import builders, chats
@@ -187,6 +188,22 @@ def test_a_promise_costs_less_the_longer_it_is() -> None:
     assert points[-1].cost_usd_per_h < points[3].cost_usd_per_h
 
 
+def test_a_curve_never_rises_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {6.0: 1.0, 8.4: 3.0, 10.2: 2.0, 12.0: 2.0, 15.0: 2.0, 18.0: 0.5, 24.0: 0.7}
+
+    def point(_: Solves, service: Service, factor: float) -> SloPoint:
+        limit_ms = round(factor * (service.slo.latency_ms or 0.0), 6)
+        cost = costs[limit_ms]
+        return SloPoint(
+            factor=factor, limit_ms=limit_ms, cost_usd_per_h=cost, cost_usd_per_h_more=0.0, rate_rps_short=0.0,
+            unserved_more=0.0, replicas=1, gpus=(), verified=True,
+        )  # fmt: skip
+
+    monkeypatch.setattr(Solves, "_point", point)
+    points = Solves.of(LAB, WISH, ASKING).slo_curve("demo/fast")
+    assert [item.cost_usd_per_h for item in points] == [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
+
+
 def test_only_a_promised_latency_has_a_curve() -> None:
     steady = builders.service(slo=Slo(kind=SloKind.THROUGHPUT, throughput_rps_min=10.0))
     solves = Solves.of(builders.lab([steady], jobs=(builders.job(),)), WISH, ASKING)
@@ -200,3 +217,52 @@ def test_both_times_of_a_token_promise_are_scaled() -> None:
     points = Solves.of(chats.lab([chats.service()]), WISH, ASKING).slo_curve("demo/chat")
     assert points[0].limit_ms == 750.0
     assert points[-1].cost_usd_per_h <= points[0].cost_usd_per_h or points[0].unserved_more > 0
+
+
+def asked(**more: Any) -> ExplainQuestion:
+    base: dict[str, Any] = {"workload": VISION, "planner": "greedy", "work_units": 1000}
+    return ExplainQuestion(**{**base, **more})
+
+
+def stored(verdict: WhyNotVerdict, gpu_type: str = "a100") -> WhyNot:
+    return WhyNot(workload=VISION, gpu_type=gpu_type, verdict=verdict, candidate=None, sentence="as stored")
+
+
+def test_what_is_stored_is_told_and_only_what_is_missing_is_planned() -> None:
+    unasked = replace(ASKING, propose=lambda *_: pytest.fail("nothing needs to be planned"))
+    for verdict in (WhyNotVerdict.CHOSEN, WhyNotVerdict.RULED_OUT):
+        kept = stored(verdict)
+        assert answered_anew(LAB, asked(why_not="a100"), unasked, kept).why_not is kept
+    dearer = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(WhyNotVerdict.DEARER))
+    assert dearer.why_not is not None and dearer.why_not.sentence == "as stored"
+    assert dearer.forced == Solves.of(LAB, WISH, ASKING).forced(VISION, "a100")
+    assert dearer.slo_curve is None
+
+
+def test_what_nobody_looked_at_is_looked_at_now() -> None:
+    found = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(WhyNotVerdict.NOT_LOOKED_AT))
+    assert found.why_not is not None and found.forced is not None
+    assert found.why_not.verdict is WhyNotVerdict.NO_ROOM or found.why_not.verdict is WhyNotVerdict.DEARER
+    assert found.why_not.candidate is not None
+    tight = replace(LAB, services=(replace(LAB.services[0], slo=builders.slo(6.0)), *LAB.services[1:]))
+    never = answered_anew(tight, asked(workload="demo/fast", why_not="t4"), ASKING)
+    assert never.why_not is not None and never.forced is None
+    assert never.why_not.verdict is WhyNotVerdict.RULED_OUT
+
+
+def test_a_curve_is_the_same_whoever_asks() -> None:
+    found = answered_anew(LAB, asked(workload="demo/fast", slo_curve=True), ASKING)
+    assert found.slo_curve == Solves.of(LAB, WISH, ASKING).slo_curve("demo/fast")
+    assert (found.why_not, found.forced) == (None, None)
+
+
+def test_a_question_is_refused_before_anything_is_planned() -> None:
+    with pytest.raises(FieldError, match="nothing to ask"):
+        asked()
+    both = asked(why_not="t4", slo_curve=True, deadline_s=PLANNING_S_MAX / 8)
+    assert both.plans == 8
+    check_question(LAB, both)
+    with pytest.raises(FieldError, match="8 plans of 76 s take longer"):
+        check_question(LAB, replace(both, deadline_s=76.0))
+    with pytest.raises(NotFoundError):
+        check_question(LAB, asked(workload="demo/nobody", slo_curve=True))
