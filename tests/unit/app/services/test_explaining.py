@@ -234,19 +234,22 @@ def test_what_is_stored_is_told_and_only_what_is_missing_is_planned() -> None:
         kept = stored(verdict)
         assert answered_anew(LAB, asked(why_not="a100"), unasked, kept).why_not is kept
     dearer = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(WhyNotVerdict.DEARER))
-    assert dearer.why_not is not None and dearer.why_not.sentence == "as stored"
+    assert dearer.why_not is not None
+    assert dearer.why_not.sentence == "as stored"
     assert dearer.forced == Solves.of(LAB, WISH, ASKING).forced(VISION, "a100")
     assert dearer.slo_curve is None
 
 
 def test_what_nobody_looked_at_is_looked_at_now() -> None:
     found = answered_anew(LAB, asked(why_not="a100"), ASKING, stored(WhyNotVerdict.NOT_LOOKED_AT))
-    assert found.why_not is not None and found.forced is not None
+    assert found.why_not is not None
+    assert found.forced is not None
     assert found.why_not.verdict is WhyNotVerdict.NO_ROOM or found.why_not.verdict is WhyNotVerdict.DEARER
     assert found.why_not.candidate is not None
     tight = replace(LAB, services=(replace(LAB.services[0], slo=builders.slo(6.0)), *LAB.services[1:]))
     never = answered_anew(tight, asked(workload="demo/fast", why_not="t4"), ASKING)
-    assert never.why_not is not None and never.forced is None
+    assert never.why_not is not None
+    assert never.forced is None
     assert never.why_not.verdict is WhyNotVerdict.RULED_OUT
 
 
