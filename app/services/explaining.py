@@ -20,7 +20,9 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import NotFoundError
 
-_OF_WORKLOADS = frozenset({Resource.LATENCY_MS, Resource.RATE_RPS, Resource.REPLICA, Resource.BUDGET_USD})
+_OF_WORKLOADS = frozenset(
+    {Resource.LATENCY_MS, Resource.RATE_RPS, Resource.REPLICA, Resource.REPLICA_LEAST, Resource.BUDGET_USD}
+)
 """Prices whose subject is a workload."""
 
 

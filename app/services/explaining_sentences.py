@@ -19,6 +19,7 @@ _PRICES: Mapping[Resource, tuple[str, float]] = {
     Resource.RATE_RPS: ("one request/s less of {subject} would save {usd}", 1.0),
     Resource.QUOTA_GPU: ("one GPU more in the quota of {subject} would save {usd}", 1.0),
     Resource.REPLICA: ("one replica more allowed to {subject} would save {usd}", 1.0),
+    Resource.REPLICA_LEAST: ("one replica fewer that {subject} must have would save {usd}", 1.0),
     Resource.BUDGET_USD: ("$1/h more in the budget of {subject} would save {usd}", 1.0),
     Resource.GPU_TYPE: ("{subject} among the types allowed would save {usd}", 1.0),
 }
@@ -31,6 +32,7 @@ _RELAXATIONS: Mapping[Resource, str] = {
     Resource.RATE_RPS: "{subject}, which has a lower priority, served {needed} requests/s instead of {now}",
     Resource.QUOTA_GPU: "a quota of {needed} GPUs for project {subject} instead of {now}",
     Resource.REPLICA: "up to {needed} replicas of {subject} instead of {now}",
+    Resource.REPLICA_LEAST: "at least {needed} replicas of {subject} instead of {now}",
     Resource.BUDGET_USD: "a budget of ${needed}/h for {subject} instead of ${now}/h",
     Resource.GPU_TYPE: "{subject} among the GPU types allowed",
 }
@@ -53,6 +55,9 @@ def _nothing(price: ShadowPrice) -> str:
         Resource.LATENCY_MS: "The SLO of {}",
         Resource.RATE_RPS: "The rate of {}",
         Resource.QUOTA_GPU: "The quota of {}",
+        Resource.REPLICA: "The most replicas of {}",
+        Resource.REPLICA_LEAST: "The fewest replicas of {}",
+        Resource.BUDGET_USD: "The budget of {}",
     }
     return names.get(price.resource, "What is allowed to {}").format(price.subject)
 

@@ -33,6 +33,12 @@ class Prices:
     """By power cap: what one more watt would save."""
     quota_usd: Floats
     """By quota: what one more GPU would save."""
+    most_usd: Floats
+    """By workload: what one more replica allowed would save."""
+    fewest_usd: Floats
+    """By workload: what one replica fewer asked for would save."""
+    budget_usd: Floats
+    """By workload: what $1/h more of budget would save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

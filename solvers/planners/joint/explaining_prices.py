@@ -1,9 +1,9 @@
 """What one more of something scarce would save, from the duals of a solve.
 
-Owns the reading of duals as prices per GPU, watt, quota and request, and the two prices that are no row's dual: of a
-looser promise and of more memory. Those are found by judging the devices in use again with a little more of either:
-what they then serve more is worth what demand is worth. Patterns that only become possible then are not looked at, so
-both are careful. It refuses to price what nobody solved for.
+Owns the reading of duals as prices per GPU, watt, quota, request, replica and budget, and the two prices that are no
+row's dual: of a looser promise and of more memory. Those are found by judging the devices in use again with a little
+more of either: what they then serve more is worth what demand is worth. Patterns that only become possible then are not
+looked at, so both are careful. It refuses to price what nobody solved for.
 """
 
 from __future__ import annotations
@@ -48,9 +48,15 @@ def _of_rows(problem: JointProblem, prices: Prices) -> Iterator[ShadowPrice]:
         yield _price(Resource.POWER_W, cap.name, float(usd))
     for (project, _), usd in zip(problem.quotas, prices.quota_usd, strict=True):
         yield _price(Resource.QUOTA_GPU, project, float(usd))
-    for work, usd in zip(problem.workloads, prices.demand_usd, strict=True):
+    for number, work in enumerate(problem.workloads):
         if work.rate_least_rps > 0:
-            yield _price(Resource.RATE_RPS, work.id, float(usd) / work.rate_rps)
+            yield _price(Resource.RATE_RPS, work.id, float(prices.demand_usd[number]) / work.rate_rps)
+        if prices.most_usd[number] > DUST_USD:
+            yield _price(Resource.REPLICA, work.id, float(prices.most_usd[number]))
+        if work.replicas_min > 1 or (work.replicas_min and not work.rate_least_rps):
+            yield _price(Resource.REPLICA_LEAST, work.id, float(prices.fewest_usd[number]))
+        if math.isfinite(work.budget_usd_per_h):
+            yield _price(Resource.BUDGET_USD, work.id, float(prices.budget_usd[number]))
 
 
 def _of_latency(problem: JointProblem, layout: Layout, prices: Prices) -> Iterator[ShadowPrice]:

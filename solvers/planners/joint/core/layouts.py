@@ -90,6 +90,9 @@ def prices_of(master: Master, duals: Floats) -> Prices:
         pool_usd=np.maximum(0.0, -duals[rows.pool_at : rows.cap_at]),
         cap_usd=cap_usd,
         quota_usd=np.maximum(0.0, -duals[rows.quota_at : rows.quota_at + len(master.problem.quotas)]),
+        most_usd=rows.of_most(duals),
+        fewest_usd=rows.of_fewest(duals),
+        budget_usd=rows.of_budget(duals),
     )
 
 

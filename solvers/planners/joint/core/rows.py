@@ -198,6 +198,18 @@ class Rows:
             fixed=idle - duals[self.pool_at : self.cap_at],
         )
 
+    def of_most(self, duals: Floats) -> Floats:
+        """By workload: what one more replica allowed would save."""
+        return np.maximum(0.0, -_at(duals, self._most))
+
+    def of_fewest(self, duals: Floats) -> Floats:
+        """By workload: what one replica fewer asked for would save."""
+        return np.maximum(0.0, _at(duals, self._fewest))
+
+    def of_budget(self, duals: Floats) -> Floats:
+        """By workload: what $1/h more of budget would save."""
+        return np.maximum(0.0, -_at(duals, self._money))
+
     def sides(self, duals: Floats) -> float:
         """What the sides of all rows but the pools' are worth at these duals."""
         side = np.where(duals > 0, self.lower, self.upper)

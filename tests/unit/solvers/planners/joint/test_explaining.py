@@ -4,7 +4,9 @@ each type would add or what rules it out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -129,15 +131,103 @@ def test_less_to_serve_saves_what_the_rates_price_says() -> None:
     assert saved == pytest.approx(9.0 * price, rel=0.5)
 
 
-def test_caps_and_quotas_have_prices_where_they_bind() -> None:
-    cap = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=260.0)
-    tight = replace(LAB, power_caps=(cap,), projects=(Project(name=builders.service().project, quota_gpus=2.0),))
-    problem = problem_of(tight)
-    told = prices(relaxed(problem), problem)
-    assert told[Resource.POWER_W, "cluster/lab"] + told[Resource.QUOTA_GPU, "demo"] > 0
-    roomy = replace(LAB, projects=(Project(name=builders.service().project, quota_gpus=100.0),))
+MIXED = (
+    *(builders.device("a", index, "t4") for index in range(6)),
+    *(builders.device("b", index, "a100") for index in range(4)),
+)
+CAP = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=300.0)
+QUOTA = Project(name=builders.service().project, quota_gpus=1.0)
+
+
+def capped(problem: JointProblem, watts: float) -> JointProblem:
+    return replace(problem, caps=tuple(replace(cap, limit_w=cap.limit_w + watts) for cap in problem.caps))
+
+
+def granted(problem: JointProblem, gpus: float) -> JointProblem:
+    return replace(problem, quotas=tuple((name, limit + gpus) for name, limit in problem.quotas))
+
+
+def changed(problem: JointProblem, field: str, by: float) -> JointProblem:
+    """The first workload allowed, asked or given so much more."""
+    first = problem.workloads[0]
+    works = (replace(first, **{field: getattr(first, field) + by}), *problem.workloads[1:])
+    return replace(problem, workloads=works)
+
+
+def big(rate_rps: float, **more: Any) -> Snapshot:
+    return builders.snapshot(MIXED, [builders.service("big", rate_rps_declared=rate_rps, **more)], policy=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("picture", "priced", "change", "amount", "part"),
+    [
+        (replace(big(1500.0), power_caps=(CAP,)), (Resource.POWER_W, "cluster/lab"), capped, 10.0, 0.999),
+        (replace(big(1500.0), projects=(QUOTA,)), (Resource.QUOTA_GPU, "demo"), granted, 0.1, 0.999),
+        (
+            big(900.0, budget_usd_per_h=0.3),
+            (Resource.BUDGET_USD, "demo/big"),
+            lambda problem, usd: changed(problem, "budget_usd_per_h", usd),
+            0.05,
+            0.999,
+        ),
+        (
+            big(2000.0, replicas_max=2),
+            (Resource.REPLICA, "demo/big"),
+            lambda problem, replicas: changed(problem, "replicas_max", int(replicas)),
+            1.0,
+            0.999,
+        ),
+        (
+            big(900.0, replicas_max=2),
+            (Resource.REPLICA, "demo/big"),
+            lambda problem, replicas: changed(problem, "replicas_max", int(replicas)),
+            1.0,
+            0.3,
+        ),
+        (
+            replace(
+                big(900.0),
+                services=(
+                    builders.service("big", rate_rps_declared=900.0, replicas_min=4, replicas_max=8),
+                    builders.service("vision", rate_rps_declared=900.0),
+                ),
+            ),
+            (Resource.REPLICA_LEAST, "demo/big"),
+            lambda problem, replicas: changed(problem, "replicas_min", -int(replicas)),
+            1.0,
+            0.3,
+        ),
+    ],
+    ids=["cap", "quota", "budget", "replicas", "replicas in part", "floor"],
+)
+def test_what_binds_saves_what_its_price_says_and_never_more(
+    picture: Snapshot,
+    priced: tuple[Resource, str],
+    change: Callable[[JointProblem, float], JointProblem],
+    amount: float,
+    part: float,
+) -> None:
+    problem = problem_of(picture)
+    before = relaxed(problem)
+    price = prices(before, problem)[priced]
+    saved = before.facts["relaxed_usd_per_h"] - relaxed(change(problem, amount)).facts["relaxed_usd_per_h"]
+    assert price > 0
+    # The first part of a unit is worth what the dual says, the rest of it may be worth less.
+    assert part * price * amount - 1e-4 <= saved <= price * amount + 1e-4
+
+
+def test_what_does_not_bind_is_worth_nothing_or_not_told() -> None:
+    roomy = replace(
+        big(900.0, budget_usd_per_h=1000.0),
+        projects=(replace(QUOTA, quota_gpus=100.0),),
+        power_caps=(replace(CAP, limit_w=2000.0),),
+    )
     problem = problem_of(roomy)
-    assert prices(relaxed(problem), problem)[Resource.QUOTA_GPU, "demo"] == 0
+    told = prices(relaxed(problem), problem)
+    assert told[Resource.QUOTA_GPU, "demo"] == told[Resource.BUDGET_USD, "demo/big"] == 0
+    assert told[Resource.POWER_W, "cluster/lab"] == 0
+    # One replica at least is no floor worth a word, and nobody comes near the sixteen that are allowed.
+    assert not {Resource.REPLICA, Resource.REPLICA_LEAST} & {resource for resource, _ in told}
 
 
 def test_more_memory_is_worth_something_where_it_makes_batches_smaller() -> None:
