@@ -151,6 +151,10 @@ class ShareOrder:
     uuid: str
     share_pct_sm: int
     memory_mib_limit: int
+    processes_max: int = 1
+    """Processes that may use the device; each has the share and the limit for itself."""
+    connections: int = 2
+    """CUDA_DEVICE_MAX_CONNECTIONS of its environment, if it sets that: more than 2 take the room of more clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,9 @@ class Sharing(Protocol):
         ...
 
     def check(self, order: ShareOrder, pids: tuple[int, ...]) -> ShareCheck:
-        """Prove that these processes are on the device's server with share and memory limit as ordered."""
+        """Prove that these processes, those of the worker that were found on the device, are on the device's server
+        with share and memory limit as ordered. May be called every second: what is proved is not proved again.
+        """
         ...
 
     def end_client(self, order: ShareOrder, pid: int) -> None:
