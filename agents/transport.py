@@ -70,8 +70,8 @@ class Connection:
         self.token = ""
 
     def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
-        """One request. A kept connection that the server has closed meanwhile is opened anew once, before anything was
-        answered on it. Raises UnreachableError.
+        """One request; a body of bytes goes out as it is, under the caller's Content-Type. A kept connection that the
+        server has closed meanwhile is opened anew once, before anything was answered on it. Raises UnreachableError.
         """
         kept = self._open is not None
         try:
@@ -129,7 +129,9 @@ class Connection:
             self._open = self._kind(self._host, self._port, timeout=self._timeout_s)
         sent = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **(headers or {})}
         content = None
-        if body is not None:
+        if isinstance(body, bytes):
+            content = body
+        elif body is not None:
             content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
             sent["Content-Type"] = "application/json"
         self._open.request(method, self._prefix + path, body=content, headers=sent)

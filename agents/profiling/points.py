@@ -1,0 +1,168 @@
+"""What is measured and what came out: configurations, results, and their form as profile points.
+
+Owns these records, their file form (one JSON line each, so that a run that was cut off goes on where it was) and the
+words the control plane understands. It refuses to judge a result; `steady` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.errors import StateFileError
+
+SOURCE = "headroom profile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A configuration of one worker. `clock_mhz_sm` None: the device's highest."""
+
+    batch: int
+    share_pct_sm: int
+    clock_mhz_sm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Who is measured, on what."""
+
+    service: str
+    """`project/name`."""
+    model: str
+    gpu_type: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a point gave. Latency is that of executing one batch; `half_width_pct` is half the 95 % interval of its
+    mean. `beside` names the other worker of a pair, empty when it ran alone. `problem`: why there is no result, or
+    what makes it doubtful.
+    """
+
+    point: Point
+    latency_ms_mean: float | None
+    latency_ms_p99: float | None = None
+    half_width_pct: float | None = None
+    batch_mean: float | None = None
+    throughput_rps: float | None = None
+    memory_mib: float | None = None
+    power_w: float | None = None
+    """What it added to the device with the idle process."""
+    clock_mhz_sm: int = 0
+    """As it was read during the measurement."""
+    sm_count: int = 0
+    windows: int = 0
+    problem: str = ""
+    model: str = ""
+    """Whose: that of the run, or the neighbour's in a pair."""
+    beside: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may become a profile point."""
+        return self.latency_ms_mean is not None and not self.problem
+
+
+def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[str, Any]]:
+    """Usable results of workers alone in the words of `POST /v1/profiles`."""
+    rows = []
+    for item in results:
+        if not item.usable or item.beside:
+            continue
+        row: dict[str, Any] = {
+            "model": item.model or subject.model,
+            "gpu_type": subject.gpu_type,
+            "batch": item.point.batch,
+            "share_pct_sm": item.point.share_pct_sm,
+            "clock_mhz_sm": item.point.clock_mhz_sm or item.clock_mhz_sm,
+            "latency_ms_mean": item.latency_ms_mean,
+            "latency_ms_p99": item.latency_ms_p99,
+            "memory_mib": item.memory_mib,
+            "power_w": item.power_w,
+            "throughput_rps": item.throughput_rps,
+            "origin": "measured",
+            "source": SOURCE,
+        }
+        rows.append({name: found for name, found in row.items() if found is not None})
+    return rows
+
+
+def pair_points(subject: Subject, pairs: Iterable[tuple[Measured, Measured]]) -> list[dict[str, Any]]:
+    """Usable results of two workers side by side in the words of `kind: profiles`' pairs."""
+    rows = []
+    for one, other in pairs:
+        if not (one.usable or other.usable):
+            continue
+        rows.append(
+            {
+                "gpu_type": subject.gpu_type,
+                "model_a": one.model,
+                "batch_a": one.point.batch,
+                "share_pct_a": one.point.share_pct_sm,
+                "latency_ms_a": one.latency_ms_mean if one.usable else None,
+                "model_b": other.model,
+                "batch_b": other.point.batch,
+                "share_pct_b": other.point.share_pct_sm,
+                "latency_ms_b": other.latency_ms_mean if other.usable else None,
+            }
+        )
+    return rows
+
+
+class ResultFile:
+    """Results as they come, one JSON line each; a line cut off by a crash is left out when it is read again."""
+
+    def __init__(self, path: Path, subject: Subject) -> None:
+        self._path = path
+        self._subject = asdict(subject)
+
+    def read(self) -> list[Measured]:
+        """What earlier runs of the same subject measured. Raises StateFileError when the file is of another one."""
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateFileError(f"cannot read {self._path}: {error}") from None
+        found = []
+        for line in lines:
+            item = _object(line)
+            if item is None:
+                continue
+            if item.pop("subject", None) != self._subject:
+                raise StateFileError(f"{self._path} holds results of something else: give another --out")
+            try:
+                found.append(Measured(**{**item, "point": Point(**item["point"])}))
+            except (KeyError, TypeError):
+                continue
+        return found
+
+    def add(self, item: Measured) -> None:
+        """Append a result; it is on disk when this returns."""
+        line = json.dumps({"subject": self._subject, **asdict(item)}, separators=(",", ":"))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                # After a line that was cut off, so that this one is whole.
+                file.write(line + "\n" if _ends_line(self._path) else "\n" + line + "\n")
+                file.flush()
+        except OSError as error:
+            raise StateFileError(f"cannot write {self._path}: {error.strerror}") from None
+
+
+def _ends_line(path: Path) -> bool:
+    content = path.read_bytes() if path.exists() else b""
+    return not content or content.endswith(b"\n")
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        found: object = json.loads(line)
+    except ValueError:
+        return None
+    return dict(found) if isinstance(found, Mapping) else None

@@ -1,0 +1,303 @@
+"""One point measured: set the clock, start the worker, load it until it is steady, stop it again.
+
+Owns that order, the clean-up whatever happens, and what makes a window unclean. It works on any `Devices`, so that the
+same steps run on a real host and on simulated GPUs. Time passes through the `Bench` it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from agents.devices.base import Devices, DeviceSample, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
+from agents.errors import DeviceError, WorkerError
+from agents.profiling.load import Seen
+from agents.profiling.points import Measured, Point
+from agents.profiling.steady import Verdict, Window, judge
+
+WINDOW_S = 1.0
+CLOCK_SLACK_MHZ = 20
+START_S_MAX = 600.0
+END_S_MAX = 60.0
+POLL_S = 0.1
+IDLE_WINDOWS = 3
+"""Windows without load from which the idle power with the process is taken."""
+BATCH_SLACK = 0.1
+HOT_C = 84.0
+COOL_C = 78.0
+COOL_S_MAX = 120.0
+
+
+class Generator(Protocol):
+    """Load that is running."""
+
+    def take(self) -> Seen:
+        """What was seen since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where a point is measured. `begin(endpoint, concurrency)` starts closed-loop load on a worker."""
+
+    devices: Devices
+    uuid: str
+    now_s: Callable[[], float]
+    wait_s: Callable[[float], None]
+    begin: Callable[[str, int], Generator]
+    stopped: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """One window of every worker."""
+
+    device: DeviceSample
+    seen: tuple[Seen, ...]
+    workers: tuple[WorkerSample | None, ...]
+    length_s: float
+
+
+class StoppedError(WorkerError):
+    """Somebody asked to end the run."""
+
+    code = "stopped"
+    retryable = False
+
+
+def measure(bench: Bench, specs: Sequence[WorkerSpec], clock_mhz_sm: int | None) -> tuple[Measured, ...]:
+    """Measure workers side by side (or one alone); a result for each. Leaves the device without workers and with its
+    own clock. Raises DeviceError when the device itself does not work; a worker that does not becomes a problem of the
+    results.
+    """
+    names: list[str] = []
+    try:
+        _prepare(bench, clock_mhz_sm)
+        for spec in specs:
+            names.append(bench.devices.start(bench.uuid, spec))
+            _await_ready(bench, names[-1])
+        return _measure_ready(bench, tuple(names), specs, clock_mhz_sm)
+    except StoppedError:
+        raise
+    except WorkerError as error:
+        return tuple(_failed(spec, clock_mhz_sm, str(error)) for spec in specs)
+    finally:
+        _clear(bench, names)
+
+
+def _prepare(bench: Bench, clock_mhz_sm: int | None) -> None:
+    devices, uuid = bench.devices, bench.uuid
+    taken = [worker.worker for worker in devices.workers() if worker.uuid == uuid]
+    if taken:
+        raise DeviceError(f"{uuid} still has workers: {', '.join(sorted(taken))}")
+    if devices.settings(uuid).mode is not Mode.MPS:
+        devices.set_mode(uuid, Mode.MPS)
+    if devices.settings(uuid).clock_mhz_sm != clock_mhz_sm:
+        devices.set_clock(uuid, clock_mhz_sm)
+    _cool_down(bench)
+
+
+def _cool_down(bench: Bench) -> None:
+    """A hot board would throttle in the middle of the measurement."""
+    until_s = bench.now_s() + COOL_S_MAX
+    limit_c = HOT_C
+    while bench.now_s() < until_s:
+        sample = _device_sample(bench)
+        if sample.temperature_c is None or sample.temperature_c < limit_c:
+            return
+        limit_c = COOL_C
+        _pause(bench, WINDOW_S)
+
+
+def _await_ready(bench: Bench, name: str) -> None:
+    until_s = bench.now_s() + START_S_MAX
+    while bench.now_s() < until_s:
+        found = _worker(bench, name)
+        if found is None or found.state is WorkerState.FAILED:
+            raise WorkerError(f"the worker did not start: {found.problem if found else 'its process is gone'}")
+        if found.state is WorkerState.READY:
+            return
+        _pause(bench, POLL_S)
+    raise WorkerError(f"the worker was not ready after {START_S_MAX:g} s")
+
+
+def _measure_ready(
+    bench: Bench, names: tuple[str, ...], specs: Sequence[WorkerSpec], clock_mhz_sm: int | None
+) -> tuple[Measured, ...]:
+    idle_w = _idle_power_w(bench)
+    endpoints = [(_worker(bench, name) or _gone(name)).endpoint for name in names]
+    generators: list[Generator] = []
+    try:
+        for endpoint, spec in zip(endpoints, specs, strict=True):
+            # Twice the batch keeps the next batch waiting while one executes, so that batches are full.
+            generators.append(bench.begin(endpoint or "", 2 * spec.batch))
+        stretches, verdicts = _until_steady(bench, names, generators, clock_mhz_sm)
+    finally:
+        for generator in generators:
+            generator.close()
+    readings = [_worker(bench, name) for name in names]
+    return tuple(
+        _result(spec, clock_mhz_sm, _Series(stretches, place, verdicts[place], idle_w, readings[place]))
+        for place, spec in enumerate(specs)
+    )
+
+
+def _until_steady(
+    bench: Bench, names: tuple[str, ...], generators: Sequence[Generator], clock_mhz_sm: int | None
+) -> tuple[list[_Stretch], list[Verdict]]:
+    stretches: list[_Stretch] = []
+    _pause(bench, WINDOW_S)
+    _take(bench, names, generators, 0.0)
+    while True:
+        before_s = bench.now_s()
+        _pause(bench, WINDOW_S)
+        stretches.append(_take(bench, names, generators, bench.now_s() - before_s))
+        verdicts = [
+            judge([_window(stretch, place, clock_mhz_sm) for stretch in stretches]) for place in range(len(names))
+        ]
+        if all(verdict.done for verdict in verdicts):
+            return stretches, verdicts
+        dead = [name for name in names if _worker(bench, name) is None]
+        if dead:
+            raise WorkerError(f"{dead[0]} ended while it was measured")
+
+
+def _take(bench: Bench, names: tuple[str, ...], generators: Sequence[Generator], length_s: float) -> _Stretch:
+    device = _device_sample(bench)
+    found = {sample.reading.worker: sample for sample in device.workers}
+    return _Stretch(
+        device=device,
+        seen=tuple(generator.take() for generator in generators),
+        workers=tuple(found.get(name) for name in names),
+        length_s=length_s,
+    )
+
+
+def _window(stretch: _Stretch, place: int, clock_mhz_sm: int | None) -> Window:
+    latency_ms, batches = _latency_ms(stretch, place)
+    held_down = clock_mhz_sm is not None and abs(stretch.device.clock_mhz_sm - clock_mhz_sm) > CLOCK_SLACK_MHZ
+    clean = stretch.device.healthy and not stretch.device.throttle and not held_down and latency_ms > 0.0
+    return Window(latency_ms_mean=latency_ms, batches=batches, clean=clean)
+
+
+def _latency_ms(stretch: _Stretch, place: int) -> tuple[float, float]:
+    """What one batch took: as the worker says, else half of what clients saw, for each waited for one batch and then
+    for its own. 0 when nothing came back.
+    """
+    worker = stretch.workers[place]
+    if worker is not None and worker.execution_ms_mean is not None and worker.executions > 0:
+        return worker.execution_ms_mean, worker.executions
+    latencies = stretch.seen[place].latencies_ms
+    if not latencies:
+        return 0.0, 0.0
+    return math.fsum(latencies) / len(latencies) / 2.0, float(len(latencies))
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """All that was seen of one worker."""
+
+    stretches: list[_Stretch]
+    place: int
+    verdict: Verdict
+    idle_w: float
+    reading: WorkerReading | None
+
+    def used(self) -> list[_Stretch]:
+        return self.stretches[self.verdict.from_window :]
+
+    def problem(self, batch: int) -> str:
+        """Why the result must not be believed; empty when it may."""
+        failures = [stretch.seen[self.place] for stretch in self.used() if stretch.seen[self.place].failed]
+        if failures:
+            count = sum(seen.failed for seen in failures)
+            return f"{count} requests failed: {failures[0].first_failure}"
+        mean = self.batch_mean()
+        if mean is not None and abs(mean - batch) > BATCH_SLACK * batch:
+            return f"batches held {mean:.1f} requests on average instead of {batch}"
+        return self.verdict.problem
+
+    def batch_mean(self) -> float | None:
+        told = [worker for stretch in self.used() if (worker := stretch.workers[self.place]) and worker.executions > 0]
+        executions = math.fsum(worker.executions for worker in told)
+        if executions <= 0.0:
+            return None
+        return math.fsum(worker.batch_mean * worker.executions for worker in told) / executions
+
+
+def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Measured:
+    used = series.used()
+    length_s = math.fsum(stretch.length_s for stretch in used)
+    seen = [stretch.seen[series.place] for stretch in used]
+    workers = [worker for stretch in used if (worker := stretch.workers[series.place]) is not None]
+    power_w = math.fsum(stretch.device.power_w for stretch in used) / len(used) if used else 0.0
+    completed = sum(len(each.latencies_ms) for each in seen)
+    return Measured(
+        point=Point(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm),
+        model=spec.model,
+        latency_ms_mean=series.verdict.mean_ms,
+        half_width_pct=series.verdict.half_width_pct,
+        batch_mean=series.batch_mean(),
+        throughput_rps=completed / length_s if completed and length_s > 0.0 else None,
+        memory_mib=max((worker.memory_mib_used for worker in workers), default=0.0) or None,
+        power_w=max(0.0, power_w - series.idle_w) if used else None,
+        clock_mhz_sm=used[-1].device.clock_mhz_sm if used else 0,
+        sm_count=series.reading.sm_count if series.reading is not None else 0,
+        windows=len(used),
+        problem=series.problem(spec.batch),
+    )
+
+
+def _failed(spec: WorkerSpec, clock_mhz_sm: int | None, problem: str) -> Measured:
+    point = Point(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
+    return Measured(point=point, model=spec.model, latency_ms_mean=None, problem=problem)
+
+
+def _idle_power_w(bench: Bench) -> float:
+    _device_sample(bench)
+    total = 0.0
+    for _ in range(IDLE_WINDOWS):
+        _pause(bench, WINDOW_S)
+        total += _device_sample(bench).power_w
+    return total / IDLE_WINDOWS
+
+
+def _clear(bench: Bench, names: Sequence[str]) -> None:
+    """Stop what was started and give the clock back, also after a failure; what fails here must not hide why."""
+    quiet = replace(bench, stopped=lambda: False)
+    for name in names:
+        if _worker(quiet, name) is not None:
+            bench.devices.drain(name)
+            bench.devices.stop(name)
+    until_s = bench.now_s() + END_S_MAX
+    while any(_worker(quiet, name) is not None for name in names) and bench.now_s() < until_s:
+        _pause(quiet, POLL_S)
+    if bench.devices.settings(bench.uuid).clock_mhz_sm is not None:
+        bench.devices.set_clock(bench.uuid, None)
+
+
+def _device_sample(bench: Bench) -> DeviceSample:
+    for sample in bench.devices.collect():
+        if sample.uuid == bench.uuid:
+            return sample
+    raise DeviceError(f"{bench.uuid} gives no readings")
+
+
+def _worker(bench: Bench, name: str) -> WorkerReading | None:
+    return next((worker for worker in bench.devices.workers() if worker.worker == name), None)
+
+
+def _gone(name: str) -> WorkerReading:
+    raise WorkerError(f"{name} ended before it was measured")
+
+
+def _pause(bench: Bench, seconds: float) -> None:
+    if bench.stopped():
+        raise StoppedError("the run was ended")
+    bench.wait_s(seconds)

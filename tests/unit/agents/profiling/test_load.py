@@ -1,0 +1,128 @@
+"""Load over real HTTP: closed loops keep so many requests under way, open loops count from when a request was due."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from agents.profiling.load import Load, Request, Seen
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+        self.status = 200
+        self.gate = threading.Event()
+        self.gate.set()
+        self.bodies: set[bytes] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_POST(self) -> None:
+        with self.server.lock:
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+        self.server.bodies.add(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.gate.wait(10.0)
+        with self.server.lock:
+            self.server.now -= 1
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.gate.set()
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def gather(load: Load, enough: Callable[[Seen], bool]) -> Seen:
+    total, until_s = Seen(), time.monotonic() + 10.0
+    while not enough(total):
+        assert time.monotonic() < until_s, "too little came back"
+        seen = load.take()
+        total.latencies_ms += seen.latencies_ms
+        total.failed += seen.failed
+        total.first_failure = total.first_failure or seen.first_failure
+        time.sleep(0.005)
+    return total
+
+
+POST = Request(path="/infer", body=b"{}")
+
+
+def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
+    server.gate.clear()
+    load = Load(server.url, POST)
+    load.closed(6)
+    until_s = time.monotonic() + 10.0
+    while server.most < 6 and time.monotonic() < until_s:
+        time.sleep(0.005)
+    server.gate.set()
+    seen = gather(load, lambda total: len(total.latencies_ms) >= 60)
+    load.close()
+    assert server.most == 6
+    assert seen.failed == 0
+    assert server.bodies == {b"{}"}
+
+
+def test_failures_are_counted_and_named(server: Server) -> None:
+    server.status = 503
+    load = Load(server.url, POST)
+    load.closed(2)
+    seen = gather(load, lambda total: total.failed >= 4)
+    load.close()
+    assert seen.latencies_ms == []
+    assert seen.first_failure == "status 503"
+
+
+def test_nobody_there_is_a_failure() -> None:
+    load = Load("http://127.0.0.1:9", POST)
+    load.closed(1)
+    seen = gather(load, lambda total: total.failed >= 2)
+    load.close()
+    assert "Refused" in seen.first_failure
+
+
+def test_an_open_loop_counts_from_when_a_request_was_due(server: Server) -> None:
+    server.gate.clear()
+    load = Load(server.url, POST)
+    load.open(200.0, random.Random(1), clients=1)
+    until_s = time.monotonic() + 10.0
+    while server.now < 1 and time.monotonic() < until_s:
+        time.sleep(0.005)
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + 0.25:
+        time.sleep(0.01)
+    server.gate.set()
+    seen = gather(load, lambda total: len(total.latencies_ms) >= 20)
+    load.close()
+    # One client at a time and a server that stood still: those that came later waited too.
+    assert sum(latency > 50.0 for latency in seen.latencies_ms) >= 10

@@ -1,0 +1,223 @@
+"""A point on simulated GPUs: what comes out is what the device really does, and the device is left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from agents.devices.base import DeviceSample, WorkerSpec
+from agents.devices.fake.bench import measure as measure_alone
+from agents.devices.fake.host import FakeDevices
+from agents.errors import DeviceError, StateFileError, WorkerError
+from agents.profiling.course import Errand, run
+from agents.profiling.load import Seen
+from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
+from agents.profiling.session import Bench, StoppedError, measure
+from tests.unit.agents.builders import FakeClock, fake_devices, worker_spec
+
+SUBJECT = Subject(service="team/svc", model="resnet50", gpu_type="v100", uuid="GPU-1")
+
+
+@dataclass
+class Saturating:
+    """Keeps simulated workers busy; sees only what it sent."""
+
+    stage: Stage
+    replica: str
+    rate_rps: float = 20000.0
+    closed: bool = False
+
+    def offer(self, over_s: float) -> None:
+        if not self.closed:
+            self.stage.devices.offer({self.replica: self.rate_rps * over_s}, over_s)
+
+    def take(self) -> Seen:
+        return Seen(latencies_ms=[1.0], failed=0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Stage:
+    """Simulated time, devices and load of a test."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    loads: list[Saturating] = field(default_factory=list)
+    stop_after_s: float = float("inf")
+    waited_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.devices: FakeDevices = fake_devices(self.clock, ("v100",))
+        self.uuid = self.devices.inventory()[0].uuid
+
+    def wait(self, seconds: float) -> None:
+        for load in self.loads:
+            load.offer(seconds)
+        self.clock.pass_s(seconds)
+        self.waited_s += seconds
+
+    def bench(self, replicas: Mapping[int, str] | None = None) -> Bench:
+        names = dict(replicas or {})
+
+        def begin(endpoint: str, concurrency: int) -> Saturating:
+            assert endpoint == ""
+            assert concurrency > 0
+            self.loads.append(Saturating(self, names.get(len(self.loads), "r1")))
+            return self.loads[-1]
+
+        return Bench(
+            devices=self.devices,
+            uuid=self.uuid,
+            now_s=self.clock,
+            wait_s=self.wait,
+            begin=begin,
+            stopped=lambda: self.waited_s > self.stop_after_s,
+        )
+
+
+def test_a_point_gives_what_the_device_does() -> None:
+    stage = Stage()
+    clock_mhz = stage.devices.inventory()[0].clocks_mhz_sm[-3]
+    (found,) = measure(stage.bench(), [worker_spec(share=40, batch=8)], clock_mhz)
+    truth = measure_alone("resnet50", "v100", 40, 8, [0.0])
+    assert found.problem == ""
+    assert found.usable
+    assert found.latency_ms_mean == pytest.approx(truth.times_ms[0], rel=0.08)
+    assert found.half_width_pct is not None
+    assert found.half_width_pct <= 2.0
+    assert found.batch_mean == pytest.approx(8.0, rel=0.1)
+    assert found.clock_mhz_sm == clock_mhz
+    assert found.sm_count == 32
+    assert found.power_w is not None
+    assert found.power_w > 0.0
+    assert found.memory_mib is not None
+    assert found.memory_mib > 0.0
+
+
+def test_the_device_is_left_without_workers_and_locks() -> None:
+    stage = Stage()
+    measure(stage.bench(), [worker_spec()], stage.devices.inventory()[0].clocks_mhz_sm[0])
+    assert stage.devices.workers() == ()
+    assert stage.devices.settings(stage.uuid).clock_mhz_sm is None
+    assert all(load.closed for load in stage.loads)
+
+
+def test_being_stopped_leaves_the_device_as_it_was() -> None:
+    stage = Stage(stop_after_s=8.0)
+    with pytest.raises(StoppedError):
+        measure(stage.bench(), [worker_spec()], stage.devices.inventory()[0].clocks_mhz_sm[0])
+    assert stage.devices.workers() == ()
+    assert stage.devices.settings(stage.uuid).clock_mhz_sm is None
+
+
+def test_a_device_with_live_workers_is_not_touched() -> None:
+    stage = Stage()
+    stage.devices.start(stage.uuid, worker_spec("live"))
+    with pytest.raises(DeviceError, match="still has workers"):
+        measure(stage.bench(), [worker_spec()], None)
+    assert [worker.spec.replica for worker in stage.devices.workers()] == ["live"]
+
+
+def test_two_workers_side_by_side_slow_each_other() -> None:
+    stage = Stage()
+    alone = measure(stage.bench(), [worker_spec(share=50)], None)[0]
+    other = worker_spec("r2", share=50, model="bert-base", workload="team/other")
+    pair = measure(stage.bench({1: "r1", 2: "r2"}), [worker_spec(share=50), other], None)
+    assert [item.problem for item in pair] == ["", ""]
+    assert alone.latency_ms_mean is not None
+    assert pair[0].latency_ms_mean is not None
+    assert pair[0].latency_ms_mean > alone.latency_ms_mean
+    rows = pair_points(SUBJECT, [(pair[0], pair[1])])
+    assert [(row["model_a"], row["model_b"]) for row in rows] == [("resnet50", "bert-base")]
+
+
+class Stubborn(FakeDevices):
+    """Workers that never start."""
+
+    def start(self, uuid: str, spec: WorkerSpec) -> str:
+        raise WorkerError(f"{spec.replica}: exit status 1")
+
+
+class Throttled(FakeDevices):
+    """A board that is always too hot."""
+
+    def collect(self) -> tuple[DeviceSample, ...]:
+        return tuple(replace(sample, throttle="heat") for sample in super().collect())
+
+
+def test_a_worker_that_does_not_start_is_a_result_with_its_reason() -> None:
+    stage = Stage()
+    stage.devices.__class__ = Stubborn
+    (found,) = measure(stage.bench(), [worker_spec()], None)
+    assert not found.usable
+    assert "exit status 1" in found.problem
+
+
+def test_a_throttled_board_gives_no_point() -> None:
+    stage = Stage()
+    stage.devices.__class__ = Throttled
+    (found,) = measure(stage.bench(), [worker_spec()], None)
+    assert not found.usable
+    assert "held down" in found.problem
+    assert profile_points(SUBJECT, [found]) == []
+
+
+def errand(points: list[Point], delivered: list[Measured], budget_s: float = 3600.0) -> Errand:
+    return Errand(
+        budget_s=budget_s,
+        spec_of=lambda point: worker_spec(share=point.share_pct_sm, batch=point.batch),
+        propose=lambda: tuple(points),
+        deliver=delivered.extend,
+        say=lambda _: None,
+    )
+
+
+POINTS = [Point(batch=1, share_pct_sm=20), Point(batch=8, share_pct_sm=100), Point(batch=4, share_pct_sm=50)]
+
+
+def test_a_run_measures_every_point_once_and_hands_it_over(tmp_path: Path) -> None:
+    stage, delivered = Stage(), list[Measured]()
+    outcome = run(stage.bench(), errand(POINTS, delivered), ResultFile(tmp_path / "r.jsonl", SUBJECT))
+    assert (outcome.measured, outcome.doubtful, outcome.why) == (3, 0, "complete")
+    assert [item.point for item in delivered] == POINTS
+    assert [row["batch"] for row in profile_points(SUBJECT, delivered)] == [1, 8, 4]
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    file = ResultFile(tmp_path / "r.jsonl", SUBJECT)
+    run(Stage().bench(), errand(POINTS[:2], []), file)
+    with (tmp_path / "r.jsonl").open("a") as text:
+        text.write('{"subject": {"serv')
+    stage, delivered = Stage(), list[Measured]()
+    outcome = run(stage.bench(), errand(POINTS, delivered), file)
+    assert (outcome.resumed, outcome.measured) == (2, 1)
+    assert [item.point for item in delivered] == POINTS
+    assert len(file.read()) == 3
+
+
+def test_a_run_ends_with_its_budget(tmp_path: Path) -> None:
+    stage = Stage()
+    outcome = run(stage.bench(), errand(POINTS, [], budget_s=45.0), ResultFile(tmp_path / "r.jsonl", SUBJECT))
+    assert outcome.why == "budget"
+    assert 1 <= outcome.measured < 3
+    assert stage.waited_s <= 45.0
+
+
+def test_a_worker_that_never_works_ends_the_run(tmp_path: Path) -> None:
+    stage = Stage()
+    stage.devices.__class__ = Stubborn
+    more = [Point(batch=batch, share_pct_sm=100) for batch in range(1, 9)]
+    outcome = run(stage.bench(), errand(more, []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
+    assert outcome.why == "failing"
+    assert outcome.doubtful == 3
+
+
+def test_results_of_another_subject_are_refused(tmp_path: Path) -> None:
+    run(Stage().bench(), errand(POINTS[:1], []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
+    other = Subject(service="team/else", model="m", gpu_type="t4", uuid="GPU-2")
+    with pytest.raises(StateFileError, match="something else"):
+        ResultFile(tmp_path / "r.jsonl", other).read()
