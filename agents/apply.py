@@ -1,8 +1,8 @@
 """Makes the devices hold the accepted target, one pass at a time, and says how far it got.
 
-Owns the hard limits a target must respect to be accepted, the carrying out of steps, retries with back-off, gaps and
-receipts. It keeps no picture of the devices: every pass reads them back first. It refuses targets of other nodes,
-older generations, and anything over a device's share or memory.
+Owns the carrying out of steps, retries with back-off, gaps and receipts. It keeps no picture of the devices: every
+pass reads them back first, and a receipt says what that pass read. Which targets may be held is `agents.limits`'s.
+While it is frozen it holds what works and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from agents.devices.base import Devices, Mode, WorkerState
-from agents.errors import DeviceError, TargetRefusedError
-from agents.steps import DeviceView, Step, StepKind, next_steps
+from agents.devices.base import Devices, DeviceSettings, WorkerReading, WorkerState
+from agents.errors import DeviceError, LostError
+from agents.limits import check_target
+from agents.restarts import BACKOFF_S_MAX, BACKOFF_S_MIN, Restarts
+from agents.steps import DeviceView, Step, StepKind, next_steps, steps_without_device
 from agents.wire import DeviceInventory, DeviceReadBack, DeviceTarget, NodeReceipt, NodeTarget, ReplicaReadBack
 
-BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 PROBLEMS_MAX = 50
 _GUARDED = {StepKind.STOP: {StepKind.START}, StepKind.LOWER_POWER: {StepKind.START, StepKind.RAISE_CLOCK}}
 """When a step of the first kind did not happen, those of the second kinds must not happen on that device in this pass.
@@ -44,6 +45,10 @@ class Applier:
     def __init__(self, node: str, devices: Devices, now_s: Callable[[], float], jitter: random.Random) -> None:
         self.target: NodeTarget | None = None
         self.generation_applied = 0
+        self.frozen = False
+        """Change nothing that works: nobody answers for what is wanted."""
+        self.route_grace_s = 0.0
+        """How long routers may take to forget a worker."""
         self._node = node
         self._devices = devices
         self._inventory = {device.uuid: device for device in devices.inventory()}
@@ -51,23 +56,26 @@ class Applier:
         self._jitter = jitter
         self._accepted_s = now_s()
         self._failures: dict[tuple[str, str, str], _Failure] = {}
+        self._restarts = Restarts(now_s, jitter)
         self._gaps: dict[str, float] = {}
         self._notes: list[str] = []
         self._elapsed_ms = 0.0
         self._settled = False
         self._told: tuple[object, ...] | None = None
-        self._told_settled = False
+        self._workers: tuple[WorkerReading, ...] = ()
+        self._settings: dict[str, DeviceSettings] = {}
 
     def accept(self, target: NodeTarget) -> bool:
         """Take a target over; False when it is the one already held. Raises TargetRefusedError."""
         if self.target is not None and target == self.target:
             return False
-        self._check(target)
+        check_target(target, self._node, self.target, self._inventory)
         self.target = target
         self._accepted_s = self._now_s()
         self._failures.clear()
+        self._restarts.keep((device.uuid, replica.replica) for device in target.devices for replica in device.replicas)
         self._notes.clear()
-        self._settled = self._told_settled = False
+        self._settled = False
         self._told = None
         return True
 
@@ -75,9 +83,11 @@ class Applier:
         """Read everything back and take the next steps of every device."""
         if self.target is None:
             return Pass(calls=0, settled=True)
-        held = self._without_retired(self.target)
+        held = self.target.devices if self.frozen else self._without_retired(self.target)
         wanted = {device.uuid: device for device in held}
-        workers = self._devices.workers()
+        self._workers = workers = self._devices.workers()
+        self._restarts.observe(workers)
+        self._note_gaps()
         ready = {(worker.uuid, worker.spec.replica) for worker in workers if worker.state is WorkerState.READY}
         awaited = {
             device.uuid: {
@@ -89,20 +99,37 @@ class Applier:
         }
         calls, settled = 0, True
         for uuid, inventory in self._inventory.items():
-            target = wanted.get(uuid) or DeviceTarget(
-                uuid=uuid, mode=Mode.MPS.value, clock_mhz_sm=None, power_limit_w=None, replicas=()
-            )
             elsewhere = frozenset().union(*(replicas for other, replicas in awaited.items() if other != uuid))
-            made, done = self._run_device(inventory, target, elsewhere)
+            made, done = self._run_device(inventory, wanted.get(uuid), elsewhere)
             calls += made
             settled = settled and done
-        self._note_gaps()
         if settled and not self._settled:
             self._elapsed_ms = 1000.0 * (self._now_s() - self._accepted_s)
             self.generation_applied = self.target.generation
         self._settled = settled
-        self._told_settled = self._told_settled and settled
         return Pass(calls=calls, settled=settled)
+
+    def receipt(self, boot_id: str, observed_at_s: float) -> NodeReceipt | None:
+        """The receipt to send now: the first of a target, and every one that says something new."""
+        if self.target is None:
+            return None
+        outcome = "applied" if self._settled else "partial"
+        failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
+        problems = (*failing, *self._restarts.problems(), *self._notes, *self._devices.problems())[:PROBLEMS_MAX]
+        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
+        told = (outcome, problems, found.devices, found.replicas)
+        if told == self._told:
+            return None
+        self._told = told
+        elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
+        return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems)
+
+    def refusal(self, boot_id: str, observed_at_s: float, generation: int, reason: str) -> NodeReceipt:
+        """The receipt of a target that was refused: what the node holds instead."""
+        self._workers = self._devices.workers()
+        for uuid in self._inventory:
+            self._read_settings(uuid)
+        return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(reason,))
 
     def _without_retired(self, target: NodeTarget) -> tuple[DeviceTarget, ...]:
         """The target without the replicas whose time to retire is over."""
@@ -119,83 +146,47 @@ class Applier:
             for device in target.devices
         )
 
-    def receipt(self, boot_id: str, observed_at_s: float) -> NodeReceipt | None:
-        """The receipt to send now: the first of a target, and every one that says something new."""
-        if self.target is None or (self._settled and self._told_settled):
-            return None
-        outcome = "applied" if self._settled else "partial"
-        failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
-        problems = (*failing, *self._notes)[:PROBLEMS_MAX]
-        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
-        told = (outcome, problems, found.devices, found.replicas)
-        if told == self._told:
-            return None
-        self._told, self._told_settled = told, self._settled
-        elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
-        return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems)
-
-    def refusal(self, boot_id: str, observed_at_s: float, generation: int, reason: str) -> NodeReceipt:
-        """The receipt of a target that was refused: what the node holds instead."""
-        return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(reason,))
-
-    def _check(self, target: NodeTarget) -> None:
-        if target.node != self._node:
-            raise TargetRefusedError(f"the target is for node {target.node}, this is {self._node}")
-        if self.target is not None and target.generation < self.target.generation:
-            raise TargetRefusedError(
-                f"generation {target.generation} is older than {self.target.generation}, which this node holds"
-            )
-        if self.target is not None and target.generation == self.target.generation:
-            raise TargetRefusedError(f"generation {target.generation} has already been told with another content")
-        names = [replica.replica for device in target.devices for replica in device.replicas]
-        if len(names) != len(set(names)):
-            raise TargetRefusedError("a replica is named twice")
-        if len({device.uuid for device in target.devices}) != len(target.devices):
-            raise TargetRefusedError("a device is named twice")
-        for device in target.devices:
-            self._check_device(device)
-
-    def _check_device(self, device: DeviceTarget) -> None:
-        inventory = self._inventory.get(device.uuid)
-        if inventory is None:
-            raise TargetRefusedError(f"this node has no device {device.uuid}")
-        if device.mode not in set(Mode):
-            raise TargetRefusedError(f"{device.uuid}: unknown mode {device.mode!r}")
-        if device.mode == Mode.DEDICATED and len(device.replicas) > 1:
-            raise TargetRefusedError(f"{device.uuid}: {len(device.replicas)} replicas on a dedicated device")
-        for replica in device.replicas:
-            if not 1 <= replica.share_pct_sm <= 100 or replica.memory_mib_limit < 1 or replica.batch < 1:
-                raise TargetRefusedError(f"{replica.replica}: share, memory limit or batch is out of range")
-        share = sum(replica.share_pct_sm for replica in device.replicas)
-        if share > 100:
-            raise TargetRefusedError(f"{device.uuid}: shares sum to {share} %")
-        memory = sum(replica.memory_mib_limit for replica in device.replicas)
-        if memory > inventory.memory_mib:
-            raise TargetRefusedError(f"{device.uuid}: memory limits sum to {memory} of {inventory.memory_mib} MiB")
-
     def _run_device(
-        self, inventory: DeviceInventory, target: DeviceTarget, elsewhere: frozenset[str]
+        self, inventory: DeviceInventory, wanted: DeviceTarget | None, elsewhere: frozenset[str]
     ) -> tuple[int, bool]:
+        """Take a device's steps; how many calls that made, and whether it holds what it shall."""
         uuid = inventory.uuid
-        try:
-            workers = tuple(worker for worker in self._devices.workers() if worker.uuid == uuid)
-            view = DeviceView(inventory=inventory, settings=self._devices.settings(uuid), workers=workers)
-        except DeviceError as error:
+        workers = tuple(worker for worker in self._workers if worker.uuid == uuid)
+        error = self._read_settings(uuid)
+        if error is not None:
             self._fail((uuid, "read", ""), error)
-            return 0, False
+            gone = steps_without_device(workers, wanted, self.route_grace_s) if isinstance(error, LostError) else ()
+            return self._take_all(() if self.frozen else gone), False
         self._failures.pop((uuid, "read", ""), None)
-        planned = next_steps(view, target, elsewhere, self._starts_delayed(uuid))
+        settings = self._settings[uuid]
+        target = wanted or DeviceTarget(
+            uuid=uuid, mode=settings.mode.value, clock_mhz_sm=None, power_limit_w=None, replicas=()
+        )
+        view = DeviceView(inventory=inventory, settings=settings, workers=workers, route_grace_s=self.route_grace_s)
+        not_now = self._starts_delayed(uuid) | self._restarts.delayed(uuid)
+        planned = next_steps(view, target, elsewhere, not_now, frozen=self.frozen)
         self._forget(target, planned.steps)
+        return self._take_all(planned.steps), planned.settled
+
+    def _read_settings(self, uuid: str) -> DeviceError | None:
+        try:
+            self._settings[uuid] = self._devices.settings(uuid)
+        except DeviceError as error:
+            self._settings.pop(uuid, None)
+            return error
+        return None
+
+    def _take_all(self, steps: tuple[Step, ...]) -> int:
         forbidden: set[StepKind] = set()
         calls = 0
-        for step in planned.steps:
+        for step in steps:
             if step.kind in forbidden:
                 continue
             done = self._take(step)
             calls += done
             if not done:
                 forbidden |= _GUARDED.get(step.kind, set())
-        return calls, planned.settled
+        return calls
 
     def _take(self, step: Step) -> bool:
         """Make one call, unless it failed lately; whether it was made and worked."""
@@ -259,13 +250,13 @@ class Applier:
         """A gap ends when its replica is ready again; how long it was belongs into the receipt."""
         if not self._gaps:
             return
-        ready = {worker.spec.replica for worker in self._devices.workers() if worker.state is WorkerState.READY}
+        ready = {worker.spec.replica for worker in self._workers if worker.state is WorkerState.READY}
         for replica in sorted(set(self._gaps) & ready):
             gap_s = self._now_s() - self._gaps.pop(replica)
             self._notes.append(f"{replica}: {gap_s:.1f} s without a process, there was no room for a shadow")
 
     def _read_back(self, boot_id: str, generation: int, plan: str | None, observed_at_s: float) -> NodeReceipt:
-        settings = [self._devices.settings(uuid) for uuid in self._inventory]
+        """What was read last; a device that could not be read is not in it."""
         return NodeReceipt(
             node=self._node,
             boot_id=boot_id,
@@ -281,7 +272,7 @@ class Applier:
                     clock_mhz_sm=held.clock_mhz_sm,
                     power_limit_w=held.power_limit_w,
                 )
-                for held in settings
+                for held in self._settings.values()
             ),
             replicas=tuple(
                 ReplicaReadBack(
@@ -294,6 +285,6 @@ class Applier:
                     ready=worker.state is WorkerState.READY,
                     endpoint=worker.endpoint,
                 )
-                for worker in sorted(self._devices.workers(), key=lambda each: each.worker)
+                for worker in sorted(self._workers, key=lambda each: each.worker)
             ),
         )

@@ -8,7 +8,10 @@ killed agent goes on where its devices are and applying twice is applying once. 
 * when they do not, and nothing else on the device is on its way to make room, one worker at a time makes room (gap),
   the one that shrinks most first;
 * a worker that retires goes on as long as its target says, but makes room before anybody else does;
-* room is counted by what workers hold, also those that drain.
+* room is counted by what workers hold, also those that drain or are being ended, until their processes are gone;
+* of processes that size themselves by the memory they find free, one starts at a time on a device;
+* a replacement that failed or is overdue is ended, and the worker it was to replace goes on;
+* a frozen device keeps whom it has: only what failed is ended and started again, and settings are held.
 """
 
 from __future__ import annotations
@@ -18,13 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
-from agents.wire import DeviceInventory, DeviceTarget, ReplicaTarget
-
-DRAIN_S_MAX = 30.0
-"""A worker that has not drained by then is stopped all the same."""
-LAUNCH_S_MIN = 60.0
-LAUNCH_FACTOR = 10.0
-"""A worker that is not ready after this many times its expected launch time has failed."""
+from agents.wanted import drain_over, held_mib, held_pct_sm, overdue, same_process, spec_of
+from agents.wire import DeviceInventory, DeviceTarget
 
 
 class StepKind(StrEnum):
@@ -63,6 +61,8 @@ class DeviceView:
     inventory: DeviceInventory
     settings: DeviceSettings
     workers: tuple[WorkerReading, ...]
+    route_grace_s: float = 0.0
+    """How long routers may take to forget a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,50 +87,24 @@ class _Sorted:
     """Workers that drain by themselves, or will be released when their replacement is ready."""
 
 
-def spec_of(replica: ReplicaTarget) -> WorkerSpec:
-    """The worker a replica's target asks for."""
-    return WorkerSpec(
-        replica=replica.replica,
-        kind=replica.kind,
-        workload=replica.workload,
-        project=replica.project,
-        model=replica.model,
-        share_pct_sm=replica.share_pct_sm,
-        memory_mib_limit=replica.memory_mib_limit,
-        batch=replica.batch,
-        latency_ms_limit=replica.latency_ms_limit,
-        launch_s=replica.launch_s,
-        iterations_total=replica.iterations_total,
-        iteration_ms_reference=replica.iteration_ms_reference,
-        gpu_type_reference=replica.gpu_type_reference,
-        latency_execution_only=replica.latency_execution_only,
-        worker=replica.worker,
-    )
-
-
-def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
-    """Whether a running process can be the wanted one; what else differs can be changed while it runs."""
-    return (held.replica, held.kind, held.workload, held.model, held.share_pct_sm, held.memory_mib_limit) == (
-        wanted.replica,
-        wanted.kind,
-        wanted.workload,
-        wanted.model,
-        wanted.share_pct_sm,
-        wanted.memory_mib_limit,
-    )
-
-
 def next_steps(
-    view: DeviceView, target: DeviceTarget, awaited_elsewhere: Iterable[str] = (), not_now: Iterable[str] = ()
+    view: DeviceView,
+    target: DeviceTarget,
+    awaited_elsewhere: Iterable[str] = (),
+    not_now: Iterable[str] = (),
+    *,
+    frozen: bool = False,
 ) -> DeviceSteps:
     """Steps to take now, in order; retiring replicas whose time is over are not in the target any more.
     `awaited_elsewhere`: replicas of this node that are not ready yet on another
-    device, so that their workers here go on until they are. `not_now`: replicas whose start failed lately.
+    device, so that their workers here go on until they are. `not_now`: replicas whose start failed lately, or whose
+    workers died. `frozen`: change nothing that works.
     """
     wanted = {replica.replica: spec_of(replica) for replica in target.replicas if replica.retire_after_s is None}
     found = _sort(view, target, wanted, frozenset(awaited_elsewhere))
     steps = [*_settings(view, target, lower=True), *found.ending]
-    mode_differs = view.settings.mode != target.mode
+    # How an empty device would be shared means nothing to anybody, and may be impossible there.
+    mode_differs = view.settings.mode != target.mode and bool(target.replicas or view.workers)
     if mode_differs:
         steps += _change_mode(view, target, found)
     else:
@@ -143,7 +117,59 @@ def next_steps(
         steps += _settings(view, target, lower=False)
     ready = all(worker.state is WorkerState.READY for worker in found.keep.values())
     settled = not steps and not leaving and ready and len(found.keep) == len(wanted)
-    return DeviceSteps(steps=tuple(steps), settled=settled)
+    return DeviceSteps(steps=tuple(_thawed(steps, view) if frozen else steps), settled=settled)
+
+
+def steps_without_device(
+    workers: Iterable[WorkerReading], target: DeviceTarget | None, route_grace_s: float
+) -> tuple[Step, ...]:
+    """What can be done for the workers of a device that is gone: those that are not wanted on it any more, or that
+    failed, end; the others are left to their fate, which a plan decides.
+    """
+    wanted = {replica.replica for replica in target.replicas} if target is not None else set()
+    steps = []
+    for worker in workers:
+        if worker.state is WorkerState.FAILED or (worker.spec.replica not in wanted and _done(worker, route_grace_s)):
+            steps.append(_end(StepKind.STOP, worker))
+        elif worker.spec.replica not in wanted and worker.state is WorkerState.READY:
+            steps.append(_end(StepKind.DRAIN, worker))
+    return tuple(steps)
+
+
+def _done(worker: WorkerReading, route_grace_s: float) -> bool:
+    """Whether nothing is lost when a worker ends now."""
+    match worker.state:
+        case WorkerState.READY:
+            return False
+        case WorkerState.DRAINING:
+            return drain_over(worker, route_grace_s)
+        case _:
+            return True
+
+
+def _thawed(steps: list[Step], view: DeviceView) -> list[Step]:
+    """Of these steps, those that touch nothing that works."""
+    failed = {worker.worker for worker in view.workers if worker.state is WorkerState.FAILED or _late(worker)}
+    at_work = {worker.spec.replica for worker in view.workers if worker.worker not in failed}
+
+    def touches_nothing(step: Step) -> bool:
+        match step.kind:
+            case StepKind.STOP:
+                return step.worker in failed
+            case StepKind.START:
+                return step.replica not in at_work
+            case StepKind.DRAIN | StepKind.TUNE:
+                return False
+            case StepKind.SET_MODE:
+                return not view.workers
+            case _:
+                return True
+
+    return [step for step in steps if touches_nothing(step)]
+
+
+def _late(worker: WorkerReading) -> bool:
+    return worker.state is WorkerState.STARTING and overdue(worker)
 
 
 def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[Step]:
@@ -172,7 +198,7 @@ def _sort(view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec],
         if mode_fits
         and worker.spec.replica in wanted
         and same_process(worker.spec, wanted[worker.spec.replica])
-        and (worker.state is WorkerState.READY or (worker.state is WorkerState.STARTING and not _overdue(worker)))
+        and (worker.state is WorkerState.READY or (worker.state is WorkerState.STARTING and not overdue(worker)))
     ]
     for worker in sorted(usable, key=lambda each: (each.state is not WorkerState.READY, each.worker)):
         found.keep.setdefault(worker.spec.replica, worker)
@@ -186,7 +212,11 @@ def _sort(view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec],
     ]
     kept = {worker.worker for worker in (*found.keep.values(), *found.retiring)}
     for worker in view.workers:
-        if worker.worker not in kept:
+        if worker.worker in kept:
+            continue
+        if worker.state is WorkerState.DRAINING and not drain_over(worker, view.route_grace_s):
+            found.under_way += 1
+        else:
             _send_off(worker, wanted, elsewhere, found)
     return found
 
@@ -196,9 +226,7 @@ def _send_off(worker: WorkerReading, wanted: dict[str, WorkerSpec], elsewhere: f
     replica = worker.spec.replica
     replacement = found.keep.get(replica)
     replaced = replacement is not None and replacement.state is WorkerState.READY
-    if worker.state is WorkerState.DRAINING and not worker.drained and worker.state_s <= DRAIN_S_MAX:
-        found.under_way += 1
-    elif worker.state is not WorkerState.READY:
+    if worker.state is not WorkerState.READY:
         found.ending.append(_end(StepKind.STOP, worker))
     elif replica not in found.standing and not replaced and (replica in wanted or replica in elsewhere):
         found.standing[replica] = worker
@@ -209,10 +237,6 @@ def _send_off(worker: WorkerReading, wanted: dict[str, WorkerSpec], elsewhere: f
 
 def _end(kind: StepKind, worker: WorkerReading, *, gap: bool = False) -> Step:
     return Step(kind=kind, uuid=worker.uuid, worker=worker.worker, replica=worker.spec.replica, gap=gap)
-
-
-def _overdue(worker: WorkerReading) -> bool:
-    return worker.state_s > max(LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s)
 
 
 def _change_mode(view: DeviceView, target: DeviceTarget, found: _Sorted) -> list[Step]:
@@ -235,11 +259,6 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> l
     """Start what fits, what frees most first. When nothing fits and nothing is on its way, what retires makes room,
     else one worker.
     """
-    stopped = {step.worker for step in found.ending if step.kind is StepKind.STOP}
-    holding = [worker.spec for worker in view.workers if worker.worker not in stopped]
-    share = 100 - sum(spec.share_pct_sm for spec in holding)
-    memory = view.inventory.memory_mib - sum(spec.memory_mib_limit for spec in holding)
-    alone = view.settings.mode is Mode.DEDICATED
 
     def growth(replica: str) -> tuple[int, str]:
         standing = found.standing.get(replica)
@@ -247,17 +266,33 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> l
         return (wanted[replica].share_pct_sm - held if replica in wanted else -held, replica)
 
     waiting = sorted((replica for replica in wanted if replica not in found.keep), key=growth)
-    steps: list[Step] = []
-    for replica in waiting:
-        spec = wanted[replica]
-        if spec.share_pct_sm <= share and spec.memory_mib_limit <= memory and not (alone and (holding or steps)):
-            share -= spec.share_pct_sm
-            memory -= spec.memory_mib_limit
-            steps.append(Step(kind=StepKind.START, uuid=view.inventory.uuid, replica=replica, spec=spec))
-    stuck = bool(waiting) and not steps and not found.ending and not found.under_way
+    steps, held_up = _fitting(view, [wanted[replica] for replica in waiting])
+    stuck = bool(waiting) and not steps and not held_up and not found.ending and not found.under_way
     if stuck and found.retiring:
         return [_end(StepKind.DRAIN, worker) for worker in found.retiring]
     if stuck and found.standing:
         victim = min(found.standing, key=growth)
         return [_end(StepKind.DRAIN, found.standing[victim], gap=True)]
     return steps
+
+
+def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[Step], bool]:
+    """Starts of those for whom there is room, and whether somebody only waits for another one that starts."""
+    holding = [worker.spec for worker in view.workers]
+    share = 100 - sum(held_pct_sm(spec) for spec in holding)
+    memory = view.inventory.memory_mib - sum(held_mib(spec) for spec in holding)
+    alone = view.settings.mode is Mode.DEDICATED
+    loading = any(worker.state is WorkerState.STARTING and worker.spec.worker is not None for worker in view.workers)
+    steps: list[Step] = []
+    held_up = False
+    for spec in waiting:
+        if held_pct_sm(spec) > share or held_mib(spec) > memory or (alone and (holding or steps)):
+            continue
+        if spec.worker is not None and loading:
+            held_up = True
+            continue
+        loading = loading or spec.worker is not None
+        share -= held_pct_sm(spec)
+        memory -= held_mib(spec)
+        steps.append(Step(kind=StepKind.START, uuid=view.inventory.uuid, replica=spec.replica, spec=spec))
+    return steps, held_up

@@ -103,7 +103,7 @@ class WorkerReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """Device-wide settings as read back. None: the driver's default."""
+    """Device-wide settings as read back. None: what the device had before an agent wrote to it."""
 
     uuid: str
     mode: Mode
@@ -203,8 +203,14 @@ class Devices(Protocol):
         """What every device and worker did since the last call."""
         ...
 
+    def problems(self) -> tuple[str, ...]:
+        """What an operator must know of the devices now, beside failing verbs: foreign processes, limits that nobody
+        enforces, devices that need a reset. In a stable order, without anything that changes by the second. Quick.
+        """
+        ...
+
     def restore(self) -> None:
-        """Give every device its default clocks and power limit."""
+        """Give every device the clocks, power limit and compute mode it had before."""
         ...
 
     def close(self) -> None:

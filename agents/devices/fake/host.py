@@ -171,6 +171,10 @@ class FakeDevices:
                 self._save()
             return samples
 
+    def problems(self) -> tuple[str, ...]:
+        """See `Devices`."""
+        return ()
+
     def restore(self) -> None:
         """See `Devices`."""
         with self._lock:
