@@ -20,6 +20,13 @@ from agents.wire.messages import (
     Report,
     encode,
 )
+from agents.wire.profiling import (
+    ProfileOrder,
+    ProfilePointAsked,
+    ProfileSubject,
+    decode_points_asked,
+    decode_profile_orders,
+)
 from agents.wire.targets import (
     DeviceTarget,
     NodeTarget,
@@ -41,6 +48,9 @@ __all__ = [
     "Joined",
     "NodeReceipt",
     "NodeTarget",
+    "ProfileOrder",
+    "ProfilePointAsked",
+    "ProfileSubject",
     "RateSample",
     "ReplicaReadBack",
     "ReplicaReport",
@@ -50,6 +60,8 @@ __all__ = [
     "WireError",
     "WorkerTarget",
     "decode_node_target",
+    "decode_points_asked",
+    "decode_profile_orders",
     "decode_worker",
     "encode",
 ]

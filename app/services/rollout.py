@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode_node_target, encode
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
 from app.services.retiring import leaving, still_leaving, with_leaving
+from app.services.workers import worker_target
 from app.store import progress, targets
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord
@@ -187,7 +188,7 @@ class _Terms:
             iteration_ms_reference=terms.iteration_ms_reference,
             gpu_type_reference=terms.gpu_type_reference,
             latency_execution_only=terms.latency_execution_only,
-            worker=None if terms.worker is None else _worker_target(terms.worker),
+            worker=None if terms.worker is None else worker_target(terms.worker),
         )
 
     def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
@@ -208,31 +209,3 @@ class _Terms:
             )
         task = self._tasks.get(TaskId(assignment.workload))
         return _WorkloadTerms(task.project, None, task.inputs_total, worker=task.worker) if task is not None else None
-
-
-def _worker_target(worker: WorkerCommand) -> WorkerTarget:
-    """A workload's process in the words of the wire."""
-    warm_up = worker.warm_up
-    return WorkerTarget(
-        command=worker.command,
-        environment=tuple((variable.name, variable.value) for variable in worker.environment),
-        working_directory=worker.working_directory,
-        adapter=worker.adapter.value,
-        batch_change=None if worker.batch_change is None else worker.batch_change.value,
-        ready_path=worker.ready_path,
-        metrics_path=worker.metrics_path,
-        metrics_port_offset=worker.metrics_port_offset,
-        warm_up=None
-        if warm_up is None
-        else WarmUpTarget(
-            path=warm_up.path,
-            body=warm_up.body,
-            content_type=warm_up.content_type,
-            requests=warm_up.requests,
-            timeout_s=warm_up.timeout_s,
-        ),
-        drain_s=worker.drain_s,
-        stop_s=worker.stop_s,
-        host_memory_mib_max=worker.host_memory_mib_max,
-        processes_max=worker.processes_max,
-    )

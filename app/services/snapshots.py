@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from app import library
 from app.services.beliefs_profiles import Completion
+from app.services.profile_runs import held_by_runs
 from app.services.token_profiles import with_token_profiles
 from app.store import documents, nodes, observations, profiles, targets
 from app.store.documents import Kind
@@ -74,7 +75,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
     policy = read_policy(session)
     silent_s = policy.device_silent_after_s
-    devices = _specs(session, Kind.DEVICE, Device)
+    devices = held_by_runs(session, _specs(session, Kind.DEVICE, Device))
     services = read_services(session)
     replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
     device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)

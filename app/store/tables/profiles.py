@@ -1,8 +1,8 @@
-"""Profile points, pairs measured side by side, and which built-in documents were offered."""
+"""Profile points, pairs measured side by side, runs that measure, and which built-in documents were offered."""
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, Integer, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, Identity, Integer, Table, Text
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.store.tables.metadata import metadata, moment
@@ -51,4 +51,25 @@ library_documents = Table(
     Column("kind", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     moment("offered_at", default_now=True),
+)
+
+profile_runs = Table(
+    "profile_runs",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("node_id", Text, nullable=False),
+    Column("uuid", Text, nullable=False),
+    Column("service", Text, nullable=False),
+    Column("beside", Text),
+    Column("budget_s", Double, nullable=False),
+    Column("drain", Boolean, nullable=False),
+    Column("state", Text, nullable=False, server_default="queued"),
+    Column("measured", Integer, nullable=False, server_default="0"),
+    Column("doubtful", Integer, nullable=False, server_default="0"),
+    Column("detail", Text, nullable=False, server_default=""),
+    moment("created_at", default_now=True),
+    Column("created_by", Text, nullable=False),
+    moment("started_at", nullable=True),
+    moment("ended_at", nullable=True),
+    moment("expires_at"),
 )
