@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_budget import DUST_USD, spent_usd, usd_of
 from solvers.planners.joint.seating_offers import offers
 from solvers.planners.joint.seating_power import DUST_W
 from solvers.planners.joint.seating_seats import DUST, Seats
@@ -47,7 +48,7 @@ def spread(seats: Seats, deadline: Deadline, quotas: Mapping[str, float]) -> Non
             used = {_domain(seats, device) for device in homes}
             if deadline.over or not homes or len(used) >= item.domains_min:
                 break
-            if not _move_one(seats, homes, used) and not add(seats, workload, quotas, shunned=used):
+            if not _move_one(seats, homes, used, quotas) and not add(seats, workload, quotas, shunned=used):
                 break
 
 
@@ -64,7 +65,7 @@ def _domain(seats: Seats, device: int) -> int:
     return seats.floor.problem.pools[int(seats.floor.pool_of[device])].failure_domain
 
 
-def _move_one(seats: Seats, homes: list[int], used: set[int]) -> bool:
+def _move_one(seats: Seats, homes: list[int], used: set[int], quotas: Mapping[str, float]) -> bool:
     """Exchange one of several replicas in a domain against what stands on a device elsewhere, or nothing."""
     counts: dict[int, int] = {}
     for device in homes:
@@ -83,11 +84,27 @@ def _move_one(seats: Seats, homes: list[int], used: set[int]) -> bool:
                 continue
             seats.put(device, new_here)
             seats.put(other, new_there)
-            if min(seats.left_at(device), seats.left_at(other)) >= -DUST_W:
+            bears = min(seats.left_at(device), seats.left_at(other)) >= -DUST_W
+            if bears and _still_affordable(seats, (device, other), quotas):
                 return True
             seats.put(other, there)
             seats.put(device, here)
     return False
+
+
+def _still_affordable(seats: Seats, devices: tuple[int, int], quotas: Mapping[str, float]) -> bool:
+    """Whether those who stand on two devices, which were exchanged, are within their bounds there."""
+    problem = seats.floor.problem
+    one, other = (problem.pools[int(seats.floor.pool_of[device])] for device in devices)
+    if (one.usd_per_h, one.gpu_part) == (other.usd_per_h, other.gpu_part):
+        return True
+    there = [pattern for device in devices if (pattern := seats.patterns[device]) is not None]
+    moved = {workload for pattern in there for workload in _workloads(seats, pattern)}
+    spent = spent_usd(seats)
+    if any(spent[number] > problem.workloads[number].budget_usd_per_h + DUST_USD for number in moved):
+        return False
+    projects = {problem.workloads[number].project for number in moved}
+    return all(_gpus_of(seats, name) <= quotas[name] + DUST for name in projects if name in quotas)
 
 
 def _workloads(seats: Seats, pattern: Pattern) -> set[int]:
@@ -147,25 +164,14 @@ def affordable(
         pool = problem.pools[int(problem.kind_pool[pattern.kind])]
         share = sum(part for variant, part in zip(pattern.variants, pattern.shares_pct, strict=True) if variant in mine)
         replicas += sign * sum(variant in mine for variant in pattern.variants)
-        usd += sign * pool.usd_per_h * share / 100
+        usd += sign * usd_of(seats, pattern, workload)
         gpus += sign * pool.gpu_part * share / 100
     if replicas > work.replicas_max:
         return False
-    if np.isfinite(work.budget_usd_per_h) and _spent_usd(seats, mine) + usd > work.budget_usd_per_h + DUST:
+    if np.isfinite(work.budget_usd_per_h) and spent_usd(seats)[workload] + usd > work.budget_usd_per_h + DUST_USD:
         return False
     quota = quotas.get(work.project)
     return quota is None or gpus <= 0 or _gpus_of(seats, work.project) + gpus <= quota + DUST
-
-
-def _spent_usd(seats: Seats, mine: set[int]) -> float:
-    problem = seats.floor.problem
-    return sum(
-        problem.pools[int(problem.kind_pool[pattern.kind])].usd_per_h * share / 100
-        for pattern in seats.patterns
-        if pattern is not None
-        for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
-        if variant in mine
-    )
 
 
 def _gpus_of(seats: Seats, project: str) -> float:
