@@ -1,0 +1,233 @@
+"""What the governor is told, remembers and answers: immutable records of plain numbers.
+
+Owns their fields and their form as JSON, so that a state can be kept across a restart and a run replayed. Units are in
+the names; a period is one turn of the governor, whatever its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from solvers.control.table import Wish, Zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the governor behaves. The defaults are those chosen for Morak where its paper is silent."""
+
+    power_low_part: float = 0.95
+    """alpha: up to this part of the cap power is low."""
+    latency_low_part: float = 0.90
+    """beta: below this part of its limit a latency is low."""
+    clock_step_mhz: int = 90
+    batch_step_part: float = 0.10
+    """A batch changes by this part of itself, by one at least."""
+    bad_periods_max: int = 3
+    """After so many bad periods in a row, governing alone does not help."""
+    settle_periods: int = 1
+    """So many periods after a change nothing is raised: the measurement must show the change first. 1: every period."""
+    barrier_periods: int = 300
+    """How long a combination that broke a limit is not tried again."""
+    share_pct_sm_step: int = 5
+    """How much share a repartition would give to the worst replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaEnvelope:
+    """What may be done to a replica, both ends included. Without a latency limit it wants throughput alone."""
+
+    replica: str
+    batch_min: int
+    batch_max: int
+    latency_ms_limit: float | None
+    share_pct_sm: int
+
+    @property
+    def fixed(self) -> bool:
+        """Whether its batch must stay as it is."""
+        return self.batch_min >= self.batch_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEnvelope:
+    """What may be done to a device. `clocks_mhz_sm` rise; with fewer than two of them the clock stays as it is."""
+
+    uuid: str
+    power_w_cap: float | None
+    clocks_mhz_sm: tuple[int, ...]
+    replicas: tuple[ReplicaEnvelope, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReading:
+    """A replica's last period. `latency_ms` is None when nothing finished: it then has no wish and no say."""
+
+    replica: str
+    latency_ms: float | None
+    filled: bool = True
+    """Whether its batches were about as large as allowed; if not, allowing larger ones changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReading:
+    """A device's last period. `power_capped`: its own power limit holds the clock down already."""
+
+    power_w: float | None
+    replicas: tuple[ReplicaReading, ...]
+    power_capped: bool = False
+    stale: bool = False
+    """Too old to act on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One combination of all knobs of a device: batches in the order of the replicas, and the clock."""
+
+    batches: tuple[int, ...]
+    clock_mhz_sm: int
+
+
+class Cause(StrEnum):
+    """Which limit was broken."""
+
+    POWER = "power"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """A combination that was raised to and broke a limit; more of the same is not tried until a period is reached."""
+
+    setting: Setting
+    cause: Cause
+    until_period: int
+
+    def forbids(self, wanted: Setting) -> bool:
+        """Whether a combination would break the limit even more: larger batches, and a clock that helps even less."""
+        larger = all(new >= old for new, old in zip(wanted.batches, self.setting.batches, strict=True))
+        if self.cause is Cause.POWER:
+            return larger and wanted.clock_mhz_sm >= self.setting.clock_mhz_sm
+        return larger and wanted.clock_mhz_sm <= self.setting.clock_mhz_sm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """What the governor remembers of a device. `replicas` and `setting.batches` are in the same order."""
+
+    uuid: str
+    replicas: tuple[str, ...]
+    setting: Setting
+    period: int = 0
+    bad_periods: int = 0
+    changed_period: int | None = None
+    """When something last moved."""
+    raised_period: int | None = None
+    """When something was last raised; None again as soon as it proved good, bad, or was taken back."""
+    barriers: tuple[Barrier, ...] = ()
+
+    def batch(self, replica: str) -> int:
+        """A replica's batch."""
+        return self.setting.batches[self.replicas.index(replica)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartition:
+    """Governing alone does not help. For latency: give the worst replica `share_pct_sm` more, from what is free or else
+    from the donor. For power: move a replica elsewhere.
+    """
+
+    cause: Cause
+    replica: str
+    donor: str | None
+    share_pct_sm: int
+    exhausted: bool
+    """No knob that would help can move any more; else the governor goes on and may get there by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaVerdict:
+    """How the governor judged a replica in a period; no zone: nothing was measured."""
+
+    replica: str
+    latency: Zone | None
+    wish: Wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One period: the state to hold from now on, and how it came to it. `held` says why nothing was decided at all."""
+
+    state: DeviceState
+    power: Zone | None
+    verdicts: tuple[ReplicaVerdict, ...]
+    clock: Wish
+    """CLOCK_UP, CLOCK_DOWN or HOLD: what was done to the clock."""
+    bad: bool
+    repartition: Repartition | None = None
+    held: str = ""
+
+
+def state_to_plain(state: DeviceState) -> dict[str, object]:
+    """A state as plain JSON data."""
+    return asdict(state)
+
+
+def state_from_plain(plain: object) -> DeviceState:
+    """The state that was written. Raises ValueError."""
+    item = _mapping(plain)
+    raised, changed = item.get("raised_period"), item.get("changed_period")
+    setting, replicas = _setting(item.get("setting")), tuple(_text(name) for name in _items(item.get("replicas")))
+    barriers = tuple(_barrier(barrier) for barrier in _items(item.get("barriers")))
+    if any(len(each.batches) != len(replicas) for each in (setting, *(barrier.setting for barrier in barriers))):
+        raise ValueError("a state of a governor needs one batch for each replica")
+    return DeviceState(
+        uuid=_text(item.get("uuid")),
+        replicas=replicas,
+        setting=setting,
+        period=_whole(item.get("period")),
+        bad_periods=_whole(item.get("bad_periods")),
+        changed_period=None if changed is None else _whole(changed),
+        raised_period=None if raised is None else _whole(raised),
+        barriers=barriers,
+    )
+
+
+def _barrier(plain: object) -> Barrier:
+    item = _mapping(plain)
+    return Barrier(
+        setting=_setting(item.get("setting")),
+        cause=Cause(_text(item.get("cause"))),
+        until_period=_whole(item.get("until_period")),
+    )
+
+
+def _setting(plain: object) -> Setting:
+    item = _mapping(plain)
+    batches = tuple(_whole(batch) for batch in _items(item.get("batches")))
+    return Setting(batches=batches, clock_mhz_sm=_whole(item.get("clock_mhz_sm")))
+
+
+def _mapping(plain: object) -> Mapping[str, object]:
+    if not isinstance(plain, dict):
+        raise ValueError("no state of a governor: expected an object")
+    return plain
+
+
+def _items(plain: object) -> Sequence[object]:
+    if not isinstance(plain, list | tuple):
+        raise ValueError("no state of a governor: expected a list")
+    return plain
+
+
+def _text(plain: object) -> str:
+    if not isinstance(plain, str):
+        raise ValueError("no state of a governor: expected text")
+    return plain
+
+
+def _whole(plain: object) -> int:
+    if isinstance(plain, bool) or not isinstance(plain, int):
+        raise ValueError("no state of a governor: expected a whole number")
+    return plain

@@ -1,0 +1,347 @@
+"""Morak's loop: the table is total, the envelope is kept, limits are regained, states survive being written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.control.governor import first_state, fitted, step
+from solvers.control.records import (
+    Cause,
+    DeviceEnvelope,
+    DeviceReading,
+    DeviceState,
+    ReplicaEnvelope,
+    ReplicaReading,
+    Setting,
+    Settings,
+    state_from_plain,
+    state_to_plain,
+)
+from solvers.control.table import TABLE, Ends, Wish, Zone, power_zone, wish_of, zone
+from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, drive, envelope_for, start
+
+L, B, H = Zone.LOW, Zone.BAND, Zone.HIGH
+FREE = Ends(batch_lowest=False, batch_highest=False, clock_lowest=False, clock_highest=False)
+
+
+def ends(**reached: bool) -> Ends:
+    return replace(FREE, **reached)
+
+
+def test_the_table_answers_every_state_at_every_combination_of_ends() -> None:
+    assert set(TABLE) == set(product(Zone, Zone))
+    flags = ("batch_lowest", "batch_highest", "clock_lowest", "clock_highest")
+    asked = 0
+    for power, latency in product(Zone, Zone):
+        for values in product((False, True), repeat=4):
+            reached = Ends(**dict(zip(flags, values, strict=True)))
+            wish = wish_of(power, latency, reached)
+            assert not reached.blocks(wish)
+            if power is Zone.HIGH:
+                assert wish in (Wish.BATCH_DOWN, Wish.CLOCK_DOWN, Wish.HOLD)
+            if latency is Zone.HIGH:
+                assert wish is not Wish.BATCH_UP
+            asked += 1
+    assert asked == 9 * 16
+
+
+@pytest.mark.parametrize(
+    ("power", "latency", "reached", "wish"),
+    [
+        (L, L, FREE, Wish.BATCH_UP),
+        (L, L, ends(batch_highest=True), Wish.CLOCK_UP),
+        (L, L, ends(batch_highest=True, clock_highest=True), Wish.HOLD),
+        (L, B, FREE, Wish.CLOCK_UP),
+        (L, B, ends(clock_highest=True), Wish.HOLD),
+        (L, H, FREE, Wish.BATCH_DOWN),
+        (L, H, ends(batch_lowest=True), Wish.CLOCK_UP),
+        (L, H, ends(batch_lowest=True, clock_highest=True), Wish.HOLD),
+        (B, L, FREE, Wish.HOLD),
+        (B, B, FREE, Wish.HOLD),
+        (B, H, FREE, Wish.BATCH_DOWN),
+        (B, H, ends(batch_lowest=True), Wish.HOLD),
+        (H, L, FREE, Wish.CLOCK_DOWN),
+        (H, L, ends(clock_lowest=True), Wish.BATCH_DOWN),
+        (H, B, FREE, Wish.BATCH_DOWN),
+        (H, B, ends(batch_lowest=True), Wish.CLOCK_DOWN),
+        (H, H, FREE, Wish.BATCH_DOWN),
+        (H, H, ends(batch_lowest=True), Wish.CLOCK_DOWN),
+        (H, H, ends(batch_lowest=True, clock_lowest=True), Wish.HOLD),
+    ],
+)
+def test_each_row_wishes_what_it_says(power: Zone, latency: Zone, reached: Ends, wish: Wish) -> None:
+    assert wish_of(power, latency, reached) is wish
+
+
+def test_zones_meet_at_their_ends() -> None:
+    assert [power_zone(watts, 100.0, 0.95) for watts in (95.0, 95.1, 100.0, 100.1)] == [L, B, B, H]
+    assert [zone(ms, 100.0, 0.9) for ms in (89.9, 90.0, 100.0, 100.1)] == [L, B, B, H]
+
+
+PLANTS = st.builds(
+    Plant,
+    models=st.lists(
+        st.builds(
+            Model,
+            fixed_ms=st.floats(0.5, 4.0),
+            input_ms=st.floats(0.05, 1.5),
+            power_w=st.floats(20.0, 90.0),
+        ),
+        min_size=1,
+        max_size=4,
+    ).map(tuple),
+)
+
+
+def steady_limits(plant: Plant, cap_w: float) -> bool:
+    """Whether the cap can be kept at all with the smallest batches and the lowest clock."""
+    least = plant.reading(Setting(batches=(1,) * len(plant.models), clock_mhz_sm=CLOCKS_MHZ[0]))
+    return least.power_w is not None and least.power_w < 0.9 * cap_w
+
+
+@given(plant=PLANTS, cap_w=st.floats(80.0, 260.0), limit_ms=st.floats(40.0, 300.0))
+@settings(max_examples=40, deadline=None)
+def test_from_the_first_setting_the_loop_reaches_the_steady_zone_and_stays(
+    plant: Plant, cap_w: float, limit_ms: float
+) -> None:
+    envelope = envelope_for(plant, cap_w, (limit_ms,) * len(plant.models))
+    decisions = drive(plant, envelope, start(envelope), 260)
+    assert len({decision.state.setting for decision in decisions[200:]}) == 1
+    assert not any(decision.bad for decision in decisions[200:])
+
+
+@given(
+    plant=PLANTS,
+    caps_w=st.tuples(st.floats(90.0, 260.0), st.floats(90.0, 260.0)),
+    limits_ms=st.tuples(st.floats(60.0, 300.0), st.floats(60.0, 300.0)),
+)
+@settings(max_examples=40, deadline=None)
+def test_after_a_step_of_cap_or_limit_both_are_kept_again_within_twenty_periods(
+    plant: Plant, caps_w: tuple[float, float], limits_ms: tuple[float, float]
+) -> None:
+    count = len(plant.models)
+    before = envelope_for(plant, caps_w[0], (limits_ms[0],) * count)
+    settled = drive(plant, before, start(before), 200)[-1].state
+    after = envelope_for(plant, caps_w[1], (limits_ms[1],) * count)
+    decisions = drive(plant, after, fitted(after, settled, settled.setting), 21)
+    assert any(not decision.bad for decision in decisions)
+
+
+@given(
+    plant=PLANTS,
+    cap_w=st.none() | st.floats(45.0, 260.0),
+    limit_ms=st.none() | st.floats(2.0, 300.0),
+    factors=st.lists(st.tuples(st.floats(0.3, 2.0), st.floats(0.3, 2.0)), min_size=30, max_size=30),
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_measured_the_envelope_is_kept_and_the_third_bad_period_asks(
+    plant: Plant, cap_w: float | None, limit_ms: float | None, factors: list[tuple[float, float]]
+) -> None:
+    envelope = replace(envelope_for(plant, cap_w, (limit_ms,) * len(plant.models)), clocks_mhz_sm=CLOCKS_MHZ[20:61])
+    state, bad_in_a_row = start(envelope), 0
+    for power_factor, latency_factor in factors:
+        found = plant.reading(state.setting)
+        assert found.power_w is not None
+        reading = DeviceReading(
+            power_w=found.power_w * power_factor,
+            replicas=tuple(
+                replace(each, latency_ms=(each.latency_ms or 0.0) * latency_factor) for each in found.replicas
+            ),
+        )
+        decision = step(Settings(), envelope, state, reading)
+        before, after = state.setting, decision.state.setting
+        assert after.clock_mhz_sm in envelope.clocks_mhz_sm
+        assert abs(after.clock_mhz_sm - before.clock_mhz_sm) <= 90
+        assert (after.clock_mhz_sm != before.clock_mhz_sm) == (decision.clock is not Wish.HOLD)
+        assert all(1 <= batch <= 64 for batch in after.batches)
+        assert all(abs(new - old) <= max(1, old // 10) for new, old in zip(after.batches, before.batches, strict=True))
+        over_cap = cap_w is not None and (reading.power_w or 0.0) > cap_w
+        late = limit_ms is not None and any((each.latency_ms or 0.0) > limit_ms for each in reading.replicas)
+        assert decision.bad == (over_cap or late)
+        bad_in_a_row = bad_in_a_row + 1 if decision.bad else 0
+        assert (decision.repartition is not None) == (bad_in_a_row == 3)
+        bad_in_a_row %= 3
+        assert state_from_plain(json.loads(json.dumps(state_to_plain(decision.state)))) == decision.state
+        state = decision.state
+
+
+@pytest.mark.parametrize("power_low_part", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("latency_low_part", [0.8, 0.9, 0.95])
+def test_other_dead_bands_settle_too(power_low_part: float, latency_low_part: float) -> None:
+    plant = Plant(models=(Model(fixed_ms=1.0, input_ms=0.55, power_w=140.0), Model(fixed_ms=2, input_ms=1, power_w=60)))
+    envelope = envelope_for(plant, 150.0, (60.0, 60.0))
+    chosen = Settings(power_low_part=power_low_part, latency_low_part=latency_low_part)
+    state, seen = start(envelope), []
+    for _ in range(260):
+        decision = step(chosen, envelope, state, plant.reading(state.setting))
+        state = decision.state
+        seen.append(decision)
+    assert len({decision.state.setting for decision in seen[200:]}) == 1
+    assert not any(decision.bad for decision in seen[200:])
+    assert seen[-1].state.setting.batches > (1, 1)
+
+
+def pair(*, limits_ms: tuple[float | None, ...] = (100.0, 100.0), cap_w: float | None = 150.0) -> DeviceEnvelope:
+    return DeviceEnvelope(
+        uuid="GPU-0",
+        power_w_cap=cap_w,
+        clocks_mhz_sm=CLOCKS_MHZ,
+        replicas=tuple(
+            ReplicaEnvelope(
+                replica=f"r{position}", batch_min=1, batch_max=32, latency_ms_limit=limit, share_pct_sm=share
+            )
+            for position, (limit, share) in enumerate(zip(limits_ms, (40, 60), strict=True))
+        ),
+    )
+
+
+def seen(power_w: float | None, *latencies_ms: float | None, **more: bool) -> DeviceReading:
+    replicas = tuple(
+        ReplicaReading(replica=f"r{position}", latency_ms=latency) for position, latency in enumerate(latencies_ms)
+    )
+    return DeviceReading(power_w=power_w, replicas=replicas, **more)
+
+
+def at(*batches: int, clock: int = 900) -> DeviceState:
+    return first_state(pair(), Setting(batches=batches, clock_mhz_sm=clock))
+
+
+def test_the_clock_rises_only_when_all_that_could_grow_agree() -> None:
+    one_grows = step(Settings(), pair(), at(8, 8), seen(100.0, 95.0, 50.0))
+    assert (one_grows.clock, one_grows.state.setting.batches) == (Wish.HOLD, (8, 9))
+    one_at_its_ceiling = step(Settings(), pair(), at(8, 32), seen(100.0, 95.0, 50.0))
+    assert (one_at_its_ceiling.clock, one_at_its_ceiling.state.setting.clock_mhz_sm) == (Wish.CLOCK_UP, 990)
+
+
+def test_one_wish_for_a_lower_clock_is_enough() -> None:
+    decision = step(Settings(), pair(), at(8, 8), seen(160.0, 95.0, 50.0))
+    assert (decision.clock, decision.state.setting) == (
+        Wish.CLOCK_DOWN,
+        Setting(batches=(7, 8), clock_mhz_sm=810),
+    )
+
+
+def test_who_is_late_with_its_smallest_batch_gets_the_clock_before_others_grow() -> None:
+    decision = step(Settings(), pair(), at(1, 8), seen(100.0, 120.0, 50.0))
+    assert (decision.clock, decision.state.setting) == (Wish.CLOCK_UP, Setting(batches=(1, 8), clock_mhz_sm=990))
+    shrinks = step(Settings(), pair(), at(8, 1), seen(100.0, 120.0, 120.0))
+    assert (shrinks.clock, shrinks.state.setting.batches) == (Wish.HOLD, (7, 1))
+
+
+def test_a_power_limit_that_holds_the_clock_down_counts_as_too_much_power() -> None:
+    decision = step(Settings(), pair(), at(8, 8), seen(149.0, 50.0, 50.0, power_capped=True))
+    assert (decision.power, decision.clock, decision.bad) == (Zone.HIGH, Wish.CLOCK_DOWN, True)
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (seen(None, 50.0, 50.0), "power is not measured"),
+        (seen(100.0, 50.0, 50.0, stale=True), "measurements are too old"),
+    ],
+)
+def test_without_measurements_everything_stays(reading: DeviceReading, reason: str) -> None:
+    state = replace(at(8, 8), bad_periods=2)
+    decision = step(Settings(), pair(), state, reading)
+    assert decision.held == reason
+    assert (decision.state.setting, decision.state.bad_periods, decision.clock) == (state.setting, 2, Wish.HOLD)
+
+
+def test_without_a_cap_power_need_not_be_measured() -> None:
+    decision = step(Settings(), pair(cap_w=None), at(8, 8), seen(None, 50.0, 50.0))
+    assert (decision.held, decision.state.setting.batches) == ("", (9, 9))
+
+
+def test_a_replica_without_requests_neither_moves_nor_votes() -> None:
+    decision = step(Settings(), pair(), at(8, 8), seen(100.0, 95.0, None))
+    assert (decision.clock, decision.state.setting) == (Wish.CLOCK_UP, Setting(batches=(8, 8), clock_mhz_sm=990))
+    nobody = step(Settings(), pair(), at(8, 8), seen(100.0, None, None))
+    assert nobody.state.setting == at(8, 8).setting
+
+
+def test_a_batch_that_does_not_fill_is_not_raised() -> None:
+    reading = DeviceReading(
+        power_w=100.0,
+        replicas=(
+            ReplicaReading(replica="r0", latency_ms=10.0, filled=False),
+            ReplicaReading(replica="r1", latency_ms=10.0, filled=False),
+        ),
+    )
+    decision = step(Settings(), pair(), at(8, 8), reading)
+    assert (decision.clock, decision.state.setting.batches) == (Wish.CLOCK_UP, (8, 8))
+
+
+def test_what_broke_a_limit_is_not_tried_again_until_it_is_forgotten() -> None:
+    envelope, chosen = pair(limits_ms=(100.0, None)), Settings(barrier_periods=10)
+    state = first_state(envelope, Setting(batches=(8, 32), clock_mhz_sm=CLOCKS_MHZ[-1]))
+    nines = []
+    for _ in range(26):
+        latency = 120.0 if state.setting.batches[0] > 8 else 80.0
+        state = step(chosen, envelope, state, seen(100.0, latency, 1.0)).state
+        nines.append(state.setting.batches[0] == 9)
+    assert [position for position, nine in enumerate(nines) if nine] == [0, 11, 22]
+
+
+def test_raising_waits_until_measurements_show_the_last_change() -> None:
+    state, batches = at(8, 8), []
+    for _ in range(5):
+        state = step(Settings(settle_periods=2), pair(), state, seen(100.0, 50.0, 50.0)).state
+        batches.append(state.setting.batches[0])
+    assert batches == [9, 9, 10, 10, 11]
+
+
+def test_a_repartition_names_the_worst_and_who_can_give() -> None:
+    state = replace(at(1, 8), bad_periods=2)
+    late = step(Settings(), pair(), state, seen(148.0, 130.0, 50.0)).repartition
+    assert late is not None
+    assert (late.cause, late.replica, late.donor, late.share_pct_sm, late.exhausted) == (
+        Cause.LATENCY,
+        "r0",
+        "r1",
+        5,
+        True,
+    )
+    power = step(Settings(), pair(), state, seen(170.0, 50.0, 60.0)).repartition
+    assert power is not None
+    assert (power.cause, power.replica, power.exhausted) == (Cause.POWER, "r1", False)
+
+
+def test_a_new_envelope_resets_what_left_it_and_keeps_the_rest() -> None:
+    state = replace(at(20, 8, clock=1200), bad_periods=2, period=77)
+    narrow = replace(
+        pair(),
+        clocks_mhz_sm=CLOCKS_MHZ[:30],
+        replicas=(replace(pair().replicas[0], batch_max=16), pair().replicas[1]),
+    )
+    found = fitted(narrow, state, Setting(batches=(12, 4), clock_mhz_sm=690))
+    assert (found.setting, found.bad_periods, found.period) == (
+        Setting(batches=(12, 8), clock_mhz_sm=690),
+        0,
+        77,
+    )
+    joined = fitted(
+        narrow, first_state(replace(narrow, replicas=()), Setting(batches=(), clock_mhz_sm=600)), found.setting
+    )
+    assert joined.setting == Setting(batches=(12, 8), clock_mhz_sm=600)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        None,
+        [],
+        {},
+        {"uuid": 1},
+        state_to_plain(at(8, 8)) | {"replicas": []},
+        state_to_plain(at(8, 8)) | {"period": True},
+    ],
+)
+def test_a_state_that_cannot_be_read_is_refused(broken: object) -> None:
+    with pytest.raises(ValueError, match="governor"):
+        state_from_plain(broken)
