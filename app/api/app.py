@@ -15,9 +15,10 @@ from app.api import console, problems
 from app.api.auth import Authenticator
 from app.api.deps import ApiContext, Services
 from app.api.doorbell import Hub, Listener
-from app.api.metrics import DoorbellMetrics, FleetCollector, FleetGauges, IngestMetrics, RequestMetrics
+from app.api.metrics import FleetCollector, FleetGauges, IngestMetrics, RequestMetrics, doorbell_metrics, route_metrics
 from app.api.middleware import Edge, EdgeOptions
 from app.api.openapi import Described
+from app.api.route_streams import RouteBoard, RouteReader
 from app.api.routers import (
     agent,
     costs,
@@ -26,7 +27,9 @@ from app.api.routers import (
     history,
     plans,
     predictions,
+    profile_runs,
     profiles,
+    routes,
     simulations,
     status,
     telemetry,
@@ -43,7 +46,10 @@ from app.services.generations import announcements
 from app.services.history import History
 from app.services.plans import Plans
 from app.services.predictions import Predictions
+from app.services.profile_runs import ProfileRuns
 from app.services.profiles import Profiles
+from app.services.route_changes import route_changes
+from app.services.routes import Routes
 from app.services.simulations import SimulationParts, Simulations
 from app.services.status import Status
 from app.services.telemetry import Telemetry
@@ -64,9 +70,11 @@ def create_app(context: ApiContext) -> FastAPI:
     """The application, ready to serve; it opens no connection before its first request or its start."""
     registry = CollectorRegistry()
     services = build_services(context, IngestMetrics(registry))
-    hub = Hub(DoorbellMetrics(registry))
+    hub = Hub(doorbell_metrics(registry))
     cluster = context.settings.cluster
     listener = Listener(hub, lambda: announcements(context.database, cluster), context.log)
+    board = RouteBoard(route_metrics(registry))
+    reader = RouteReader(board, lambda: route_changes(context.database), services.routes.table, context.log)
     app = Described(
         title="Headroom",
         version=importlib.metadata.version("headroom"),
@@ -75,7 +83,7 @@ def create_app(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        lifespan=_lifespan(services, listener, context.log),
+        lifespan=_lifespan(services, (listener, reader), context.log),
         redirect_slashes=False,
     )
     authenticator = Authenticator(services.tokens, context.clock.elapsed_ms, context.settings.rate_limit_per_s)
@@ -85,6 +93,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.authenticator = authenticator
     app.state.hub = hub
     app.state.listener = listener
+    app.state.route_board = board
     app.state.metrics = registry
     registry.register(FleetCollector(lambda: _gauges(services.status)))
     problems.install(app)
@@ -107,6 +116,7 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         documents=Documents(database, cluster),
         fleet=Fleet(database, cluster),
         profiles=Profiles(database),
+        profile_runs=ProfileRuns(database, cluster),
         predictions=Predictions(context.beliefs),
         telemetry=Telemetry(database, context.clock, context.settings.report_clock_skew_s, _Counting(metrics)),
         tokens=Tokens(database),
@@ -123,6 +133,7 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         costs=Costs(database),
         history=History(database, cluster),
         status=Status(database, cluster),
+        routes=Routes(database, cluster),
     )
 
 
@@ -130,11 +141,13 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(nouns_router())
     for module in (
         profiles,
+        profile_runs,
         predictions,
         plans,
         simulations,
         history,
         status,
+        routes,
         telemetry,
         costs,
         tokens,
@@ -147,8 +160,12 @@ def _add_routes(app: FastAPI) -> None:
 
 
 def _lifespan(
-    services: Services, listener: Listener, voice: EventLog
+    services: Services, listeners: tuple[Listener, RouteReader], voice: EventLog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    def stop() -> None:
+        for listener in listeners:
+            listener.stop()
+
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
@@ -158,13 +175,15 @@ def _lifespan(
             # A database that went away between bootstrap and here comes back; so will the next process's try.
             voice.warning("defaults.postponed", error)
         loop = asyncio.get_running_loop()
-        listener.start(loop)
+        for listener in listeners:
+            listener.start(loop)
         try:
-            with when_asked_to_end(listener.stop, loop):
+            with when_asked_to_end(stop, loop):
                 yield
         finally:
-            listener.stop()
-            await anyio.to_thread.run_sync(listener.join)
+            stop()
+            for listener in listeners:
+                await anyio.to_thread.run_sync(listener.join)
 
     return life
 

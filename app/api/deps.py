@@ -18,7 +18,9 @@ from app.services.fleet import Fleet
 from app.services.history import History
 from app.services.plans import Plans
 from app.services.predictions import Predictions
+from app.services.profile_runs import ProfileRuns
 from app.services.profiles import Profiles
+from app.services.routes import Routes
 from app.services.simulations import Simulations
 from app.services.status import Status
 from app.services.telemetry import Telemetry
@@ -85,6 +87,7 @@ class Services:
     documents: Documents
     fleet: Fleet
     profiles: Profiles
+    profile_runs: ProfileRuns
     predictions: Predictions
     telemetry: Telemetry
     tokens: Tokens
@@ -93,6 +96,7 @@ class Services:
     costs: Costs
     history: History
     status: Status
+    routes: Routes
 
 
 def context_of(request: Request) -> ApiContext:

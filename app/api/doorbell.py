@@ -18,7 +18,7 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.metrics import DoorbellMetrics
+from app.api.metrics import StreamMetrics
 from app.logs import EventLog
 
 HEARTBEAT = b": still here\n"
@@ -40,9 +40,9 @@ class GenerationFeed(Protocol):
 
 
 class Hub:
-    """Fan-out on one event loop. Generations only rise."""
+    """Fan-out on one event loop. Generations (or whatever is counted) only rise."""
 
-    def __init__(self, metrics: DoorbellMetrics) -> None:
+    def __init__(self, metrics: StreamMetrics) -> None:
         self.generation = 0
         self._metrics = metrics
         self._bells: set[asyncio.Future[None]] = set()
@@ -116,7 +116,7 @@ class DoorbellStream(Response):
         # Jitter spreads heartbeats and reconnects of a fleet that came up together.
         jitter = random.uniform(0.8, 1.2)
         ends_at = loop.time() + STREAM_S_MAX * jitter
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         self._hub.opened()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -142,7 +142,8 @@ class DoorbellStream(Response):
         await send({"type": "http.response.body", "body": line, "more_body": True})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Return when the listener is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -50,12 +50,28 @@ class IngestMetrics:
         )
 
 
-class DoorbellMetrics:
-    """Watches the doorbell."""
+@dataclass(frozen=True, slots=True)
+class StreamMetrics:
+    """Watches one kind of endless streams: how many are open, how often there was news for them."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.connections = Gauge("headroom_doorbell_connections", "Open doorbell streams.", registry=registry)
-        self.rings = Counter("headroom_doorbell_rings", "Generations announced.", registry=registry)
+    connections: Gauge
+    rings: Counter
+
+
+def doorbell_metrics(registry: CollectorRegistry) -> StreamMetrics:
+    """Watches the doorbell."""
+    return StreamMetrics(
+        Gauge("headroom_doorbell_connections", "Open doorbell streams.", registry=registry),
+        Counter("headroom_doorbell_rings", "Generations announced.", registry=registry),
+    )
+
+
+def route_metrics(registry: CollectorRegistry) -> StreamMetrics:
+    """Watches the streams of routes."""
+    return StreamMetrics(
+        Gauge("headroom_route_streams", "Open streams of routes.", registry=registry),
+        Counter("headroom_route_changes", "Changes of routes seen while somebody watched.", registry=registry),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The whole at a glance: the fleet's summary, the routes to ready replicas, the gauges.
+"""The whole at a glance: the fleet's summary and the gauges.
 
 Owns how live state, documents and the standing target are put side by side, and what of it one project may see.
 Everything is read in one moment of the database; nothing is kept.
@@ -7,7 +7,6 @@ Everything is read in one moment of the database; nothing is kept.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +22,10 @@ from app.store.summaries import FleetCounts, ServedRow
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, PriceKind
-from solvers.domain.ids import PlanId, ReplicaId
-from solvers.domain.plan import Assignment
+from solvers.domain.ids import PlanId
 from solvers.domain.workload import WorkloadKind
 
 ATTAINMENT_WINDOW_S = 300.0
-ROUTE_SILENT_S = 20.0
-"""A replica whose node said nothing for this long gets no more traffic."""
 READY = "ready"
 Plain = dict[str, Any]
 
@@ -86,54 +82,6 @@ class Status:
                 if mine.sees(stored.key)
             ],
         }
-
-    def routes(self, project: str | None) -> list[Plain]:
-        """Ready replicas of services with their nodes' endpoints; weights are their planned capacity."""
-        with self._database.reading() as session:
-            endpoints = {state.node_id: state.endpoint for state in nodes.all_states(session)}
-            homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, Kind.DEVICE)}
-            rows = observations.replicas(session, ROUTE_SILENT_S)
-            target = targets.current(session, self._cluster)
-            chosen = choose_routes(rows, target.assignments)
-            earlier: tuple[Assignment, ...] = ()
-            if target.generation > 1 and not all(chosen.values()):
-                earlier = targets.at(session, target.generation - 1).assignments
-        now_rps = {item.replica: item.capacity_rps for item in target.assignments}
-        before_rps = now_rps | {item.replica: item.capacity_rps for item in earlier}
-        found: dict[str, list[Plain]] = defaultdict(list)
-        for row, as_planned in sorted(chosen.items(), key=lambda item: item[0].replica):
-            if project is None or row.workload.startswith(f"{project}/"):
-                found[row.workload].append(
-                    {
-                        "replica": row.replica,
-                        "endpoint": endpoints.get(homes.get(row.uuid, "")),
-                        "weight": (now_rps if as_planned else before_rps).get(ReplicaId(row.replica), 0.0),
-                    }
-                )
-        return [{"service": service, "replicas": found[service]} for service in sorted(found)]
-
-
-def choose_routes(rows: Iterable[ReplicaRow], planned: Iterable[Assignment]) -> dict[ReplicaRow, bool]:
-    """The ready replica processes that shall get traffic, and whether each is as planned.
-
-    A process that is not as planned (elsewhere, of another size, or of a replica that is on its way out) is used only
-    until everything planned of its service is ready: the old serves until the new can.
-    """
-    wanted = {item.replica: item for item in planned if item.kind is WorkloadKind.SERVICE}
-    ready = [row for row in rows if row.kind == WorkloadKind.SERVICE.value and row.state == READY]
-    chosen = {row: True for row in ready if _is_planned(row, wanted.get(ReplicaId(row.replica)))}
-    arrived = {row.replica for row in chosen}
-    awaited = {item.workload for item in wanted.values() if item.replica not in arrived}
-    for row in ready:
-        if row.replica not in arrived and row.workload in awaited:
-            arrived.add(row.replica)
-            chosen[row] = False
-    return chosen
-
-
-def _is_planned(row: ReplicaRow, item: Assignment | None) -> bool:
-    held = (row.uuid, row.share_pct_sm, row.memory_mib_limit)
-    return item is not None and held == (item.device, item.share_pct_sm, item.memory_mib_limit)
 
 
 def _world(session: Session, cluster: str) -> _World:

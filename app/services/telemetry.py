@@ -16,7 +16,7 @@ from typing import Protocol
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, FieldFault, FieldsError
 from app.services.group_commit import GroupCommit
-from app.store import ingest, nodes, receipts, telemetry
+from app.store import ingest, nodes, read_backs, receipts, telemetry
 from app.store.engine import Database
 from app.store.ingest import Outcome, OutcomeKind, RefusalCode
 from app.store.telemetry import DevicePoint, ServicePoint, Window
@@ -115,6 +115,7 @@ class Telemetry:
         self._check_time("", receipt.observed_at_s)
         with self._database.transaction() as session:
             new = receipts.put(session, receipt)
+            read_backs.keep(session, receipt)
             if receipt.outcome == APPLIED:
                 nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
         return new

@@ -1,4 +1,4 @@
-"""The fleet's summary and the routes on the wire."""
+"""The fleet's summary on the wire."""
 
 from __future__ import annotations
 
@@ -125,26 +125,3 @@ class FleetSummary(_Closed):
     devices: list[DeviceLine]
     services: list[ServiceLine]
     jobs: list[WorkLine]
-
-
-class RouteReplica(_Closed):
-    """A ready replica; a null endpoint cannot be reached over HTTP. Weights are planned capacity, requests per
-    second.
-    """
-
-    replica: str
-    endpoint: str | None
-    weight: float
-
-
-class Route(_Closed):
-    """Where a service's requests may go."""
-
-    service: str
-    replicas: list[RouteReplica]
-
-
-class Routes(_Closed):
-    """All routes."""
-
-    items: list[Route]

@@ -110,3 +110,13 @@ receipts = Table(
     Column("problems", ARRAY(Text), nullable=False, server_default="{}"),
     Column("document", JSONB, nullable=False),
 )
+node_read_backs = Table(
+    "node_read_backs",
+    metadata,
+    Column("node_id", Text, primary_key=True),
+    Column("boot_id", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    moment("observed_at"),
+    moment("received_at", default_now=True),
+    Column("replicas", JSONB, nullable=False),
+)

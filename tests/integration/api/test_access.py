@@ -42,6 +42,7 @@ OWN_READ = _who(**_STAFF_READ, **_OWN_READ)
 OWN_WRITE = _who(admin=IN, operator=IN, own_operator=IN, foreign_operator=HIDDEN)
 COSTS = _who(**_STAFF_READ, **_PROJECT_READ, reporter=IN, own_reporter=IN)
 ROUTES = _who(**_STAFF_READ, **_PROJECT_READ, node=IN, foreign_node=IN, gateway=IN)
+OWN_ROUTES = _who(**_STAFF_READ, **_OWN_READ, node=IN, foreign_node=IN, gateway=IN)
 JOIN = _who(join=IN, node=IN)
 OWN_NODE = _who(node=IN)
 OWN_TARGET = _who(node=IN, foreign_node=HIDDEN)
@@ -78,6 +79,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "get_device_telemetry": CLUSTER_READ,
     "get_fleet": SHARED_READ,
     "get_routes": ROUTES,
+    "get_service_routes": OWN_ROUTES,
     "get_costs": COSTS,
     "listen_doorbell": ROUTES,
     "join_node": JOIN,

@@ -240,7 +240,8 @@ def test_telemetry_is_read_back_as_series_summary_and_routes(world: World) -> No
 
     routes = world.call("GET", "/v1/routes", "gateway")
     replica = {"replica": "demo/vision#0", "endpoint": "http://127.0.0.1:9000", "weight": 50.0}
-    assert routes.json() == {"items": [{"service": "demo/vision", "replicas": [replica]}]}
+    assert [item["service"] for item in routes.json()["items"]] == ["demo/vision"]
+    assert routes.json()["items"][0]["replicas"][0].items() >= replica.items()
     held = world.call("GET", "/v1/routes", "gateway", headers={"If-None-Match": routes.headers["etag"]})
     assert held.status_code == 304
     assert world.call("GET", "/v1/routes", "foreign viewer").json() == {"items": []}

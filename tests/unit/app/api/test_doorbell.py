@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from app.api.doorbell import HEARTBEAT, DoorbellStream, Hub, Listener
-from app.api.metrics import DoorbellMetrics
+from app.api.metrics import doorbell_metrics
 from app.logs import EventLog
 
 
@@ -36,7 +36,7 @@ class _Stream:
 
 
 def _hub() -> Hub:
-    return Hub(DoorbellMetrics(CollectorRegistry()))
+    return Hub(doorbell_metrics(CollectorRegistry()))
 
 
 def test_everybody_hears_the_current_generation_and_every_newer_one() -> None:
@@ -108,7 +108,7 @@ class _Noting(Hub):
     """A hub that remembers what it was told."""
 
     def __init__(self) -> None:
-        super().__init__(DoorbellMetrics(CollectorRegistry()))
+        super().__init__(doorbell_metrics(CollectorRegistry()))
         self.heard: list[int] = []
         self.rang_8 = asyncio.Event()
 

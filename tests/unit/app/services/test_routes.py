@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.services.status import choose_routes
-from app.store.observations import ReplicaRow
+from app.services.routes import Process, choose_routes
 from solvers.domain.plan import Assignment
 from tests.unit.app.services.small_fleet import assignment
 
-ROW = ReplicaRow(
+ROW = Process(
     replica="vision/labels#0",
     kind="service",
     workload="vision/labels",
-    model="resnet50",
     uuid="GPU-a0",
-    state="ready",
     share_pct_sm=25,
     memory_mib_limit=2000,
     batch=4,
-    interval_s=1.0,
-    arrived=0.0,
-    completed=0.0,
-    violated=0.0,
-    dropped=0.0,
-    queue_length=0.0,
-    batch_mean=0.0,
-    latency_ms_p50=None,
-    latency_ms_p99=None,
-    age_s=1.0,
 )
 
 
-def row(ordinal: int = 0, uuid: str = "GPU-a0", **changes: object) -> ReplicaRow:
-    return replace(ROW, replica=f"vision/labels#{ordinal}", uuid=uuid, **changes)  # type: ignore[arg-type]
+def row(ordinal: int = 0, uuid: str = "GPU-a0", *, share_pct_sm: int = 25, kind: str = "service") -> Process:
+    replica = f"vision/labels#{ordinal}"
+    return replace(ROW, replica=replica, uuid=uuid, share_pct_sm=share_pct_sm, kind=kind)
 
 
 def planned(ordinal: int = 0, uuid: str = "GPU-a0", share_pct_sm: int = 25) -> Assignment:
@@ -41,14 +29,14 @@ def planned(ordinal: int = 0, uuid: str = "GPU-a0", share_pct_sm: int = 25) -> A
 
 
 def test_what_is_ready_as_planned_gets_traffic() -> None:
-    rows = [row(0), row(1, "GPU-b0", state="starting"), row(2, "GPU-b0", kind="job")]
+    rows = [row(0), row(2, "GPU-b0", kind="job")]
     assert choose_routes(rows, [planned(0), planned(1, "GPU-b0")]) == {row(0): True}
 
 
 def test_a_replica_that_moves_or_grows_is_used_in_its_old_form_until_the_new_one_is_ready() -> None:
     old, new = row(0), row(0, "GPU-b0", share_pct_sm=50)
     wanted = [planned(0, "GPU-b0", 50)]
-    assert choose_routes([old, replace(new, state="starting")], wanted) == {old: False}
+    assert choose_routes([old], wanted) == {old: False}
     assert choose_routes([old, new], wanted) == {new: True}
 
 
@@ -64,6 +52,5 @@ def test_a_replica_that_ends_for_good_gets_nothing_from_the_first_moment_on() ->
     assert choose_routes([row(0), row(1)], [planned(0)]) == {row(0): True}
 
 
-def test_draining_silence_and_foreign_services_are_not_routed_to() -> None:
-    assert choose_routes([row(0, state="draining")], [planned(0)]) == {}
+def test_what_no_plan_knows_is_not_routed_to() -> None:
     assert choose_routes([row(0)], []) == {}

@@ -1,0 +1,198 @@
+"""Streams of routes: whoever watches a service hears of every change of its routes within a second.
+
+Owns one thread per process that reads the routes while somebody watches (when the database tells of a read-back or a
+promotion, and every second for what nobody tells), the newest table, and the fan-out to a bounded number of streams.
+Every line is the whole state, so that a reader that was slow, or away, needs no other. A stream holds no database
+connection, and ends by itself after about an hour, as the doorbell's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.doorbell import HEARTBEAT, STREAM_S_MAX, Hub, disconnected
+from app.api.metrics import StreamMetrics
+from app.logs import EventLog
+from app.services.route_changes import Changed
+from solvers.errors import TransientError
+
+STREAMS_MAX = 512
+"""Per process; whoever comes then is told to try again."""
+READ_EVERY_S = 1.0
+PAUSE_S = 0.05
+"""Between two reads, however often something is announced."""
+LISTEN_S = 0.5
+_BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
+Table = Mapping[str, Mapping[str, Any]]
+
+
+class RouteBoard:
+    """The newest routes and who waits for newer ones. Everything but `ticket` and `watched` is the event loop's."""
+
+    def __init__(self, metrics: StreamMetrics, streams_max: int = STREAMS_MAX) -> None:
+        self.hub = Hub(metrics)
+        self.watched = 0
+        self._streams_max = streams_max
+        self._tickets = itertools.count(1)
+        self._newest = 0
+        self._table: Table = {}
+
+    def ticket(self) -> int:
+        """Taken before a read, so that of two that overlap the later one counts."""
+        return next(self._tickets)
+
+    def publish(self, ticket: int, table: Table) -> None:
+        """Take a read over and wake whoever waits if it says something new."""
+        if ticket < self._newest:
+            return
+        self._newest = ticket
+        if table != self._table:
+            self._table = table
+            self.hub.ring(self.hub.generation + 1)
+
+    def line(self, service: str | None, project: str | None) -> bytes | None:
+        """What a stream of a service says now, or of all services that a project's token sees; None: no such one."""
+        if service is not None:
+            found = self._table.get(service)
+            return None if found is None else _line(found)
+        prefix = "" if project is None else f"{project}/"
+        return _line({"items": [route for name, route in self._table.items() if name.startswith(prefix)]})
+
+    def opened(self) -> None:
+        """A stream begins. Raises TransientError when there are too many."""
+        if self.watched >= self._streams_max:
+            raise TransientError(f"{self.watched} streams of routes are open here already")
+        self.watched += 1
+        self.hub.opened()
+
+    def closed(self) -> None:
+        """A stream ended."""
+        self.watched -= 1
+        self.hub.closed()
+
+
+def _line(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+class RouteStream(Response):
+    """One watcher's stream: the routes as they are, every change, and a comment line while nothing happens."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, board: RouteBoard, wanted: tuple[str | None, str | None], heartbeat_s: float) -> None:
+        """`wanted`: service and project as `RouteBoard.line` takes them. The board counts the stream already."""
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._board = board
+        self._wanted = wanted
+        self._heartbeat_s = heartbeat_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve until the watcher goes, the service is deleted, the hour is over or the process ends."""
+        gone = asyncio.ensure_future(disconnected(receive))
+        closing: threading.Event = scope["app"].state.listener.closing
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._tell(send, gone, closing)
+            if not gone.done():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            return
+        finally:
+            gone.cancel()
+            self._board.closed()
+
+    async def _tell(self, send: Send, gone: asyncio.Future[None], closing: threading.Event) -> None:
+        loop, hub = asyncio.get_running_loop(), self._board.hub
+        # Jitter spreads heartbeats and reconnects of gateways that came up together.
+        jitter = random.uniform(0.8, 1.2)
+        ends_at, due_at, said = loop.time() + STREAM_S_MAX * jitter, 0.0, b""
+        while True:
+            seen = hub.generation
+            line = self._board.line(*self._wanted)
+            if line is None:
+                return
+            if line != said or loop.time() >= due_at:
+                body, said = (HEARTBEAT if line == said else line), line
+                due_at = loop.time() + self._heartbeat_s * jitter
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if gone.done() or closing.is_set() or loop.time() >= ends_at:
+                return
+            await hub.wait(seen, max(0.0, due_at - loop.time()), gone)
+
+
+class RouteReader:
+    """The thread that reads routes for the board while somebody watches."""
+
+    def __init__(
+        self,
+        board: RouteBoard,
+        connect: Callable[[], AbstractContextManager[Changed]],
+        read: Callable[[], Table],
+        log: EventLog,
+    ) -> None:
+        self._board = board
+        self._connect = connect
+        self._read = read
+        self._log = log
+        self._closing = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; returns at once, also while PostgreSQL is away."""
+        self._loop = loop
+        self._thread = threading.Thread(target=self._run, name="headroom-routes", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wake every stream; called on the event loop."""
+        self._closing.set()
+        self._board.hub.wake()
+
+    def join(self) -> None:
+        """Wait for the thread to have ended."""
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        backoff_s = _BACKOFF_S_MIN
+        while not self._closing.is_set():
+            try:
+                with self._connect() as changed:
+                    self._publish()
+                    backoff_s = _BACKOFF_S_MIN
+                    self._follow(changed)
+            except Exception as error:  # noqa: BLE001 - whatever broke the connection, the cure is a new one
+                self._log.warning("routes.disconnected", error, backoff_s=backoff_s)
+                self._closing.wait(backoff_s)
+                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+
+    def _follow(self, changed: Changed) -> None:
+        read_at_s = time.monotonic()
+        while not self._closing.is_set():
+            news = changed(LISTEN_S)
+            if self._board.watched and (news or time.monotonic() - read_at_s >= READ_EVERY_S):
+                read_at_s = time.monotonic()
+                self._publish()
+                self._closing.wait(PAUSE_S)
+
+    def _publish(self) -> None:
+        if not self._board.watched:
+            return
+        ticket = self._board.ticket()
+        table = self._read()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._board.publish, ticket, table)
