@@ -170,6 +170,19 @@ class Client:
         path = f"/v1/profiles/{quote(model, safe='')}/{quote(gpu_type, safe='')}/next-points"
         return self.call("GET", path, params={"budget": budget}, timeout_s=120.0)
 
+    def create_profile_run(self, wanted: Mapping[str, Any]) -> Document:
+        """Order a run that measures a service on a device."""
+        sent = {name: found for name, found in wanted.items() if found is not None}
+        return self._document("POST", "/v1/profile-runs", json=sent)
+
+    def profile_run(self, run: int) -> Document:
+        """A run and how it goes."""
+        return self._document("GET", f"/v1/profile-runs/{run}")
+
+    def delete_profile_run(self, run: int) -> None:
+        """End a run."""
+        self.call("DELETE", f"/v1/profile-runs/{run}")
+
     def predict(self, queries: Sequence[Mapping[str, Any]]) -> list[Document]:
         """What is believed of configurations; one answer for each question."""
         asked = [dict(query) for query in queries]

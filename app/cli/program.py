@@ -21,6 +21,7 @@ from app.cli import (
     modelling,
     planning,
     processes,
+    profiling,
     reading,
     reports,
     snapshots,
@@ -70,6 +71,7 @@ app.command(rich_help_panel=_DECLARE)(reading.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
 app.command(rich_help_panel=_MODEL)(modelling.predict)
+app.command(rich_help_panel=_MODEL)(profiling.profile)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(explaining.explain)
