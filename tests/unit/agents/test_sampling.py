@@ -12,7 +12,7 @@ from tests.unit.agents.builders import FakeClock, fake_devices, worker_spec
 def busy(clock: FakeClock) -> FakeDevices:
     devices = fake_devices(clock, ("v100",))
     devices.start(devices.inventory()[0].uuid, worker_spec(share=50, launch_s=1.0))
-    clock.pass_s(2.0)
+    clock.pass_s(30.0)
     devices.collect()
     return devices
 
