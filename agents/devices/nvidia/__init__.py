@@ -1,0 +1,1 @@
+"""Real GPUs as `Devices`, made of boards, setters, sharing and a crew."""

@@ -1,0 +1,181 @@
+"""The workers of a host as they are found: what the crew sees of their processes, and what the sharing proves.
+
+Owns when a worker counts as ready (it answers, and its processes on the device were proved to be bound to their part),
+the ending of workers that run without their limits, and the taking back of parts whose worker is gone. What is not
+known counts as not ready; what was proved once stays so until something contradicts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from agents.devices.base import Mode, WorkerReading, WorkerSpec, WorkerState
+from agents.devices.nvidia.parts import HostParts
+from agents.devices.nvidia.register import Part, Register, share_order
+from agents.devices.parts import CrewReading, ShareCheck
+from agents.errors import DeviceError, NotFoundError
+
+NOT_OPENED = "it answers, but no process of it has opened the device; a warm-up request makes it do that"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out about a worker."""
+
+    sm_count: int = 0
+    proved: bool = False
+    ending: bool = False
+    bypass: str = ""
+    """Why it must not stay; empty when it may."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """Processes by device, each read at most once in a look. None: the device could not say."""
+
+    parts: HostParts
+    found: dict[str, frozenset[int] | None] = field(default_factory=dict)
+
+    def on(self, uuid: str) -> frozenset[int] | None:
+        if uuid not in self.found:
+            try:
+                self.found[uuid] = frozenset(process.pid for process in self.parts.boards.processes(uuid))
+            except DeviceError:
+                self.found[uuid] = None
+        return self.found[uuid]
+
+
+class Roster:
+    """Workers of all devices. Not thread-safe."""
+
+    def __init__(self, parts: HostParts, register: Register) -> None:
+        self._parts = parts
+        self._register = register
+        self._known: dict[str, _Known] = {}
+        self._last: dict[str, WorkerReading] = {}
+        self._gone: dict[str, WorkerReading] = {}
+        """Last readings of workers that ended since the last `take_gone`."""
+        self.pids: dict[str, tuple[int, ...]] = {}
+        """Processes of every worker at the last look."""
+
+    @property
+    def last(self) -> dict[str, WorkerReading]:
+        """Readings of the last look, by worker."""
+        return dict(self._last)
+
+    def take_gone(self) -> dict[str, WorkerReading]:
+        """The last readings of workers that are gone since this was asked last."""
+        gone, self._gone = self._gone, {}
+        return gone
+
+    def look(self) -> tuple[WorkerReading, ...]:
+        """Read every worker back. Ends those that bypass their limits and takes back the parts of those that are gone;
+        nothing of that when only observing.
+        """
+        found = self._parts.crew.found()
+        look = _Look(self._parts)
+        self.pids = {item.reading.worker: item.pids for item in found}
+        self._gone |= {name: reading for name, reading in self._last.items() if name not in self.pids}
+        self._last = {item.reading.worker: self._reading(item, look) for item in found}
+        for worker in self._last:
+            self._register.skip(worker)
+        for worker in [worker for worker in self._known if worker not in self._last]:
+            del self._known[worker]
+        if not self._parts.observing:
+            self._take_back()
+        return tuple(self._last.values())
+
+    def started(self, worker: str, uuid: str, spec: WorkerSpec) -> None:
+        """Count a worker before it is looked at."""
+        self._last[worker] = WorkerReading(
+            worker=worker, uuid=uuid, spec=spec, sm_count=0, state=WorkerState.STARTING, state_s=0.0, drained=False
+        )
+
+    def reading(self, worker: str) -> WorkerReading:
+        """The last reading of a worker. Raises NotFoundError."""
+        if worker not in self._last:
+            raise NotFoundError(f"no worker {worker}")
+        return self._last[worker]
+
+    def on(self, uuid: str) -> list[WorkerReading]:
+        """Workers of a device at the last look."""
+        return [reading for reading in self._last.values() if reading.uuid == uuid]
+
+    def part(self, reading: WorkerReading) -> Part:
+        """What a worker was given; of one that is not on record, what it would be given now."""
+        part = self._register.part(reading.worker)
+        if part is not None:
+            return part
+        mode = self._register.mode(reading.uuid) or Mode.DEDICATED
+        return Part(order=share_order(reading.worker, reading.uuid, reading.spec), mode=mode)
+
+    def end(self, worker: str) -> None:
+        """Begin to end a worker, once."""
+        known = self._known.setdefault(worker, _Known())
+        if not known.ending:
+            self._end(self.reading(worker))
+            known.ending = True
+
+    def _end(self, reading: WorkerReading) -> None:
+        part = self.part(reading)
+        sharing = self._parts.sharing(part.mode)
+
+        def off_the_server(pid: int) -> None:
+            sharing.end_client(part.order, pid)
+
+        self._parts.crew.end(reading.worker, off_the_server)
+
+    def _reading(self, item: CrewReading, look: _Look) -> WorkerReading:
+        known = self._known.setdefault(item.reading.worker, _Known())
+        reading = replace(item.reading, sm_count=known.sm_count)
+        if known.bypass:
+            return replace(reading, state=WorkerState.FAILED, problem=known.bypass)
+        if reading.state is WorkerState.FAILED:
+            return reading
+        if known.ending:
+            return replace(reading, state=WorkerState.DRAINING, drained=True)
+        if reading.state is WorkerState.DRAINING:
+            return reading
+        if not item.answering:
+            return replace(reading, state=WorkerState.STARTING)
+        return self._answering(reading, item.pids, known, look)
+
+    def _answering(self, reading: WorkerReading, pids: tuple[int, ...], known: _Known, look: _Look) -> WorkerReading:
+        """A worker that answers is ready if its limits are proved."""
+        check, problem = self._check(reading, pids, look)
+        if check is not None and check.problem:
+            known.bypass = check.problem
+            if not self._parts.observing:
+                known.ending = True
+                self._end(reading)
+            return replace(reading, state=WorkerState.FAILED, problem=check.problem)
+        if check is not None and not check.pending:
+            known.proved, known.sm_count = True, check.sm_count
+        state = WorkerState.READY if known.proved else WorkerState.STARTING
+        return replace(reading, state=state, sm_count=known.sm_count, problem="" if known.proved else problem)
+
+    def _check(self, reading: WorkerReading, pids: tuple[int, ...], look: _Look) -> tuple[ShareCheck | None, str]:
+        """What the sharing says, None when it could not; and why nothing is proved."""
+        on_device = look.on(reading.uuid)
+        if on_device is None:
+            return None, "the device does not tell its processes"
+        mine = tuple(pid for pid in pids if pid in on_device)
+        if not mine:
+            return None, NOT_OPENED
+        part = self.part(reading)
+        try:
+            check = self._parts.sharing(part.mode).check(part.order, mine)
+        except DeviceError as error:
+            return None, str(error)
+        return check, check.problem or (NOT_OPENED if check.pending else "")
+
+    def _take_back(self) -> None:
+        """Parts whose worker is gone. One that cannot be taken back now is tried again at the next look."""
+        for worker, part in self._register.parts.items():
+            if worker in self._last:
+                continue
+            try:
+                self._parts.sharing(part.mode).revoke(part.order)
+            except DeviceError:
+                continue
+            self._register.take_back(worker)
