@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.devices.base import WorkerSpec
+from agents.profiling.pairing import steps
 from agents.profiling.points import Measured, Point, ResultFile
 from agents.profiling.session import Bench, StoppedError, measure
 
@@ -34,6 +35,18 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairErrand:
+    """What a run of two services is told. `spec_of` gives the worker of the first (0) or second (1) at a point;
+    `deliver` takes one result of a worker alone, or two of workers side by side.
+    """
+
+    budget_s: float
+    spec_of: Callable[[int, Point], WorkerSpec]
+    deliver: Callable[[Sequence[Measured]], None]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a run ended."""
 
@@ -47,7 +60,9 @@ class Outcome:
 def run(bench: Bench, errand: Errand, results: ResultFile) -> Outcome:
     """Measure until the budget is spent, nothing is left to ask, or nothing works."""
     before = [item for item in results.read() if not item.beside]
-    errand.deliver([item for item in before if item.usable])
+    kept = [item for item in before if item.usable]
+    if kept:
+        errand.deliver(kept)
     done = {item.point for item in before}
     fresh: list[Measured] = []
     until_s = bench.now_s() + errand.budget_s
@@ -72,6 +87,30 @@ def run(bench: Bench, errand: Errand, results: ResultFile) -> Outcome:
         if item.usable:
             errand.deliver([item])
         errand.say(sentence(item, took_s))
+
+
+def run_pairs(bench: Bench, errand: PairErrand) -> Outcome:
+    """Measure two services alone and side by side until the budget is spent or the design is through."""
+    fresh: list[Measured] = []
+    until_s = bench.now_s() + errand.budget_s
+    longest_s, failing, why = POINT_S_USUAL, 0, "complete"
+    for step in steps():
+        why = _over(bench.now_s() + longest_s > until_s, failing)
+        if why:
+            break
+        specs = [errand.spec_of(place, point) for place, point in enumerate(step) if point is not None]
+        started_s = bench.now_s()
+        try:
+            found = measure(bench, specs, None)
+        except StoppedError:
+            return _outcome(fresh, 0, "stopped")
+        longest_s = max(longest_s if fresh else 0.0, bench.now_s() - started_s)
+        fresh += found
+        failing = 0 if all(item.usable for item in found) else failing + 1
+        errand.deliver(found)
+        for item in found:
+            errand.say(sentence(item, bench.now_s() - started_s))
+    return _outcome(fresh, 0, why or "complete")
 
 
 def _over(too_late: bool, failing: int) -> str:

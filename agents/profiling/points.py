@@ -35,6 +35,8 @@ class Subject:
     model: str
     gpu_type: str
     uuid: str
+    origin: str = "measured"
+    """`simulated` where the device is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Measured:
 
 
 def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Usable results of workers alone in the words of `POST /v1/profiles`."""
+    """Usable results of workers alone as profile points."""
     rows = []
     for item in results:
         if not item.usable or item.beside:
@@ -85,7 +87,7 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
             "memory_mib": item.memory_mib,
             "power_w": item.power_w,
             "throughput_rps": item.throughput_rps,
-            "origin": "measured",
+            "origin": subject.origin,
             "source": SOURCE,
         }
         rows.append({name: found for name, found in row.items() if found is not None})
@@ -93,7 +95,7 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
 
 
 def pair_points(subject: Subject, pairs: Iterable[tuple[Measured, Measured]]) -> list[dict[str, Any]]:
-    """Usable results of two workers side by side in the words of `kind: profiles`' pairs."""
+    """Usable results of two workers side by side as measured pairs."""
     rows = []
     for one, other in pairs:
         if not (one.usable or other.usable):
@@ -109,6 +111,8 @@ def pair_points(subject: Subject, pairs: Iterable[tuple[Measured, Measured]]) ->
                 "batch_b": other.point.batch,
                 "share_pct_b": other.point.share_pct_sm,
                 "latency_ms_b": other.latency_ms_mean if other.usable else None,
+                "origin": subject.origin,
+                "source": SOURCE,
             }
         )
     return rows

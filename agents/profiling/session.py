@@ -44,13 +44,16 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where a point is measured. `begin(endpoint, concurrency)` starts closed-loop load on a worker."""
+    """Where a point is measured. `begin(worker, concurrency)` starts closed-loop load on a worker; `samples` gives what
+    devices did since it was last called.
+    """
 
     devices: Devices
     uuid: str
     now_s: Callable[[], float]
     wait_s: Callable[[float], None]
-    begin: Callable[[str, int], Generator]
+    samples: Callable[[], Sequence[DeviceSample]]
+    begin: Callable[[WorkerReading, int], Generator]
     stopped: Callable[[], bool] = lambda: False
 
 
@@ -131,12 +134,12 @@ def _measure_ready(
     bench: Bench, names: tuple[str, ...], specs: Sequence[WorkerSpec], clock_mhz_sm: int | None
 ) -> tuple[Measured, ...]:
     idle_w = _idle_power_w(bench)
-    endpoints = [(_worker(bench, name) or _gone(name)).endpoint for name in names]
+    workers = [_worker(bench, name) or _gone(name) for name in names]
     generators: list[Generator] = []
     try:
-        for endpoint, spec in zip(endpoints, specs, strict=True):
+        for worker, spec in zip(workers, specs, strict=True):
             # Twice the batch keeps the next batch waiting while one executes, so that batches are full.
-            generators.append(bench.begin(endpoint or "", 2 * spec.batch))
+            generators.append(bench.begin(worker, 2 * spec.batch))
         stretches, verdicts = _until_steady(bench, names, generators, clock_mhz_sm)
     finally:
         for generator in generators:
@@ -272,8 +275,10 @@ def _clear(bench: Bench, names: Sequence[str]) -> None:
     """Stop what was started and give the clock back, also after a failure; what fails here must not hide why."""
     quiet = replace(bench, stopped=lambda: False)
     for name in names:
-        if _worker(quiet, name) is not None:
+        found = _worker(quiet, name)
+        if found is not None and found.state is WorkerState.READY:
             bench.devices.drain(name)
+        if found is not None:
             bench.devices.stop(name)
     until_s = bench.now_s() + END_S_MAX
     while any(_worker(quiet, name) is not None for name in names) and bench.now_s() < until_s:
@@ -283,7 +288,7 @@ def _clear(bench: Bench, names: Sequence[str]) -> None:
 
 
 def _device_sample(bench: Bench) -> DeviceSample:
-    for sample in bench.devices.collect():
+    for sample in bench.samples():
         if sample.uuid == bench.uuid:
             return sample
     raise DeviceError(f"{bench.uuid} gives no readings")

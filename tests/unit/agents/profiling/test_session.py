@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,70 +12,12 @@ from agents.devices.fake.bench import measure as measure_alone
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError, WorkerError
 from agents.profiling.course import Errand, run
-from agents.profiling.load import Seen
 from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
-from agents.profiling.session import Bench, StoppedError, measure
-from tests.unit.agents.builders import FakeClock, fake_devices, worker_spec
+from agents.profiling.session import StoppedError, measure
+from tests.unit.agents.builders import worker_spec
+from tests.unit.agents.profiling.staging import Stage
 
 SUBJECT = Subject(service="team/svc", model="resnet50", gpu_type="v100", uuid="GPU-1")
-
-
-@dataclass
-class Saturating:
-    """Keeps simulated workers busy; sees only what it sent."""
-
-    stage: Stage
-    replica: str
-    rate_rps: float = 20000.0
-    closed: bool = False
-
-    def offer(self, over_s: float) -> None:
-        if not self.closed:
-            self.stage.devices.offer({self.replica: self.rate_rps * over_s}, over_s)
-
-    def take(self) -> Seen:
-        return Seen(latencies_ms=[1.0], failed=0)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@dataclass
-class Stage:
-    """Simulated time, devices and load of a test."""
-
-    clock: FakeClock = field(default_factory=FakeClock)
-    loads: list[Saturating] = field(default_factory=list)
-    stop_after_s: float = float("inf")
-    waited_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.devices: FakeDevices = fake_devices(self.clock, ("v100",))
-        self.uuid = self.devices.inventory()[0].uuid
-
-    def wait(self, seconds: float) -> None:
-        for load in self.loads:
-            load.offer(seconds)
-        self.clock.pass_s(seconds)
-        self.waited_s += seconds
-
-    def bench(self, replicas: Mapping[int, str] | None = None) -> Bench:
-        names = dict(replicas or {})
-
-        def begin(endpoint: str, concurrency: int) -> Saturating:
-            assert endpoint == ""
-            assert concurrency > 0
-            self.loads.append(Saturating(self, names.get(len(self.loads), "r1")))
-            return self.loads[-1]
-
-        return Bench(
-            devices=self.devices,
-            uuid=self.uuid,
-            now_s=self.clock,
-            wait_s=self.wait,
-            begin=begin,
-            stopped=lambda: self.waited_s > self.stop_after_s,
-        )
 
 
 def test_a_point_gives_what_the_device_does() -> None:
@@ -126,7 +67,7 @@ def test_two_workers_side_by_side_slow_each_other() -> None:
     stage = Stage()
     alone = measure(stage.bench(), [worker_spec(share=50)], None)[0]
     other = worker_spec("r2", share=50, model="bert-base", workload="team/other")
-    pair = measure(stage.bench({1: "r1", 2: "r2"}), [worker_spec(share=50), other], None)
+    pair = measure(stage.bench(), [worker_spec(share=50), other], None)
     assert [item.problem for item in pair] == ["", ""]
     assert alone.latency_ms_mean is not None
     assert pair[0].latency_ms_mean is not None

@@ -1,0 +1,251 @@
+"""The desk: takes a device only when it is free, gives it back when it is wanted, loses nothing it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.log import Log
+from agents.profiling.control import Control
+from agents.profiling.desk import Desk, DeskParts
+from agents.profiling.loads import HttpLoads, Loads
+from agents.profiling.points import Point
+from agents.profiling.reservations import Reservations
+from agents.transport import Connection, UnreachableError
+from agents.wire import ProfileOrder, ProfileSubject
+from tests.unit.agents.builders import NODE, worker_spec
+from tests.unit.agents.profiling.staging import Saturating, Stage
+
+SUBJECT = ProfileSubject(service="team/svc", project="team", model="resnet50", launch_s=2.0, worker=None)
+OTHER = ProfileSubject(service="team/other", project="team", model="bert-base", launch_s=2.0, worker=None)
+
+
+@dataclass
+class Plane(Control):
+    """A control plane as the desk sees it."""
+
+    wanted: list[ProfileOrder] = field(default_factory=list)
+    asked: list[Point] = field(default_factory=list)
+    news: list[dict[str, Any]] = field(default_factory=list)
+    points_in: list[Any] = field(default_factory=list)
+    pairs_in: list[Any] = field(default_factory=list)
+    away: int = 0
+    """So many calls are not answered."""
+    cancelled_after: int = 10**6
+
+    def __post_init__(self) -> None:
+        super().__init__(Connection("http://127.0.0.1:9"))
+
+    def orders(self) -> tuple[ProfileOrder, ...]:
+        return tuple(self.wanted)
+
+    def points(self, run: int) -> tuple[Point, ...]:
+        done = {(row["batch"], row["share_pct_sm"]) for row in self.points_in}
+        return tuple(point for point in self.asked if (point.batch, point.share_pct_sm) not in done)
+
+    def tell(self, run: int, news: dict[str, Any], points: Sequence[Any] = (), pairs: Sequence[Any] = ()) -> bool:
+        if self.away > 0:
+            self.away -= 1
+            raise UnreachableError("nobody answers")
+        self.news.append(news)
+        self.points_in += points
+        self.pairs_in += pairs
+        return len(self.news) < self.cancelled_after
+
+
+class StagedLoads:
+    """Load in a test's own time."""
+
+    origin = "simulated"
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def refusal(self, worker: object) -> str:
+        return ""
+
+    def begin(self, worker: Any, concurrency: int) -> Saturating:
+        self._stage.loads.append(Saturating(self._stage, worker.spec.replica))
+        return self._stage.loads[-1]
+
+
+@dataclass
+class Room:
+    """A desk with all around it."""
+
+    folder: Path
+    plane: Plane = field(default_factory=Plane)
+    stage: Stage = field(default_factory=Stage)
+    reservations: Reservations = field(default_factory=Reservations)
+    taken: set[str] = field(default_factory=set)
+    loads: Loads | None = None
+    later: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    """What happens after so many seconds."""
+
+    @property
+    def uuid(self) -> str:
+        return self.stage.uuid
+
+    def desk(self) -> Desk:
+        return Desk(
+            DeskParts(
+                devices=self.stage.devices,
+                reservations=self.reservations,
+                occupied=lambda uuid: uuid in self.taken,
+                samples=self.stage.devices.collect,
+                loads=self.loads or StagedLoads(self.stage),
+                control=self.plane,
+                token=lambda: "t",
+                folder=self.folder,
+                log=Log(NODE),
+                now_s=self.stage.clock,
+                wait_s=self.wait,
+            )
+        )
+
+    def wait(self, seconds: float) -> None:
+        self.stage.wait(seconds)
+        for moment_s, act in [item for item in self.later if self.stage.waited_s >= item[0]]:
+            self.later.remove((moment_s, act))
+            act()
+
+    def order(self, **more: Any) -> None:
+        fields: dict[str, Any] = {"run": 7, "uuid": self.uuid, "subject": SUBJECT, "beside": None, "budget_s": 600.0}
+        self.plane.wanted = [ProfileOrder(**{**fields, "drain": False, **more})]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path)
+
+
+POINTS = [Point(batch=4, share_pct_sm=50), Point(batch=8, share_pct_sm=100)]
+
+
+def left_clean(room: Room) -> bool:
+    free = not room.reservations.is_lent(room.uuid)
+    return free and room.stage.devices.workers() == () and all(load.closed for load in room.stage.loads)
+
+
+def test_an_order_is_measured_and_handed_in(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.desk().look()
+    assert [(row["batch"], row["share_pct_sm"], row["origin"]) for row in room.plane.points_in] == [
+        (4, 50, "simulated"),
+        (8, 100, "simulated"),
+    ]
+    assert room.plane.news[-1] == {"state": "done", "measured": 2, "doubtful": 0, "detail": ""}
+    assert left_clean(room)
+
+
+def test_live_traffic_is_not_disturbed(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.taken.add(room.uuid)
+    room.desk().look()
+    assert room.plane.news[-1]["state"] == "failed"
+    assert "live traffic" in room.plane.news[-1]["detail"]
+    assert room.plane.points_in == []
+
+
+def test_a_device_with_processes_left_is_not_free(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.stage.devices.start(room.uuid, worker_spec("left-over"))
+    room.desk().look()
+    assert room.plane.news[-1]["state"] == "failed"
+    assert [worker.spec.replica for worker in room.stage.devices.workers()] == ["left-over"]
+
+
+def test_draining_is_waited_for(room: Room) -> None:
+    room.order(drain=True)
+    room.plane.asked = POINTS[:1]
+    room.taken.add(room.uuid)
+    room.later.append((20.0, room.taken.clear))
+    room.desk().look()
+    assert room.plane.news[0]["detail"] == "waits until the device is drained"
+    assert room.plane.news[-1]["state"] == "done"
+    assert room.stage.waited_s >= 20.0
+
+
+def test_a_device_that_is_never_drained_is_given_up(room: Room) -> None:
+    room.order(drain=True)
+    room.taken.add(room.uuid)
+    room.desk().look()
+    assert "was not drained" in room.plane.news[-1]["detail"]
+
+
+def test_a_device_that_is_wanted_back_is_given_back(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.later.append((12.0, lambda: room.reservations.claim(room.uuid)))
+    room.desk().look()
+    assert room.plane.news[-1]["state"] == "failed"
+    assert room.plane.news[-1]["detail"] == "the target wants the device back"
+    assert left_clean(room)
+
+
+def test_a_cancelled_run_ends(room: Room) -> None:
+    room.order()
+    room.plane.asked = [Point(batch=1, share_pct_sm=share) for share in range(10, 101, 10)]
+    room.plane.cancelled_after = 2
+    room.desk().look()
+    assert len(room.plane.points_in) == 1
+    assert left_clean(room)
+
+
+def test_what_was_measured_while_nobody_answered_is_handed_in_later(room: Room) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.plane.away = 3
+    room.desk().look()
+    assert sorted(row["batch"] for row in room.plane.points_in) == [4, 8]
+    assert room.plane.news[-1]["measured"] == 2
+
+
+def test_an_agent_that_starts_anew_goes_on_where_it_was(room: Room, tmp_path: Path) -> None:
+    room.order()
+    room.plane.asked = POINTS
+    room.later.append((25.0, lambda: room.reservations.claim(room.uuid)))
+    room.desk().look()
+    assert len(room.plane.points_in) == 1
+    again = Room(tmp_path)
+    again.order(uuid=again.uuid)
+    again.plane.asked = POINTS
+    again.desk().look()
+    assert [row["batch"] for row in again.plane.points_in] == [4, 8]
+    assert len(again.stage.loads) == 1
+
+
+def test_pairs_are_measured_alone_and_side_by_side(room: Room) -> None:
+    room.order(beside=OTHER, budget_s=150.0)
+    room.desk().look()
+    assert {row["model"] for row in room.plane.points_in} == {"resnet50", "bert-base"}
+    first = room.plane.pairs_in[0]
+    assert (first["model_a"], first["model_b"], first["share_pct_a"], first["share_pct_b"]) == (
+        "resnet50",
+        "bert-base",
+        50,
+        50,
+    )
+    alone = next(row for row in room.plane.points_in if row["model"] == "resnet50")
+    assert first["latency_ms_a"] > alone["latency_ms_mean"]
+    assert left_clean(room)
+
+
+def test_a_service_without_a_process_is_refused_on_real_devices(room: Room) -> None:
+    room.loads = HttpLoads()
+    room.order()
+    room.desk().look()
+    assert "does not say how its process is started" in room.plane.news[-1]["detail"]
+
+
+def test_an_unknown_device_is_refused(room: Room) -> None:
+    room.order(uuid="GPU-other")
+    room.desk().look()
+    assert "no device GPU-other" in room.plane.news[-1]["detail"]
