@@ -1,295 +1,170 @@
 """A proven bound: no pattern whatever, at whole percents of share, is worth more at these duals than is shown here.
 
-Owns the proof. For every kind the devices' contents are split by the pressure on them; within a slice everybody is
-taken to feel no more than its lower edge, so that a knapsack over single percents of share can only be too good. Slices
-that look better than what is known to exist are looked at again with multipliers on pressure, memory and clients, and
-then cut in two. Stopped at any time it holds: unrefined slices only make it weaker. From the worst value of each pool
-follows the bound on the cost of every layout (weak duality, see `lagrangian`). It refuses to construct patterns.
+Owns the proof. All contents of all devices are looked at together (see `nodes`): what could be worth most comes first
+and is cut until nothing is worth more than a small part of what its device costs. Stopped at any time it holds: what
+was not cut only makes it weaker. From the worst ceiling of each pool follows the bound on the cost of every layout
+(weak duality, see `lagrangian`). What looked too good on the way are patterns worth adding.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.core.rows import ItemPrices, Rows
-from solvers.planners.joint.core.sets import Judge
+from solvers.planners.joint.core.cells import Priced, Sorts, shares_of
+from solvers.planners.joint.core.nodes import Front, Look, Tree
+from solvers.planners.joint.core.rows import Rows
+from solvers.planners.joint.core.sets import Judge, Sets, joined, ordered, width_of
 from solvers.planners.joint.core.tables import levels_of
-from solvers.problems.joint import Floats, JointProblem, Pool, Whole
-from solvers.problems.patterns import between
+from solvers.problems.joint import Floats, JointProblem, Whole
 
-UNITS = 100
-TRIES_MAX = 8
-BATCH = 32
-SLICE_LEAST = 0.01
-NEVER = -1e30
-STEP = 0.5
-NEAR = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Contents of devices of one kind whose pressure lies between two edges; `alone` are single replicas."""
-
-    kind: int
-    low: float
-    high: float
-    alone: bool = False
-    usd: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Multipliers on pressure, memory and clients."""
-    least: tuple[float, ...] = (0.0, 0.0, 0.0)
-    most: tuple[float, ...] = (np.inf, np.inf, np.inf)
-    tries: int = 0
-    worth: float = np.inf
-    """No pattern in it has more value above its device's fixed price."""
+NODES_AT_ONCE = 400
+TURNS = 8
+CUTS_MAX = 200
+"""Of so many nodes at once; what is not settled then had better be priced anew."""
+ROOT_TURNS = 3
+"""What a root takes, in looks at all of it."""
+NARROW = 1 / 12
+"""Of the highest pressure: contents of nodes so narrow are worth judging exactly."""
+NEAR = 0.25
+"""Of the target: what is so near to what exists is left alone."""
+OPTIONS_PER_UNIT = 25_000
+OPTIONS_LEAST = 5_000
+"""What a look at a few takes, in options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """What the knapsack of a slice found: its value, and what it would take of pressure, memory and clients."""
+class Ceilings:
+    """By pool what no pattern's value is above its device's price, and patterns that came near it."""
 
-    value: float = 0.0
-    press: float = 0.0
-    memory: float = 0.0
-    clients: float = 0.0
-    members: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """One table at every share: variant x share x batch, and pressure without the batch."""
-
-    mean: Floats
-    tail: Floats
-    watts: Floats
-    press: Floats
+    worth: Floats
+    seen: Sets
 
 
 class Bound:
-    """Slices of one problem at one set of duals."""
+    """Everything about one problem that duals do not change."""
 
-    def __init__(self, problem: JointProblem, judge: Judge, rows: Rows, duals: Floats) -> None:
-        self.problem, self.judge, self.rows, self.duals = problem, judge, rows, duals
-        self.prices: ItemPrices = rows.item_prices(duals)
-        self.variant = np.flatnonzero((rows.wanted | rows.floored)[problem.variant_workload])
-        step = max(1, problem.share_step_pct)
-        least = int(problem.shares_pct[0])
-        self.shares = np.array([pct for pct in range(step, UNITS + 1, step) if pct >= least], dtype=np.int64)
-        width = max((pool.clients for pool in problem.pools), default=1)
-        self.width = max(1, min(UNITS // max(1, least), width))
-        edges = levels_of(problem, self.width).edge
-        works = [problem.workloads[item.workload] for item in problem.variants]
-        self._dedicated = np.array([work.dedicated for work in works], dtype=np.bool_)[self.variant]
-        self._last: tuple[int, Cells] | None = None
-        self.seen: list[tuple[int, list[tuple[int, int]]]] = []
-        """Kinds and members (variant, share) that looked too good on the way."""
-        self.slices = [Slice(kind=kind, low=0.0, high=0.0, alone=True) for kind in range(problem.kinds)]
-        self.slices += [
-            Slice(kind=kind, low=float(low), high=float(high))
-            for kind in range(problem.kinds)
-            if problem.pools[int(problem.kind_pool[kind])].clients > 1
-            for low, high in pairwise(edges.tolist())
-        ]
+    def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:
+        self.problem, self.judge, self.rows = problem, judge, rows
+        self.sorts = Sorts(problem, judge, rows)
+        self.width = width_of(problem)
+        self.high = _highest(problem, self.width)
+        self.devices = problem.pool_devices[problem.kind_pool]
 
-    def tighten(self, target: Floats, deadline: Deadline, until_part: float) -> None:
-        """Refine until no slice is worth more than its pool's target, $/h, or the deadline says stop."""
-        problem = self.problem
-        open_to = {index for index in range(len(self.slices)) if self._pool(index).devices}
-        while open_to:
-            # What weakens the bound most comes first, table by table because their numbers are worked out once.
-            worst = sorted(open_to, key=lambda index: (-self._harm(index, target), index))[:BATCH]
-            for index in sorted(worst, key=lambda item: (int(problem.kind_table[self.slices[item].kind]), item)):
-                if deadline.left_part <= until_part:
-                    return
-                deadline.spend()
-                open_to.discard(index)
-                open_to |= set(self._look(index, float(target[int(problem.kind_pool[self.slices[index].kind])])))
+    def ceilings(self, duals: Floats, target: Floats, deadline: Deadline, until_part: float) -> Ceilings:
+        """At these duals; no farther down than the target (by pool, $/h), and as far as the deadline allows."""
+        prices = self.rows.item_prices(duals)
+        tree = Tree(self.problem, Priced(self.problem, self.judge, self.rows, prices), self.high)
+        kinds = self.problem.kind_pool
+        goal = Goal(kinds, target)
+        waiting = Waiting(self.devices, goal)
+        for kind in np.flatnonzero(self.devices).tolist():
+            if deadline.left_part <= until_part:
+                return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=joined([], self.width))
+            cells = self.sorts.of_kind(kind)
+            deadline.spend(1 + ROOT_TURNS * len(cells) // OPTIONS_PER_UNIT)
+            front, alone = tree.root(kind, cells, goal.by_kind)
+            goal.raise_to(np.array([kind]), np.array([alone]))
+            if front is not None:
+                waiting.add(front)
+        seen: list[Sets] = []
+        for _ in range(CUTS_MAX):
+            if deadline.left_part <= until_part or (front := waiting.most()) is None:
+                break
+            deadline.spend(1 + TURNS * (len(front.options) + OPTIONS_LEAST) // OPTIONS_PER_UNIT)
+            front, look = tree.squeezed(front, goal.by_kind, TURNS)
+            if len(front.nodes):
+                found, worth = self._real(self._contents(tree, front, look), duals)
+                seen.append(found.take(worth > 0))
+                # What exists cannot be disproved.
+                goal.raise_to(found.kind, worth + NEAR * target[kinds[found.kind]])
+                halves, ended = tree.cut(front, look, goal.by_kind)
+                goal.raise_to(ended.kind, ended.ceiling)
+                waiting.add(halves)
+        for front in waiting.fronts:
+            goal.raise_to(front.nodes.kind, front.nodes.ceiling)
+        return Ceilings(worth=goal.by_pool, seen=joined(seen, self.width))
 
-    def _harm(self, index: int, target: Floats) -> float:
-        item = self.slices[index]
-        pool = int(self.problem.kind_pool[item.kind])
-        return float(self._pool(index).devices * (item.worth - target[pool]))
+    def _real(self, sets: Sets, duals: Floats) -> tuple[Sets, Floats]:
+        """Those that can stand, and their values above their devices' prices."""
+        judged = self.judge.judge(sets)
+        sets, judged = sets.take(judged.ok), judged.take(judged.ok)
+        return sets, -self.rows.reduced(self.rows.columns(sets, judged), duals)
 
-    def _pool(self, index: int) -> Pool:
-        return self.problem.pools[int(self.problem.kind_pool[self.slices[index].kind])]
+    def _contents(self, tree: Tree, front: Front, look: Look) -> Sets:
+        """What was chosen in narrow nodes, shares cut down to the device."""
+        nodes, options = front.nodes, front.options
+        chosen = look.chosen[(nodes.high - nodes.low <= NARROW * self.high)[options.node[look.chosen]]]
+        node, cell = options.node[chosen], options.cell[chosen]
+        rank = np.arange(len(node)) - np.searchsorted(node, node)
+        chosen, node, cell, rank = (item[rank < self.width] for item in (chosen, node, cell, rank))
+        member = np.full((len(nodes), self.width), -1, dtype=np.int64)
+        share = np.zeros((len(nodes), self.width), dtype=np.int64)
+        member[node, rank], share[node, rank] = tree.cells.variant[cell], tree.cells.share_pct[cell]
+        total = share.sum(axis=1, keepdims=True)
+        step, least = max(1, self.problem.share_step_pct), int(shares_of(self.problem)[0])
+        cut = np.maximum(least, share * 100 // np.maximum(total, 1) // step * step)
+        share = np.where((total > 100) & (member >= 0), cut, share)
+        some = np.flatnonzero((member[:, 0] >= 0) & (share.sum(axis=1) <= 100))
+        return ordered(nodes.kind[some], member[some], share[some])
 
-    def _look(self, index: int, target: float) -> list[int]:
-        """Look at a slice once; returns the slices to look at again."""
-        item = self.slices[index]
-        found = self._knapsack(item)
-        pool = self.problem.pools[int(self.problem.kind_pool[item.kind])]
-        fixed = float(self.prices.fixed[int(self.problem.kind_pool[item.kind])])
-        side = item.usd[0] * item.high + item.usd[1] * pool.memory_mib + item.usd[2] * pool.clients
-        worth = min(item.worth, found.value + side - fixed)
-        item = self.slices[index] = replace(item, worth=worth, tries=item.tries + 1)
-        if worth <= target:
-            return []
-        if found.members:
-            self.seen.append((item.kind, found.members))
-        moved = self._moved(item, found, max(found.value + side, 1e-6))
-        if moved is not None:
-            self.slices[index] = moved
-            return [index]
-        if item.alone or item.high - item.low <= SLICE_LEAST:
-            return []
-        middle = (item.low + item.high) / 2
-        fresh = replace(item, tries=0, least=(0.0,) * 3, most=(np.inf,) * 3)
-        self.slices[index] = replace(fresh, high=middle)
-        self.slices.append(replace(fresh, low=middle))
-        return [index, len(self.slices) - 1]
 
-    def _moved(self, item: Slice, found: Best, value: float) -> Slice | None:
-        """The multiplier of what is overdone most, moved within what is known of it; None when nothing is overdone, or
-        often enough.
-        """
-        pool = self.problem.pools[int(self.problem.kind_pool[item.kind])]
-        rooms = (max(item.high, 1e-9), pool.memory_mib, float(pool.clients))
-        over = [used / room - 1 for used, room in zip((found.press, found.memory, found.clients), rooms, strict=True)]
-        worst = int(
-            np.argmax(np.abs([part if part > 0 or usd > 0 else 0.0 for part, usd in zip(over, item.usd, strict=True)]))
-        )
-        if item.alone or item.tries >= TRIES_MAX or abs(over[worst]) < NEAR:
-            return None
-        usd, least, most = list(item.usd), list(item.least), list(item.most)
-        if over[worst] > 0:
-            least[worst] = usd[worst]
-        else:
-            most[worst] = usd[worst]
-        known = np.isfinite(most[worst])
-        usd[worst] = (least[worst] + most[worst]) / 2 if known else max(2 * usd[worst], STEP * value / rooms[worst])
-        return replace(item, usd=tuple(usd), least=tuple(least), most=tuple(most))
+class Goal:
+    """How far down ceilings are to come, $/h: no farther than what exists on any kind of a pool."""
 
-    def _knapsack(self, item: Slice) -> Best:
-        """The best choice of at most one share per workload on one device, over single percents."""
-        here = self._here(item)
-        if not len(here):
-            return Best()
-        value, batch = self._values(item, here)
-        if item.alone:
-            return Best(value=max(0.0, float(value.max())), clients=1.0)
-        value, source = self._by_workload(value, self.variant[here])
-        rows = self._promising(value)
-        value, source = value[rows], source[rows]
-        table = np.zeros(UNITS + 1)
-        taken = np.full((len(value), UNITS + 1), -1, dtype=np.int64)
-        every = np.arange(UNITS + 1)
-        for row in range(len(value)):
-            useful = np.flatnonzero(value[row] > 0)
-            offer = self._padded(table)[every[:, None] - self.shares[useful][None, :] + UNITS] + value[row, useful]
-            pick = np.argmax(offer, axis=1)
-            best = offer[every, pick]
-            better = best > table
-            taken[row, better] = useful[pick[better]]
-            table = np.where(better, best, table)
-        return self._spent(item, table, taken, (self.variant[here], source, batch))
+    def __init__(self, kind_pool: Whole, least: Floats) -> None:
+        self._pool = kind_pool
+        self.by_pool = least.copy()
+        self.by_kind: Floats = least[kind_pool]
 
-    @staticmethod
-    def _padded(table: Floats) -> Floats:
-        return np.concatenate([np.full(UNITS, NEVER), table])
+    def raise_to(self, kind: Whole, worth: Floats) -> None:
+        """Something of these kinds is worth so much."""
+        np.maximum.at(self.by_pool, self._pool[kind], worth)
+        self.by_kind = self.by_pool[self._pool]
 
-    def _spent(self, item: Slice, table: Floats, taken: Whole, parts: tuple[Whole, Whole, Whole]) -> Best:
-        names, source, batch = parts
-        number = int(self.problem.kind_table[item.kind])
-        press = memory = 0.0
-        members: list[tuple[int, int]] = []
-        left = UNITS
-        for row in range(len(taken) - 1, -1, -1):
-            option = int(taken[row, left])
-            if option < 0:
-                continue
-            place = int(source[row, option])
-            variant, share = int(names[place]), int(self.shares[option])
-            press += self.problem.pressure[number, variant] * (share / 100) ** self.problem.exponent[number, variant]
-            memory += float(self.problem.memory_mib[number, variant, int(batch[place, option])])
-            members.append((variant, share))
-            left -= share
-        clients = float(len(members))
-        return Best(value=float(table[UNITS]), press=float(press), memory=memory, clients=clients, members=members)
 
-    def _by_workload(self, value: Floats, names: Whole) -> tuple[Floats, Whole]:
-        """The best variant of each workload at each share, as often as it may stand there; and which it is."""
-        work = self.problem.variant_workload[names]
-        copies = np.array([self.problem.workloads[number].per_device_max for number in work.tolist()], dtype=np.int64)
-        if len(np.unique(work)) == len(work) and copies.max() == 1:
-            return value, np.broadcast_to(np.arange(len(names))[:, None], value.shape)
-        rows, sources = [], []
-        for number in np.unique(work).tolist():
-            mine = np.flatnonzero(work == number)
-            best = np.argmax(value[mine], axis=0)
-            times = min(self.width, int(copies[mine[0]]))
-            rows += [value[mine][best, np.arange(value.shape[1])]] * times
-            sources += [mine[best]] * times
-        return np.array(rows), np.array(sources)
+class Waiting:
+    """Nodes that wait to be looked at; those that weaken the bound most come first."""
 
-    def _here(self, item: Slice) -> Whole:
-        """Places in `variant` that may be in this slice."""
-        here = self.problem.allowed[int(self.problem.kind_pool[item.kind]), self.variant]
-        return np.flatnonzero(here if item.alone else here & ~self._dedicated)
+    def __init__(self, devices: Whole, goal: Goal) -> None:
+        self.fronts: list[Front] = []
+        self._devices, self._goal = devices, goal
 
-    def _promising(self, value: Floats) -> Whole:
-        """Rows that can be in a best choice: at each share only so many as fit, and as many more as others may use."""
-        chosen = np.zeros(len(value), dtype=np.bool_)
-        for option, share in enumerate(self.shares.tolist()):
-            count = UNITS // share + self.width - 1
-            column = value[:, option]
-            if count < len(value):
-                column = np.where(column >= np.partition(column, -count)[-count], column, 0.0)
-            chosen |= column > 0
-        return np.flatnonzero(chosen)
+    def add(self, front: Front) -> None:
+        """Some more."""
+        if len(front.nodes):
+            self.fronts.append(front)
 
-    def _values(self, item: Slice, here: Whole) -> tuple[Floats, Whole]:
-        """Highest value over batches of some variants at every share, and the batch."""
-        problem, number = self.problem, int(self.problem.kind_table[item.kind])
-        pool = int(problem.kind_pool[item.kind])
-        names = self.variant[here]
-        work = problem.variant_workload[names]
-        cells = self._cells(number)
-        press = cells.press[here]
-        mean, tail, watts = cells.mean[here], cells.tail[here], cells.watts[here]
-        if not item.alone:
-            felt = problem.sensitivity[number, names][:, None] * np.maximum(item.low - press, 0.0)
-            factor = (problem.crowd[number, names][:, None] * (1 + felt))[:, :, None]
-            same = cells.mean is cells.tail
-            mean = mean * factor
-            tail = mean if same else tail * factor
-        rate = self.judge.rates(np.broadcast_to(names[:, None], press.shape), mean, tail)
-        worth = np.minimum(rate * (1 / np.maximum(self.rows.rate[work], 1e-12))[:, None, None], 1.0)
-        worth *= self.prices.pi[work][:, None, None]
-        worth -= self.prices.watt[pool] * watts
-        if item.usd[1]:
-            worth -= item.usd[1] * problem.memory_mib[number, names][:, None, :]
-        flat = self.prices.share[pool, work][:, None] * self.shares[None, :] + item.usd[0] * press
-        worth += (self.prices.replica[work][:, None] - flat - item.usd[2])[:, :, None]
-        worth[rate <= 0] = NEVER
-        batch = np.argmax(worth, axis=2)
-        return np.take_along_axis(worth, batch[:, :, None], axis=2)[:, :, 0], batch
+    def harm(self, front: Front) -> Floats:
+        """What each node costs the bound at most, $/h."""
+        kind = front.nodes.kind
+        return np.asarray(self._devices[kind] * (front.nodes.ceiling - self._goal.by_kind[kind]))
 
-    def _cells(self, table: int) -> Cells:
-        """Of all variants asked for, at every share; the last table is kept."""
-        if self._last is None or self._last[0] != table:
-            problem, names = self.problem, self.variant
-            shares = self.shares.astype(np.float64)
-            mean = _latency(problem.shares_pct, problem.mean_ms[table, names], shares)
-            same = problem.mean_ms is problem.tail_ms
-            tail = mean if same else _latency(problem.shares_pct, problem.tail_ms[table, names], shares)
-            watts = _chords(problem.shares_pct, problem.power_w[table, names], shares)
-            press = problem.pressure[table, names][:, None] * (shares / 100) ** problem.exponent[table, names][:, None]
-            watts = np.where(np.isfinite(watts), watts, 0.0)
-            self._last = table, Cells(mean=mean, tail=tail, watts=watts, press=np.asarray(press))
-        return self._last[1]
+    def most(self) -> Front | None:
+        """The worst, so many that an array of them is worth its while."""
+        found: Front | None = None
+        while self.fronts and (found is None or len(found.nodes) < NODES_AT_ONCE):
+            worst = max(range(len(self.fronts)), key=lambda index: self.harm(self.fronts[index]).max())
+            front = self.fronts.pop(worst)
+            found = front if found is None else found.beside(front)
+        if found is not None and len(found.nodes) > NODES_AT_ONCE:
+            harm = self.harm(found)
+            top = np.zeros(len(harm), dtype=np.bool_)
+            top[np.argsort(-harm, kind="stable")[:NODES_AT_ONCE]] = True
+            found, rest = found.split(top)
+            self.fronts.append(rest)
+        return found
 
-    @property
-    def worth(self) -> Floats:
-        """By pool: no pattern has more value above what its device costs at the duals."""
-        most = np.zeros(len(self.problem.pools))
-        for item in self.slices:
-            pool = int(self.problem.kind_pool[item.kind])
-            if self.problem.pools[pool].devices:
-                most[pool] = max(most[pool], item.worth)
-        return most
+
+def _highest(problem: JointProblem, width: int) -> float:
+    """More than anything on one device can press together."""
+    if not len(problem.variants) or not problem.kinds:
+        return 0.0
+    if problem.exponent.max() > 1:
+        return float(problem.pressure.max() * width)
+    return float(levels_of(problem, width).edge[-1])
 
 
 def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
@@ -306,25 +181,3 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     total = rows.sides(duals) + pools
     scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
     return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)
-
-
-def _latency(grid: Whole, cells: Floats, shares: Floats) -> Floats:
-    """Latencies (variant x grid share x batch) at shares: `patterns.between`."""
-    above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
-    below = np.maximum(above - 1, 0)
-    weight = np.where(
-        grid[above] - shares < 1e-9, 1.0, (shares - grid[below]) / np.maximum(grid[above] - grid[below], 1)
-    )
-    return between(cells[:, below], cells[:, above], np.minimum(weight, 1.0)[None, :, None])
-
-
-def _chords(grid: Whole, cells: Floats, shares: Floats) -> Floats:
-    """Powers, likewise, on the chords."""
-    above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
-    below = np.maximum(above - 1, 0)
-    gap = np.maximum(grid[above] - grid[below], 1)
-    weight = np.where(np.abs(grid[above] - shares) < 1e-9, 1.0, (shares - grid[below]) / gap)
-    weight = np.minimum(weight, 1.0)[None, :, None]
-    with np.errstate(invalid="ignore"):
-        mixed = np.where(weight < 1, (1 - weight) * cells[:, below] + weight * cells[:, above], cells[:, above])
-    return np.asarray(mixed)

@@ -83,8 +83,7 @@ class Course:
     found: Layout | None = None
     facts: dict[str, float] = field(default_factory=dict)
     columns: tuple[Pattern, ...] = ()
-    master: Master | None = None
-    relaxed: Relaxed | None = None
+    search: tuple[Master, Pricing, Relaxed] | None = None
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
@@ -99,7 +98,7 @@ class Course:
         relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
         self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
-            self.master, self.relaxed = master, relaxation.best
+            self.search = (master, pricing, relaxation.best)
             self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
             scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
             self._dive(scene, (master, pricing, relaxation.best))

@@ -180,11 +180,13 @@ class Judge:
         tail = mean if self._same_tail else at_share(problem.tail_ms) * slow
         return self.rates(member, mean, tail), watts(problem.power_w)
 
-    def rates(self, member: Whole, mean: Floats, tail: Floats) -> Floats:
-        """`patterns.serve` for arrays that end in a batch axis; `member` has their leading axes."""
+    def rates(self, member: Whole, mean: Floats, tail: Floats, batch: Floats | None = None) -> Floats:
+        """`patterns.serve` for arrays that end in a batch axis; `member` has their leading axes. `batch` where these
+        are not the problem's batches.
+        """
         limit, burst = self._limit[member][..., None], self._burst[member][..., None]
         busy = np.broadcast_to(self._busy[member][..., None], mean.shape)
-        batch = self.problem.batches.astype(np.float64)
+        batch = self.problem.batches.astype(np.float64) if batch is None else batch
         waits: Floats | float = 0.0
         with np.errstate(divide="ignore", invalid="ignore"):
             if self._end_to_end.any():

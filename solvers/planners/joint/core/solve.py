@@ -12,19 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.core.bound import Bound, lagrangian
 from solvers.planners.joint.core.course import Course, charge, kept_usd, portion
 from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.groups import Group, groups_of, together
 from solvers.planners.joint.core.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
-from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
+from solvers.planners.joint.core.proving import proven
 from solvers.planners.joint.core.repair import repair
-from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices
 
-BOUND_PART = 0.002
-"""Of a device's price: slices are refined until they are worth no more than that."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GROUPS_UNTIL = 0.1
@@ -62,11 +59,16 @@ def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     layout = course.run()
     bound: float | None = None
     prices: Prices | None = None
-    if course.master is not None and course.relaxed is not None:
-        prices = prices_of(course.master, course.relaxed.row_duals)
+    if course.search is not None:
+        master, _, relaxed = course.search
         begun_s = deadline.elapsed_s
-        bound = proven(course.master, course.relaxed.row_duals, deadline)
+        proof = proven(course.search, deadline, END)
+        duals = relaxed.row_duals if proof is None else proof.duals
+        prices = prices_of(master, duals)
         course.facts["bound_s"] = deadline.elapsed_s - begun_s
+        if proof is not None:
+            bound = proof.usd_per_h
+            course.facts["relaxed_usd_per_h"] = proof.relaxed.value
     return replace(layout, bound_usd_per_h=bound, prices=prices, columns=course.columns, facts=course.facts)
 
 
@@ -90,13 +92,3 @@ def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
         if judged_usd(problem, fixed) < judged_usd(problem, merged):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
     return merged
-
-
-def proven(master: Master, duals: Floats, deadline: Deadline) -> float | None:
-    """The bound that these duals prove, None where there was no time for any."""
-    problem = master.problem
-    bound = Bound(problem, master.judge, master.rows, duals)
-    idle = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
-    bound.tighten(BOUND_PART * idle, deadline, END)
-    value = lagrangian(master.rows, duals, bound.worth)
-    return value if np.isfinite(value) else None
