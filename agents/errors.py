@@ -43,7 +43,7 @@ class DeviceError(AgentError):
 
 
 class NotSupportedError(DeviceError):
-    """The device cannot do this at all (NVML 3, 13, 25, 26)."""
+    """The device cannot do this at all (NVML 3, 13, 22, 25, 26, 30)."""
 
     code = "not-supported"
     retryable = False
@@ -64,7 +64,7 @@ class OutOfRangeError(DeviceError):
 
 
 class BusyError(DeviceError):
-    """Not now: share, client slots or the mode are taken (NVML 19, 27, 29)."""
+    """Not now: share, client slots or the mode are taken, or there is nothing to tell yet (NVML 19, 21, 23, 27, 29)."""
 
     code = "busy"
 
@@ -113,6 +113,6 @@ class WorkerError(DeviceError):
 
 
 class DriverError(DeviceError):
-    """The driver is missing, mismatched or answered something unknown (NVML 1, 9, 12, 18, 999)."""
+    """The driver is missing, mismatched or answered something unknown (NVML 1, 5, 7, 8, 9, 11, 12, 14, 18, 999)."""
 
     code = "driver"

@@ -1,0 +1,186 @@
+"""NVIDIA devices as `Boards`: what they are, what is set, what they do, who is on them, what they said.
+
+Owns the life of the driver's library in this process and the devices chosen at start. It writes nothing: what was
+locked is told to it by whoever locks (`note_clock`), because drivers do not tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from agents.devices.nvml.binding import Nvml, load_binding
+from agents.devices.nvml.events import EventWatch
+from agents.devices.nvml.guard import TIMEOUT_S, Driver
+from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, look
+from agents.devices.nvml.selection import parse_selection, select
+from agents.devices.nvml.telemetry import Telemetry
+from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
+from agents.errors import ConfigError, DeviceError, DriverError, NotFoundError
+from agents.wire import DeviceInventory
+
+COMPUTE_MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
+POWER_W_SAME = 0.5
+"""Limits this close are the same: drivers round."""
+UNKNOWN_BYTES = 2**63
+
+
+class NvmlBoards:
+    """The chosen devices of this host. Every method may be called from any thread."""
+
+    def __init__(self, driver: Driver, selection: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        prefixes = parse_selection(selection)
+        self.driver = driver
+        self._now_s = now_s
+        found = select(driver.run("", look), prefixes)
+        self.notes = found.notes
+        """What was left out, and why."""
+        self._facts = {facts.uuid: facts for facts in found.devices}
+        if not self._facts:
+            raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")
+        self._telemetry = {uuid: Telemetry(facts) for uuid, facts in self._facts.items()}
+        self._locked_mhz: dict[tuple[str, int], int] = {}
+        self._events = EventWatch(driver, tuple(self._facts.values()), now_s)
+
+    def facts(self, uuid: str) -> BoardFacts:
+        """A device as it was found. Raises NotFoundError."""
+        try:
+            return self._facts[uuid]
+        except KeyError:
+            raise NotFoundError(f"no device {uuid}") from None
+
+    def devices(self) -> tuple[BoardFacts, ...]:
+        """All of them, also those whose SM count is not known yet."""
+        return tuple(self._facts.values())
+
+    def correct_sm_counts(self, sm_counts: Mapping[str, int]) -> None:
+        """Take SM counts that a process on the device read, by UUID: they are the truth. Before the first inventory."""
+        for uuid, sm_count in sm_counts.items():
+            self._facts[uuid] = replace(self.facts(uuid), sm_count=sm_count, sm_count_source="probe")
+
+    def inventory(self) -> tuple[DeviceInventory, ...]:
+        """See `Boards`. Devices whose SM count nobody could tell are left out: a share of them cannot be checked."""
+        return tuple(facts.inventory() for facts in self._facts.values() if facts.sm_count is not None)
+
+    def settings(self, uuid: str) -> BoardSettings:
+        """See `Boards`."""
+        facts = self.facts(uuid)
+        return self.driver.run(uuid, lambda nvml: self._settings(nvml, facts))
+
+    def reading(self, uuid: str) -> BoardReading:
+        """See `Boards`."""
+        telemetry = self._telemetry[self.facts(uuid).uuid]
+        return self.driver.run(uuid, lambda nvml: telemetry.read(nvml, self._now_s()))
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """See `Boards`. An MPS server is among them, as a process that is no client."""
+        handle = self.facts(uuid).handle
+        return self.driver.run(uuid, lambda nvml: _processes(nvml, handle))
+
+    def events(self) -> tuple[BoardEvent, ...]:
+        """See `Boards`."""
+        return self._events.take()
+
+    def note_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
+        """Whoever locked or reset the SM clock says so here."""
+        self._note(uuid, CLOCK_SM, clock_mhz_sm)
+
+    def note_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
+        """The same for the memory clock."""
+        self._note(uuid, CLOCK_MEMORY, clock_mhz_memory)
+
+    def close(self) -> None:
+        """See `Boards`."""
+        self._events.close()
+        try:
+            self.driver.run("", self._let_go)
+        except DeviceError:
+            pass  # The driver is gone or hangs: there is nothing to let go of.
+        finally:
+            self.driver.close()
+
+    def _let_go(self, nvml: Nvml) -> None:
+        for telemetry in self._telemetry.values():
+            telemetry.close()
+        nvml.call("nvmlShutdown")
+
+    def _note(self, uuid: str, kind: int, clock_mhz: int | None) -> None:
+        key = (self.facts(uuid).uuid, kind)
+        if clock_mhz is None:
+            self._locked_mhz.pop(key, None)
+        else:
+            self._locked_mhz[key] = clock_mhz
+
+    def _settings(self, nvml: Nvml, facts: BoardFacts) -> BoardSettings:
+        limit_mw = nvml.maybe("nvmlDeviceGetPowerManagementLimit", facts.board)
+        enforced_mw = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", facts.board)
+        mode = int(nvml.call("nvmlDeviceGetComputeMode", facts.handle))
+        persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", facts.board)
+        limit_w = None if limit_mw is None else limit_mw / 1000.0
+        return BoardSettings(
+            clock_mhz_sm=self._clock_held(nvml, facts, CLOCK_SM),
+            clock_mhz_memory=self._clock_held(nvml, facts, CLOCK_MEMORY),
+            power_limit_w=None if _is_default(limit_w, facts.power_limit_w_default) else limit_w,
+            power_limit_w_enforced=facts.power_limit_w_max if enforced_mw is None else enforced_mw / 1000.0,
+            compute_mode=COMPUTE_MODES.get(mode, ComputeMode.DEFAULT),
+            persistence=None if persistence is None else bool(persistence),
+        )
+
+    def _clock_held(self, nvml: Nvml, facts: BoardFacts, kind: int) -> int | None:
+        """The clock asked for, unless the device runs faster than that."""
+        asked_mhz = self._locked_mhz.get((facts.uuid, kind))
+        if asked_mhz is None:
+            return None
+        return asked_mhz if int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind)) <= asked_mhz else None
+
+
+def open_boards(
+    selection: str,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    now_s: Callable[[], float] = time.monotonic,
+    load: Callable[[], Any] = load_binding,
+) -> NvmlBoards:
+    """The devices that `nvml:all` or `nvml:GPU-UUID,…` names. Raises ConfigError when the text is wrong or nothing is
+    usable, DriverError when there is no driver, DeviceTimeoutError when it hangs.
+    """
+    parse_selection(selection)
+    driver = Driver(Nvml(load()), timeout_s)
+    try:
+        driver.run("", lambda nvml: nvml.call("nvmlInit"))
+        return NvmlBoards(driver, selection, now_s)
+    except BaseException:
+        driver.close()
+        raise
+
+
+def _is_default(limit_w: float | None, default_w: float | None) -> bool:
+    return limit_w is None or default_w is None or abs(limit_w - default_w) < POWER_W_SAME
+
+
+def _processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...]:
+    """A list that grows between the binding's two calls makes it fail; it is read again then, once."""
+    try:
+        return _list_processes(nvml, handle)
+    except DriverError:
+        return _list_processes(nvml, handle)
+
+
+def _list_processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...]:
+    found: dict[int, GpuProcess] = {}
+    for name, mps in (
+        ("nvmlDeviceGetComputeRunningProcesses", False),
+        ("nvmlDeviceGetMPSComputeRunningProcesses", True),
+    ):
+        for process in nvml.maybe(name, handle) or ():
+            found[int(process.pid)] = GpuProcess(
+                pid=int(process.pid), memory_mib=_process_mib(process.usedGpuMemory), mps_client=mps
+            )
+    return tuple(found[pid] for pid in sorted(found))
+
+
+def _process_mib(memory_bytes: int | None) -> float | None:
+    """None where the driver cannot tell, which it says in two ways."""
+    return None if memory_bytes is None or memory_bytes >= UNKNOWN_BYTES else memory_bytes / MIB

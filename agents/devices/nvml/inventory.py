@@ -1,0 +1,241 @@
+"""Which devices this host has, and everything about them that does not change while it runs.
+
+Owns reading that once, and what each device can and cannot do, with reasons. Devices are known by UUID only: the
+driver's index is kept as a number to show. A GPU in MIG mode is no device, its MIG devices are. A GPU that cannot be
+opened is left out with a note instead of failing the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agents.devices.nvml.binding import Nvml
+from agents.devices.nvml.products import gpu_type_of, sm_count_of_cores, sm_count_of_product
+from agents.errors import DeviceError, DriverError, NotFoundError, OutOfRangeError
+from agents.wire import DeviceInventory
+
+MIB = 1 << 20
+SLICE = "it is a slice: this belongs to its whole GPU"
+MIG_ENABLED = 1
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+VOLTA, AMPERE = 7, 8
+"""First compute capability of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardFacts:
+    """A device as it was found. `board` is the handle of the whole GPU, `handle` the device's own; for a GPU that is
+    not cut they are the same.
+    """
+
+    uuid: str
+    board: object
+    handle: object
+    index: int
+    product: str
+    pci_bus_id: str
+    memory_mib: int
+    sm_count: int | None
+    sm_count_source: str
+    clocks_mhz_sm: tuple[int, ...]
+    clocks_mhz_memory: tuple[int, ...]
+    power_limit_w_min: float
+    power_limit_w_max: float
+    power_limit_w_default: float | None
+    driver_version: str
+    cuda_version: str
+    capabilities: dict[str, str]
+    parent_uuid: str | None = None
+    mig_profile: str | None = None
+    gpu_instance: int | None = None
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it is a MIG device."""
+        return self.parent_uuid is not None
+
+    def inventory(self) -> DeviceInventory:
+        """As the control plane is told."""
+        if self.sm_count is None:
+            raise DriverError(f"{self.uuid}: its number of SMs is not known")
+        return DeviceInventory(
+            uuid=self.uuid,
+            gpu_type=gpu_type_of(self.product),
+            product=self.product,
+            index=self.index,
+            memory_mib=self.memory_mib,
+            sm_count=self.sm_count,
+            clocks_mhz_sm=self.clocks_mhz_sm,
+            power_limit_w_min=self.power_limit_w_min,
+            power_limit_w_max=self.power_limit_w_max,
+            parent_uuid=self.parent_uuid,
+            mig_profile=self.mig_profile,
+            driver_version=self.driver_version,
+            capabilities=dict(self.capabilities),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look at the host gave: the devices, and a note for everything that is left out."""
+
+    devices: tuple[BoardFacts, ...]
+    notes: tuple[str, ...]
+
+
+def look(nvml: Nvml) -> Found:
+    """Read every GPU of the host."""
+    devices: list[BoardFacts] = []
+    notes: list[str] = []
+    for index in range(nvml.call("nvmlDeviceGetCount")):
+        try:
+            board = nvml.call("nvmlDeviceGetHandleByIndex", index)
+            whole = _whole(nvml, board, index)
+        except DeviceError as error:
+            notes.append(f"GPU {index} is left out: {error}")
+            continue
+        mig_mode = nvml.maybe("nvmlDeviceGetMigMode", board)
+        if mig_mode is None or mig_mode[0] != MIG_ENABLED:
+            devices.append(whole)
+            continue
+        slices = _slices(nvml, whole)
+        devices.extend(slices)
+        if not slices:
+            notes.append(f"{whole.uuid} is left out: MIG is on and it has no MIG devices")
+    return Found(devices=tuple(devices), notes=tuple(notes))
+
+
+def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
+    product = str(nvml.call("nvmlDeviceGetName", board))
+    sm_count, source = _sm_count(nvml, board, product)
+    memory_clocks = tuple(sorted(nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", board) or ()))
+    clocks = _clocks(nvml, board, memory_clocks)
+    low_mw, high_mw, default_mw = _power_range(nvml, board)
+    pci = nvml.maybe("nvmlDeviceGetPciInfo", board)
+    return BoardFacts(
+        uuid=str(nvml.call("nvmlDeviceGetUUID", board)),
+        board=board,
+        handle=board,
+        index=index,
+        product=product,
+        pci_bus_id="" if pci is None else _text(pci.busId),
+        memory_mib=_memory_mib(nvml, board),
+        sm_count=sm_count,
+        sm_count_source=source,
+        clocks_mhz_sm=clocks or _one_clock(nvml, board, CLOCK_SM),
+        clocks_mhz_memory=memory_clocks or _one_clock(nvml, board, CLOCK_MEMORY),
+        power_limit_w_min=low_mw / 1000.0,
+        power_limit_w_max=high_mw / 1000.0,
+        power_limit_w_default=None if default_mw is None else default_mw / 1000.0,
+        driver_version=str(nvml.call("nvmlSystemGetDriverVersion")),
+        cuda_version=_cuda_version(nvml),
+        capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None),
+    )
+
+
+def _slices(nvml: Nvml, whole: BoardFacts) -> list[BoardFacts]:
+    """MIG devices of a GPU. Empty slots answer that there is nothing."""
+    found = []
+    for slot in range(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", whole.board) or 0):
+        try:
+            handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", whole.board, slot)
+        except (NotFoundError, OutOfRangeError):
+            continue
+        attributes = nvml.call("nvmlDeviceGetAttributes", handle)
+        capabilities = whole.capabilities | dict.fromkeys(("set_clock", "set_memory_clock", "set_power"), SLICE)
+        found.append(
+            replace(
+                whole,
+                uuid=str(nvml.call("nvmlDeviceGetUUID", handle)),
+                handle=handle,
+                memory_mib=_memory_mib(nvml, handle),
+                sm_count=int(attributes.multiprocessorCount),
+                sm_count_source="attributes",
+                capabilities=capabilities | {"set_persistence": SLICE, "set_compute_mode": ""},
+                parent_uuid=whole.uuid,
+                mig_profile=_profile(nvml, handle, attributes),
+                gpu_instance=int(nvml.call("nvmlDeviceGetGpuInstanceId", handle)),
+            )
+        )
+    return found
+
+
+def _profile(nvml: Nvml, handle: object, attributes: Any) -> str:
+    """A slice's geometry, which the driver writes at the end of its name: 1g.5gb, or 1c.3g.20gb for a part of it."""
+    named = str(nvml.call("nvmlDeviceGetName", handle)).partition(" MIG ")[2]
+    if named:
+        return named
+    slices, compute = int(attributes.gpuInstanceSliceCount), int(attributes.computeInstanceSliceCount)
+    whole = f"{slices}g.{round(attributes.memorySizeMB / 1024)}gb"
+    return whole if compute == slices else f"{compute}c.{whole}"
+
+
+def _sm_count(nvml: Nvml, board: object, product: str) -> tuple[int | None, str]:
+    """SMs of a whole GPU and who says so. Drivers tell CUDA cores at best; the table is for those that do not."""
+    cores = nvml.maybe("nvmlDeviceGetNumGpuCores", board)
+    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", board)
+    if cores is not None and capability is not None:
+        counted = sm_count_of_cores(int(cores), (int(capability[0]), int(capability[1])))
+        if counted is not None:
+            return counted, "cores"
+    return sm_count_of_product(product), "table"
+
+
+def _memory_mib(nvml: Nvml, handle: object) -> int:
+    """What processes can have: without what the driver keeps for itself, where it says how much that is."""
+    found = nvml.maybe("nvmlDeviceGetMemoryInfo", handle, version=nvml.constant("nvmlMemory_v2"))
+    if found is not None:
+        return int((found.total - found.reserved) // MIB)
+    return int(nvml.call("nvmlDeviceGetMemoryInfo", handle).total // MIB)
+
+
+def _clocks(nvml: Nvml, board: object, memory_clocks: tuple[int, ...]) -> tuple[int, ...]:
+    """SM clocks at the highest memory clock: lower memory clocks come with few of them. Rising."""
+    if not memory_clocks:
+        return ()
+    return tuple(sorted(set(nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", board, memory_clocks[-1]) or ())))
+
+
+def _one_clock(nvml: Nvml, board: object, kind: int) -> tuple[int, ...]:
+    """The highest clock, where there is no table; it cannot be locked then."""
+    found = nvml.maybe("nvmlDeviceGetMaxClockInfo", board, kind)
+    return () if found is None else (int(found),)
+
+
+def _power_range(nvml: Nvml, board: object) -> tuple[int, int, int | None]:
+    """Lowest, highest and default limit, mW; without limits to set, what is enforced and None."""
+    bounds = nvml.maybe("nvmlDeviceGetPowerManagementLimitConstraints", board)
+    default = nvml.maybe("nvmlDeviceGetPowerManagementDefaultLimit", board)
+    if bounds is not None and default is not None:
+        return int(bounds[0]), int(bounds[1]), int(default)
+    enforced = int(nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", board) or 0)
+    return enforced, enforced, None
+
+
+def _cuda_version(nvml: Nvml) -> str:
+    number = int(nvml.maybe("nvmlSystemGetCudaDriverVersion_v2") or 0)
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+
+
+def _capabilities(nvml: Nvml, board: object, *, listed: bool, power: bool) -> dict[str, str]:
+    """What the device can do whoever asks: '' or why not. Whether this process may is for the setters to say."""
+    major = (nvml.maybe("nvmlDeviceGetCudaComputeCapability", board) or (0, 0))[0]
+    mig = nvml.maybe("nvmlDeviceGetMigMode", board)
+    gpm = nvml.maybe("nvmlGpmQueryDeviceSupport", board)
+    persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", board)
+    locks = listed and major >= VOLTA
+    return {
+        "set_clock": "" if locks else "this product's SM clock cannot be locked",
+        "set_memory_clock": "" if locks and major >= AMPERE else "memory clocks can be locked from Ampere on",
+        "set_power": "" if power else "this product's power limit cannot be set",
+        "set_compute_mode": "",
+        "set_persistence": "" if persistence is not None else "this driver has no persistence mode",
+        "mps": "" if major >= VOLTA else "shares under MPS need Volta or newer",
+        "mig": "this product has no MIG" if mig is None else "" if mig[0] == MIG_ENABLED else "MIG is off",
+        "gpm": "" if gpm is not None and gpm.isSupportedDevice else "GPM needs Hopper or newer",
+    }
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

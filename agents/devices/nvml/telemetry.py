@@ -1,0 +1,178 @@
+"""What a device does right now, in about ten cheap calls.
+
+Owns which call answers which question, what a device cannot tell (found out once, then not asked again), and the
+filtering of numbers that mean "not available". Power is the instantaneous one where the driver has it; the plain call
+lags by its average of one second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents.devices.nvml.binding import Nvml
+from agents.devices.nvml.gpm import SmActivity
+from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts
+from agents.devices.parts import BoardReading
+from agents.errors import BusyError, NoPermissionError, NotFoundError, NotSupportedError, OutOfRangeError
+
+FIELD_ENERGY, FIELD_POWER, FIELD_RECOVERY = 83, 186, 230
+FIELDS = (FIELD_ENERGY, (FIELD_POWER, 0), FIELD_RECOVERY)
+RECOVERY = {1: "needs a reset", 2: "needs a reboot of the host", 3: "must be drained", 4: "must be drained and reset"}
+POWER_W_MAX, TEMPERATURE_C_MAX, CLOCK_MHZ_MAX, COUNTER_MAX = 20_000.0, 200, 20_000, 2**63
+UNCORRECTED, VOLATILE = 1, 0
+THROTTLE = {
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+NOT_THROTTLE = 0x1 | 0x2
+"""Idle, and a clock somebody asked for."""
+REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+TEMPERATURES = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+UNANSWERED = (NotFoundError, OutOfRangeError, NoPermissionError, BusyError)
+
+
+def throttle_words(mask: int) -> str:
+    """Reasons for a low clock as words; a bit newer than this table as a number."""
+    words = [word for bit, word in THROTTLE.items() if mask & bit]
+    rest = mask & ~(NOT_THROTTLE | sum(THROTTLE))
+    return ",".join([*words, *([f"0x{rest:x}"] if rest else [])])
+
+
+class Telemetry:
+    """One device's reader. Runs under the guard."""
+
+    def __init__(self, facts: BoardFacts) -> None:
+        self._facts = facts
+        self._absent: set[object] = set()
+        self._activity: SmActivity | None = None
+        self._uncorrected_seen: int | None = None
+
+    def read(self, nvml: Nvml, now_s: float) -> BoardReading:
+        """Read the device. Raises LostError when it is gone."""
+        board = self._facts.board
+        fields = self._fields(nvml)
+        problem = self._problem(nvml, fields.get(FIELD_RECOVERY))
+        reasons = self._ask(nvml, REASONS, board)
+        return BoardReading(
+            uuid=self._facts.uuid,
+            power_w=self._power_w(nvml, fields.get(FIELD_POWER)),
+            energy_j_total=self._energy_j(nvml, fields.get(FIELD_ENERGY)),
+            utilisation_pct=self._utilisation_pct(nvml),
+            memory_mib_used=self._memory_mib_used(nvml),
+            clock_mhz_sm=self._clock_mhz(nvml, CLOCK_SM),
+            clock_mhz_memory=self._clock_mhz(nvml, CLOCK_MEMORY),
+            temperature_c=_bounded(self._ask(nvml, TEMPERATURES, board, 0), TEMPERATURE_C_MAX),
+            throttle=throttle_words(int(reasons or 0)),
+            healthy=not problem,
+            problem=problem,
+            sm_activity_pct=self._sm_activity_pct(nvml, now_s),
+        )
+
+    def close(self) -> None:
+        """Give back what the driver lent."""
+        if self._activity is not None:
+            self._activity.close()
+            self._activity = None
+
+    def _ask(self, nvml: Nvml, names: tuple[str, ...], *arguments: object, **named: object) -> Any:
+        """What the first of these names that exists says; None where the device does not tell, now or ever."""
+        question = (names[0], *arguments[1:])
+        if question in self._absent:
+            return None
+        try:
+            return nvml.first(names, *arguments, **named)
+        except NotSupportedError:
+            self._absent.add(question)
+        except UNANSWERED:
+            pass
+        return None
+
+    def _fields(self, nvml: Nvml) -> dict[int, int]:
+        """Values that one call fetches together, those that it has. A slice has none: they are its whole GPU's."""
+        if self._facts.sliced:
+            return {}
+        found = self._ask(nvml, ("nvmlDeviceGetFieldValues",), self._facts.board, FIELDS)
+        return {int(field.fieldId): _number(field) for field in found or () if field.nvmlReturn == 0}
+
+    def _power_w(self, nvml: Nvml, instant_mw: int | None) -> float | None:
+        if self._facts.sliced:
+            return None
+        found = instant_mw
+        if found is None:
+            found = self._ask(nvml, ("nvmlDeviceGetPowerUsage",), self._facts.board)
+        return None if found is None else _bounded(found / 1000.0, POWER_W_MAX)
+
+    def _energy_j(self, nvml: Nvml, counted_mj: int | None) -> float | None:
+        if self._facts.sliced:
+            return None
+        found = counted_mj
+        if found is None:
+            found = self._ask(nvml, ("nvmlDeviceGetTotalEnergyConsumption",), self._facts.board)
+        counted = _bounded(found, COUNTER_MAX)
+        return None if counted is None else counted / 1000.0
+
+    def _clock_mhz(self, nvml: Nvml, kind: int) -> int:
+        """A clock as it is; 0 where the device does not tell."""
+        return int(_bounded(self._ask(nvml, ("nvmlDeviceGetClockInfo",), self._facts.board, kind), CLOCK_MHZ_MAX) or 0)
+
+    def _utilisation_pct(self, nvml: Nvml) -> float | None:
+        """Share of time in which anything ran; not the share of the SMs. Slices have no such thing."""
+        found = None
+        if not self._facts.sliced:
+            found = self._ask(nvml, ("nvmlDeviceGetUtilizationRates",), self._facts.board)
+        return None if found is None else _bounded(found.gpu, 100)
+
+    def _memory_mib_used(self, nvml: Nvml) -> float:
+        """Without what the driver keeps for itself, where it can tell that apart."""
+        handle, version = self._facts.handle, nvml.constant("nvmlMemory_v2")
+        found = None
+        if "memory v2" not in self._absent:
+            found = nvml.maybe("nvmlDeviceGetMemoryInfo", handle, version=version)
+        if found is None:
+            self._absent.add("memory v2")
+            found = nvml.call("nvmlDeviceGetMemoryInfo", handle)
+        return float(min(found.used, found.total) / MIB)
+
+    def _problem(self, nvml: Nvml, recovery: int | None) -> str:
+        if recovery:
+            return f"the driver says that it {RECOVERY.get(recovery, 'needs recovery')}"
+        told = self._ask(nvml, ("nvmlDeviceGetTotalEccErrors",), self._facts.board, UNCORRECTED, VOLATILE)
+        errors = _bounded(told, COUNTER_MAX)
+        if errors is None:
+            return ""
+        if self._uncorrected_seen is None or errors < self._uncorrected_seen:
+            self._uncorrected_seen = int(errors)
+        fresh = int(errors) - self._uncorrected_seen
+        return f"{fresh} uncorrectable memory errors since the agent began to look" if fresh else ""
+
+    def _sm_activity_pct(self, nvml: Nvml, now_s: float) -> float | None:
+        if self._facts.capabilities.get("gpm") or "gpm" in self._absent:
+            return None
+        try:
+            if self._activity is None:
+                self._activity = SmActivity(nvml, self._facts)
+            return self._activity.read(now_s)
+        except NotSupportedError:
+            self._absent.add("gpm")
+        except UNANSWERED:
+            pass
+        return None
+
+
+def _bounded(value: float | None, highest: float) -> float | None:
+    """A number unless it is one of those that stand for "not available"."""
+    return float(value) if value is not None and 0 <= value <= highest else None
+
+
+def _number(field: Any) -> int:
+    """A field's value by its type: 1 unsigned int, 2 and 3 wider ones, 4 and 5 signed."""
+    value = field.value
+    by_type = {0: value.dVal, 1: value.uiVal, 2: value.ulVal, 3: value.ullVal, 4: value.sllVal, 5: value.siVal}
+    return int(by_type.get(field.valueType, value.ullVal))
