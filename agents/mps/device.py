@@ -1,0 +1,217 @@
+"""One device's daemon and server through their life: found or launched, waited for, looked at, held to the limits.
+
+Owns what was last seen of them. Between two looks it watches their processes through /proc alone, so that asking every
+second how they are starts no process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.errors import DeviceError, SharingError
+from agents.mps.control import Control
+from agents.mps.daemon import DaemonProcess, await_until
+from agents.mps.memo import DaemonRecord, Memo
+from agents.mps.processes import ProcessId, environment_of, identify
+from agents.mps.protocol import Client, MpsProtocol, Server, ServerState
+from agents.mps.v2 import ProtocolTwo
+from agents.mps.v3 import ProtocolThree
+
+START_S = 3.0
+"""How long a call waits for a daemon or server that was just started."""
+LAUNCH_S = 30.0
+"""How long a daemon may take until it shows itself, before another one is started."""
+LOOK_S = 30.0
+"""How often a daemon that seems well is asked."""
+DOWN = "its daemon is down: its processes run without their limits, or not at all"
+SLOW = "its server does not accept clients yet"
+CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
+_VERSION = re.compile(r"(\d+)(?:\.(\d+))?")
+_PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A device's daemon as it is now."""
+
+    protocol: MpsProtocol
+    control: Control
+    pipe: Path
+    daemon: ProcessId
+    servers: tuple[ProcessId, ...]
+
+
+class Device:
+    """A device whose daemon shall run."""
+
+    def __init__(self, daemon: DaemonProcess, memo: Memo, protocol_wanted: str, now_s: Callable[[], float]) -> None:
+        self._daemon = daemon
+        self._memo = memo
+        self._protocol_wanted = protocol_wanted
+        self._now_s = now_s
+        self._process: ProcessId | None = None
+        self._servers: tuple[ProcessId, ...] = ()
+        self._looked_s: float | None = None
+        self._answers = False
+        self._trouble = ""
+        self._launched_s: float | None = None
+        self._held: tuple[object, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is a daemon; it may be another one than last time."""
+        return self._find() is not None
+
+    @property
+    def seat(self) -> Seat | None:
+        """Daemon and servers, None where there is no daemon. A server that ended since the last look is not in it."""
+        process = self._find()
+        if process is None:
+            return None
+        if not all(server.lives for server in self._servers):
+            self._look(now=True)
+        return Seat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
+
+    def answers(self) -> bool:
+        """Whether the daemon answered when it was last asked."""
+        if not self.lives:
+            return False
+        self._look()
+        return self._answers
+
+    def trouble(self, *, now: bool = False) -> str:
+        """What is wrong; empty when nothing is. It may be a while old, unless it shall be of now."""
+        if not self.lives:
+            return DOWN
+        self._look(now=now)
+        return self._trouble
+
+    def open(self) -> None:
+        """See to it that daemon and server run, and hold what was granted. Raises SharingError."""
+        if not self.lives:
+            self._launch()
+        if self.trouble():
+            self._make_ready()
+        self._remember()
+        self.hold()
+
+    def shut(self) -> None:
+        """End the daemon, which has no clients, and remove its pipe directory."""
+        process, record = self._find(), self._memo.daemon(self._daemon.uuid)
+        servers = self._servers + (record.servers if record is not None else ())
+        if process is not None:
+            self._protocol.quit(self._daemon.control)
+            self._daemon.await_end(process, servers)
+        else:
+            self._daemon.end_orphans(servers)
+        self._daemon.clear()
+        self._memo.put_daemon(self._daemon.uuid, None)
+
+    def hold(self) -> None:
+        """Have the daemon hold what was granted, if it does not already."""
+        orders = self._memo.orders(self._daemon.uuid)
+        wanted = (self._process, self._servers, orders)
+        if self._held != wanted:
+            self._held = ()
+            self._protocol.hold(self._daemon.control, orders)
+            self._held = wanted
+
+    def clients(self) -> tuple[Client, ...]:
+        """Every client there is now."""
+        return self._protocol.clients(self._daemon.control) if self.lives else ()
+
+    def terminate(self, client: Client) -> None:
+        """Take a client off its server."""
+        self._protocol.terminate(self._daemon.control, client)
+
+    @property
+    def _protocol(self) -> MpsProtocol:
+        """The language of the daemon that runs."""
+        told = environment_of(self._process.pid) if self._process is not None else None
+        return _PROTOCOLS[3 if (told or {}).get("CUDA_MPS_PROTOCOL_VERSION") == "3" else 2]
+
+    def _find(self) -> ProcessId | None:
+        if self._process is None or not self._process.lives:
+            self._process, self._servers, self._looked_s = self._daemon.find(), (), None
+            self._answers, self._trouble, self._held = False, "", ()
+        return self._process
+
+    def _launch(self) -> None:
+        record = self._memo.daemon(self._daemon.uuid)
+        if record is not None:
+            self._daemon.end_orphans(record.servers)
+        now_s = self._now_s()
+        if self._launched_s is None or now_s - self._launched_s > LAUNCH_S:
+            self._daemon.start(self._protocol_to_start())
+            self._launched_s = now_s
+        if not await_until(lambda: self._find() is not None, START_S):
+            raise SharingError(f"the daemon of {self._daemon.uuid} is starting")
+        self._launched_s = None
+
+    def _make_ready(self) -> None:
+        """Wait for daemon and server; start a server where there is none."""
+        if not await_until(lambda: self._look(now=True), START_S):
+            raise SharingError(f"the daemon of {self._daemon.uuid} is starting: {self._trouble}")
+        self._remember()
+        if not self._servers:
+            self._protocol.start_server(self._daemon.control, self._daemon.uuid)
+            # To be told that it was created proves nothing: one that cannot use the device dies thereafter.
+            await_until(lambda: self._look(now=True) and bool(self._servers), START_S)
+        if self._trouble == SLOW:
+            await_until(lambda: not self._look(now=True) or self._trouble != SLOW, START_S)
+        if self._trouble:
+            raise SharingError(f"{self._daemon.uuid}: {self._trouble}")
+
+    def _remember(self) -> None:
+        if self._process is not None:
+            found = DaemonRecord(process=self._process, protocol=self._protocol.number, servers=self._servers)
+            self._memo.put_daemon(self._daemon.uuid, found)
+
+    def _look(self, *, now: bool = False) -> bool:
+        """Ask the daemon how its servers are, unless that was done lately and they live; whether it answered."""
+        now_s = self._now_s()
+        lately = self._looked_s is not None and now_s - self._looked_s < LOOK_S
+        if not now and lately and not self._trouble and all(server.lives for server in self._servers):
+            return self._answers
+        self._looked_s = now_s
+        try:
+            servers = self._protocol.servers(self._daemon.control)
+        except DeviceError as error:
+            self._answers, self._trouble = False, f"its daemon does not answer: {error}"
+            return False
+        self._answers = True
+        self._servers = tuple(filter(None, (identify(server.pid) for server in servers)))
+        self._trouble = _trouble(servers)
+        return True
+
+    def _protocol_to_start(self) -> MpsProtocol:
+        if self._protocol_wanted != "auto":
+            return _PROTOCOLS[int(self._protocol_wanted)]
+        try:
+            text = self._daemon.control.ask_freely("-v")
+        except SharingError:
+            text = ""
+        return _PROTOCOLS[3 if speaks_3(text) else 2]
+
+
+def speaks_3(version: str) -> bool:
+    """Whether a version's text, of CUDA or of a driver branch, is one with protocol 3. In doubt it is not."""
+    for major, minor in _VERSION.findall(version):
+        found = int(major)
+        if found >= 100:
+            return found >= BRANCH_WITH_3
+        if minor:
+            return (found, int(minor)) >= CUDA_WITH_3
+    return False
+
+
+def _trouble(servers: tuple[Server, ...]) -> str:
+    if not servers:
+        return "it has no server"
+    states = {server.state for server in servers}
+    if ServerState.FAULT in states:
+        return "its server is in fault and takes nobody until all its clients have ended"
+    return "" if ServerState.ACTIVE in states else SLOW

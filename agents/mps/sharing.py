@@ -1,0 +1,178 @@
+"""MPS as a way of sharing: a daemon per device, held to what was granted, and every worker proved to be on it.
+
+Owns the parts granted and the verbs; a device's daemon is `agents.mps.device`'s. MPS fails open, so nothing counts as
+limited until `agents.mps.proofs` has proved it. Who may open a device is device-wide and set elsewhere, before any
+client; how much is granted in all is the caller's matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from agents.devices.parts import ShareCheck, ShareOrder
+from agents.errors import (
+    BusyError,
+    BypassError,
+    DeviceError,
+    DeviceTimeoutError,
+    NotFoundError,
+    OutOfRangeError,
+    SharingError,
+)
+from agents.mps.daemon import DaemonProcess, await_until
+from agents.mps.device import DOWN, Device
+from agents.mps.memo import Memo
+from agents.mps.options import CONNECTIONS, MpsOptions
+from agents.mps.processes import ProcessId, identify
+from agents.mps.proofs import Proofs
+from agents.mps.protocol import Client
+from agents.state import StateDirectory
+
+LEAVE_S = 3.0
+"""How long a client may take to be off its server."""
+PROBE_SLOTS = 1
+LOGS = "mps-logs"
+
+
+class MpsSharing:
+    """`Sharing` by MPS."""
+
+    def __init__(self, options: MpsOptions, now_s: Callable[[], float]) -> None:
+        self._options = options
+        self._now_s = now_s
+        self._memo = Memo(StateDirectory(options.state_dir))
+        self._proofs = Proofs(self._memo, options.sm_counts, options.probe_command, now_s)
+        self._devices: dict[str, Device] = {}
+
+    @property
+    def state_lost(self) -> str:
+        """Why the state file could not be read; empty when it could."""
+        return self._memo.lost
+
+    def open(self, uuid: str) -> None:
+        """See to it that the daemon runs, has a server that takes clients, and holds what was granted. Raises
+        SharingError, also while it is still starting: then try again.
+        """
+        self._device(uuid).open()
+
+    def shut(self, uuid: str) -> None:
+        """End the daemon and remove its pipe directory. Raises BusyError while it has clients or parts are granted."""
+        device = self._device(uuid)
+        granted = self._memo.orders(uuid)
+        if granted:
+            raise BusyError(f"{uuid} is still granted to {granted[0].worker}")
+        clients = device.clients()
+        if clients:
+            raise BusyError(f"the daemon of {uuid} still has clients, such as process {clients[0].pid}")
+        device.shut()
+        del self._devices[uuid]
+
+    def running(self, uuid: str) -> bool:
+        """Whether the daemon answers."""
+        return self._device(uuid).answers()
+
+    def grant(self, order: ShareOrder) -> Mapping[str, str]:
+        """Make room for a worker. Raises BusyError when no client slot is left, SharingError when the daemon is not
+        well: a worker started then would run without its limits.
+        """
+        if not 1 <= order.share_pct_sm <= 100 or order.memory_mib_limit < 1:
+            raise OutOfRangeError(f"no part of a device: {order.share_pct_sm} %, {order.memory_mib_limit} MiB")
+        device = self._device(order.uuid)
+        trouble, seat = device.trouble(now=True), device.seat
+        if trouble or seat is None:
+            raise SharingError(f"{order.uuid}: {trouble or DOWN}")
+        self._take_slots(order)
+        before = self._memo.order(order.worker)
+        self._memo.put_order(order)
+        try:
+            device.hold()
+        except DeviceError:
+            if before is None:
+                self._memo.forget_order(order.worker)
+            else:
+                self._memo.put_order(before)
+            raise
+        return seat.protocol.environment(seat.pipe, order)
+
+    def check(self, order: ShareOrder, pids: tuple[int, ...]) -> ShareCheck:
+        """Prove that a worker's processes have what was ordered. Pending as long as none of them is there, or the
+        daemon or the probe cannot tell yet.
+        """
+        sm_count = self._memo.sm_count(order.uuid, order.share_pct_sm) or 0
+        processes = tuple(filter(None, map(identify, pids)))
+        if not processes:
+            return ShareCheck(sm_count=sm_count, pending=True)
+        if self._memo.order(order.worker) is None:
+            # The file was lost, but here is the worker: what it has must be held again after the next crash.
+            self._memo.put_order(order)
+        try:
+            return ShareCheck(sm_count=self._prove(order, processes))
+        except BypassError as error:
+            return ShareCheck(sm_count=sm_count, problem=str(error))
+        except DeviceError:
+            return ShareCheck(sm_count=sm_count, pending=True)
+
+    def end_client(self, order: ShareOrder, pid: int) -> None:
+        """Take a drained process off its server and wait until it is. Raises DeviceTimeoutError when it stays."""
+        device = self._device(order.uuid)
+        client = _client(device, pid)
+        if client is None:
+            return
+        try:
+            device.terminate(client)
+        except SharingError:
+            if _client(device, pid) is not None:
+                raise
+        if not await_until(lambda: _client(device, pid) is None, LEAVE_S):
+            raise DeviceTimeoutError(f"process {pid} is still a client {LEAVE_S:.0f} s after it was told to leave")
+
+    def revoke(self, order: ShareOrder) -> None:
+        """Forget a worker's part. What the daemon cannot drop at once is dropped when limits are next held."""
+        self._memo.forget_order(order.worker)
+        self._proofs.forget(order.worker)
+        device = self._device(order.uuid)
+        if device.lives:
+            with contextlib.suppress(DeviceError):
+                device.hold()
+
+    def problem(self, uuid: str) -> str:
+        """What is wrong with a daemon that was opened and not shut."""
+        device = self._device(uuid)
+        return device.trouble() if self._memo.daemon(uuid) is not None else ""
+
+    def close(self) -> None:
+        """Daemons and clients go on."""
+        self._devices.clear()
+
+    def _device(self, uuid: str) -> Device:
+        options = self._options
+        if uuid not in options.sm_counts:
+            raise NotFoundError(f"there is no device {uuid}")
+        if uuid not in self._devices:
+            daemon = DaemonProcess(uuid, options.control_binary, options.pipe_base, options.state_dir / LOGS)
+            self._devices[uuid] = Device(daemon, self._memo, options.protocol, self._now_s)
+        return self._devices[uuid]
+
+    def _prove(self, order: ShareOrder, processes: tuple[ProcessId, ...]) -> int:
+        seat = self._device(order.uuid).seat
+        if seat is None:
+            raise BypassError(DOWN)
+        return self._proofs.prove(order, processes, seat)
+
+    def _take_slots(self, order: ShareOrder) -> None:
+        """Refuse a worker that leaves no slot for the probe. The shadow of a worker counts like any other."""
+        others = [other for other in self._memo.orders(order.uuid) if other.worker != order.worker]
+        there_are = self._options.client_slots.get(order.uuid, 0)
+        taken = sum(map(_slots, others)) + PROBE_SLOTS
+        if taken + _slots(order) > there_are:
+            raise BusyError(f"{order.worker} takes {_slots(order)} client slots; {taken} of {there_are} are taken")
+
+
+def _client(device: Device, pid: int) -> Client | None:
+    return next((client for client in device.clients() if client.pid == pid), None)
+
+
+def _slots(order: ShareOrder) -> int:
+    """Room for clients that a worker takes: one per process, more where it asks for more connections than usual."""
+    return order.processes_max * max(1, -(-order.connections // CONNECTIONS))
