@@ -1,9 +1,10 @@
 """The joint problem as arrays: what every workload could do on every kind of device, and what limits the choice.
 
 Owns the data of one solve, engine-neutral and free of names but for reports. A *pool* is a set of devices that are
-interchangeable to every workload; a *kind* is a pool at one clock; a *variant* is a network that may serve a workload
-(each has at least one); a *table* is a GPU type (or slice size) at one clock, shared by the kinds that run it. A
-*pattern* (see `patterns`) is what stands on one device: kind and members (variant, share, batch). Solvers choose how
+interchangeable to every workload; a *kind* is a pool at one clock (two where not of all it is known how they press on
+each other: one for those of whom it is, one for everybody, with a margin); a *variant* is a network that may serve a
+workload (each has at least one); a *table* is a GPU type (or slice size) at one clock, shared by the kinds that run it.
+A *pattern* (see `patterns`) is what stands on one device: kind and members (variant, share, batch). Solvers choose how
 many devices of each pool carry which pattern. It refuses to know devices by name, profiles and plans.
 
 Conventions: latency and power arrays are table x variant x share x batch, `inf` where a configuration cannot run;
@@ -158,6 +159,11 @@ class JointProblem:
     def kinds(self) -> int:
         """How many."""
         return len(self.kind_pool)
+
+    def like(self, pool: int, clock_mhz: int) -> list[int]:
+        """Kinds of a pool at a clock; the last one is for everybody."""
+        same = (self.kind_pool == pool) & (self.kind_clock_mhz == clock_mhz)
+        return [int(kind) for kind in np.flatnonzero(same)]
 
     def of_variants(self, chosen: Whole) -> JointProblem:
         """With some of the variants only; workloads and pools as they are."""

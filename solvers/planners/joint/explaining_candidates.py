@@ -97,8 +97,9 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole,
     """
     variants = np.bincount(problem.variant_workload, minlength=len(problem.workloads))
     every = np.arange(problem.kinds)
-    last = {int(pool): kind for kind, pool in enumerate(problem.kind_pool)}
-    highest = np.array(sorted(last.values()), dtype=np.int64)
+    top = np.zeros(len(problem.pools), dtype=np.int64)
+    np.maximum.at(top, problem.kind_pool, problem.kind_clock_mhz)
+    highest = np.flatnonzero(problem.kind_clock_mhz == top[problem.kind_pool])
     total = int(variants.sum())
     shares = problem.shares_pct
     for kinds in (every, highest):

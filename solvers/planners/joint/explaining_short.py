@@ -193,8 +193,8 @@ class _Teller:
         kinds = []
         for item in held:
             here = np.flatnonzero(problem.kind_pool == pool_of[item.device])
-            at = [int(kind) for kind in here if problem.kind_clock_mhz[kind] == clocks.get(item.device)]
-            kinds.append(at[0] if at else int(here[-1]))
+            at = problem.like(pool_of[item.device], clocks.get(item.device) or 0)
+            kinds.append(at[-1] if at else int(here[-1]))
         rows = Rows(
             kind=np.array(kinds, dtype=np.int64),
             variants=np.array([[variants[item.model]] for item in held], dtype=np.int64),

@@ -25,7 +25,7 @@ from solvers.problems.fleet import open_fleet
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Standing
 from solvers.problems.needs import Need, needs_of
-from solvers.problems.patterns import judge
+from solvers.problems.patterns import Pattern, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Reading:
     def standing_patterns(self) -> tuple[Standing, ...]:
         """What stands on pools as patterns, as far as it is lawful and keeps its promises, at the clocks that stand."""
         clocks = {item.device: item.clock_mhz_sm for item in self.snapshot.target.settings}
-        found: Counter[tuple[int, tuple[int, ...], tuple[int, ...]]] = Counter()
+        found: Counter[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = Counter()
         for pool, devices in enumerate(self.pool_devices):
             kinds = np.flatnonzero(self.problem.kind_pool == pool)
             for device in devices:
@@ -67,12 +67,19 @@ class Reading:
                 members = sorted(
                     (item.variant, item.assignment.share_pct_sm) for item in stands if item.variant is not None
                 )
-                clock = clocks.get(device)
-                kind = next((int(k) for k in kinds if self.problem.kind_clock_mhz[k] == clock), int(kinds[-1]))
+                clock = clocks.get(device) or 0
+                if clock not in self.problem.kind_clock_mhz[kinds]:
+                    clock = int(self.problem.kind_clock_mhz[kinds[-1]])
                 if members and len(members) == len(stands):
-                    found[kind, tuple(item for item, _ in members), tuple(share for _, share in members)] += 1
-        judged = ((judge(self.problem, *key), count) for key, count in sorted(found.items()))
+                    key = tuple(item for item, _ in members), tuple(share for _, share in members)
+                    found[pool, clock, *key] += 1
+        judged = ((self._judged(*key), count) for key, count in sorted(found.items()))
         return tuple(Standing(pattern=pattern, devices=count) for pattern, count in judged if pattern is not None)
+
+    def _judged(self, pool: int, clock: int, variants: tuple[int, ...], shares: tuple[int, ...]) -> Pattern | None:
+        """Of the kinds at this clock the first that bears it: those who are known bear each other best."""
+        judged = (judge(self.problem, kind, variants, shares) for kind in self.problem.like(pool, clock))
+        return next((pattern for pattern in judged if pattern is not None), None)
 
 
 def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:

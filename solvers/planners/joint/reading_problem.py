@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import SEQUENCES
 from solvers.models.token_options import token_miss
+from solvers.planners.joint.reading_company import Company
 from solvers.planners.joint.reading_pools import Pools
-from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of, pressures
+from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of
 from solvers.planners.joint.reading_tokens import put_tokens
 from solvers.planners.joint.reading_work import (
     VALUE_USD_LEAST,
@@ -64,6 +66,7 @@ class _Draft:
     layers: tuple[Layer, ...]
     arrays: Arrays
     """One row for every variant."""
+    company: Company
     alone: Alone
     allowed: Flags
 
@@ -86,7 +89,7 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
     rates = np.where(draft.able, draft.alone.rate_rps, 0.0)[:, columns]
     workloads = _workloads(draft, tuple(draft.left[before] for before in served), variants, rates)
     policy, arrays, kinds = picture.policy, draft.arrays, draft.kinds
-    pressure, exponent, sensitivity, crowd = _pressures(draft, columns)
+    pressure, exponent, sensitivity, crowd = draft.company.pressures(kinds.tables, columns, arrays)
     problem = JointProblem(
         pools=pools.pools,
         kind_pool=kinds.pool,
@@ -120,8 +123,10 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
     types = {kin.device_class.gpu_type for kin in pools.kin}
     models = {item.model for item in variants}
     layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
-    kinds = _kinds(picture, pools, layers)
+    company = Company.of(picture, needs, variants)
+    kinds = _kinds(picture, pools, layers, {name for name in types if company.mixed(name)})
     arrays = _arrays(picture, kinds.tables, layers, (needs, variants))
+    company.part(arrays, kinds.tables)
     workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
     room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
     return _Draft(
@@ -133,12 +138,16 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
         kinds=kinds,
         layers=layers,
         arrays=arrays,
+        company=company,
         alone=alone_of(arrays, workloads, variants, (kinds.table_of_pool, room_mib)),
         allowed=allowed_of(pools, needs, variants),
     )
 
 
-def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...]) -> _Kinds:
+def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: set[GpuTypeName]) -> _Kinds:
+    """`mixed`: types of which it is not known of all how they press on each other, so that a device is either for those
+    of whom it is, or for everybody.
+    """
     types = picture.gpu_types_by_name()
     clocks = {name: clocks_of(layers, types[name]) for name in {kin.device_class.gpu_type for kin in pools.kin}}
     tables: dict[Table, int] = {}
@@ -146,13 +155,15 @@ def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...]) -> _Kinds
     highest = []
     for pool, kin in enumerate(pools.kin):
         kind = kin.device_class
-        for clock in clocks[kind.gpu_type]:
+        apart = kind.gpu_type in mixed and not kind.exclusive
+        for clock, known in product(clocks[kind.gpu_type], (True, False) if apart else (False,)):
             table = Table(
                 gpu_type=kind.gpu_type,
                 sm_part=kind.sm_part,
                 gpu_part=kind.gpu_part,
                 exclusive=kind.exclusive,
                 clock_mhz=clock,
+                known=known,
             )
             rows.append((pool, clock, tables.setdefault(table, len(tables))))
         highest.append(rows[-1][2])
@@ -230,27 +241,6 @@ def _workloads(
         else replace(item, rate_rps=float(most[index]), unserved_usd=max(job.value_usd_per_h, VALUE_USD_LEAST))
         for index, item in enumerate(made)
     )
-
-
-def _pressures(draft: _Draft, columns: Whole) -> tuple[Floats, Floats, Floats, Floats]:
-    """By table and chosen variant. Nobody knows how a training job presses; where any network's pressure is not known,
-    the margin comes on top for everybody who has neighbours there.
-    """
-    chosen = [draft.variants[column] for column in columns]
-    place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in chosen))}
-    rows = np.array([place[item.model] for item in chosen], dtype=np.int64)
-    profiles, margin = draft.picture.profiles_by_key(), draft.picture.policy.interference_margin
-    by_model = pressures(draft.kinds.tables, tuple(place), profiles, margin)
-    pressure, exponent, sensitivity, crowd = (values[:, rows] for values in by_model)
-    is_job = np.array([draft.left[item.workload].need.kind is WorkloadKind.JOB for item in chosen], dtype=bool)
-    pressure[:, is_job], sensitivity[:, is_job], crowd[:, is_job] = 0.0, 0.0, margin
-    # Whoever has the whole device has no neighbours, known or not.
-    lonely = np.array([draft.left[item.workload].need.tokens is not None for item in chosen], dtype=bool)
-    pressure[:, lonely], sensitivity[:, lonely], crowd[:, lonely] = 0.0, 0.0, 1.0
-    runs = np.isfinite(draft.arrays.mean_ms[:, columns]).any(axis=(2, 3))
-    unknown = ((crowd > 1) & runs).any(axis=1)
-    crowd[unknown] = margin
-    return pressure, exponent, sensitivity, crowd
 
 
 def _quotas(fleet: Fleet, workloads: tuple[Workload, ...]) -> tuple[tuple[ProjectName, float], ...]:

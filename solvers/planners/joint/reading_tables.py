@@ -32,13 +32,16 @@ SHARE_DUST = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A GPU type, or slice of it, at one clock; `exclusive` when it hosts one replica at a time, whole."""
+    """A GPU type, or slice of it, at one clock; `exclusive` when it hosts one replica at a time, whole; `known` when it
+    is for those alone of whom it is known how they press on each other.
+    """
 
     gpu_type: GpuTypeName
     sm_part: float
     gpu_part: float
     exclusive: bool
     clock_mhz: int
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,17 +20,14 @@ from solvers.problems.patterns import Pattern
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-1"
+_FORM = "joint-2"
 _TAB = "\t"
 
 
 def remember(problem: JointProblem, patterns: Iterable[Pattern]) -> bytes:
     """These patterns, each once."""
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
-    kinds = [
-        _TAB.join((problem.pools[int(pool)].name, problem.pools[int(pool)].gpu_type, str(int(clock))))
-        for pool, clock in zip(problem.kind_pool, problem.kind_clock_mhz, strict=True)
-    ]
+    kinds = list(_kinds(problem))
     variants = [_TAB.join(name) for name in variant_numbers(problem)]
     store = io.BytesIO()
     np.savez_compressed(
@@ -80,7 +77,10 @@ def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], pr
 
 
 def _kinds(problem: JointProblem) -> dict[str, int]:
-    return {
-        _TAB.join((problem.pools[int(pool)].name, problem.pools[int(pool)].gpu_type, str(int(clock)))): number
-        for number, (pool, clock) in enumerate(zip(problem.kind_pool, problem.kind_clock_mhz, strict=True))
-    }
+    """Kinds by name: pool, type, clock, and which of the kinds that are alike in these."""
+    found: dict[str, int] = {}
+    for number, (pool, clock) in enumerate(zip(problem.kind_pool, problem.kind_clock_mhz, strict=True)):
+        item = problem.pools[int(pool)]
+        after = len(problem.like(int(pool), int(clock))) - problem.like(int(pool), int(clock)).index(number)
+        found[_TAB.join((item.name, item.gpu_type, str(int(clock)), str(after)))] = number
+    return found

@@ -67,7 +67,9 @@ def _with_job(seats: Seats, device: int, job: int, most_pct: int) -> Iterator[Pa
     pool = int(seats.floor.pool_of[device])
     if not problem.allowed[pool, variant]:
         return
-    kind = before.kind if before is not None else int(np.flatnonzero(problem.kind_pool == pool)[-1])
+    last = int(np.flatnonzero(problem.kind_pool == pool)[-1] if before is None else before.kind)
+    # Nobody knows how a job presses, so it stands where everybody may.
+    kind = problem.like(pool, int(problem.kind_clock_mhz[last]))[-1]
     runs = np.isfinite(problem.mean_ms[int(problem.kind_table[kind]), variant]).any(axis=1)
     steps = [int(share) for share, able in zip(problem.shares_pct, runs, strict=True) if able and share <= most_pct]
     for share in dict.fromkeys((steps[-1], steps[0])) if steps else ():

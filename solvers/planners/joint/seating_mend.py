@@ -128,9 +128,9 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
     problem = seats.floor.problem
     if pattern is None:
         return None
-    clock, pool = problem.kind_clock_mhz[pattern.kind], seats.floor.pool_of[device]
-    kinds = np.flatnonzero((problem.kind_pool == pool) & (problem.kind_clock_mhz == clock))
-    return judge(problem, int(kinds[0]), pattern.variants, pattern.shares_pct) if len(kinds) else None
+    kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[pattern.kind]))
+    judged = (judge(problem, kind, pattern.variants, pattern.shares_pct) for kind in kinds)
+    return next((item for item in judged if item is not None), None)
 
 
 def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:

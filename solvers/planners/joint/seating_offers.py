@@ -102,8 +102,11 @@ def _draft(seats: Seats, device: int, what: tuple[list[int], int], drafts: _Draf
     problem, before = seats.floor.problem, seats.patterns[device]
     members = [] if before is None else list(before.variants)
     parts = [] if before is None else list(before.shares_pct)
+    pool = int(seats.floor.pool_of[device])
     kinds = (
-        np.flatnonzero(problem.kind_pool == seats.floor.pool_of[device]).tolist() if before is None else [before.kind]
+        np.flatnonzero(problem.kind_pool == pool).tolist()
+        if before is None
+        else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
     )
     steps = _some(problem.shares_pct[problem.shares_pct <= 100 - sum(parts)])
     for share, kind, variant in product(steps, kinds, allowed if len(members) < places else ()):

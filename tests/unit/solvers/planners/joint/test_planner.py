@@ -9,9 +9,10 @@ import pytest
 from solvers.domain.change import Target
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import ReasonCode, SilentReporter
-from solvers.domain.ids import DeviceId, Generation
+from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import CostBasis
+from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, WorkloadKind
 from solvers.engines.deadline import Deadline
@@ -224,3 +225,26 @@ def test_there_is_time_for_greed_only_on_fleets_of_its_size() -> None:
     assert [item.name for item in proposal.insight.contenders] == [SPEC.name]
     with pytest.raises(EngineError):
         Joint(broken).propose(hurried, b"", SilentReporter())
+
+
+def test_one_network_that_nobody_knows_of_does_not_make_all_others_careful() -> None:
+    """Three who are known fit onto one device, where with the margin for all of them they need two."""
+    known = Interference(pressure=0.01, sensitivity=0.01)
+    services = [builders.service(f"s{index}", slo=builders.slo(20.0), rate_rps_declared=100.0) for index in range(3)]
+    odd = builders.service("odd", model=ModelName("other"), rate_rps_declared=5.0)
+    picture = builders.snapshot(
+        [builders.device("a", index, "v100") for index in range(6)],
+        [*services, odd],
+        policy=builders.policy(cost_basis=CostBasis.DEVICE, interference_margin=1.8),
+    )
+    told = tuple(replace(item, interference=known) if item.model == "resnet50" else item for item in picture.profiles)
+    costs = [
+        plan_of(world).objective.cost_usd_per_h
+        for world in (
+            picture,
+            replace(picture, profiles=told),
+            replace(picture, profiles=told, services=tuple(services)),
+        )
+    ]
+    nobody, mixed, without = (round(cost / builders.gpu_type("v100").prices[0].usd_per_h) for cost in costs)
+    assert (nobody, mixed, without) == (3, 2, 1)

@@ -20,7 +20,7 @@ from solvers.domain.profile import Interference
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Slo, SloKind, SloScope
 from solvers.planners.joint.reading import Reading, read
-from solvers.problems.patterns import judge
+from solvers.problems.patterns import Pattern, judge
 from tests import builders
 
 VISION = WorkloadId("demo/vision")
@@ -242,8 +242,51 @@ def test_known_interference_replaces_the_margin_unless_somebody_is_unknown() -> 
     picture = builders.lab([builders.service(), builders.service("other", model=ModelName("other"))])
     told = tuple(replace(item, interference=known) for item in picture.profiles)
     assert (of(replace(picture, profiles=told)).problem.crowd == 1.0).all()
-    mixed = tuple(replace(item, interference=known) if item.model == "resnet50" else item for item in picture.profiles)
-    assert (of(replace(picture, profiles=mixed)).problem.crowd == picture.policy.interference_margin).all()
+    assert (of(picture).problem.crowd == picture.policy.interference_margin).all()
+
+
+def half_known(picture: Snapshot) -> Snapshot:
+    """Of one network alone it is known how it presses."""
+    known = Interference(pressure=0.1, sensitivity=0.2)
+    told = tuple(replace(item, interference=known) if item.model == "resnet50" else item for item in picture.profiles)
+    return replace(picture, profiles=told)
+
+
+def rate(pattern: Pattern | None, variant: int) -> float:
+    assert pattern is not None
+    return pattern.capacity_rps[pattern.variants.index(variant)]
+
+
+def test_the_margin_is_borne_only_beside_those_nobody_knows_of() -> None:
+    services = [builders.service("one"), builders.service("two"), builders.service("odd", model=ModelName("other"))]
+    picture = half_known(builders.snapshot([builders.device("a", 0, "v100")], services))
+    problem = of(picture).problem
+    known, everybody = problem.like(0, int(problem.kind_clock_mhz[0]))
+    assert problem.kinds == 2
+    by_id = {work.id: number for number, work in enumerate(problem.workloads)}
+    odd, one, two = (by_id[WorkloadId(f"demo/{name}")] for name in ("odd", "one", "two"))
+    assert judge(problem, known, (odd,), (40,)) is None
+    alone = [judge(problem, kind, (one,), (40,)) for kind in (known, everybody)]
+    apart, careful = (judge(problem, kind, (one, two), (40, 40)) for kind in (known, everybody))
+    beside = judge(problem, everybody, (one, odd), (40, 40))
+    assert rate(alone[0], one) == rate(alone[1], one)
+    assert rate(alone[0], one) > rate(apart, one) > rate(careful, one) > 0
+    assert rate(alone[0], one) / rate(beside, one) == pytest.approx(picture.policy.interference_margin, rel=0.3)
+
+
+def test_what_stands_is_read_without_the_margin_where_all_are_known() -> None:
+    services = [builders.service("one"), builders.service("two"), builders.service("odd", model=ModelName("other"))]
+    device = builders.device("a", 0, "v100")
+    stands = [
+        builders.assignment(f"demo/{name}#0", device, share_pct_sm=40, batch=4, model=ModelName(model))
+        for name, model in (("one", "resnet50"), ("two", "resnet50"))
+    ]
+    picture = half_known(builders.snapshot([device], services))
+    (together,) = of(replace(picture, target=builders.target(stands))).standing_patterns()
+    assert together.pattern.kind == 0
+    odd = builders.assignment("demo/odd#0", device, share_pct_sm=20, batch=1, model=ModelName("other"))
+    (careful,) = of(replace(picture, target=builders.target([*stands, odd]))).standing_patterns()
+    assert careful.pattern.kind == 1
 
 
 def test_dedicated_devices_are_taken_whole() -> None:
