@@ -29,6 +29,8 @@ LAUNCH_S_DEFAULT = 10.0
 UNSERVED_FACTOR = 20.0
 """Leaving a rate unserved counts at least so many times what serving it could cost."""
 UNSERVED_USD_MAX = 1e6
+DEVICE_USD_LEAST = 0.1
+"""$/h: what a device counts at least when weighed against demand. Owned ones cost nothing, but demand still counts."""
 UNSERVED_QUANTILE = 95
 """One odd workload must not drive all others to the ceiling."""
 RATE_RPS_LEAST = 1e-6
@@ -216,7 +218,8 @@ def alone_of(
 def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_h: float) -> Floats:
     """$/h for leaving each whole rate unserved. `cost_usd_per_h`: about what serving each costs; inf where unknown."""
     weighted = np.array([item.need.weight * max(item.rate_least_rps, RATE_RPS_LEAST) for item in left])
-    least = UNSERVED_FACTOR * np.maximum(np.where(np.isfinite(cost_usd_per_h), cost_usd_per_h, 0.0), device_usd_per_h)
+    device_usd = max(device_usd_per_h, DEVICE_USD_LEAST)
+    least = UNSERVED_FACTOR * np.maximum(np.where(np.isfinite(cost_usd_per_h), cost_usd_per_h, 0.0), device_usd)
     asked = np.array([item.rate_least_rps > 0 for item in left], dtype=bool)
     scale = float(np.percentile(least[asked] / weighted[asked], UNSERVED_QUANTILE)) if asked.any() else 0.0
     return np.asarray(np.minimum(np.maximum(scale * weighted, least), UNSERVED_USD_MAX))

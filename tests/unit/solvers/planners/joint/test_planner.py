@@ -11,7 +11,7 @@ from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, WorkloadKind
@@ -23,6 +23,7 @@ from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.planner import FIRST, SPEC, Joint
+from solvers.planners.joint.reading import read
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from solvers.verify.checks import is_fatal, verify
@@ -248,3 +249,14 @@ def test_one_network_that_nobody_knows_of_does_not_make_all_others_careful() -> 
     ]
     nobody, mixed, without = (round(cost / builders.gpu_type("v100").prices[0].usd_per_h) for cost in costs)
     assert (nobody, mixed, without) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("policy", [DEVICE, SHARE], ids=["device", "share"])
+def test_devices_that_cost_nothing_still_serve(policy: Policy) -> None:
+    """Greed is not asked, so that nobody makes up for it."""
+    free = tuple(replace(item, prices=()) for item in builders.lab().gpu_types)
+    picture = builders.lab(SERVICES, gpu_types=free, policy=replace(policy, energy_usd_per_kwh=0.0))
+    reading = read(picture, builders.everything_movable(picture))
+    layout = solve(reading.problem, SolveOrder(), Deadline(60.0, 500))
+    assert (reading.problem.unserved_usd > 0).all()
+    assert (layout.served_rps(reading.problem) >= reading.problem.rate_rps * (1 - 1e-6)).all()
