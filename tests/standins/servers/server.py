@@ -376,6 +376,7 @@ def _vllm(server: Server) -> Iterable[str]:
     yield f'vllm:request_success_total{{{labels},finished_reason="stop"}} {float(counts.completed)}'
     yield f'vllm:request_success_total{{{labels},finished_reason="abort"}} {float(counts.failed)}'
     yield from _histogram(counts, "vllm:e2e_request_latency_seconds", 0.001, labels)
+    yield f"vllm:generation_tokens_total{{{labels}}} {counts.completed}"
     yield f"vllm:iteration_tokens_total_count{{{labels}}} {counts.batches}"
     yield f"vllm:iteration_tokens_total_sum{{{labels}}} {counts.completed}"
     yield f"vllm:inter_token_latency_seconds_sum{{{labels}}} {counts.execution_s_of_requests}"

@@ -1,0 +1,9 @@
+"""Worker processes: started, asked, measured, drained and ended.
+
+`open_crew` gives the crew of a host. The agent may die at any moment; its workers go on, and the next agent finds them.
+"""
+
+from agents.crew.bench import CrewOptions
+from agents.crew.crew import HostCrew, open_crew
+
+__all__ = ["CrewOptions", "HostCrew", "open_crew"]

@@ -1,0 +1,292 @@
+"""The worker processes of this host, behind the interface `agents.devices.parts.Crew`.
+
+Owns the verbs and the one thread that makes the rounds. Verbs answer from what is known and what /proc says at that
+moment; none waits for a worker but `tune`, and that not for long. Workers outlive this agent: `close` ends the thread
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from agents.crew.adapters import adapter_of, batch_change_of
+from agents.crew.adapters.base import RESTART
+from agents.crew.bench import FOLDER, LOG_FOLDER, Bench, CrewOptions, Host, safe_name
+from agents.crew.ending import Undertaker
+from agents.crew.launching import Launcher
+from agents.crew.limits import Limits, own_group
+from agents.crew.logs import Logs
+from agents.crew.member import Member, Phase
+from agents.crew.ports import PortBook, bindable, connections
+from agents.crew.processes import HostProcesses
+from agents.crew.rounds import Rounds
+from agents.crew.tally import Tally
+from agents.crew.tuning import Tuning
+from agents.crew.web import SocketWeb, fetch
+from agents.devices.base import WorkerSample, WorkerSpec
+from agents.devices.parts import CrewOrder, CrewReading
+from agents.errors import BusyError, DeviceError, NotFoundError, NotSupportedError
+from agents.journal import host_boot_id
+from agents.state import StateDirectory
+
+LOOK_FAR_S = 1.0
+PIDS_AGE_S_MAX = 0.5
+SAMPLES_WAIT_S = 1.0
+RECENT_WANTED_S = 10.0
+"""How long after somebody asked for recent samples a worker's metrics are read every second."""
+
+
+class HostCrew:
+    """Every method may be called from any thread."""
+
+    def __init__(self, bench: Bench, launcher: Launcher) -> None:
+        self._bench = bench
+        self._launcher = launcher
+        self._undertaker = Undertaker(bench)
+        self._rounds = Rounds(bench, launcher, self._undertaker)
+        self._tuning = Tuning(bench)
+        self._recent: dict[str, Tally] = {}
+        self._pids_s = float("-inf")
+        self._stirred = threading.Event()
+        self._over = threading.Event()
+        self._scraped = threading.Condition(bench.lock)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """State files that could not be read, and why."""
+        return tuple(self._launcher.lost)
+
+    def begin(self) -> None:
+        """Make rounds from now on, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="crew", daemon=True)
+        self._thread.start()
+
+    def launch(self, order: CrewOrder) -> None:
+        """See `Crew`. While another worker of the device comes up, this one waits for its turn."""
+        if order.spec.worker is None:
+            raise NotSupportedError(f"{order.spec.replica}: its workload does not say how its process is started")
+        adapter_of(order.spec.worker)
+        bench = self._bench
+        with bench.lock:
+            if order.worker in bench.members:
+                raise BusyError(f"there is a worker {order.worker}")
+            now_s = bench.now_s()
+            count = 1 + order.spec.worker.metrics_port_offset
+            member = Member(
+                name=order.worker,
+                uuid=order.uuid,
+                spec=order.spec,
+                since_s=now_s,
+                tally=Tally(told_s=now_s),
+                port=bench.ports.take(order.worker, count),
+                port_count=count,
+                order=order,
+            )
+            bench.members[member.name] = member
+            if not self._rounds.may_start(member):
+                member.problem = "waits for its turn: another worker of this device is coming up"
+                return
+            try:
+                self._launcher.start(member)
+            except DeviceError:
+                bench.forget(member)
+                raise
+        self._stir()
+
+    def found(self) -> tuple[CrewReading, ...]:
+        """See `Crew`."""
+        bench = self._bench
+        with bench.lock:
+            self._look_for_children()
+            members = sorted(bench.members.values(), key=lambda each: each.name)
+            for member in members:
+                self._rounds.gone_by_itself(member)
+            now_s = bench.now_s()
+            return tuple(
+                CrewReading(
+                    reading=member.reading(bench.options.host, now_s), pids=member.pids, answering=member.answering
+                )
+                for member in members
+            )
+
+    def tune(self, worker: str, spec: WorkerSpec) -> None:
+        """See `Crew`. Raises BusyError while a server still takes its time, NotSupportedError where only a new
+        process can take the batch size.
+        """
+        with self._bench.lock:
+            member = self._member(worker)
+            if spec.batch != member.spec.batch and batch_change_of(member.target) == RESTART:
+                raise NotSupportedError(f"{worker}: another batch size takes a new process")
+        self._tuning.tune(member, spec)
+
+    def drain(self, worker: str) -> None:
+        """See `Crew`."""
+        with self._bench.lock:
+            member = self._member(worker)
+            if member.phase in (Phase.WAITING, Phase.STARTING, Phase.WARMING):
+                raise BusyError(f"{worker} is still starting")
+            if member.phase in (Phase.ANSWERING, Phase.DONE):
+                self._rounds.drain(member)
+        self._stir()
+
+    def end(self, worker: str, before_kill: Callable[[int], None]) -> None:
+        """See `Crew`."""
+        with self._bench.lock:
+            self._undertaker.begin(self._member(worker), before_kill)
+        self._stir()
+
+    def samples(self) -> tuple[WorkerSample, ...]:
+        """See `Crew`. Metrics are read now; a server that does not answer in time tells nothing this time."""
+        bench = self._bench
+        with bench.lock:
+            for member in bench.members.values():
+                member.scrape_wanted = member.counts and member.phase in (
+                    Phase.ANSWERING,
+                    Phase.LEAVING,
+                    Phase.FINISHING,
+                )
+            if self._thread is not None:
+                self._stir()
+                self._scraped.wait_for(self._all_scraped, SAMPLES_WAIT_S)
+            now_s = bench.now_s()
+            gone, bench.gone = bench.gone, []
+            living = [
+                member.tally.cut(member.reading(bench.options.host, now_s), now_s, gone=False)
+                for member in sorted(bench.members.values(), key=lambda each: each.name)
+                if member.phase is not Phase.WAITING
+            ]
+        return (*living, *gone)
+
+    def recent(self, worker: str) -> WorkerSample | None:
+        """What a worker did since the last call for it, as of its newest metrics, which are read every second while
+        somebody asks; None when there is nothing new.
+        """
+        with self._bench.lock:
+            member = self._bench.members.get(worker)
+            if member is None or not member.answering:
+                self._recent.pop(worker, None)
+                return None
+            now_s = self._bench.now_s()
+            if now_s >= member.recent_until_s:
+                self._stir()
+            member.recent_until_s = now_s + RECENT_WANTED_S
+            newest, tally = member.tally.newest, self._recent.get(worker)
+            if newest is None:
+                return None
+            if tally is None:
+                tally = self._recent[worker] = Tally(told_s=member.tally.newest_s, from_now=True)
+                tally.read(newest, member.tally.newest_s)
+                return None
+            if member.tally.newest_s <= tally.told_s:
+                return None
+            tally.read(newest, member.tally.newest_s)
+            return tally.cut(member.reading(self._bench.options.host, now_s), member.tally.newest_s, gone=False)
+
+    def close(self) -> None:
+        """See `Crew`."""
+        self._over.set()
+        self._stir()
+        if self._thread is not None:
+            self._thread.join()
+        self._bench.host.web.close()
+
+    def make_round(self) -> float:
+        """Visit everybody once; when the next round is due."""
+        bench = self._bench
+        with bench.lock:
+            due_s = bench.now_s() + LOOK_FAR_S
+            self._look_for_children()
+            for member in tuple(bench.members.values()):
+                before = member.coming_up
+                due_s = min(due_s, self._rounds.visit(member))
+                if before and not member.coming_up:
+                    # Others of its device may have waited for this.
+                    due_s = bench.now_s()
+            for name in set(self._recent) - bench.members.keys():
+                del self._recent[name]
+            return due_s
+
+    def _run(self) -> None:
+        bench = self._bench
+        for member in tuple(bench.members.values()):
+            bench.logs.bound(safe_name(member.name))
+        bounded_s = bench.now_s()
+        while not self._over.is_set():
+            self._stirred.clear()
+            due_s = self.make_round()
+            if bench.now_s() - bounded_s >= LOOK_FAR_S:
+                bounded_s = bench.now_s()
+                for name in tuple(bench.members):
+                    bench.logs.bound(safe_name(name))
+            self._listen(due_s)
+
+    def _listen(self, due_s: float) -> None:
+        """Take answers until the next round is due or somebody stirs."""
+        while True:
+            self._bench.host.web.turn(max(0.0, due_s - self._bench.now_s()))
+            with self._scraped:
+                self._scraped.notify_all()
+            if self._stirred.is_set() or self._bench.now_s() >= due_s:
+                return
+
+    def _all_scraped(self) -> bool:
+        return self._over.is_set() or not any(member.scrape_wanted for member in self._bench.members.values())
+
+    def _look_for_children(self) -> None:
+        """Every session's processes, at most twice a second."""
+        bench = self._bench
+        now_s = bench.now_s()
+        if now_s - self._pids_s < PIDS_AGE_S_MAX:
+            return
+        self._pids_s = now_s
+        led = {member.process: member for member in bench.members.values() if member.process is not None}
+        for process, left in bench.host.processes.sessions(tuple(led)).items():
+            led[process].pids = tuple(each.pid for each in left)
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        self._bench.host.web.wake()
+
+    def _member(self, worker: str) -> Member:
+        member = self._bench.members.get(worker)
+        if member is None:
+            raise NotFoundError(f"no worker {worker}")
+        return member
+
+
+def _aside(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="crew-aside", daemon=True).start()
+
+
+def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
+    """The crew of this host, with the workers of earlier agents. Raises StateFileError."""
+    host = Host(
+        processes=HostProcesses(),
+        web=SocketWeb(now_s),
+        limits=Limits(own_group()),
+        fetch=fetch,
+        connections=connections,
+        free=bindable,
+        aside=_aside,
+        boot_id=host_boot_id(),
+    )
+    crew = build_crew(options, host, now_s)
+    crew.begin()
+    return crew
+
+
+def build_crew(options: CrewOptions, host: Host, now_s: Callable[[], float]) -> HostCrew:
+    """A crew whose rounds nobody makes yet."""
+    bench = Bench(
+        options=options,
+        host=host,
+        now_s=now_s,
+        logs=Logs(options.state_dir / LOG_FOLDER, options.log_bytes_max),
+        ports=PortBook(options.ports, host.free),
+        state=StateDirectory(options.state_dir / FOLDER),
+    )
+    launcher = Launcher(bench)
+    launcher.adopt()
+    return HostCrew(bench, launcher)

@@ -1,0 +1,214 @@
+"""Processes of this host: starting them, finding them again, ending them.
+
+Owns what is read from /proc and every signal sent. A process is known by its pid and the moment it started, because
+pids come back; a worker is its leader's whole session, because children are the worker too. What left the session is
+found by the mark in its environment, as long as it kept that. It refuses to signal a pid that is not the process meant:
+signals go through a descriptor of the process, checked after it was opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from agents.crew.templates import MARK, Invocation
+from agents.errors import WorkerError
+
+NOFILE_MAX = 65536
+_ENVIRONMENT_BYTES_MAX = 2**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """A process, even after its pid has come back."""
+
+    pid: int
+    started_ticks: int
+    """Clock ticks since boot."""
+
+
+class Processes(Protocol):
+    """What a crew needs of the host."""
+
+    def start(self, invocation: Invocation, log: int) -> ProcessId:
+        """Start the leader of a new session. Raises WorkerError."""
+        ...
+
+    def alive(self, process: ProcessId) -> bool:
+        """Whether this very process runs; a zombie does not."""
+        ...
+
+    def exit_status(self, process: ProcessId) -> int | None:
+        """How a child of ours ended, as `subprocess` counts (below 0: by a signal); None: not known."""
+        ...
+
+    def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
+        """All living processes of each session, leaders first."""
+        ...
+
+    def marked(self, mark: str) -> tuple[ProcessId, ...]:
+        """Living processes that were started with this mark. Costly."""
+        ...
+
+    def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
+        """Those of these pids that live."""
+        ...
+
+    def send(self, process: ProcessId, number: signal.Signals) -> None:
+        """Signal it; nothing happens when it is gone."""
+        ...
+
+
+class _Child(subprocess.Popen[bytes]):
+    def __del__(self) -> None:
+        """Workers outlive the agent on purpose: nothing to warn of."""
+
+
+class HostProcesses:
+    """Linux."""
+
+    def __init__(self) -> None:
+        self._children: dict[ProcessId, _Child] = {}
+        self._nofile = min(NOFILE_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+    def start(self, invocation: Invocation, log: int) -> ProcessId:
+        """See `Processes`."""
+        try:
+            child = _Child(
+                invocation.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(invocation.environment),
+                cwd=invocation.working_directory,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise WorkerError(f"{invocation.arguments[0]}: {error}") from error
+        stat = _stat(child.pid)
+        # It stays a zombie until it is waited for, so its pid cannot have come back yet.
+        process = ProcessId(pid=child.pid, started_ticks=stat.started_ticks if stat is not None else 0)
+        self._children[process] = child
+        self._limit(child.pid)
+        return process
+
+    def _limit(self, pid: int) -> None:
+        """Set from here, right after the start: code between fork and exec is not safe in a process with threads."""
+        with contextlib.suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (self._nofile, self._nofile))
+
+    def alive(self, process: ProcessId) -> bool:
+        """See `Processes`."""
+        stat = _stat(process.pid)
+        return stat is not None and stat.started_ticks == process.started_ticks and stat.lives
+
+    def exit_status(self, process: ProcessId) -> int | None:
+        """See `Processes`. Reaps it."""
+        child = self._children.get(process)
+        return None if child is None else child.poll()
+
+    def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
+        """See `Processes`. A session's number is not given anew while one of its processes lives; where the leader's
+        pid belongs to somebody else, the session is gone.
+        """
+        found: dict[ProcessId, tuple[ProcessId, ...]] = {}
+        by_session: dict[int, ProcessId] = {}
+        for leader in leaders:
+            stat = _stat(leader.pid)
+            found[leader] = ()
+            if stat is None or stat.started_ticks == leader.started_ticks:
+                by_session[leader.pid] = leader
+        for pid in _pids() if by_session else ():
+            try:
+                leader = by_session[os.getsid(pid)]
+            except (KeyError, OSError):
+                continue
+            stat = _stat(pid)
+            if stat is None or stat.started_ticks < leader.started_ticks:
+                continue
+            if stat.lives:
+                member = ProcessId(pid=pid, started_ticks=stat.started_ticks)
+                found[leader] = (leader, *found[leader]) if member == leader else (*found[leader], member)
+            elif stat.parent == os.getpid() and pid != leader.pid:
+                _reap(pid)
+        return found
+
+    def marked(self, mark: str) -> tuple[ProcessId, ...]:
+        """See `Processes`."""
+        wanted = f"{MARK}={mark}".encode()
+        texts = ((pid, _read(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES_MAX)) for pid in _pids())
+        return self.identify(pid for pid, text in texts if text is not None and wanted in text.split(b"\0"))
+
+    def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
+        """See `Processes`."""
+        stats = ((pid, _stat(pid)) for pid in pids)
+        return tuple(
+            ProcessId(pid=pid, started_ticks=stat.started_ticks)
+            for pid, stat in stats
+            if stat is not None and stat.lives
+        )
+
+    def send(self, process: ProcessId, number: signal.Signals) -> None:
+        """See `Processes`."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            return
+        try:
+            if self.alive(process):
+                signal.pidfd_send_signal(descriptor, number)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    parent: int
+    started_ticks: int
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in ("Z", "X", "x")
+
+
+def _stat(pid: int) -> _Stat | None:
+    text = _read(f"/proc/{pid}/stat", 4096)
+    if not text:
+        return None
+    # The second field is the program's name in parentheses, and may hold both spaces and parentheses.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return _Stat(state=fields[0].decode(), parent=int(fields[1]), started_ticks=int(fields[19]))
+
+
+def _pids() -> list[int]:
+    with os.scandir("/proc") as entries:
+        return [int(entry.name) for entry in entries if entry.name.isdigit()]
+
+
+def _read(path: str, bytes_max: int) -> bytes | None:
+    """A file of /proc; None when its process is gone or somebody else's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, bytes_max)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,295 @@
+"""Looking after every worker in turn: is it there, is it ready, has it finished what it had.
+
+Owns the cadence of questions and what their answers change. One thread makes the rounds; it holds the bench's lock
+while it looks and never while it waits, so nobody who reads workers waits for one of them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from agents.crew.adapters import Adapter, adapter_of
+from agents.crew.bench import Bench, safe_name
+from agents.crew.ending import Undertaker
+from agents.crew.launching import Launcher
+from agents.crew.member import Member, Phase
+from agents.crew.prometheus import read_page
+from agents.crew.web import Answer, Question
+from agents.errors import DeviceError
+from agents.wire import WarmUpTarget
+
+LOOK_S = 1.0
+ASK_QUICK_S, ASK_PATIENCE = 0.1, 50.0
+"""Readiness is asked ten times a second at first, and less often the longer a start takes."""
+FINISHING_LOOK_S = 0.2
+LAUNCH_S_MIN, LAUNCH_FACTOR = 60.0, 10.0
+"""Not ready after this many times its expected launch: failed."""
+UNANSWERED_TIMES = 2
+UNANSWERED_S_MAX = 60.0
+READY_TIMEOUT_S, METRICS_TIMEOUT_S = 2.0, 2.0
+QUIET_TIMES = 2
+
+Heard = Callable[[Answer], None]
+
+
+class Rounds:
+    """Visits members. `visit` under the bench's lock; answers take it themselves."""
+
+    def __init__(self, bench: Bench, launcher: Launcher, undertaker: Undertaker) -> None:
+        self._bench = bench
+        self._launcher = launcher
+        self._undertaker = undertaker
+
+    def visit(self, member: Member) -> float:
+        """Do what is due; when to come again."""
+        now_s = self._bench.now_s()
+        if member.phase is Phase.ENDING:
+            return self._undertaker.visit(member)
+        if self.gone_by_itself(member):
+            return now_s
+        if member.scrape_wanted or (now_s < member.recent_until_s and now_s - member.scraped_s >= LOOK_S):
+            self._scrape(member)
+        match member.phase:
+            case Phase.WAITING:
+                return self._take_turn(member)
+            case Phase.STARTING | Phase.WARMING:
+                return self._watch_start(member)
+            case Phase.ANSWERING:
+                return self._watch(member)
+            case Phase.LEAVING | Phase.FINISHING if not member.drained:
+                return self._watch_drain(member)
+        return now_s + LOOK_S
+
+    def gone_by_itself(self, member: Member) -> bool:
+        """Whether its process has ended without being asked; then it has failed, or done all it was started for."""
+        if member.process is None or member.phase in (Phase.FAILED, Phase.DONE, Phase.ENDING):
+            return False
+        if self._bench.host.processes.alive(member.process):
+            return False
+        status = self._bench.host.processes.exit_status(member.process)
+        if status == 0 and not member.serves:
+            member.enter(Phase.DONE, self._bench.now_s())
+            member.pids = ()
+            self._bench.save(member)
+        else:
+            self.fail(member, _ended(status))
+        return True
+
+    def fail(self, member: Member, why: str) -> None:
+        """It failed; its last words go with the reason."""
+        tail = self._bench.logs.tail(safe_name(member.name))
+        member.problem = f"{why}; last lines: {tail}" if tail else why
+        member.enter(Phase.FAILED, self._bench.now_s())
+        self._bench.save(member)
+
+    def may_start(self, member: Member) -> bool:
+        """Whether nobody of its device is coming up: servers that start together misread how much memory is free."""
+        return not any(
+            other.uuid == member.uuid and other.coming_up
+            for other in self._bench.members.values()
+            if other is not member
+        )
+
+    def _take_turn(self, member: Member) -> float:
+        if not self.may_start(member):
+            return self._bench.now_s() + LOOK_S
+        try:
+            self._launcher.start(member)
+        except DeviceError as error:
+            self.fail(member, f"{error.code}: {error}")
+        return self._bench.now_s()
+
+    def _watch_start(self, member: Member) -> float:
+        now_s = self._bench.now_s()
+        age_s, limit_s = now_s - member.since_s, max(LAUNCH_S_MIN, LAUNCH_FACTOR * member.spec.launch_s)
+        if age_s > limit_s:
+            self.fail(member, f"not ready within {limit_s:g} s: {member.problem or 'no answer yet'}")
+            return now_s
+        if not member.speaks:
+            self._answers(member)
+            return now_s + LOOK_S
+        if member.phase is Phase.STARTING and now_s >= member.next_ask_s:
+            member.next_ask_s = now_s + min(LOOK_S, max(ASK_QUICK_S, age_s / ASK_PATIENCE))
+            self._ask(member, "ready", self._ready_question(member), lambda answer: self._heard_start(member, answer))
+        return max(member.next_ask_s, now_s + ASK_QUICK_S)
+
+    def _heard_start(self, member: Member, answer: Answer) -> None:
+        if member.phase is not Phase.STARTING:
+            return
+        if not self._adapter(member).is_ready(answer):
+            member.problem = f"readiness: {answer.told()}"
+            return
+        warm_up = member.target.warm_up
+        member.phase, member.warm_ups = Phase.WARMING, 0 if warm_up is None else warm_up.requests
+        self._warm(member, warm_up)
+
+    def _warm(self, member: Member, warm_up: WarmUpTarget | None) -> None:
+        """One warm-up request after the other, then one look at the metrics, so that none of it counts as work."""
+        if warm_up is None or member.warm_ups <= 0:
+            self._scrape(member, lambda: self._begin(member))
+            return
+        question = Question(
+            host=self._bench.options.host,
+            port=member.port,
+            path=warm_up.path,
+            method="POST" if warm_up.body else "GET",
+            body=warm_up.body.encode(),
+            content_type=warm_up.content_type,
+            timeout_s=warm_up.timeout_s,
+        )
+        self._ask(member, "warm", question, lambda answer: self._heard_warm(member, answer))
+
+    def _heard_warm(self, member: Member, answer: Answer) -> None:
+        if member.phase is not Phase.WARMING:
+            return
+        if answer.good:
+            member.warm_ups -= 1
+            self._warm(member, member.target.warm_up)
+        else:
+            member.problem = f"warm-up: {answer.told()}"
+            member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
+
+    def _begin(self, member: Member) -> None:
+        if member.phase is Phase.WARMING:
+            # What is known by now came from starting and warming up; the next reading differs from this one.
+            newest = member.tally.newest
+            member.tally.begin()
+            if newest is not None:
+                member.tally.read(newest, self._bench.now_s())
+            self._answers(member)
+
+    def _answers(self, member: Member) -> None:
+        member.problem, member.unanswered_s = "", None
+        member.enter(Phase.ANSWERING, self._bench.now_s())
+        self._bench.save(member)
+
+    def _watch(self, member: Member) -> float:
+        now_s = self._bench.now_s()
+        if member.unanswered_s is not None and now_s - member.unanswered_s > UNANSWERED_S_MAX:
+            self.fail(member, f"no good answer for {UNANSWERED_S_MAX:g} s: {member.problem}")
+            return now_s
+        if member.speaks and now_s >= member.next_ask_s:
+            member.next_ask_s = now_s + LOOK_S
+            self._ask(member, "ready", self._ready_question(member), lambda answer: self._heard_ready(member, answer))
+        return now_s + LOOK_S
+
+    def _heard_ready(self, member: Member, answer: Answer) -> None:
+        if member.phase is not Phase.ANSWERING:
+            return
+        if self._adapter(member).is_ready(answer):
+            member.answering, member.problem, member.quiet, member.unanswered_s = True, "", 0, None
+            return
+        member.quiet += 1
+        member.unanswered_s = member.unanswered_s or self._bench.now_s()
+        if member.quiet >= UNANSWERED_TIMES:
+            member.answering, member.problem = False, f"readiness: {answer.told()}"
+
+    def drain(self, member: Member) -> None:
+        """Begin to drain. Jobs and tasks have nothing that routers would send them."""
+        now_s = self._bench.now_s()
+        member.enter(Phase.LEAVING, now_s)
+        member.next_ask_s, member.quiet = now_s + self._bench.options.route_grace_s, 0
+        member.finish_by_s = member.next_ask_s + member.target.drain_s
+        member.drained = not member.serves
+        self._bench.save(member)
+
+    def _watch_drain(self, member: Member) -> float:
+        now_s = self._bench.now_s()
+        if member.phase is Phase.LEAVING:
+            if now_s < member.next_ask_s:
+                return member.next_ask_s
+            member.phase, member.next_ask_s = Phase.FINISHING, now_s
+            self._tell_to_finish(member)
+        if now_s >= member.finish_by_s:
+            member.note = f"had not finished within {member.target.drain_s:g} s"
+            self._finished(member)
+        elif now_s >= member.next_ask_s:
+            member.next_ask_s = now_s + FINISHING_LOOK_S
+            self._scrape(member, lambda: self._look_for_work(member))
+        return min(member.next_ask_s, member.finish_by_s)
+
+    def _tell_to_finish(self, member: Member) -> None:
+        path = self._adapter(member).drain_path
+        if path is not None:
+            question = Question(host=self._bench.options.host, port=member.port, path=path, method="POST")
+            self._ask(member, "drain", question, _ignore)
+
+    def _look_for_work(self, member: Member) -> None:
+        """Twice in a row nothing in flight is nothing. A server that does not tell has nothing when nobody is
+        connected.
+        """
+        if member.phase is not Phase.FINISHING or member.drained:
+            return
+        totals = member.tally.newest
+        told = totals is not None and totals.queue is not None and member.tally.newest_s == member.scraped_s
+        idle = totals.queue == 0.0 if told and totals is not None else self._bench.host.connections(member.port) == 0
+        member.quiet = member.quiet + 1 if idle else 0
+        if member.quiet >= QUIET_TIMES:
+            self._finished(member)
+
+    def _finished(self, member: Member) -> None:
+        member.drained = True
+        self._bench.save(member)
+
+    def _scrape(self, member: Member, then: Callable[[], None] | None = None) -> None:
+        if not member.counts or member.process is None:
+            member.scrape_wanted = False
+            if then is not None:
+                then()
+            return
+        adapter = self._adapter(member)
+        question = Question(
+            host=self._bench.options.host,
+            port=member.port + member.target.metrics_port_offset,
+            path=member.target.metrics_path or adapter.metrics_path,
+            timeout_s=METRICS_TIMEOUT_S,
+        )
+
+        def heard(answer: Answer) -> None:
+            member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
+            if answer.good:
+                page = read_page(answer.body, adapter.names)
+                page = page.of_model(member.spec.model, adapter.model_label) if adapter.model_label else page
+                member.tally.read(adapter.totals(page), member.scraped_s)
+            if then is not None:
+                then()
+
+        self._ask(member, "metrics", question, heard)
+
+    def _ready_question(self, member: Member) -> Question:
+        path = member.target.ready_path or self._adapter(member).ready_path.replace("{model}", member.spec.model)
+        return Question(host=self._bench.options.host, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
+
+    def _adapter(self, member: Member) -> Adapter:
+        return adapter_of(member.target)
+
+    def _ask(self, member: Member, what: str, question: Question, heard: Heard) -> None:
+        """Ask, unless that very question is under way. Answers about those who are gone reach nobody."""
+        if what in member.asking:
+            return
+        member.asking.add(what)
+
+        def answered(answer: Answer) -> None:
+            with self._bench.lock:
+                member.asking.discard(what)
+                if self._bench.members.get(member.name) is member:
+                    heard(answer)
+
+        self._bench.host.web.ask(question, answered)
+
+
+def _ignore(answer: Answer) -> None:
+    """Servers that cannot be told to finish just stop being asked."""
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "ended by itself; its status went to nobody who could tell"
+    if status >= 0:
+        return f"ended by itself with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"ended by {name}" + (", perhaps out of host memory" if status == -signal.SIGKILL else "")

@@ -1,0 +1,253 @@
+"""Asking workers over HTTP, many at once, without waiting for any of them.
+
+Owns sockets, deadlines and bounds of answers. One thread asks and turns; a worker that hangs costs its own question and
+nobody else's. It refuses to interpret: an answer is a status and a body, or why there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+BODY_BYTES_MAX = 5 * 2**20
+HEAD_BYTES_MAX = 65536
+_CHUNK_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request."""
+
+    host: str
+    port: int
+    path: str
+    method: str = "GET"
+    body: bytes = b""
+    content_type: str = "application/json"
+    timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Status 0: there was none, and `problem` says why."""
+
+    status: int
+    body: bytes = b""
+    problem: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Answered as wished."""
+        return 200 <= self.status < 300
+
+    def told(self) -> str:
+        """What to tell people about it."""
+        return self.problem or f"answered {self.status}"
+
+
+Then = Callable[[Answer], None]
+
+
+class Web(Protocol):
+    """Whatever questions can be put to."""
+
+    def ask(self, question: Question, then: Then) -> None:
+        """Send it; `then` is called from a later `turn`, once."""
+        ...
+
+    def turn(self, timeout_s: float) -> None:
+        """Wait for answers at most so long, and hand over those that came."""
+        ...
+
+    def wake(self) -> None:
+        """End a `turn` of another thread."""
+        ...
+
+    def close(self) -> None:
+        """Give up all that is under way, without answers."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    question: Question
+    then: Then
+    deadline_s: float
+    socket: socket.socket
+    unsent: bytes
+    received: bytearray = field(default_factory=bytearray)
+
+
+class SocketWeb:
+    """Non-blocking sockets, one connection for each question. All but `wake` from one thread."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._selector = selectors.DefaultSelector()
+        self._open: set[_Exchange] = set()
+        self._failed: list[tuple[_Exchange, Answer]] = []
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def ask(self, question: Question, then: Then) -> None:
+        """See `Web`."""
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        deadline_s = self._now_s() + question.timeout_s
+        exchange = _Exchange(question, then, deadline_s, connection, _request_bytes(question))
+        self._open.add(exchange)
+        try:
+            # Refusals of the loopback interface come at once, others through the selector.
+            connection.connect((question.host, question.port))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._failed.append((exchange, _no_answer(error)))
+            return
+        self._selector.register(connection, selectors.EVENT_WRITE, exchange)
+
+    def turn(self, timeout_s: float) -> None:
+        """See `Web`."""
+        nearest_s = min((exchange.deadline_s for exchange in self._open), default=float("inf")) - self._now_s()
+        wait_s = 0.0 if self._failed else max(0.0, min(timeout_s, nearest_s))
+        done = self._failed
+        self._failed = []
+        for key, events in self._selector.select(wait_s):
+            if key.fileobj is self._woken:
+                self._drain_waker()
+                continue
+            answer = self._progress(key.data, events)
+            if answer is not None:
+                done.append((key.data, answer))
+        now_s = self._now_s()
+        finished = {exchange for exchange, _ in done}
+        done += [
+            (exchange, Answer(status=0, problem=f"no answer within {exchange.question.timeout_s:g} s"))
+            for exchange in self._open - finished
+            if now_s >= exchange.deadline_s
+        ]
+        for exchange, answer in done:
+            self._forget(exchange)
+            exchange.then(answer)
+
+    def wake(self) -> None:
+        """See `Web`."""
+        try:
+            self._waker.send(b"!")
+        except OSError:
+            # Full: it is being woken already. Closed: nobody sleeps.
+            return
+
+    def close(self) -> None:
+        """See `Web`."""
+        for exchange in tuple(self._open):
+            self._forget(exchange)
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    def _drain_waker(self) -> None:
+        try:
+            while self._woken.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _forget(self, exchange: _Exchange) -> None:
+        self._open.discard(exchange)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(exchange.socket)
+        exchange.socket.close()
+
+    def _progress(self, exchange: _Exchange, events: int) -> Answer | None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                sent = exchange.socket.send(exchange.unsent)
+                exchange.unsent = exchange.unsent[sent:]
+                if not exchange.unsent:
+                    self._selector.modify(exchange.socket, selectors.EVENT_READ, exchange)
+                return None
+            data = exchange.socket.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return _no_answer(error)
+        exchange.received += data
+        if len(exchange.received) > BODY_BYTES_MAX + HEAD_BYTES_MAX:
+            return Answer(status=0, problem=f"an answer of more than {BODY_BYTES_MAX} bytes")
+        return read_answer(bytes(exchange.received), ended=not data)
+
+
+def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> Answer:
+    """Ask one question and wait for its answer; for threads of their own."""
+    answers: list[Answer] = []
+    web = SocketWeb(now_s)
+    try:
+        web.ask(question, answers.append)
+        while not answers:
+            web.turn(1.0)
+    finally:
+        web.close()
+    return answers[0]
+
+
+def read_answer(received: bytes, *, ended: bool) -> Answer | None:
+    """The answer these bytes are, None as long as more must come. Interim answers (1xx) nobody asked for."""
+    head, found, rest = received.partition(b"\r\n\r\n")
+    if not found:
+        if ended or len(head) > HEAD_BYTES_MAX:
+            return Answer(status=0, problem="closed without an answer" if ended else "an endless head")
+        return None
+    lines = head.decode("latin-1").split("\r\n")
+    version, _, status = lines[0].partition(" ")
+    if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+        return Answer(status=0, problem="no HTTP")
+    headers = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines[1:])}
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        body = _unchunked(rest)
+    elif headers.get("content-length", "").isdigit():
+        length = int(headers["content-length"])
+        body = rest[:length] if len(rest) >= length else None
+    else:
+        body = rest if ended else None
+    if body is None:
+        return Answer(status=0, problem="closed within its answer") if ended else None
+    return Answer(status=int(status[:3]), body=body)
+
+
+def _unchunked(rest: bytes) -> bytes | None:
+    """A body that came in chunks; None when it is not whole, or no such thing."""
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        line = rest.find(b"\r\n", at)
+        size = rest[at:line].split(b";")[0].strip() if line >= 0 else b""
+        if not size or not all(digit in b"0123456789abcdefABCDEF" for digit in size):
+            return None
+        length = int(size, 16)
+        if length == 0:
+            return b"".join(parts)
+        begin = line + 2
+        if len(rest) < begin + length + 2:
+            return None
+        parts.append(rest[begin : begin + length])
+        at = begin + length + 2
+
+
+def _request_bytes(question: Question) -> bytes:
+    head = [f"{question.method} {question.path} HTTP/1.1", f"Host: {question.host}:{question.port}"]
+    head += ["Connection: close", "Accept: */*"]
+    if question.method != "GET":
+        head += [f"Content-Type: {question.content_type}", f"Content-Length: {len(question.body)}"]
+    return ("\r\n".join(head) + "\r\n\r\n").encode("latin-1", "replace") + question.body
+
+
+def _no_answer(error: OSError) -> Answer:
+    return Answer(status=0, problem=error.strerror or str(error))
