@@ -14,6 +14,7 @@ install only.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ Document = dict[str, Any]
 
 ATTEMPTS_MAX = 4
 SIMULATION_S_MAX = 900.0
+STREAM_SILENT_S = 60.0
+"""A stream that does not even beat for this long is dead."""
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 
@@ -206,9 +209,23 @@ class Client:
         """Summary of the fleet, its services, the current plan and its cost."""
         return self._document("GET", "/v1/fleet")
 
-    def routes(self, etag: str | None = None) -> Answer:
-        """Ready replicas with endpoints and weights; status 304 when nothing changed since `etag`."""
-        return self.call("GET", "/v1/routes", headers={"If-None-Match": etag} if etag else {})
+    def routes(self, etag: str | None = None, service: str = "") -> Answer:
+        """Ready replicas with endpoints and weights, of all services or of one (`project/name`); status 304 when
+        nothing changed since `etag`.
+        """
+        return self.call("GET", _routes_path(service), headers={"If-None-Match": etag} if etag else {})
+
+    def watch_routes(self, service: str = "") -> Iterator[Document]:
+        """The same now and after every change, for about an hour at most. Raises UnreachableError on silence, too."""
+        patience = httpx.Timeout(10.0, read=STREAM_SILENT_S)
+        try:
+            with self._http.stream("GET", _routes_path(service), params={"watch": "true"}, timeout=patience) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    raise ApiError(answer.status_code, _problem(answer))
+                yield from (json.loads(line) for line in answer.iter_lines() if line.startswith("{"))
+        except httpx.TransportError as error:
+            raise UnreachableError(_no_answer(self.server, error)) from error
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -336,6 +353,10 @@ def kind_name(word: str) -> str:
 
 def _path(kind: str, key: tuple[str, ...]) -> str:
     return "/".join(("/v1", kind_info(kind).route, *(quote(part, safe="") for part in key)))
+
+
+def _routes_path(service: str) -> str:
+    return "/".join(("/v1/routes", *(quote(part, safe="") for part in service.split("/") if part)))
 
 
 def _answer(response: httpx.Response) -> Answer:

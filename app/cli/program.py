@@ -32,6 +32,7 @@ from app.cli.failures import Exit, exit_code_of, sentence_of
 from app.cli.modelling_files import FilesCommand
 from app.cli.modelling_profiles import profiles
 from app.cli.output import Format, Output, show
+from app.cli.routes import routes
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
@@ -83,6 +84,7 @@ app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)
 app.add_typer(reports.report, name="report", rich_help_panel=_WATCH)
+app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
 app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
 
 

@@ -85,8 +85,8 @@ class Routes:
         for process, as_planned in sorted(chosen.items(), key=lambda item: (item[0].replica, item[0].endpoint or "")):
             found[process.workload].append((process, target.generation if as_planned else earlier.generation))
         capacity_rps = {
-            generation.generation: {item.replica: item.capacity_rps for item in generation.assignments}
-            for generation in (earlier, target)
+            int(each.generation): {item.replica: item.capacity_rps for item in each.assignments}
+            for each in (earlier, target)
         }
         return {
             service: {

@@ -1,0 +1,172 @@
+"""Commands for gateways: list routes, render them for HAProxy or nginx, and follow them.
+
+Owns the options and where a file goes. What is rendered and how it is followed is `app.routing`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.failures import CommandError, Exit
+from app.cli.output import Format, Output, rows, show
+from app.client import Client, Document
+from app.logs import EventLog, configure_logs
+from app.routing.files import write_whole
+from app.routing.haproxy import SLOTS, Balance, HaproxyStyle, backends
+from app.routing.haproxy_follower import HaproxyFollower
+from app.routing.nginx import upstreams
+from app.routing.nginx_follower import NginxFollower, NginxOrder
+from app.routing.routes import ServiceRoutes, read_service
+from app.routing.runtime import RuntimeSocket
+from app.routing.watching import Board, Watcher
+from app.signals import asked_to_end
+
+routes = typer.Typer(no_args_is_help=True, help="Where requests may go, for gateways.")
+follow = typer.Typer(no_args_is_help=True, help="Keep a running gateway at the routes as they are.")
+routes.add_typer(follow, name="follow")
+
+STANDARD = "-"
+ServiceOption = Annotated[
+    list[str] | None,
+    typer.Option("--service", help="PROJECT/NAME, more than once if need be; default: all.", show_default=False),
+]
+BalanceOption = Annotated[Balance, typer.Option("--balance", help="How the gateway picks a server.")]
+
+
+class Gateway(StrEnum):
+    """What can be rendered."""
+
+    HAPROXY = "haproxy"
+    NGINX = "nginx"
+
+
+@routes.command("list")
+def list_routes(
+    service: ServiceOption = None, output: Output = Format.TABLE, *, server: Server = None, token: Token = None
+) -> None:
+    """Ready replicas of services with their addresses and weights."""
+    with connect(server, token) as client:
+        found = _documents(client, service)
+    columns = ("service", "replica", "endpoint", ">weight", "state", ">generation")
+    lines = [
+        (item["service"], each["replica"], each["endpoint"], each["weight"], each["state"], each["generation"])
+        for item in found
+        for each in item["replicas"] or [dict.fromkeys(("replica", "endpoint", "weight", "state", "generation"))]
+    ]
+    show(found, output, rows(columns, lines))
+
+
+@routes.command()
+def render(
+    gateway: Annotated[Gateway, typer.Argument(help="haproxy (backend sections) or nginx (upstream blocks).")],
+    service: ServiceOption = None,
+    out: Annotated[str, typer.Option("--out", help="File to write; -: standard output.")] = STANDARD,
+    *,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, max=1000, help="HAProxy: server slots per backend; followers fill them.")
+    ] = SLOTS,
+    balance: BalanceOption = Balance.LEASTCONN,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Write the routes as part of a gateway's configuration."""
+    with connect(server, token) as client:
+        found = [read_service(item) for item in _documents(client, service)]
+    if gateway is Gateway.HAPROXY:
+        text = backends(found, HaproxyStyle(slots=slots, balance=balance))
+    else:
+        text = upstreams(found, balance)
+    if out == STANDARD:
+        sys.stdout.write(text)
+    else:
+        changed = write_whole(Path(out), text)
+        typer.echo(f"{out}: {_count(found)}{'' if changed else ', unchanged'}")
+
+
+@follow.command("haproxy")
+def follow_haproxy(
+    socket: Annotated[Path, typer.Option("--socket", help="HAProxy's stats socket, level admin.")],
+    service: ServiceOption = None,
+    *,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Put every change into a running HAProxy over its runtime API, without a reload."""
+    configure_logs("INFO")
+    log = EventLog("headroom.routes")
+    services = [_full(name) for name in service or ()]
+    follower = HaproxyFollower(RuntimeSocket(socket), services, log)
+    follower.check()
+    board, ending = _watched(connect(server, token), services, log)
+    with asked_to_end(lambda: _end(board, ending)):
+        follower.run(board, ending)
+
+
+@follow.command("nginx")
+def follow_nginx(
+    out: Annotated[Path, typer.Option("--out", help="File that nginx includes.")],
+    reload_command: Annotated[
+        str, typer.Option("--reload-command", help="Program and arguments, e.g. 'nginx -s reload'; no shell.")
+    ],
+    service: ServiceOption = None,
+    *,
+    balance: BalanceOption = Balance.LEASTCONN,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Write a file after every change and have nginx read it."""
+    configure_logs("INFO")
+    log = EventLog("headroom.routes")
+    try:
+        command = tuple(shlex.split(reload_command))
+    except ValueError as error:
+        raise CommandError(f"--reload-command: {error}", Exit.USAGE) from None
+    if not command:
+        raise CommandError("--reload-command names no program", Exit.USAGE)
+    services = [_full(name) for name in service or ()]
+    order = NginxOrder(out=out, reload_command=command, services=services, balance=balance)
+    board, ending = _watched(connect(server, token), services, log)
+    with asked_to_end(lambda: _end(board, ending)):
+        NginxFollower(order, log).run(board, ending)
+
+
+def _watched(client: Client, services: list[str], log: EventLog) -> tuple[Board, threading.Event]:
+    """A board that is kept current: by the stream of the one service, or by that of all. The client is the thread's
+    that watches, for as long as this process runs.
+    """
+    board = Board(log)
+    Watcher(client, services[0] if len(services) == 1 else "", board, log).start()
+    return board, threading.Event()
+
+
+def _end(board: Board, ending: threading.Event) -> None:
+    ending.set()
+    board.news.set()
+
+
+def _documents(client: Client, services: list[str] | None) -> list[Document]:
+    if services:
+        return [client.routes(service=_full(name)).body for name in services]
+    found: list[Document] = client.routes().body["items"]
+    return found
+
+
+def _full(name: str) -> str:
+    """`project/name`; without a project, the default one's."""
+    parts = name.split("/")
+    if len(parts) > 2 or not all(parts):
+        raise CommandError(f"a service is named PROJECT/NAME, got {name}", Exit.USAGE)
+    return name if len(parts) == 2 else f"default/{name}"
+
+
+def _count(found: list[ServiceRoutes]) -> str:
+    servers = sum(len(each.servers) for each in found)
+    return f"{len(found)} service{'' if len(found) == 1 else 's'}, {servers} server{'' if servers == 1 else 's'}"

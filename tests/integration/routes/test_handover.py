@@ -1,0 +1,68 @@
+"""Hand-overs behind a real HAProxy, under load: receipts, routes, their stream, the follower, and no request lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.client import Client
+from app.routing.haproxy import HaproxyStyle, backends
+from app.routing.routes import read_services
+from app.store.engine import Database
+from benchmarks.gateway.node import SERVICE, ControlPlane, Node
+from benchmarks.gateway.processes import Load, await_true, following, log_lines, running_haproxy
+from tests.integration.api.serving import serving
+from tests.integration.api.world import CLUSTER, build_world
+
+pytestmark = pytest.mark.integration
+
+HAND_OVERS = 5
+REQUESTS_MIN = 3000
+SHARES = (60, 40, 70, 50, 80)
+
+
+@pytest.fixture
+def plane(database: Database) -> Iterator[ControlPlane]:
+    """The API behind a socket, over a database of this test's own."""
+    world = build_world(database)
+    with serving(world) as (port, _):
+        yield ControlPlane(
+            database=database, cluster=CLUSTER, server=f"http://127.0.0.1:{port}", admin_token=world.secrets["admin"]
+        )
+    world.client.close()
+
+
+def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_path: Path) -> None:
+    node = Node(plane, replicas=1)
+    environment = {"HEADROOM_SERVER": plane.server, "HEADROOM_TOKEN": plane.admin_token}
+    try:
+        node.prepare()
+        with Client(plane.server, plane.admin_token) as client:
+            rendered = backends(read_services(client.routes().body), HaproxyStyle(slots=3))
+        with (
+            running_haproxy(tmp_path, rendered, "demo:vision") as gateway,
+            following(gateway, SERVICE, environment) as log,
+        ):
+            load = Load(gateway.port, 8, REQUESTS_MIN)
+            try:
+                for share in SHARES:
+                    node.hand_over(0, share)
+                found = load.finish(60.0)
+            finally:
+                load.close()
+            await_true(
+                lambda: sum(line["event"] == "route.slot_freed" for line in log_lines(log)) >= HAND_OVERS, "the end"
+            )
+            lines = log_lines(log)
+    finally:
+        node.close()
+    assert found["failures"] == {}
+    assert found["requests"] >= REQUESTS_MIN
+    # The first worker and one for each hand-over answered.
+    assert found["processes"] == HAND_OVERS + 1
+    events = [line["event"] for line in lines]
+    assert events.count("route.server_drained") == HAND_OVERS
+    assert events.count("route.server_placed") == HAND_OVERS
+    assert {line["level"] for line in lines} == {"info"}
