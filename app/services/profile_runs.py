@@ -158,16 +158,14 @@ class ProfileRuns:
         if wanted.uuid is not None and wanted.uuid not in listed:
             raise _fault("/device", f"node {wanted.node} has no device {wanted.uuid}")
         busy = {item.device for item in targets.current(session, self._cluster).assignments}
-        held = profile_runs.held_devices(session)
         fitting = [
-            uuid
-            for uuid in ((wanted.uuid,) if wanted.uuid is not None else listed)
-            if _fits(session, uuid, service) and uuid not in held
+            uuid for uuid in ((wanted.uuid,) if wanted.uuid is not None else listed) if _fits(session, uuid, service)
         ]
-        if wanted.uuid in held:
-            raise StateError(f"another run goes on on {wanted.uuid}", device=wanted.uuid)
         if not fitting:
-            raise _fault("/node", f"node {wanted.node} has no free device on which {wanted.service} may run")
+            raise _fault("/node", f"node {wanted.node} has no device on which {wanted.service} may run")
+        fitting = [uuid for uuid in fitting if uuid not in profile_runs.held_devices(session)]
+        if not fitting:
+            raise StateError("another run goes on on every device that would do")
         free = [uuid for uuid in fitting if uuid not in busy]
         if not free and not wanted.drain:
             raise StateError(f"{fitting[0]} carries live traffic; order with drain to have it moved away first")

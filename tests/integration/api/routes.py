@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.wire import encode
-from app.store import cycles
+from app.store import cycles, profile_runs
 from app.store.cycles import NewCycle
 from app.store.documents import Kind
+from app.store.profile_runs import NewRun
 from solvers.cycle.record import Lane
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.ids import CycleId
@@ -93,6 +94,8 @@ class Requests:
             "simulate": {"changes": {"rate_factor": 2.0}},
             "apply_plan": {},
             "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4"},
+            "create_profile_run": {"service": f"{OWN}/vision", "node": NODE, "budget_s": 60},
+            "tell_profile_run": {"state": "running", "measured": 0, "doubtful": 0},
             "create_token": {"name": "new", "role": "viewer"},
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
@@ -105,6 +108,23 @@ class Requests:
         """A token that may be revoked."""
         made = self._world.call("POST", "/v1/tokens", plain={"name": "x", "role": "viewer"}).json()
         return str(made["id"])
+
+    def fresh_run(self) -> str:
+        """A profile run that goes on."""
+        with self._world.database.transaction() as session:
+            for run in profile_runs.of_node(session, NODE):
+                profile_runs.cancel(session, run.id)
+            new = NewRun(
+                node_id=NODE,
+                uuid=DEVICE,
+                service=f"{OWN}/vision",
+                beside=None,
+                budget_s=60.0,
+                drain=False,
+                created_by="test",
+                patience_s=600.0,
+            )
+            return str(profile_runs.create(session, new).id)
 
     def fresh_profile(self) -> str:
         """A profile that may be deleted; its model."""
@@ -127,6 +147,8 @@ class _Parts(dict[str, str]):
             return names.get(self._noun, OWN if self._noun == "project" else "vision")
         if name == "model":
             return self._requests.fresh_profile()
+        if name == "run":
+            return self._requests.fresh_run()
         if name == "token_id":
             return self._requests.fresh_token()
         return {"plan_id": self._requests.plan, "cycle_id": "cycle-1"}[name]

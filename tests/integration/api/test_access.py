@@ -45,6 +45,7 @@ ROUTES = _who(**_STAFF_READ, **_PROJECT_READ, node=IN, foreign_node=IN, gateway=
 OWN_ROUTES = _who(**_STAFF_READ, **_OWN_READ, node=IN, foreign_node=IN, gateway=IN)
 JOIN = _who(join=IN, node=IN)
 OWN_NODE = _who(node=IN)
+JUST_NODES = _who(node=IN, foreign_node=IN)
 OWN_TARGET = _who(node=IN, foreign_node=HIDDEN)
 EDGE = _who(admin=IN, operator=IN, gateway=IN)
 
@@ -67,6 +68,13 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "import_profiles": CLUSTER_WRITE,
     "list_profile_pairs": CLUSTER_READ,
     "list_next_points": CLUSTER_READ,
+    "list_profile_runs": CLUSTER_READ,
+    "get_profile_run": CLUSTER_READ,
+    "create_profile_run": CLUSTER_WRITE,
+    "delete_profile_run": CLUSTER_WRITE,
+    "list_node_profile_runs": JUST_NODES,
+    "list_profile_run_points": OWN_TARGET,
+    "tell_profile_run": OWN_TARGET,
     "predict": SHARED_READ,
     "get_snapshot": CLUSTER_READ,
     "simulate": CLUSTER_WRITE,
