@@ -7,6 +7,7 @@ second how they are starts no process.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,14 +46,17 @@ class Seat:
 
 
 class Device:
-    """A device whose daemon shall run."""
+    """A device whose daemon shall run. Safe to use from several threads: clients are ended beside everything else."""
 
     def __init__(self, daemon: DaemonProcess, memo: Memo, protocol_wanted: str, now_s: Callable[[], float]) -> None:
         self._daemon = daemon
         self._memo = memo
         self._protocol_wanted = protocol_wanted
         self._now_s = now_s
+        self._lock = threading.RLock()
         self._process: ProcessId | None = None
+        self._protocol = _PROTOCOLS[2]
+        """The language of the daemon that runs."""
         self._servers: tuple[ProcessId, ...] = ()
         self._looked_s: float | None = None
         self._answers = False
@@ -63,80 +67,82 @@ class Device:
     @property
     def lives(self) -> bool:
         """Whether there is a daemon; it may be another one than last time."""
-        return self._find() is not None
+        with self._lock:
+            return self._find() is not None
 
     @property
     def seat(self) -> Seat | None:
         """Daemon and servers, None where there is no daemon. A server that ended since the last look is not in it."""
-        process = self._find()
-        if process is None:
-            return None
-        if not all(server.lives for server in self._servers):
-            self._look(now=True)
-        return Seat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
+        with self._lock:
+            process = self._find()
+            if process is None:
+                return None
+            if not all(server.lives for server in self._servers):
+                self._look(now=True)
+            return Seat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
 
     def answers(self) -> bool:
         """Whether the daemon answered when it was last asked."""
-        if not self.lives:
-            return False
-        self._look()
-        return self._answers
+        with self._lock:
+            return self._find() is not None and self._look()
 
     def trouble(self, *, now: bool = False) -> str:
         """What is wrong; empty when nothing is. It may be a while old, unless it shall be of now."""
-        if not self.lives:
-            return DOWN
-        self._look(now=now)
-        return self._trouble
+        with self._lock:
+            if self._find() is None:
+                return DOWN
+            self._look(now=now)
+            return self._trouble
 
     def open(self) -> None:
         """See to it that daemon and server run, and hold what was granted. Raises SharingError."""
-        if not self.lives:
-            self._launch()
-        if self.trouble():
-            self._make_ready()
-        self._remember()
-        self.hold()
+        with self._lock:
+            if self._find() is None:
+                self._launch()
+            if self.trouble():
+                self._make_ready()
+            self._remember()
+            self.hold()
 
     def shut(self) -> None:
         """End the daemon, which has no clients, and remove its pipe directory."""
-        process, record = self._find(), self._memo.daemon(self._daemon.uuid)
-        servers = self._servers + (record.servers if record is not None else ())
-        if process is not None:
-            self._protocol.quit(self._daemon.control)
-            self._daemon.await_end(process, servers)
-        else:
-            self._daemon.end_orphans(servers)
-        self._daemon.clear()
-        self._memo.put_daemon(self._daemon.uuid, None)
+        with self._lock:
+            process, record = self._find(), self._memo.daemon(self._daemon.uuid)
+            servers = self._servers + (record.servers if record is not None else ())
+            if process is not None:
+                self._protocol.quit(self._daemon.control)
+                self._daemon.await_end(process, servers)
+            else:
+                self._daemon.end_orphans(servers)
+            self._daemon.clear()
+            self._memo.put_daemon(self._daemon.uuid, None)
 
     def hold(self) -> None:
         """Have the daemon hold what was granted, if it does not already."""
-        orders = self._memo.orders(self._daemon.uuid)
-        wanted = (self._process, self._servers, orders)
-        if self._held != wanted:
-            self._held = ()
-            self._protocol.hold(self._daemon.control, orders)
-            self._held = wanted
+        with self._lock:
+            orders = self._memo.orders(self._daemon.uuid)
+            wanted = (self._process, self._servers, orders)
+            if self._held != wanted:
+                self._held = ()
+                self._protocol.hold(self._daemon.control, orders)
+                self._held = wanted
 
     def clients(self) -> tuple[Client, ...]:
         """Every client there is now."""
-        return self._protocol.clients(self._daemon.control) if self.lives else ()
+        with self._lock:
+            return self._protocol.clients(self._daemon.control) if self._find() is not None else ()
 
     def terminate(self, client: Client) -> None:
         """Take a client off its server."""
-        self._protocol.terminate(self._daemon.control, client)
-
-    @property
-    def _protocol(self) -> MpsProtocol:
-        """The language of the daemon that runs."""
-        told = environment_of(self._process.pid) if self._process is not None else None
-        return _PROTOCOLS[3 if (told or {}).get("CUDA_MPS_PROTOCOL_VERSION") == "3" else 2]
+        with self._lock:
+            self._protocol.terminate(self._daemon.control, client)
 
     def _find(self) -> ProcessId | None:
         if self._process is None or not self._process.lives:
             self._process, self._servers, self._looked_s = self._daemon.find(), (), None
             self._answers, self._trouble, self._held = False, "", ()
+            told = environment_of(self._process.pid) if self._process is not None else None
+            self._protocol = _PROTOCOLS[3 if (told or {}).get("CUDA_MPS_PROTOCOL_VERSION") == "3" else 2]
         return self._process
 
     def _launch(self) -> None:
@@ -192,7 +198,7 @@ class Device:
             return _PROTOCOLS[int(self._protocol_wanted)]
         try:
             text = self._daemon.control.ask_freely("-v")
-        except SharingError:
+        except DeviceError:
             text = ""
         return _PROTOCOLS[3 if speaks_3(text) else 2]
 

@@ -55,6 +55,6 @@ def default_pipe_base(environment: Mapping[str, str], state_dir: Path) -> Path:
 
 
 def client_slots(cuda_version: int, *, volta: bool = True, device_part: float = 1.0) -> int:
-    """Clients that fit on a device. `cuda_version`: the driver's (13010 is 13.1); `device_part`: that of a MIG slice."""
+    """Clients a device has room for. `cuda_version`: the driver's (13010 is 13.1); `device_part`: a MIG slice's."""
     whole = CLIENTS_SINCE_13_1 if cuda_version >= CUDA_13_1 else CLIENTS
     return max(1, int((whole if volta else CLIENTS_PRE_VOLTA) * device_part))

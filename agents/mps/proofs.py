@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agents.devices.parts import ShareOrder
-from agents.errors import BypassError, SharingError
+from agents.errors import BypassError, DeviceError, SharingError
 from agents.mps.device import Seat
 from agents.mps.memo import Memo
 from agents.mps.probing import judge, probe
@@ -72,7 +72,7 @@ class Proofs:
         except BypassError:
             self.forget(order.worker)
             raise
-        except SharingError:
+        except DeviceError:
             if same and known is not None:
                 return known
             raise

@@ -8,6 +8,7 @@ client; how much is granted in all is the caller's matter.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 
 from agents.devices.parts import ShareCheck, ShareOrder
@@ -43,6 +44,7 @@ class MpsSharing:
         self._now_s = now_s
         self._memo = Memo(StateDirectory(options.state_dir))
         self._proofs = Proofs(self._memo, options.sm_counts, options.probe_command, now_s)
+        self._lock = threading.Lock()
         self._devices: dict[str, Device] = {}
 
     @property
@@ -66,7 +68,6 @@ class MpsSharing:
         if clients:
             raise BusyError(f"the daemon of {uuid} still has clients, such as process {clients[0].pid}")
         device.shut()
-        del self._devices[uuid]
 
     def running(self, uuid: str) -> bool:
         """Whether the daemon answers."""
@@ -143,16 +144,18 @@ class MpsSharing:
 
     def close(self) -> None:
         """Daemons and clients go on."""
-        self._devices.clear()
+        with self._lock:
+            self._devices.clear()
 
     def _device(self, uuid: str) -> Device:
         options = self._options
         if uuid not in options.sm_counts:
             raise NotFoundError(f"there is no device {uuid}")
-        if uuid not in self._devices:
-            daemon = DaemonProcess(uuid, options.control_binary, options.pipe_base, options.state_dir / LOGS)
-            self._devices[uuid] = Device(daemon, self._memo, options.protocol, self._now_s)
-        return self._devices[uuid]
+        with self._lock:
+            if uuid not in self._devices:
+                daemon = DaemonProcess(uuid, options.control_binary, options.pipe_base, options.state_dir / LOGS)
+                self._devices[uuid] = Device(daemon, self._memo, options.protocol, self._now_s)
+            return self._devices[uuid]
 
     def _prove(self, order: ShareOrder, processes: tuple[ProcessId, ...]) -> int:
         seat = self._device(order.uuid).seat
