@@ -1,11 +1,12 @@
 """`python -m agents`: one agent in the foreground, until SIGTERM or SIGINT.
 
-Owns the wiring of a process, its signals and exit codes: 0 ended when asked to, 2 started with something it cannot work
-with.
+Owns the wiring of a process, its signals and exit codes: 0 ended when asked to (or rehearsed), 2 started with something
+it cannot work with. Back ends are imported when they are chosen, so that a host pays for its own alone.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -13,13 +14,15 @@ import threading
 import time
 
 from agents.config import AgentConfig, read_config
-from agents.devices.fake.host import FakeDevices, FakeOrder
-from agents.endpoint import Endpoint
+from agents.devices.base import Devices
+from agents.endpoint import Endpoint, Offering
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
 from agents.loop import Agent, NodeFacts
 from agents.state import StateDirectory
 
+PASS_S_SETTLED = 1.0
+"""Real workers die and real daemons crash: so often is looked after them."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,32 +42,77 @@ def _run(config: AgentConfig) -> int:
     log = Log(config.node)
     state = StateDirectory(config.state_dir)
     with state.lock():
-        order = FakeOrder(node=config.node, gpu_types=config.gpu_types, time_factor=config.time_factor)
-        devices = FakeDevices(order, time.monotonic, state)
-        if devices.state_lost:
-            log.event("devices.state_lost", reason=devices.state_lost)
+        devices, offering = _open_devices(config, state, log)
+        if config.dry_run:
+            return _rehearse(config, devices, state)
         try:
-            endpoint = Endpoint(config.listen_host, config.listen_port, config.node, devices)
+            endpoint = Endpoint(config.listen_host, config.listen_port, config.node, offering)
         except OSError as error:
             raise ConfigError(f"cannot listen on {config.listen_host}:{config.listen_port}: {error}") from None
-        facts = NodeFacts(
-            node=config.node,
-            server=config.server,
-            join_token=config.token,
-            rack=config.rack,
-            failure_domain=config.failure_domain,
-            region=config.region,
-            endpoint=config.advertise or _url(config.listen_host, endpoint.port),
-            restore_on_exit=config.restore_on_exit,
-        )
-        agent = Agent(facts, devices, state, log)
+        agent = Agent(_facts(config, endpoint), devices, state, log)
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(stop, agent), name="signals", daemon=True).start()
-        endpoint.start()
-        log.event("agent.started", endpoint=facts.endpoint, devices=len(config.gpu_types), boot_id=agent.boot_id)
+        endpoint.start(agent.health)
+        log.event(
+            "agent.started",
+            endpoint=config.advertise or _url(config.listen_host, endpoint.port),
+            devices=len(devices.inventory()),
+            boot_id=agent.boot_id,
+        )
         agent.run(stop)
         endpoint.close()
         log.event("agent.ended")
+    return 0
+
+
+def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, Offering | None]:
+    """The back end, and whoever takes simulated load."""
+    if config.nvidia is not None:
+        from agents.devices.nvidia.opening import open_host
+
+        host = open_host(config, config.nvidia, state, time.monotonic)
+        if host.state_lost:
+            log.event("devices.state_lost", reason=host.state_lost)
+        return host, None
+    from agents.devices.fake.host import FakeDevices, FakeOrder
+
+    order = FakeOrder(node=config.node, gpu_types=config.gpu_types, time_factor=config.time_factor)
+    fakes = FakeDevices(order, time.monotonic, state)
+    if fakes.state_lost:
+        log.event("devices.state_lost", reason=fakes.state_lost)
+    return fakes, fakes
+
+
+def _facts(config: AgentConfig, endpoint: Endpoint) -> NodeFacts:
+    real = config.nvidia
+    return NodeFacts(
+        node=config.node,
+        server=config.server,
+        join_token=config.token,
+        rack=config.rack,
+        failure_domain=config.failure_domain,
+        region=config.region,
+        endpoint=config.advertise or _url(config.listen_host, endpoint.port),
+        restore_on_exit=config.restore_on_exit,
+        alone_after_s=config.alone_after_s,
+        governed=config.governed,
+        route_grace_s=0.0 if real is None else real.route_grace_s,
+        pass_s_settled=math.inf if real is None else PASS_S_SETTLED,
+    )
+
+
+def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> int:
+    """Print what would be done for the newest target there is."""
+    from agents.rehearse import newest_target, rehearse
+
+    target, origin = newest_target(config.server, config.node, state)
+    if target is None:
+        sys.stdout.write(f"no target: {origin}\n")
+    else:
+        sys.stdout.write(f"generation {target.generation}, {origin}\n")
+        lines = rehearse(config.node, devices, target) or ["nothing to do"]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    devices.close()
     return 0
 
 

@@ -2,7 +2,8 @@
 
 Owns the carrying out of steps, retries with back-off, gaps and receipts. It keeps no picture of the devices: every
 pass reads them back first, and a receipt says what that pass read. Which targets may be held is `agents.limits`'s.
-While it is frozen it holds what works and changes nothing.
+While it is frozen it holds what works and changes nothing. Of a target that holds, batches and clocks may move inside
+their envelopes: that is governing, not a change of what was applied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PROBLEMS_MAX = 50
 _GUARDED = {StepKind.STOP: {StepKind.START}, StepKind.LOWER_POWER: {StepKind.START, StepKind.RAISE_CLOCK}}
 """When a step of the first kind did not happen, those of the second kinds must not happen on that device in this pass.
 """
+_GOVERNED = {StepKind.TUNE, StepKind.LOWER_CLOCK, StepKind.RAISE_CLOCK}
+"""What a governor moves without the target being held any less."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,9 @@ class Applier:
         """Change nothing that works: nobody answers for what is wanted."""
         self.route_grace_s = 0.0
         """How long routers may take to forget a worker."""
+        self.more_problems: Callable[[], tuple[str, ...]] = tuple
+        """What else belongs into receipts."""
+        self._governed: NodeTarget | None = None
         self._node = node
         self._devices = devices
         self._inventory = {device.uuid: device for device in devices.inventory()}
@@ -71,6 +77,7 @@ class Applier:
             return False
         check_target(target, self._node, self.target, self._inventory)
         self.target = target
+        self._governed = None
         self._accepted_s = self._now_s()
         self._failures.clear()
         self._restarts.keep((device.uuid, replica.replica) for device in target.devices for replica in device.replicas)
@@ -79,11 +86,16 @@ class Applier:
         self._told = None
         return True
 
+    def govern(self, target: NodeTarget) -> None:
+        """Hold the target with these batches and clocks from now on, until another one is accepted."""
+        self._governed = target
+
     def run_pass(self) -> Pass:
         """Read everything back and take the next steps of every device."""
         if self.target is None:
             return Pass(calls=0, settled=True)
-        held = self.target.devices if self.frozen else self._without_retired(self.target)
+        now_held = self._governed or self.target
+        held = now_held.devices if self.frozen else self._without_retired(now_held)
         wanted = {device.uuid: device for device in held}
         self._workers = workers = self._devices.workers()
         self._restarts.observe(workers)
@@ -115,9 +127,18 @@ class Applier:
             return None
         outcome = "applied" if self._settled else "partial"
         failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
-        problems = (*failing, *self._restarts.problems(), *self._notes, *self._devices.problems())[:PROBLEMS_MAX]
+        devices = (*self._devices.problems(), *self.more_problems())
+        problems = (*failing, *self._restarts.problems(), *self._notes, *devices)[:PROBLEMS_MAX]
         found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
-        told = (outcome, problems, found.devices, found.replicas)
+        told: tuple[object, ...] = (outcome, problems, found.devices, found.replicas)
+        if self._settled and self._governed is not None:
+            # What a governor moves is in every report; a receipt for each move would say nothing new.
+            told = (
+                outcome,
+                problems,
+                tuple(replace(device, clock_mhz_sm=None) for device in found.devices),
+                tuple(replace(replica, batch=0) for replica in found.replicas),
+            )
         if told == self._told:
             return None
         self._told = told
@@ -166,7 +187,10 @@ class Applier:
         not_now = self._starts_delayed(uuid) | self._restarts.delayed(uuid)
         planned = next_steps(view, target, elsewhere, not_now, frozen=self.frozen)
         self._forget(target, planned.steps)
-        return self._take_all(planned.steps), planned.settled
+        made = self._take_all(planned.steps)
+        only_governed = self._settled and made == len(planned.steps) > 0
+        held = planned.settled or (only_governed and {step.kind for step in planned.steps} <= _GOVERNED)
+        return made, held
 
     def _read_settings(self, uuid: str) -> DeviceError | None:
         try:

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from agents.devices.base import Devices, DeviceSample, WorkerSample
+from agents.devices.base import DeviceSample, WorkerSample
 from agents.wire import DeviceReport, ReplicaReport, Report
 
 REPORTS_KEPT_MAX = 720
@@ -27,13 +27,13 @@ class Collector:
         self,
         node: str,
         boot_id: str,
-        devices: Devices,
+        collect: Callable[[], tuple[DeviceSample, ...]],
         clocks: tuple[Callable[[], float], Callable[[], float]],
     ) -> None:
-        """`clocks`: monotonic and wall clock, seconds."""
+        """`collect` answers what devices did since it was called last. `clocks`: monotonic and wall clock, seconds."""
         self._node = node
         self._boot_id = boot_id
-        self._devices = devices
+        self._collect = collect
         self._monotonic_s, self._wall_s = clocks
         self._cut_at_s = self._monotonic_s()
         self._observed_at_s = 0.0
@@ -47,7 +47,7 @@ class Collector:
     def cut(self, generation_applied: int) -> Report:
         """Close the interval."""
         now_s = self._monotonic_s()
-        samples = self._devices.collect()
+        samples = self._collect()
         interval_s = min(INTERVAL_S_MAX, max(INTERVAL_S_MIN, now_s - self._cut_at_s))
         self._cut_at_s = now_s
         self._sequence += 1

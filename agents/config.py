@@ -16,8 +16,33 @@ from pathlib import Path
 
 from agents.errors import ConfigError
 
-FAKE = "fake:"
+FAKE, NVML = "fake:", "nvml:"
+ALONE_AFTER_S = 600.0
+PORTS = "21000-21999"
+PORTS_MIN = 1024
+ROUTE_GRACE_S = 5.0
+LOG_MIB = 16
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaConfig:
+    """What an agent of real GPUs is told besides."""
+
+    selection: str
+    """Opt-in: `nvml:all`, or `nvml:` and UUIDs."""
+    helper: Path | None
+    """Socket of the privileged helper; None: this process writes to the devices itself, as far as it may."""
+    ports: range
+    worker_host: str
+    """Where workers listen, and others reach them."""
+    mps_protocol: str
+    mps_control: str
+    mps_pipes: Path | None
+    executables: tuple[str, ...] | None
+    """Programs that workers may be; None: any."""
+    route_grace_s: float
+    log_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +53,8 @@ class AgentConfig:
     token: str
     node: str
     gpu_types: tuple[str, ...]
+    """Simulated GPUs; none with real ones."""
+    nvidia: NvidiaConfig | None
     state_dir: Path
     listen_host: str
     listen_port: int
@@ -37,6 +64,9 @@ class AgentConfig:
     region: str
     time_factor: float
     restore_on_exit: bool
+    alone_after_s: float
+    governed: bool
+    dry_run: bool
 
 
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentConfig:
@@ -55,7 +85,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
         server=server.rstrip("/"),
         token=_token(found.token, found.token_file, environment),
         node=node,
-        gpu_types=_gpu_types(found.devices),
+        gpu_types=() if found.devices.startswith(NVML) else _gpu_types(found.devices),
+        nvidia=_nvidia(found) if found.devices.startswith(NVML) else None,
         state_dir=Path(found.state_dir) if found.state_dir else Path.home() / ".headroom" / "agents" / node,
         listen_host=host,
         listen_port=port,
@@ -64,7 +95,10 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Age
         failure_domain=found.failure_domain,
         region=found.region,
         time_factor=found.time_factor,
-        restore_on_exit=found.restore_on_exit,
+        restore_on_exit=_restores(found),
+        alone_after_s=_seconds("--alone-after", found.alone_after, 1.0),
+        governed=found.governor == "on",
+        dry_run=found.dry_run,
     )
 
 
@@ -77,7 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--token", help="join token (HEADROOM_TOKEN); not needed once this node has joined")
     add("--token-file", type=Path, help="file with the join token")
     add("--node", help="name of this node; default: the host's name")
-    add("--devices", required=True, help="back end and devices, e.g. fake:T4,T4,V100")
+    add(
+        "--devices",
+        required=True,
+        help="nvml:all, nvml:GPU-UUID,GPU-UUID,… or fake:T4,T4,V100; no GPU is taken unasked",
+    )
     add("--state-dir", help="where token and target are kept; default: ~/.headroom/agents/NODE")
     add("--listen", default="127.0.0.1:0", help="HOST:PORT of the node's HTTP endpoint; port 0 takes a free one")
     add("--advertise", help="URL under which others reach that endpoint; default: as bound")
@@ -85,8 +123,87 @@ def _parser() -> argparse.ArgumentParser:
     add("--failure-domain", default="zone-0", help="what fails together with this node")
     add("--region", default="default", help="price region")
     add("--time-factor", type=float, default=1.0, help="simulated processes start this much faster")
-    add("--restore-on-exit", action="store_true", help="reset clocks and power limits when told to end")
+    ending = parser.add_mutually_exclusive_group()
+    ending.add_argument(
+        "--restore-on-exit",
+        action="store_true",
+        help="give devices back what they had when told to end (default for real GPUs)",
+    )
+    ending.add_argument("--keep-on-exit", action="store_true", help="leave them, for an upgrade of the agent")
+    add("--alone-after", type=float, default=ALONE_AFTER_S, metavar="S", help="freeze changes after so long a silence")
+    add("--governor", choices=("on", "off"), default="on", help="move batches and clocks inside the plan's envelope")
+    add("--dry-run", action="store_true", help="print what would be done for the target and do nothing")
+    _add_nvidia(parser.add_argument_group("real GPUs"))
     return parser
+
+
+def _add_nvidia(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--helper", type=Path, metavar="SOCKET", help="privileged helper that sets clocks, power and compute mode")
+    add("--ports", default=PORTS, metavar="A-B", help=f"ports of workers; default: {PORTS}")
+    add("--worker-host", metavar="HOST", help="address workers listen on; default: that of --listen")
+    add("--mps-protocol", choices=("auto", "2", "3"), default="auto", help="protocol of the MPS daemons")
+    add("--mps-control", default="nvidia-cuda-mps-control", help="the control program of MPS")
+    add("--mps-pipes", type=Path, metavar="DIR", help="where the daemons' pipes lie; a short path on a local disk")
+    add("--executables", metavar="PATH,…", help="the only programs that workers may be; default: any")
+    add("--route-grace-s", type=float, default=ROUTE_GRACE_S, metavar="S", help="time routers need to forget a worker")
+    add("--log-mib", type=int, default=LOG_MIB, metavar="MIB", help="kept of each worker's output")
+
+
+def _nvidia(found: argparse.Namespace) -> NvidiaConfig:
+    if found.log_mib < 1:
+        raise ConfigError("--log-mib must be at least 1")
+    return NvidiaConfig(
+        selection=found.devices,
+        helper=found.helper,
+        ports=_ports(found.ports),
+        worker_host=_worker_host(found),
+        mps_protocol=found.mps_protocol,
+        mps_control=found.mps_control,
+        mps_pipes=found.mps_pipes,
+        executables=_executables(found.executables),
+        route_grace_s=_seconds("--route-grace-s", found.route_grace_s, 0.0),
+        log_bytes_max=found.log_mib * 2**20,
+    )
+
+
+def _worker_host(found: argparse.Namespace) -> str:
+    host = str(found.worker_host or _address(found.listen)[0])
+    if host in ("0.0.0.0", "::"):
+        raise ConfigError("--worker-host: name the address under which others reach this host's workers")
+    return host
+
+
+def _restores(found: argparse.Namespace) -> bool:
+    """Real devices are left as they were found unless told otherwise; simulated ones belong to nobody else."""
+    if found.devices.startswith(NVML):
+        return not found.keep_on_exit
+    return bool(found.restore_on_exit)
+
+
+def _ports(text: str) -> range:
+    first, separator, last = text.partition("-")
+    if not separator or not first.isdigit() or not last.isdigit():
+        raise ConfigError(f"--ports {text!r}: expected FIRST-LAST")
+    found = range(int(first), int(last) + 1)
+    if not found or found.start < PORTS_MIN or found.stop > 65536:
+        raise ConfigError(f"--ports {text!r}: expected FIRST-LAST between {PORTS_MIN} and 65535")
+    return found
+
+
+def _executables(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(name.startswith("/") for name in names):
+        raise ConfigError(f"--executables {text!r}: expected absolute paths separated by commas")
+    return names
+
+
+def _seconds(option: str, found: float, least: float) -> float:
+    if not math.isfinite(found) or found < least:
+        raise ConfigError(f"{option} must be at least {least:g}")
+    return found
 
 
 def _token(given: str | None, file: Path | None, environment: Mapping[str, str]) -> str:
@@ -103,7 +220,7 @@ def _token(given: str | None, file: Path | None, environment: Mapping[str, str])
 def _gpu_types(devices: str) -> tuple[str, ...]:
     names = tuple(name.strip().lower() for name in devices.removeprefix(FAKE).split(","))
     if not devices.startswith(FAKE) or not all(names):
-        raise ConfigError(f"--devices {devices!r}: expected fake:TYPE,TYPE,… (the one back end there is)")
+        raise ConfigError(f"--devices {devices!r}: expected nvml:all, nvml:GPU-UUID,… or fake:TYPE,TYPE,…")
     return names
 
 

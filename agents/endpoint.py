@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from agents.devices.fake.host import OfferAnswer
+if TYPE_CHECKING:
+    from agents.devices.fake.host import OfferAnswer
 
 BODY_BYTES_MAX = 2**20
 REQUESTS_MAX = 1e9
@@ -64,6 +66,7 @@ class Endpoint:
         self._server = _Server((host, port), _Handler)
         self._server.node = node
         self._server.offering = offering
+        self._server.health = dict
         self._thread = threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True)
 
     @property
@@ -71,8 +74,9 @@ class Endpoint:
         """The port really bound."""
         return int(self._server.server_address[1])
 
-    def start(self) -> None:
-        """Answer from now on."""
+    def start(self, health: Callable[[], Mapping[str, object]] = dict) -> None:
+        """Answer from now on; `health` adds to what `/health` says."""
+        self._server.health = health
         self._thread.start()
 
     def close(self) -> None:
@@ -85,6 +89,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     node: str
     offering: Offering | None
+    health: Callable[[], Mapping[str, object]]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -97,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/health":
             self._answer(404, {"detail": "no such path"})
         else:
-            self._answer(200, {"node": self.server.node})
+            self._answer(200, {"node": self.server.node, **self.server.health()})
 
     def do_POST(self) -> None:
         """`/load`."""

@@ -1,25 +1,30 @@
 """One agent at work: applies the target, cuts reports, and lets its other threads talk.
 
 Owns the applying thread's rhythm and what outlives a restart: the accepted target, which is enforced from the first
-moment on, whether or not anybody answers. It refuses to talk to the network itself.
+moment on, whether or not anybody answers. When nobody has answered for long, it holds what works and changes nothing
+until somebody does. It refuses to talk to the network itself.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from agents.apply import Applier
 from agents.collect import Collector
 from agents.devices.base import Devices
 from agents.doorbell import listen
 from agents.errors import DeviceError, StateFileError, TargetRefusedError
+from agents.governing import Governing
 from agents.log import Log
+from agents.sampling import Samples
 from agents.state import TARGET_FILE, StateDirectory
 from agents.uplink import Identity, Mailbox, Uplink
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
@@ -32,6 +37,11 @@ PASS_S = 0.2
 PASS_S_SLOW = 1.0
 """The same after this many passes in which nothing could be done."""
 PASSES_IDLE_MAX = 50
+ALONE_AFTER_S = 600.0
+GOVERNOR_FILE = "governor.json"
+GOVERNOR_KEPT_EVERY_S = 60.0
+REPORTS, GOVERNOR = "reports", "governor"
+"""Who reads what devices did."""
 FAREWELL_S = 2.0
 """How long an agent that ends waits for its last reports to be taken."""
 
@@ -48,6 +58,12 @@ class NodeFacts:
     region: str
     endpoint: str | None
     restore_on_exit: bool = False
+    alone_after_s: float = ALONE_AFTER_S
+    """Without an answer of the control plane for so long, nothing that works is changed."""
+    governed: bool = True
+    route_grace_s: float = 0.0
+    pass_s_settled: float = math.inf
+    """Between two passes while nothing is under way; reports are passes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +88,13 @@ class Agent:
         self.boot_id = uuid.uuid4().hex
         self.mailbox = Mailbox()
         both = (self._clocks.monotonic_s, self._clocks.wall_s)
-        self._collector = Collector(facts.node, self.boot_id, devices, both)
+        self._samples = Samples(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR))
+        self._collector = Collector(facts.node, self.boot_id, partial(self._samples.take, REPORTS), both)
         self.applier = Applier(facts.node, devices, self._clocks.monotonic_s, random.Random())
+        self.applier.route_grace_s = facts.route_grace_s
+        self._governing = Governing(devices, self._clocks.monotonic_s) if facts.governed else None
+        if self._governing is not None:
+            self.applier.more_problems = self._governing.problems
         join = Join(
             node=facts.node,
             boot_id=self.boot_id,
@@ -89,6 +110,8 @@ class Agent:
         self.uplink = Uplink(identity, facts.server, state, self.mailbox, log)
         self._idle_passes = 0
         self._refused: tuple[int, str] | None = None
+        self._began_s = self._clocks.monotonic_s()
+        self._governor_kept_s = self._began_s
 
     def run(self, stop: threading.Event) -> None:
         """Work until stopped, then say goodbye. Workers go on."""
@@ -124,7 +147,9 @@ class Agent:
         target = self.mailbox.take_target()
         if target is not None:
             self._accept(target)
+        self._watch_silence()
         try:
+            self._govern()
             passed = self.applier.run_pass()
             receipt = self.applier.receipt(self.boot_id, self._collector.observed_at_s())
         except DeviceError as error:
@@ -140,12 +165,56 @@ class Agent:
                 outcome=receipt.outcome,
                 problems="; ".join(receipt.problems) or None,
             )
-        if passed.settled:
-            return float("inf")
-        return PASS_S if self._idle_passes < PASSES_IDLE_MAX else PASS_S_SLOW
+        if not passed.settled:
+            return PASS_S if self._idle_passes < PASSES_IDLE_MAX else PASS_S_SLOW
+        governed_s = self._governing.due_s() if self._governing is not None else math.inf
+        return min(self._facts.pass_s_settled, governed_s)
+
+    def health(self) -> dict[str, object]:
+        """What the node's endpoint tells: since when nobody answered, and whether changes are frozen for that."""
+        target = self.applier.target
+        return {
+            "alone_s": round(self._alone_s(), 1),
+            "frozen": self.applier.frozen,
+            "generation": None if target is None else target.generation,
+            "generation_applied": self.applier.generation_applied,
+        }
+
+    def _alone_s(self) -> float:
+        """Seconds since the control plane answered, or since this agent began."""
+        heard_s = self.uplink.heard_s
+        return self._clocks.monotonic_s() - (self._began_s if heard_s is None else max(heard_s, self._began_s))
+
+    def _watch_silence(self) -> None:
+        frozen = self._alone_s() >= self._facts.alone_after_s
+        if frozen != self.applier.frozen:
+            self.applier.frozen = frozen
+            self._log.event("changes.frozen" if frozen else "changes.thawed", alone_s=round(self._alone_s(), 1))
+
+    def _govern(self) -> None:
+        """Move what the plan left to the governor, on what devices did since it looked last."""
+        target = self.applier.target
+        if self._governing is None or target is None:
+            return
+        if self._governing.due_s() <= 0.0:
+            self._governing.observe(self._samples.take(GOVERNOR))
+            counts = self._governing.take_counts()
+            if set(counts) - {"good", "held", "not_applied"}:
+                self._log.event("governor.decided", **counts)
+        self.applier.govern(self._governing.overlay(target))
+        if self._clocks.monotonic_s() - self._governor_kept_s >= GOVERNOR_KEPT_EVERY_S:
+            self._keep_governor()
+
+    def _keep_governor(self) -> None:
+        self._governor_kept_s = self._clocks.monotonic_s()
+        if self._governing is not None:
+            try:
+                self._state.write_json(GOVERNOR_FILE, self._governing.memory())
+            except StateFileError as error:
+                self._log.event("governor.not_kept", reason=str(error))
 
     def _resume(self) -> None:
-        """Go on with the target of an earlier agent on this node."""
+        """Go on with the target of an earlier agent on this node; without one, undo what an earlier agent left."""
         try:
             plain = self._state.read_json(TARGET_FILE)
             if plain is not None:
@@ -154,6 +223,14 @@ class Agent:
                 self._log.event("target.resumed", generation=target.generation)
         except (StateFileError, WireError, TargetRefusedError) as error:
             self._log.event("target.unusable", reason=str(error))
+        if self.applier.target is None and self._facts.restore_on_exit:
+            self._restore()
+        try:
+            memory = self._state.read_json(GOVERNOR_FILE)
+            if memory is not None and self._governing is not None:
+                self._governing.recall(memory)
+        except (StateFileError, ValueError) as error:
+            self._log.event("governor.forgot", reason=str(error))
 
     def _accept(self, target: NodeTarget) -> None:
         try:
@@ -194,14 +271,18 @@ class Agent:
 
     def _end(self, quiet: threading.Event, uplink_thread: threading.Thread) -> None:
         self._report()
+        self._keep_governor()
         if self._facts.restore_on_exit:
-            try:
-                self._devices.restore()
-            except DeviceError as error:
-                self._log.event("restore.failed", code=error.code, reason=str(error))
+            self._restore()
         deadline_s = self._clocks.monotonic_s() + FAREWELL_S
         while self.uplink.joined.is_set() and len(self.mailbox.reports) and self._clocks.monotonic_s() < deadline_s:
             uplink_thread.join(0.02)
         quiet.set()
         self.mailbox.has_work.set()
         self._devices.close()
+
+    def _restore(self) -> None:
+        try:
+            self._devices.restore()
+        except DeviceError as error:
+            self._log.event("restore.failed", code=error.code, reason=str(error))

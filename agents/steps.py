@@ -158,7 +158,7 @@ def _thawed(steps: list[Step], view: DeviceView) -> list[Step]:
                 return step.worker in failed
             case StepKind.START:
                 return step.replica not in at_work
-            case StepKind.DRAIN | StepKind.TUNE:
+            case StepKind.DRAIN:
                 return False
             case StepKind.SET_MODE:
                 return not view.workers

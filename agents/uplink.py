@@ -103,6 +103,8 @@ class Uplink:
     def __init__(self, identity: Identity, server: str, state: StateDirectory, mailbox: Mailbox, log: Log) -> None:
         self.joined = threading.Event()
         self.report_interval_s: float | None = None
+        self.heard_s: float | None = None
+        """When the control plane answered last (monotonic)."""
         self._identity = identity
         self._connection = Connection(server)
         self._state = state
@@ -135,6 +137,7 @@ class Uplink:
                     fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
                     wait_s = max(0.0, fetch_at_s - now_s())
                 self._backoff_s = 0.0
+                self.heard_s = now_s()
                 self._log.state("control-plane", "reached")
             except (UnreachableError, _LaterError) as error:
                 self._log.state("control-plane", "away", reason=str(error))

@@ -6,6 +6,7 @@ deadlines of launching and draining. Pure; it refuses to decide what is done abo
 
 from __future__ import annotations
 
+from agents.crew.adapters import restart_needed
 from agents.devices.base import WorkerReading, WorkerSpec
 from agents.wire import ReplicaTarget
 
@@ -39,16 +40,16 @@ def spec_of(replica: ReplicaTarget) -> WorkerSpec:
 
 def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
     """Whether a running process can be the wanted one; what else differs can be changed while it runs."""
-    fixed = (held.replica, held.kind, held.workload, held.model, held.share_pct_sm, held.memory_mib_limit, held.worker)
-    return fixed == (
+    fixed = (held.replica, held.kind, held.workload, held.model, held.share_pct_sm, held.memory_mib_limit)
+    same = fixed == (
         wanted.replica,
         wanted.kind,
         wanted.workload,
         wanted.model,
         wanted.share_pct_sm,
         wanted.memory_mib_limit,
-        wanted.worker,
     )
+    return same and not restart_needed(held, wanted)
 
 
 def held_pct_sm(spec: WorkerSpec | ReplicaTarget) -> int:

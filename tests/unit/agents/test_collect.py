@@ -21,7 +21,7 @@ def devices(clock: FakeClock) -> FakeDevices:
 
 
 def collector(devices: FakeDevices, clock: FakeClock, wall: FakeClock | None = None) -> Collector:
-    return Collector(NODE, "boot-1", devices, (clock, wall or FakeClock(5e8)))
+    return Collector(NODE, "boot-1", devices.collect, (clock, wall or FakeClock(5e8)))
 
 
 def test_intervals_come_from_the_monotonic_clock_and_sequences_rise(devices: FakeDevices, clock: FakeClock) -> None:

@@ -1,0 +1,109 @@
+"""Opens the parts of a real GPU host and makes one of them: which, with what, and what is done where one is missing.
+
+Owns the wiring of boards, setters, sharing and crew from the agent's options. Opening starts no daemon and no worker,
+and finds those of an earlier agent. An SM count that the driver does not tell is read by a process on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+
+from agents.config import AgentConfig, NvidiaConfig
+from agents.crew import CrewOptions, open_crew
+from agents.devices.nvidia.host import NvidiaDevices
+from agents.devices.nvidia.onlooker import Onlooker
+from agents.devices.nvidia.parts import HostParts
+from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
+from agents.devices.parts import Setters, Sharing
+from agents.errors import SharingError
+from agents.journal import Journal, host_boot_id
+from agents.mps import MpsOptions, NoSharing, client_slots, default_pipe_base, open_sharing
+from agents.mps.probing import probe
+from agents.state import StateDirectory
+
+PROBE_COMMAND = (sys.executable, "-m", "agents.probe")
+MIG_PART_LEAST = 1.0 / 7.0
+"""The smallest slice there is: a MIG device has room for at least this part of a GPU's clients."""
+
+
+def open_host(
+    config: AgentConfig, options: NvidiaConfig, state: StateDirectory, now_s: Callable[[], float]
+) -> NvidiaDevices:
+    """The GPUs that were chosen. Raises AgentError."""
+    boards = open_boards(options.selection, now_s=now_s)
+    _ask_for_sm_counts(boards)
+    sm_counts = {device.uuid: device.sm_count for device in boards.inventory()}
+    mps, refusal = _mps(options, state, boards, now_s)
+    crew = CrewOptions(
+        state_dir=state.path,
+        host=options.worker_host,
+        ports=options.ports,
+        route_grace_s=options.route_grace_s,
+        executables=options.executables,
+        log_bytes_max=options.log_bytes_max,
+    )
+    parts = HostParts(
+        boards=boards,
+        setters=Onlooker() if config.dry_run else _setters(boards),
+        mps=mps,
+        plain=NoSharing(sm_counts),
+        crew=open_crew(crew, now_s),
+        state=state,
+        journal=Journal(state, host_boot_id()),
+        now_s=now_s,
+        mps_refusal=refusal,
+        observing=config.dry_run,
+    )
+    return NvidiaDevices(parts)
+
+
+def _setters(boards: NvmlBoards) -> Setters:
+    return NvmlSetters(boards)
+
+
+def _mps(
+    options: NvidiaConfig, state: StateDirectory, boards: NvmlBoards, now_s: Callable[[], float]
+) -> tuple[Sharing | None, str]:
+    """Sharing by MPS, or why there is none."""
+    binary = shutil.which(options.mps_control)
+    if binary is None:
+        return None, f"{options.mps_control} is not on this host"
+    mps = MpsOptions(
+        state_dir=state.path,
+        pipe_base=options.mps_pipes or default_pipe_base(os.environ, state.path),
+        control_binary=binary,
+        protocol=options.mps_protocol,
+        sm_counts={device.uuid: device.sm_count for device in boards.inventory()},
+        client_slots=_client_slots(boards),
+        probe_command=PROBE_COMMAND,
+    )
+    return open_sharing(mps, now_s), ""
+
+
+def _client_slots(boards: NvmlBoards) -> Mapping[str, int]:
+    return {
+        facts.uuid: client_slots(cuda_number(facts.cuda_version), device_part=MIG_PART_LEAST if facts.sliced else 1.0)
+        for facts in boards.devices()
+    }
+
+
+def cuda_number(version: str) -> int:
+    """13.4 as 13040; 0 where the driver tells none."""
+    major, _, minor = version.partition(".")
+    return 1000 * int(major) + 10 * int(minor) if major.isdigit() and minor.isdigit() else 0
+
+
+def _ask_for_sm_counts(boards: NvmlBoards) -> None:
+    """Ask devices themselves where the driver does not tell; who does not answer stays left out."""
+    found = {}
+    for facts in boards.devices():
+        if facts.sm_count is not None:
+            continue
+        try:
+            found[facts.uuid] = probe(PROBE_COMMAND, {"CUDA_VISIBLE_DEVICES": facts.uuid}).sm_count
+        except SharingError:
+            continue
+    boards.correct_sm_counts(found)
