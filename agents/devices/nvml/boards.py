@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from agents.devices.nvml.binding import Nvml, load_binding
-from agents.devices.nvml.events import EventWatch
+from agents.devices.nvml.events import WAIT_MS, EventWatch
 from agents.devices.nvml.guard import TIMEOUT_S, Driver
 from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, look
 from agents.devices.nvml.selection import parse_selection, select
@@ -30,7 +29,13 @@ UNKNOWN_BYTES = 2**63
 class NvmlBoards:
     """The chosen devices of this host. Every method may be called from any thread."""
 
-    def __init__(self, driver: Driver, selection: str, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        selection: str,
+        now_s: Callable[[], float] = time.monotonic,
+        event_wait_ms: int = WAIT_MS,
+    ) -> None:
         prefixes = parse_selection(selection)
         self.driver = driver
         self._now_s = now_s
@@ -42,7 +47,7 @@ class NvmlBoards:
             raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")
         self._telemetry = {uuid: Telemetry(facts) for uuid, facts in self._facts.items()}
         self._locked_mhz: dict[tuple[str, int], int] = {}
-        self._events = EventWatch(driver, tuple(self._facts.values()), now_s)
+        self._events = EventWatch(driver, tuple(self._facts.values()), now_s, event_wait_ms)
 
     def facts(self, uuid: str) -> BoardFacts:
         """A device as it was found. Raises NotFoundError."""
@@ -141,16 +146,17 @@ def open_boards(
     *,
     timeout_s: float = TIMEOUT_S,
     now_s: Callable[[], float] = time.monotonic,
-    load: Callable[[], Any] = load_binding,
+    event_wait_ms: int = WAIT_MS,
 ) -> NvmlBoards:
-    """The devices that `nvml:all` or `nvml:GPU-UUID,…` names. Raises ConfigError when the text is wrong or nothing is
-    usable, DriverError when there is no driver, DeviceTimeoutError when it hangs.
+    """The devices that `nvml:all` or `nvml:GPU-UUID,…` names. Closing them takes up to `event_wait_ms`. Raises
+    ConfigError when the text is wrong or nothing is usable, DriverError when there is no driver, DeviceTimeoutError
+    when it hangs.
     """
     parse_selection(selection)
-    driver = Driver(Nvml(load()), timeout_s)
+    driver = Driver(Nvml(load_binding()), timeout_s)
     try:
         driver.run("", lambda nvml: nvml.call("nvmlInit"))
-        return NvmlBoards(driver, selection, now_s)
+        return NvmlBoards(driver, selection, now_s, event_wait_ms)
     except BaseException:
         driver.close()
         raise

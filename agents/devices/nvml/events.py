@@ -35,8 +35,11 @@ ANY_INSTANCE = 0xFFFFFFFF
 class EventWatch:
     """Waits for events of some devices from its creation on."""
 
-    def __init__(self, driver: Driver, devices: tuple[BoardFacts, ...], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, driver: Driver, devices: tuple[BoardFacts, ...], now_s: Callable[[], float], wait_ms: int = WAIT_MS
+    ) -> None:
         self._nvml = driver.nvml
+        self._wait_ms = wait_ms
         self._now_s = now_s
         self._owners: dict[int, list[BoardFacts]] = {}
         for facts in devices:
@@ -67,7 +70,7 @@ class EventWatch:
         """End the thread, after the wait it is in."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=4 * WAIT_MS / 1000.0)
+            self._thread.join(timeout=1.0 + self._wait_ms / 1000.0)
 
     def _register(self, nvml: Nvml) -> object:
         """An event set with all that its devices can say; None when none can say anything."""
@@ -90,7 +93,7 @@ class EventWatch:
     def _watch(self) -> None:
         while not self._stop.is_set():
             try:
-                said = self._nvml.call("nvmlEventSetWait", self._set, WAIT_MS)
+                said = self._nvml.call("nvmlEventSetWait", self._set, self._wait_ms)
             except DeviceTimeoutError:
                 continue
             except LostError:
