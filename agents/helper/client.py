@@ -1,0 +1,221 @@
+"""The agent's side of the privileged helper: setters whose writes are done by another process.
+
+Owns one connection for each device, so that writes to one device keep their order and devices do not wait for each
+other, and the way back from what the helper answers to the agent's errors. It reconnects by itself; where no helper
+answers, every verb is refused with that reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+from agents.devices.parts import ComputeMode
+from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
+from agents.helper.protocol import (
+    ANSWER_BYTES_MAX,
+    Answer,
+    Lines,
+    ProtocolError,
+    Request,
+    Value,
+    Verb,
+    decode_answer,
+    encode_request,
+)
+
+VERBS = ("set_clock", "set_memory_clock", "set_power", "set_compute_mode", "set_persistence")
+"""As the inventory speaks of them."""
+CONNECT_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = 10.0
+
+
+class _Line:
+    """A connection that is made when it is needed."""
+
+    def __init__(self, path: Path, now_s: Callable[[], float], timeout_s: float) -> None:
+        self.lock = threading.Lock()
+        self._path, self._now_s, self._timeout_s = path, now_s, timeout_s
+        self._connection: socket.socket | None = None
+        self._lines: Lines | None = None
+
+    def ask(self, request: Request) -> Answer:
+        """Send and wait; once more on a new connection when the old one had died meanwhile."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError, EOFError):
+                return self._exchange(request)
+        self.close()
+        self._connect()
+        try:
+            return self._exchange(request)
+        except EOFError:
+            self.close()
+            raise DriverError(f"the helper at {self._path} closed the connection") from None
+        except OSError as error:
+            self.close()
+            raise DriverError(f"the helper at {self._path} does not answer: {error}") from None
+
+    def alive(self) -> bool:
+        """Whether the other side is still there; connects when it was not."""
+        if self._connection is not None and not self._ended(self._connection):
+            return True
+        self.close()
+        try:
+            self._connect()
+        except DeviceError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Forget the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._lines = None
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            connection.connect(str(self._path))
+        except OSError as error:
+            connection.close()
+            reason = error.strerror or str(error)
+            raise NoPermissionError(
+                f"agent runs without privilege and no helper answers at {self._path}: {reason}"
+            ) from None
+        self._connection = connection
+        # The helper says nothing before it has done what was asked, which is not a line once begun.
+        self._lines = Lines(connection, self._now_s, self._timeout_s, ANSWER_BYTES_MAX)
+
+    def _exchange(self, request: Request) -> Answer:
+        connection, lines = self._connection, self._lines
+        if connection is None or lines is None:
+            raise EOFError
+        connection.settimeout(self._timeout_s)
+        # One that closed may have said why before; what it said is read below.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(encode_request(request))
+        try:
+            line = lines.next(self._timeout_s)
+            if line is None:
+                raise EOFError
+            answer = decode_answer(line)
+        except ProtocolError as error:
+            self.close()
+            raise DeviceTimeoutError(f"the helper at {self._path}: {error}") from None
+        if answer.number not in (None, request.number):
+            self.close()
+            raise DriverError(f"the helper at {self._path} answered something that was not asked")
+        if answer.number is None:
+            self.close()
+        return answer
+
+    @staticmethod
+    def _ended(connection: socket.socket) -> bool:
+        connection.setblocking(False)
+        try:
+            connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        # Its end, or bytes that nobody waits for any more.
+        return True
+
+
+class HelperSetters:
+    """`Setters` through the helper's socket. Thread-safe."""
+
+    def __init__(
+        self, socket_path: Path, now_s: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self._path = socket_path
+        self._now_s = now_s
+        self._timeout_s = timeout_s
+        self._numbers: Iterator[int] = count(1)
+        self._lines: dict[str, _Line] = {}
+        self._lock = threading.Lock()
+
+    def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
+        """See `Setters`."""
+        self._set(Verb.LOCK_CLOCK, uuid, clock_mhz_sm)
+
+    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
+        """See `Setters`."""
+        self._set(Verb.LOCK_MEMORY_CLOCK, uuid, clock_mhz_memory)
+
+    def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
+        """See `Setters`."""
+        self._set(Verb.LIMIT_POWER, uuid, power_limit_w)
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        """See `Setters`."""
+        self._set(Verb.SET_COMPUTE_MODE, uuid, mode.value)
+
+    def set_persistence(self, uuid: str, on: bool) -> None:
+        """See `Setters`."""
+        self._set(Verb.SET_PERSISTENCE, uuid, on)
+
+    def refusals(self) -> Mapping[str, str]:
+        """See `Setters`. Where the helper cannot be asked, that is the reason for every verb."""
+        try:
+            answer = self._ask(Request(number=next(self._numbers), verb=Verb.REFUSALS))
+        except DeviceError as error:
+            return dict.fromkeys(VERBS, str(error))
+        return {verb: reason for verb, reason in (answer.refusals or {}).items() if verb in VERBS and reason}
+
+    def keep(self) -> bool:
+        """Stay connected: as long as this agent is, the helper leaves devices as they are. Call it every few seconds;
+        it costs next to nothing. Whether the helper is there.
+        """
+        line = self._line("")
+        with line.lock:
+            return line.alive()
+
+    def close(self) -> None:
+        """Let go of the helper, which restores the originals after a while."""
+        with self._lock:
+            lines = list(self._lines.values())
+        for line in lines:
+            with line.lock:
+                line.close()
+
+    def _set(self, verb: Verb, uuid: str, value: Value) -> None:
+        self._ask(Request(number=next(self._numbers), verb=verb, device=uuid, value=value))
+
+    def _ask(self, request: Request) -> Answer:
+        line = self._line(request.device)
+        with line.lock:
+            answer = line.ask(request)
+        if answer.code:
+            raise error_of(answer)
+        return answer
+
+    def _line(self, uuid: str) -> _Line:
+        with self._lock:
+            if uuid not in self._lines:
+                self._lines[uuid] = _Line(self._path, self._now_s, self._timeout_s)
+            return self._lines[uuid]
+
+
+def error_of(answer: Answer) -> DeviceError:
+    """The error a helper's code stands for; what is not of devices becomes a driver's."""
+    kind = _kinds().get(answer.code)
+    if kind is None:
+        return DriverError(f"{answer.code}: {answer.message}")
+    return kind(answer.message)
+
+
+def _kinds() -> dict[str, type[DeviceError]]:
+    """Every device error by its code."""
+    found, waiting = {}, [DeviceError]
+    while waiting:
+        kind = waiting.pop()
+        found[kind.code] = kind
+        waiting += kind.__subclasses__()
+    return found
