@@ -15,6 +15,7 @@ from agents.errors import ConfigError
 PROTOCOLS = ("auto", "2", "3")
 SOCKET_PATH_BYTES_MAX = 107
 """What the kernel takes as the path of a Unix socket, its final NUL left out."""
+SYSTEM_RUNTIME = Path("/run/headroom")
 CONNECTIONS = 2
 """Hardware connections of an MPS client unless it asks for more."""
 CLIENTS_PRE_VOLTA = 16
@@ -45,10 +46,10 @@ class MpsOptions:
             raise ConfigError("MPS needs its control program and a probe command")
 
 
-def default_pipe_base(environment: Mapping[str, str], state_dir: Path) -> Path:
-    """The first of /run/headroom, the user's runtime directory and the state directory that this user may write to."""
+def default_pipe_base(environment: Mapping[str, str], state_dir: Path, system: Path = SYSTEM_RUNTIME) -> Path:
+    """The first of the system's, the user's runtime directory and the state directory that this user may write to."""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
-    for parent, child in ((Path("/run/headroom"), "mps"), (Path(runtime) if runtime else None, "hr/mps")):
+    for parent, child in ((system, "mps"), (Path(runtime) if runtime else None, "hr/mps")):
         if parent is not None and parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
             return parent / child
     return state_dir / "mps"

@@ -1,0 +1,45 @@
+"""What is remembered of daemons, parts and SM counts, across agents and broken files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.devices.parts import ShareOrder
+from agents.mps.memo import FILE, DaemonRecord, Memo
+from agents.mps.processes import ProcessId
+from agents.state import StateDirectory
+
+ORDER = ShareOrder(worker="w", uuid="GPU-1", share_pct_sm=30, memory_mib_limit=99, processes_max=2, connections=4)
+RECORD = DaemonRecord(process=ProcessId(12, 345), protocol=3, servers=(ProcessId(13, 350),))
+
+
+def test_another_agent_reads_what_one_wrote(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "s")
+    first = Memo(state)
+    first.put_daemon("GPU-1", RECORD)
+    first.put_order(ORDER)
+    first.put_sm_count("GPU-1", 30, 32)
+    second = Memo(state)
+    assert (second.lost, second.daemon("GPU-1"), second.orders("GPU-1")) == ("", RECORD, (ORDER,))
+    assert (second.sm_count("GPU-1", 30), second.sm_count("GPU-1", 31), second.orders("GPU-2")) == (32, None, ())
+    second.put_daemon("GPU-1", None)
+    second.put_daemon("GPU-1", None)
+    second.forget_order("w")
+    second.forget_order("w")
+    third = Memo(state)
+    assert (third.daemon("GPU-1"), third.order("w"), third.sm_count("GPU-1", 30)) == (None, None, 32)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"daemons": {}}', '{"daemons": {"u": {}}, "orders": [], "sm_counts": {}}', '{"daemons": 3}']
+)
+def test_a_broken_file_is_told_and_begun_anew(tmp_path: Path, text: str) -> None:
+    state = StateDirectory(tmp_path / "s")
+    (tmp_path / "s" / FILE).write_text(text)
+    memo = Memo(state)
+    assert memo.lost.startswith(FILE)
+    memo.put_order(ORDER)
+    again = Memo(state)
+    assert (again.lost, again.orders("GPU-1")) == ("", (ORDER,))

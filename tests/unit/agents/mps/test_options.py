@@ -1,0 +1,58 @@
+"""Where pipes may lie, how many clients fit, and what options are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.errors import ConfigError
+from agents.mps import MpsOptions, client_slots, default_pipe_base
+
+
+def options(**more: object) -> MpsOptions:
+    """Options that will do."""
+    fields = {
+        "state_dir": Path("/nowhere"),
+        "pipe_base": Path("/nowhere/mps"),
+        "control_binary": "nvidia-cuda-mps-control",
+        "protocol": "auto",
+        "sm_counts": {},
+        "client_slots": {},
+        "probe_command": ("probe",),
+    }
+    return MpsOptions(**{**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("version", "volta", "part", "slots"),
+    [
+        (12040, True, 1.0, 48),
+        (13000, True, 1.0, 48),
+        (13010, True, 1.0, 60),
+        (13040, True, 1.0, 60),
+        (13040, False, 1.0, 16),
+        (13040, True, 3 / 7, 25),
+        (12040, True, 1 / 100, 1),
+    ],
+)
+def test_clients_that_fit_depend_on_driver_architecture_and_slice(
+    version: int, volta: bool, part: float, slots: int
+) -> None:
+    assert client_slots(version, volta=volta, device_part=part) == slots
+
+
+def test_pipes_lie_in_a_runtime_directory_or_else_in_the_state_directory(tmp_path: Path) -> None:
+    state, runtime, system = tmp_path / "state", tmp_path / "run", tmp_path / "system"
+    runtime.mkdir()
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(runtime)}, state, system) == runtime / "hr" / "mps"
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(tmp_path / "gone")}, state, system) == state / "mps"
+    assert default_pipe_base({}, state, system) == state / "mps"
+    system.mkdir()
+    assert default_pipe_base({"XDG_RUNTIME_DIR": str(runtime)}, state, system) == system / "mps"
+
+
+@pytest.mark.parametrize("wrong", [{"protocol": "4"}, {"probe_command": ()}, {"control_binary": ""}])
+def test_options_nobody_can_work_with_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        options(**wrong)

@@ -1,0 +1,40 @@
+"""Who a process is: pid and start time, its program and the environment it was started with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from agents.mps.processes import ProcessId, bound_to, environment_of, identify, runs
+
+
+def test_a_process_is_itself_until_it_ends_and_a_zombie_is_nobody(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe / "gpu" / "w_1"), "X": "a=b"}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
+        found = identify(process.pid)
+        assert found is not None
+        assert found.lives
+        assert environment_of(process.pid) == environment
+        assert bound_to(pipe) == (process.pid,)
+        assert bound_to(tmp_path / "pip") == ()
+        assert runs(process.pid, "sleep")
+        assert not runs(process.pid, "slee")
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert identify(process.pid) is None
+        assert not found.lives
+    assert environment_of(process.pid) is None
+    assert not runs(process.pid, "sleep")
+
+
+def test_a_pid_used_again_is_another_process() -> None:
+    mine = identify(os.getpid())
+    assert mine is not None
+    assert not ProcessId(mine.pid, mine.start_ticks + 1).lives
+
+
+def test_this_very_process_runs_the_interpreter() -> None:
+    assert runs(os.getpid(), Path(sys.executable).name)
