@@ -490,6 +490,10 @@ class NvmlDouble:
             gpu.limit_mw = limit
         return OK
 
+    @call(writes=True)
+    def nvmlDeviceSetPowerManagementLimit_v2(self, target: Target, value: Any) -> int:
+        return NOT_SUPPORTED
+
     @call(writes=True, lacks=Lacks.CLOCK_LOCK)
     def nvmlDeviceSetGpuLockedClocks(self, target: Target, low: Any, high: Any) -> int:
         gpu, ends = target.gpu, (number(low), number(high))
@@ -567,6 +571,7 @@ class NvmlDouble:
                 if masks.get(event.gpu, 0) & event.type:
                     ctypes.c_void_p.from_buffer(out._obj).value = 1 + 16 * event.gpu
                     out._obj.eventType, out._obj.eventData = event.type, event.data
+                    out._obj.gpuInstanceId = out._obj.computeInstanceId = UNKNOWN_INSTANCE
                     return OK
             if time.monotonic() >= until_s:
                 return TIMEOUT
