@@ -143,8 +143,9 @@ def _watched(client: Client, services: list[str], log: EventLog) -> tuple[Board,
     that watches, for as long as this process runs.
     """
     board = Board(log)
-    Watcher(client, services[0] if len(services) == 1 else "", board, log).start()
-    return board, threading.Event()
+    watcher = Watcher(client, services[0] if len(services) == 1 else "", board, log)
+    watcher.start()
+    return board, watcher.ending
 
 
 def _end(board: Board, ending: threading.Event) -> None:

@@ -78,15 +78,16 @@ class Held:
 
 
 class Watcher:
-    """Keeps a board up to date for as long as the process runs."""
+    """Keeps a board up to date until it is asked to end."""
 
     def __init__(self, client: Client, service: str, board: Board, log: EventLog) -> None:
-        """`service`: `project/name`, empty for all."""
+        """`service`: `project/name`, empty for all. The client is the watcher's alone."""
         self._client = client
         self._service = service
         self._board = board
         self._log = log
-        self._pause = threading.Event()
+        self.ending = threading.Event()
+        """Once set, the thread ends when its stream says something or breaks."""
 
     def start(self) -> None:
         """Read once, so that a wrong address or token is an error at once, then go on watching. Raises as `Client`."""
@@ -95,16 +96,18 @@ class Watcher:
 
     def _run(self) -> None:
         backoff_s = _BACKOFF_S_MIN
-        while True:
+        while not self.ending.is_set():
             try:
                 for body in self._client.watch_routes(self._service):
+                    if self.ending.is_set():
+                        return
                     self._tell(body)
                     backoff_s = _BACKOFF_S_MIN
             except (ApiError, UnreachableError, ValueError) as error:
                 if isinstance(error, ApiError) and error.status == 404:
                     self._board.tell([])
                 self._log.warning("routes.unavailable", error, backoff_s=backoff_s)
-                self._pause.wait(backoff_s)
+                self.ending.wait(backoff_s)
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
     def _tell(self, body: Document) -> None:

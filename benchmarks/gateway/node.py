@@ -57,6 +57,7 @@ class Node:
 
     plane: ControlPlane
     replicas: int
+    grace_s: float = GRACE_S
     token: str = ""
     generation: int = 0
     held: list[Held] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Node:
         self.switched_s.append(time.monotonic())
         old.ready = False
         self.tell()
-        threading.Event().wait(GRACE_S)
+        threading.Event().wait(self.grace_s)
         end(old.worker.process)
         self.held.remove(old)
         self.tell()
