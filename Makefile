@@ -25,7 +25,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test check format lint types contracts fast lock openapi library bench clean system-deps
+.PHONY: help venv up down test check format lint types contracts fast lock openapi library bench test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's sc
 library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public measurements in HEADROOM_DATA
 	$(BIN)/python -m benchmarks.build_library
 	$(BIN)/python -m benchmarks.build_llm_library
+
+test-gpu: $(VENV)/.dev-stamp ## Measure a real GPU in under 8 minutes (GPU_ARGS="--python /path/with/torch --out DIR")
+	$(BIN)/python -m tests.gpu $(GPU_ARGS)
 
 bench: $(VENV)/.dev-stamp ## Measure what the project promises
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

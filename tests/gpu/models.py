@@ -1,0 +1,64 @@
+"""Steps about networks: latency over share, batch and clock, and what neighbours do to each other. Needs PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from agents.devices.base import WorkerReading, WorkerSpec
+from agents.devices.nvidia.host import NvidiaDevices
+from agents.profiling.load import Load, Request
+from agents.profiling.session import Bench, measure
+from tests.gpu.host import BATCHES_A_REQUEST, opened, spec
+from tests.gpu.rig import Rig
+
+NETWORKS = ("resnet50", "mobilenet_v3_large", "transformer")
+SHARES = (20, 50, 100)
+BATCHES = (1, 8, 32)
+RESERVE_S = 60.0
+"""Kept for the steps after the grid."""
+
+
+def grid(rig: Rig) -> None:
+    """Latency of a batch: the middle of the grid first, then shares, batches, clocks, as far as the time goes."""
+    clocks = rig.device.clocks_mhz_sm
+    points = [(50, 8, None), (20, 8, None), (100, 8, None), (50, 1, None), (50, 32, None), (100, 32, None)]
+    points += [(50, 8, clocks[len(clocks) // 2]), (50, 8, clocks[len(clocks) * 3 // 4])]
+    with opened(rig) as host:
+        for share, batch, clock in points:
+            for network in NETWORKS:
+                if rig.left_s() > RESERVE_S:
+                    _measured(rig, host, [spec(rig, network, network, share=share, batch=batch)], clock)
+
+
+def pairs(rig: Rig) -> None:
+    """Two networks side by side at half the device each, against each of them alone there."""
+    with opened(rig) as host:
+        for one, other in ((NETWORKS[0], NETWORKS[1]), (NETWORKS[0], NETWORKS[2])):
+            if rig.left_s() < RESERVE_S / 2:
+                return
+            both = [spec(rig, name, name, share=50, batch=8) for name in (one, other)]
+            _measured(rig, host, both, None)
+
+
+def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock: int | None) -> None:
+    bench = Bench(
+        devices=host, uuid=rig.uuid, now_s=time.monotonic, wait_s=time.sleep, samples=host.collect, begin=_begin
+    )
+    began_s = time.monotonic()
+    for item in measure(bench, specs, clock):
+        at = f"{item.model} batch {item.point.batch} at {item.point.share_pct_sm} %"
+        at += f" {clock} MHz" if clock else ""
+        at += f" beside {', '.join(each.model for each in specs if each.model != item.model)}" if len(specs) > 1 else ""
+        note = f"± {item.half_width_pct or 0.0:.1f} %, {item.sm_count} SMs, {item.clock_mhz_sm} MHz, "
+        note += f"{item.power_w or 0.0:.0f} W, {item.memory_mib or 0.0:.0f} MiB, {time.monotonic() - began_s:.0f} s"
+        if item.problem or item.latency_ms_mean is None:
+            rig.check(at, fine=False, value=item.problem or "no latency")
+        else:
+            rig.note(at, item.latency_ms_mean, "ms", note=note)
+
+
+def _begin(worker: WorkerReading, concurrency: int) -> Load:
+    load = Load(worker.endpoint or "", Request(path=f"/execute?batches={BATCHES_A_REQUEST}"))
+    load.closed(2)
+    return load

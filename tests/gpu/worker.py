@@ -1,0 +1,158 @@
+"""A worker with a real network of random weights, for measuring: executes whole batches on request.
+
+`GET /execute?batches=N` runs N batches back to back and answers when they are done; each counts as `--batch` requests
+in Headroom's own metrics. So the time of a batch is measured without an HTTP server's limits in it. `GET /infer` runs
+one, `GET /allocate?mib=N` tries to hold that much memory. Needs PyTorch; named networks need torchvision, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+class Network:
+    """A network on the GPU and its counters."""
+
+    def __init__(self, name: str, batch: int) -> None:
+        import torch
+
+        self._torch = torch
+        self._lock = threading.Lock()
+        self._model, self._shape = build(torch, name)
+        self.set_batch(batch)
+        self.requests = self.batches = 0
+        self.seconds = 0.0
+        self._held: list[Any] = []
+        self.execute(3)
+        self.requests = self.batches = 0
+        self.seconds = 0.0
+
+    def set_batch(self, batch: int) -> None:
+        """Take batches of this size from now on."""
+        torch = self._torch
+        with self._lock:
+            self.batch = batch
+            self._input = torch.randn(batch, *self._shape, device="cuda", dtype=torch.float16)
+
+    def execute(self, batches: int) -> None:
+        """Run batches one after the other."""
+        torch = self._torch
+        with self._lock, torch.inference_mode():
+            for _ in range(batches):
+                begun = time.perf_counter()
+                self._model(self._input)
+                torch.cuda.synchronize()
+                self.seconds += time.perf_counter() - begun
+                self.batches += 1
+                self.requests += self.batch
+
+    def allocate(self, mib: int) -> str:
+        """Hold more memory; what went wrong, else nothing."""
+        torch = self._torch
+        try:
+            self._held.append(torch.empty(mib * 2**20, dtype=torch.uint8, device="cuda"))
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return ""
+
+    def facts(self) -> dict[str, Any]:
+        """What the device looks like from here."""
+        properties = self._torch.cuda.get_device_properties(0)
+        free, total = self._torch.cuda.mem_get_info()
+        return {"sm_count": properties.multi_processor_count, "free_mib": free // 2**20, "total_mib": total // 2**20}
+
+
+def build(torch: Any, name: str) -> tuple[Any, tuple[int, ...]]:
+    """A network with random weights and the shape of one input."""
+    nn = torch.nn
+    if name == "matmul":
+        layers = [nn.Linear(4096, 4096, bias=False) for _ in range(8)]
+        return nn.Sequential(*layers).cuda().half().eval(), (4096,)
+    if name == "convnet":
+        widths = [3, 64, 128, 256, 512]
+        layers = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.Conv2d(after, after, 3, padding=1)]
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
+        return nn.Sequential(*layers).cuda().half().eval(), (3, 224, 224)
+    if name == "transformer":
+        layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
+        return nn.TransformerEncoder(layer, 12).cuda().half().eval(), (128, 768)
+    import torchvision
+
+    return getattr(torchvision.models, name)(weights=None).cuda().half().eval(), (3, 224, 224)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """HTTP around a network."""
+
+    protocol_version = "HTTP/1.1"
+    network: Network
+
+    def do_GET(self) -> None:
+        """Health, metrics and work."""
+        parts = urlsplit(self.path)
+        query = {name: found[0] for name, found in parse_qs(parts.query).items()}
+        network = self.network
+        if parts.path == "/health":
+            self._answer("{}")
+        elif parts.path == "/metrics":
+            self._answer(
+                f"headroom_requests_total {network.requests}\nheadroom_batches_total {network.batches}\n"
+                f"headroom_batch_execution_seconds_total {network.seconds}\nheadroom_requests_pending 0\n"
+            )
+        elif parts.path in ("/infer", "/execute"):
+            network.execute(int(query.get("batches", "1")))
+            self._answer("{}")
+        elif parts.path == "/allocate":
+            self._answer(json.dumps({"problem": network.allocate(int(query["mib"]))}))
+        elif parts.path == "/facts":
+            self._answer(json.dumps(network.facts()))
+        else:
+            self._answer("{}", 404)
+
+    def do_POST(self) -> None:
+        """A new batch size, or the wish to drain."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path == "/headroom/batch":
+            self.network.set_batch(int(json.loads(body)["batch"]))
+            self._answer(json.dumps({"batch": self.network.batch}))
+        else:
+            self._answer("{}", 200 if self.path == "/headroom/drain" else 404)
+
+    def _answer(self, text: str, status: int = 200) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def main() -> int:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--network", default="convnet")
+    found = parser.parse_args()
+    Handler.network = Network(found.network, found.batch)
+    ThreadingHTTPServer((found.host, found.port), Handler).serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
