@@ -212,6 +212,11 @@ class MpsStandIn:
         )
         self._write_gpus()
 
+    def add(self, gpu: StandInGpu) -> None:
+        """Another GPU, or another one in place of that with the same UUID."""
+        self._gpus[gpu.uuid] = gpu
+        self._write_gpus()
+
     def close(self) -> None:
         """End what runs and remove the pipe directories. Safe to call twice."""
         for pid in self.processes():

@@ -187,9 +187,10 @@ class Daemon:
         if isinstance(slots, int) and len(server.clients) >= slots:
             return self.refuse(link, TOO_MANY)
         share, memory = self.limits_of(server, namespace, words, device)
-        sms = int(device.sms * share / 100.0 + 1e-9) // device.granularity * device.granularity
+        rounded = int(device.sms * share / 100.0 + 1e-9) // device.granularity * device.granularity
+        sms = device.sms if share >= 100.0 else max(device.granularity, rounded)
         server.clients[pid] = Client(pid, uid, namespace, link)
-        link.sendall(f"OK {min(device.sms, max(device.granularity, sms))} {memory}\n".encode())
+        link.sendall(f"OK {sms} {memory}\n".encode())
         return None
 
     def refuse(self, link: socket.socket, code: int) -> None:

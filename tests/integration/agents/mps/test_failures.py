@@ -1,0 +1,349 @@
+"""What goes wrong with MPS, in both protocols: crashes, faults, slowness, lies; nothing of it may go unnoticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from agents.errors import DeviceError, DeviceTimeoutError, NotSupportedError, SharingError
+from agents.mps import control, daemon, device, proofs, sharing
+from agents.mps.v3 import namespace_of
+from tests.integration.agents.mps.bench import Bench, part
+from tests.standins.mps import GPUS, StandInGpu, await_true
+
+pytestmark = pytest.mark.integration
+UUID, OTHER = GPUS[1].uuid, GPUS[0].uuid
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.2) -> None:
+    """Wait less long for what does not come."""
+    monkeypatch.setattr(control, "COMMAND_TIMEOUT_S", seconds)
+    monkeypatch.setattr(device, "START_S", seconds)
+    monkeypatch.setattr(sharing, "LEAVE_S", seconds)
+    monkeypatch.setattr(daemon, "END_S", seconds)
+
+
+def test_after_a_crash_workers_are_told_apart_and_all_parts_are_held_again(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    orders = [part(UUID, "a", 25, 1000), part(UUID, "b", 50, 2000)]
+    environments = [bench.sharing.grant(order) for order in orders]
+    old = bench.worker(environments[0])
+    assert bench.sharing.check(orders[0], (old.pid,)).problem == ""
+    bench.host.crash_daemon(UUID)
+    assert not bench.sharing.running(UUID)
+    assert "down" in bench.sharing.problem(UUID)
+    assert "down" in bench.sharing.check(orders[0], (old.pid,)).problem
+    with pytest.raises(SharingError, match="down"):
+        bench.sharing.grant(part(UUID, "c"))
+    bench.restart_agent()
+    assert "down" in bench.sharing.problem(UUID)
+    bench.sharing.open(UUID)
+    assert bench.sharing.problem(UUID) == ""
+    assert "outside MPS" in bench.sharing.check(orders[0], (old.pid,)).problem
+    bench.sharing.end_client(orders[0], old.pid)
+    workers = [bench.worker(environment) for environment in environments]
+    assert [worker.ask("sm") for worker in workers] == ["46", "94"]
+    checks = [bench.sharing.check(order, (worker.pid,)) for order, worker in zip(orders, workers, strict=True)]
+    assert [check.problem for check in checks] == ["", ""]
+
+
+def test_a_pid_used_again_by_another_process_is_not_taken_for_the_daemon(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    bench.host.crash_daemon(UUID)
+    (pipe,) = bench.host.pipe_base.iterdir()
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
+    assert not bench.sharing.running(UUID)
+    bench.sharing.open(OTHER)
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(str(bench.host.daemon_of(OTHER)))
+    assert not bench.sharing.running(UUID)
+    bench.sharing.open(UUID)
+    assert len(bench.host.daemons()) == 2
+
+
+def test_a_server_that_died_is_started_anew_and_its_clients_are_seen(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    environment = bench.sharing.grant(order)
+    old = bench.worker(environment)
+    assert bench.sharing.check(order, (old.pid,)).problem == ""
+    bench.host.crash_server(UUID)
+    assert bench.sharing.problem(UUID) == "it has no server"
+    assert "outside MPS" in bench.sharing.check(order, (old.pid,)).problem
+    bench.sharing.open(UUID)
+    assert bench.sharing.problem(UUID) == ""
+    again = bench.worker(environment)
+    assert again.ask("sm") == "46"
+    assert bench.sharing.check(order, (again.pid,)).problem == ""
+
+
+def test_a_server_that_outlived_its_daemon_is_ended_once_nobody_is_on_it(bench: Bench) -> None:
+    bench.host.orphans()
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    bench.host.crash_daemon(UUID)
+    orphans = bench.host.processes()
+    assert len(orphans) == 1
+    bench.restart_agent()
+    with pytest.raises(SharingError, match=f"must end: {worker.pid}"):
+        bench.sharing.open(UUID)
+    worker.kill()
+    bench.sharing.open(UUID)
+    assert orphans[0] not in bench.host.processes()
+    assert len(bench.host.processes()) == 2
+
+
+def test_a_fault_is_told_and_nothing_starts_until_all_its_clients_have_ended(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    bench.sharing.open(OTHER)
+    order, neighbour = part(UUID), part(OTHER, "w2")
+    worker, beside = bench.worker(bench.sharing.grant(order)), bench.worker(bench.sharing.grant(neighbour))
+    bench.host.fault(UUID)
+    assert worker.ask("sync") == "error 719"
+    assert beside.ask("sync") == "ok"
+    with pytest.raises(SharingError, match="in fault"):
+        bench.sharing.grant(part(UUID, "late"))
+    assert "in fault" in bench.sharing.problem(UUID)
+    assert bench.sharing.problem(OTHER) == ""
+    with pytest.raises(SharingError, match="in fault"):
+        bench.sharing.open(UUID)
+    worker.end()
+    bench.await_clients(UUID, 0)
+    bench.sharing.open(UUID)
+    assert bench.sharing.problem(UUID) == ""
+    assert bench.worker(bench.sharing.grant(order)).greeting == "open"
+
+
+def test_a_fault_is_noticed_in_time_without_anybody_starting(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    bench.worker(bench.sharing.grant(part(UUID)))
+    bench.host.fault(UUID)
+    bench.clock.pass_s(device.LOOK_S)
+    assert "in fault" in bench.sharing.problem(UUID)
+
+
+def test_a_daemon_that_starts_slowly_does_not_hold_the_agent_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, 0.2)
+    bench.host.slow_start(1.0)
+    with pytest.raises(SharingError, match="starting"):
+        bench.sharing.open(UUID)
+    assert not bench.sharing.running(UUID)
+    assert len(bench.host.daemons()) == 1
+
+    def opened() -> bool:
+        try:
+            bench.sharing.open(UUID)
+        except DeviceError:
+            return False
+        return True
+
+    await_true(opened, "the daemon")
+    assert len(bench.host.daemons()) == 1
+    assert bench.sharing.running(UUID)
+
+
+def test_a_server_that_does_not_take_clients_yet_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.host.slow_server(0.5)
+    bench.sharing.open(UUID)
+    bench.sharing.grant(part(UUID))
+    bench.host.crash_server(UUID)
+    bench.host.slow_server(60.0)
+    quick(monkeypatch)
+    with pytest.raises(SharingError, match="does not accept clients yet"):
+        bench.sharing.open(UUID)
+    with pytest.raises(SharingError):
+        bench.sharing.grant(part(UUID, "late"))
+
+
+def test_a_server_that_is_created_and_dies_is_not_believed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    unknown = "GPU-ffffffff-0000-0000-0000-000000000000"
+    found = bench.agent(sm_counts={unknown: 10}, client_slots={unknown: 48})
+    with pytest.raises(SharingError, match="no server"):
+        found.open(unknown)
+    with pytest.raises(SharingError):
+        found.grant(part(unknown))
+    found.shut(unknown)
+    assert bench.host.processes() == ()
+
+
+def test_a_hung_daemon_is_told_and_no_reason_to_stop_what_was_proved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    bench.sharing.open(UUID)
+    order, new = part(UUID), part(UUID, "new")
+    worker, unproved = (bench.worker(bench.sharing.grant(each)) for each in (order, new))
+    assert bench.sharing.check(order, (worker.pid,)).problem == ""
+    bench.host.hang("get" if bench.protocol == "2" else "client")
+    bench.clock.pass_s(proofs.PROOF_S)
+    check = bench.sharing.check(order, (worker.pid,))
+    assert (check.problem, check.pending, check.sm_count) == ("", False, 46)
+    check = bench.sharing.check(new, (unproved.pid,))
+    assert (check.problem, check.pending) == ("", True)
+    with pytest.raises(DeviceTimeoutError):
+        bench.sharing.end_client(order, worker.pid)
+    bench.host.hang("get" if bench.protocol == "2" else "server")
+    bench.clock.pass_s(device.LOOK_S)
+    assert "does not answer" in bench.sharing.problem(UUID)
+    assert not bench.sharing.running(UUID)
+    bench.host.heal()
+    assert bench.sharing.problem(UUID) == ""
+    assert bench.sharing.check(new, (unproved.pid,)).problem == ""
+
+
+def test_a_daemon_that_does_not_take_its_limits_lets_no_worker_start(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    bench.sharing.grant(part(UUID, "first", 10, 100))
+    two = "set_default_active_thread_percentage"
+    bench.host.say(two if bench.protocol == "2" else "namespace set", "error: cannot do that now")
+    with pytest.raises(SharingError, match="cannot do that now"):
+        bench.sharing.grant(part(UUID, "second"))
+    bench.host.say(two if bench.protocol == "2" else "namespace set", "")
+    with pytest.raises(SharingError, match="does not hold"):
+        bench.sharing.grant(part(UUID, "second"))
+    bench.host.heal()
+    bench.restart_agent()
+    bench.sharing.open(UUID)
+    assert bench.worker(bench.sharing.grant(part(UUID, "second"))).ask("sm") == "46"
+
+
+def test_a_limit_changed_behind_the_agents_back_is_seen(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    if bench.protocol == "2":
+        server = bench.host.ask(UUID, stdin="get_server_list\n").strip()
+        bench.host.ask(UUID, stdin=f"set_active_thread_percentage {server} 5\n")
+    else:
+        bench.host.ask(UUID, "namespace", "set", namespace_of("w1"), "--server=gpu", "--active-thread-percentage=90")
+    assert "of the SMs" in bench.sharing.check(order, (worker.pid,)).problem
+
+
+def test_a_client_that_does_not_leave_is_not_called_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    bench.host.say("terminate_client" if bench.protocol == "2" else "client terminate", "")
+    with pytest.raises(DeviceTimeoutError, match="still a client"):
+        bench.sharing.end_client(order, worker.pid)
+    bench.host.say("terminate_client" if bench.protocol == "2" else "client terminate", "error: not now")
+    with pytest.raises(SharingError, match="not now"):
+        bench.sharing.end_client(order, worker.pid)
+    bench.host.heal()
+    bench.sharing.end_client(order, worker.pid)
+    assert bench.host.clients(UUID) == ()
+
+
+def test_a_daemon_that_does_not_quit_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    bench.sharing.open(UUID)
+    bench.host.say("quit" if bench.protocol == "2" else "-q", "")
+    bench.sharing.shut(UUID)
+    assert bench.host.processes() == ()
+    assert list(bench.host.pipe_base.iterdir()) == []
+
+
+def test_a_stopped_daemon_that_crashed_is_shut_all_the_same(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    bench.host.crash_daemon(UUID)
+    bench.sharing.shut(UUID)
+    assert list(bench.host.pipe_base.iterdir()) == []
+    assert bench.sharing.problem(UUID) == ""
+
+
+def test_a_share_that_comes_out_wrong_is_a_bypass(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    found = bench.agent(sm_counts={UUID: 20})
+    order = part(UUID)
+    worker = bench.worker(found.grant(order))
+    assert "came out as 46" in found.check(order, (worker.pid,)).problem
+    told = len(bench.host.commands())
+    assert "came out as 46" in found.check(order, (worker.pid,)).problem
+    assert len(bench.host.commands()) > told
+
+
+def test_a_worker_nobody_can_probe_has_to_go_after_some_tries(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    found = bench.agent(probe_command=("/nowhere/probe",))
+    order = part(UUID)
+    worker = bench.worker(found.grant(order))
+    for _ in range(proofs.PROBES_MAX - 1):
+        for _ in range(2):
+            check = found.check(order, (worker.pid,))
+            assert (check.pending, check.problem) == (True, "")
+        bench.clock.pass_s(proofs.PROBE_RETRY_S)
+    check = found.check(order, (worker.pid,))
+    assert (check.pending, "nobody knows how many SMs" in check.problem) == (False, True)
+
+
+def test_a_process_that_ended_meanwhile_is_no_bypass(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    worker.end()
+    check = bench.sharing.check(order, (worker.pid,))
+    assert (check.pending, check.problem) == (True, "")
+
+
+def test_a_host_without_mps_says_so(bench: Bench) -> None:
+    found = bench.agent(control_binary="/nowhere/nvidia-cuda-mps-control")
+    with pytest.raises(NotSupportedError):
+        found.open(UUID)
+    assert not found.running(UUID)
+
+
+def test_with_the_device_reserved_for_mps_a_stray_cannot_open_it(bench: Bench) -> None:
+    bench.host.exclusive(UUID, True)
+    bench.sharing.open(UUID)
+    worker = bench.worker(bench.sharing.grant(part(UUID)))
+    assert worker.greeting == "open"
+    stray = bench.worker({"CUDA_VISIBLE_DEVICES": UUID, "CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})
+    assert stray.greeting == "error 46"
+
+
+def test_a_log_that_has_grown_large_is_put_aside_when_a_daemon_starts(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    (logs,) = (bench.state / "mps-logs").iterdir()
+    bench.sharing.shut(UUID)
+    with (logs / "control.log").open("wb") as log:
+        log.truncate(daemon.LOG_BYTES_MAX + 1)
+    bench.sharing.open(UUID)
+    assert (logs / "control.log").stat().st_size < 1000
+    assert (logs / "control.log.old").stat().st_size == daemon.LOG_BYTES_MAX + 1
+
+
+def test_a_stopped_daemon_answers_again_after_it_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    bench.sharing.open(UUID)
+    pid = bench.host.daemon_of(UUID)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        bench.clock.pass_s(device.LOOK_S)
+        assert not bench.sharing.running(UUID)
+        with pytest.raises(DeviceError):
+            bench.sharing.open(UUID)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    bench.sharing.open(UUID)
+    assert bench.host.daemons() == (pid,)
+
+
+def test_shares_are_rounded_to_what_the_hardware_divides(tmp_path: Path) -> None:
+    gpu = StandInGpu(uuid=UUID, sms=132, granularity=8)
+    bench = Bench(tmp_path, "2")
+    try:
+        bench.host.add(gpu)
+        found = bench.agent()
+        found.open(UUID)
+        expected = {10: 8, 33: 40, 50: 64, 99: 128, 100: 132}
+        for share, sm_count in expected.items():
+            order = part(UUID, f"w{share}", share)
+            worker = bench.worker(found.grant(order))
+            assert found.check(order, (worker.pid,)).sm_count == sm_count
+    finally:
+        bench.close()
