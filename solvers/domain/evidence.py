@@ -82,6 +82,7 @@ class FindingCode(StrEnum):
     CLIENTS_EXCEEDED = "clients_exceeded"
     CLOCK_UNSUPPORTED = "clock_unsupported"
     POWER_LIMIT_OUT_OF_RANGE = "power_limit_out_of_range"
+    POWER_LIMIT_TOO_LOW = "power_limit_too_low"
     POWER_CAP_EXCEEDED = "power_cap_exceeded"
     POWER_UNDERSTATED = "power_understated"
     LATENCY_EXCEEDED = "latency_exceeded"

@@ -41,11 +41,16 @@ class Pool:
     """For replicas: the policy's margin is taken off."""
     idle_w: float
     limit_w: float
+    """What a device draws is cut here."""
     clients: int
     """Most replicas on one device."""
     gpu_part: float = 1.0
     """Part of a whole GPU, for quotas."""
     failure_domain: int = 0
+    capped: bool = False
+    """`limit_w` is a limit that the plan sets: nobody measured what it does to latencies, so nothing may be planned to
+    draw more.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats)
 
 
 def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct: Sequence[int]) -> Pattern | None:
-    """The pattern of these members with the best batches; None when a rule, a promise or the memory forbids it."""
+    """The pattern of these members with the best batches; None when a rule, a promise, memory or power forbids it."""
     pairs = sorted(zip(variants, shares_pct, strict=True))
     members, shares = tuple(item for item, _ in pairs), tuple(share for _, share in pairs)
     pool = problem.pools[int(problem.kind_pool[kind])]
@@ -136,7 +136,10 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
         float(watts_at_share(problem, problem.power_w[table, variant], share)[column])
         for variant, share, column in zip(members, shares, columns, strict=True)
     )
-    draw_w = min(pool.limit_w, pool.idle_w + sum(power))
+    draw_w = pool.idle_w + sum(power)
+    if pool.capped and draw_w > pool.limit_w + TOLERANCE:
+        return None
+    draw_w = min(pool.limit_w, draw_w)
     return Pattern(
         kind=kind,
         variants=members,

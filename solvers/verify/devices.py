@@ -96,8 +96,24 @@ def _setting(picture: Picture, setting: DeviceSetting) -> Iterator[Finding]:
     limit_w = setting.power_limit_w
     if limit_w is not None and not gpu_type.power_limit_w_min <= limit_w <= gpu_type.power_limit_w_max:
         yield fatal(FindingCode.POWER_LIMIT_OUT_OF_RANGE, device.id, power_limit_w=limit_w)
+    yield from _limit_below_draw(picture, device, limit_w, items)
     if setting.mode is not DeviceMode.MPS and len(items) > 1:
         yield about(picture, FindingCode.DEDICATED_BROKEN, device.id, items, mode=setting.mode.value)
+
+
+def _limit_below_draw(
+    picture: Picture, device: Device, limit_w: float | None, items: list[Assignment]
+) -> Iterator[Finding]:
+    """Under a limit below what its replicas draw a device runs slower than anybody measured at the planned clock."""
+    gpu_type, part = picture.types[device.gpu_type], picture.gpu_part(device)
+    if limit_w is None or limit_w >= gpu_type.power_limit_w_max:
+        return
+    planned_w = gpu_type.idle_w * part + sum(
+        max(item.power_w_planned, dynamic_power_w(picture, item, device)) for item in items
+    )
+    if not planned_w <= limit_w + TOLERANCE_W + ROUNDING_W * len(items):
+        code = FindingCode.POWER_LIMIT_TOO_LOW
+        yield about(picture, code, device.id, items, power_w=round(planned_w, 3), power_limit_w=limit_w)
 
 
 def _power_caps(picture: Picture) -> Iterator[Finding]:

@@ -156,6 +156,12 @@ def _tight_cap(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
     return replace(world, power_caps=(cap,)), plan
 
 
+def _limited(world: Snapshot, plan: Plan, item: Assignment) -> Plan:
+    """The lowest power limit that the replica's device knows."""
+    gpu_type = world.gpu_types_by_name()[world.devices_by_id()[item.device].gpu_type]
+    return setting(plan, item, power_limit_w=gpu_type.power_limit_w_min)
+
+
 def _silence(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
     node = world.devices_by_id()[item.device].node
     statuses = (
@@ -272,6 +278,10 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
     FindingCode.POWER_LIMIT_OUT_OF_RANGE: (
         lambda world, plan, item: (world, setting(plan, item, power_limit_w=1.0)),
         lambda world, plan, item: (world, setting(plan, item, power_limit_w=9_999.0)),
+    ),
+    FindingCode.POWER_LIMIT_TOO_LOW: (
+        lambda world, plan, item: (world, _limited(world, with_assignment(plan, item, power_w_planned=9e3), item)),
+        lambda world, plan, item: (world, _limited(world, with_assignment(plan, item, power_w_planned=math.nan), item)),
     ),
     FindingCode.POWER_CAP_EXCEEDED: (_tight_cap,),
     FindingCode.POWER_UNDERSTATED: (

@@ -7,7 +7,7 @@ nobody is served less than he is sized for, and its memory limit as long as that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,6 +85,10 @@ class _Read:
         power = watts_at_share(problem, problem.power_w[table, variant], share)
         return _Read(latency, rate, power, problem.memory_mib[table, variant])
 
+    def below(self, column: int) -> Floats:
+        """The rates of batches that draw no more than this one; 0 for the others."""
+        return np.where(self.power_w <= self.power_w[column] + DUST, self.rate_rps, 0.0)
+
     def fits(self, limit_mib: float) -> Flags:
         """Batches that keep the promise within a memory limit."""
         return np.asarray((self.rate_rps > 0) & (self.memory_mib <= limit_mib + DUST))
@@ -97,12 +101,14 @@ def _kept(
     in it that serves enough, and all limits fit together.
     """
     problem = seats.floor.problem
+    capped = problem.pools[int(problem.kind_pool[pattern.kind])].capped
     left = sorted(standing, key=lambda item: (-item[1].memory_mib_limit, item[1].replica))
     kept: list[tuple[Assignment | None, int]] = []
     for place, (variant, share) in enumerate(zip(pattern.variants, pattern.shares_pct, strict=True)):
         column = int(np.searchsorted(problem.batches, pattern.batches[place]))
         same = next((item for item in left if item[0] == variant and item[1].share_pct_sm == share), None)
-        chosen = None if same is None else _column_beside(seats, variant, reads[place], same[1], column)
+        read = replace(reads[place], rate_rps=reads[place].below(column)) if capped else reads[place]
+        chosen = None if same is None else _column_beside(seats, variant, read, same[1], column)
         if same is None or chosen is None:
             kept.append((None, column))
             continue

@@ -108,6 +108,7 @@ class Books:
         self.room_mib = np.array([item.memory_mib for item in pools], dtype=np.float64)
         self.idle_w = np.array([item.idle_w for item in pools], dtype=np.float64)
         self.limit_w = np.array([item.limit_w for item in pools], dtype=np.float64)
+        self.most_w = np.array([item.limit_w if item.capped else np.inf for item in pools], dtype=np.float64)
         self.usd_per_h = np.array([item.usd_per_h for item in pools], dtype=np.float64)
         foes = [number * len(work) + other for number, item in enumerate(work) for other in item.avoids]
         self._foes = np.array(sorted(foes), dtype=np.int64)
@@ -141,7 +142,9 @@ class Books:
         pick = column[:, :, None]
         power = np.where(stands, at(_watts(problem.power_w, table, variants, where), pick, axis=2)[:, :, 0], 0.0)
         pool = problem.kind_pool[rows.kind]
-        draw = np.minimum(self.limit_w[pool], self.idle_w[pool] + power.sum(axis=1))
+        draw = self.idle_w[pool] + power.sum(axis=1)
+        lawful &= draw <= self.most_w[pool] + TOLERANCE
+        draw = np.minimum(self.limit_w[pool], draw)
         return Verdicts(
             rows=rows,
             lawful=lawful,

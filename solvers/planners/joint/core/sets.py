@@ -114,6 +114,7 @@ class Judge:
         self._memory = np.array([pool.memory_mib for pool in pools], dtype=np.float64)
         self._idle = np.array([pool.idle_w for pool in pools], dtype=np.float64)
         self._draw_max = np.array([pool.limit_w for pool in pools], dtype=np.float64)
+        self._planned_max = np.array([pool.limit_w if pool.capped else np.inf for pool in pools], dtype=np.float64)
         self._clients = np.array([pool.clients for pool in pools], dtype=np.int64)
 
     def judge(self, sets: Sets) -> Judged:
@@ -139,7 +140,9 @@ class Judge:
         take = batch[:, :, None]
         rate = np.where(real, np.take_along_axis(rate, take, axis=2)[:, :, 0], 0.0)
         power = np.where(real & ok[:, None], np.take_along_axis(power, take, axis=2)[:, :, 0], 0.0)
-        draw = np.minimum(self._draw_max[pool], self._idle[pool] + power.sum(axis=1))
+        draw = self._idle[pool] + power.sum(axis=1)
+        ok &= draw <= self._planned_max[pool] + TOLERANCE
+        draw = np.minimum(self._draw_max[pool], draw)
         if problem.by_share:
             usd = self._pool_usd[pool] * sets.share.sum(axis=1) / 100
         else:

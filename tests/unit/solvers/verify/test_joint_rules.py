@@ -205,6 +205,19 @@ class TestCost:
         limited = (DeviceSetting(device=T4.id, power_limit_w=60.0),)
         assert self.judged(0.35 + self.USD_PER_WH * 60, *pair, settings=limited) == set()
 
+    def test_a_limit_below_what_is_drawn_is_refuted(self) -> None:
+        """Nobody measured what it does to latencies."""
+        picture = world("vision", "other")
+        pair = replica(power_w_planned=30.0), replica("demo/other#0", power_w_planned=25.0)
+        found = {
+            limit_w: codes(
+                picture, plan_of(picture, *pair, settings=(DeviceSetting(device=T4.id, power_limit_w=limit_w),))
+            )
+            for limit_w in (64.0, 65.0, 70.0)
+        }
+        refuted = {limit_w for limit_w, listed in found.items() if FindingCode.POWER_LIMIT_TOO_LOW in listed}
+        assert refuted == {64.0}
+
     def test_nothing_in_use_costs_nothing(self) -> None:
         assert self.judged(0.0) == set()
 
