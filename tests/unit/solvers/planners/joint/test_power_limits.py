@@ -1,0 +1,124 @@
+"""A device under a cap of its own is planned as it runs there: at a clock, and with shares, whose draw fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.plan import Plan
+from solvers.domain.policy import CostBasis
+from solvers.domain.profile import Profile
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.base import Budget
+from solvers.planners.joint.core.books import Books
+from solvers.planners.joint.core.sets import Judge, Sets
+from solvers.planners.joint.planner import Joint
+from solvers.planners.joint.reading import read
+from solvers.problems.patterns import judge
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+from tests.unit.solvers.planners.joint.core.scenes import scene
+from tests.unit.solvers.planners.joint.core.test_books import drawn
+
+V100 = builders.gpu_type("v100")
+TOP = V100.clock_mhz_sm_max
+LOW = TOP - 300
+DEVICE = builders.device("a", 0, "v100")
+CAP_W = 150.0
+
+
+def clocked(*clocks: int) -> Profile:
+    """Measured at these clocks; the low one draws well less than half."""
+    made = builders.profile(type_name="v100", clocks=clocks)
+    points = tuple(
+        replace(point, power_w=0.4 * (point.power_w or 0.0)) if point.clock_mhz_sm == LOW else point
+        for point in made.points
+    )
+    return replace(made, points=points)
+
+
+def world(limit_w: float, *clocks: int) -> Snapshot:
+    caps = (PowerCap(scope=PowerScope.DEVICE, subject=DEVICE.id, limit_w=limit_w),)
+    return builders.snapshot(
+        [DEVICE],
+        [builders.service("big", rate_rps_declared=5_000.0, slo=builders.slo(200.0))],
+        profiles=[clocked(*clocks)],
+        power_caps=caps,
+        policy=builders.policy(cost_basis=CostBasis.DEVICE),
+    )
+
+
+def planned(picture: Snapshot) -> Plan:
+    request = replace(builders.request(picture), budget=Budget(deadline_s=5.0, work_units=200))
+    plan = Joint().propose(request, b"", SilentReporter()).plan
+    assert plan is not None
+    assert not is_fatal(verify(picture, plan, request.movable))
+    return plan
+
+
+def draw_w(plan: Plan) -> float:
+    return V100.idle_w + sum(item.power_w_planned for item in plan.assignments)
+
+
+def test_the_clock_that_fits_under_the_limit_is_planned_with_its_own_latency() -> None:
+    capped, free = planned(world(CAP_W, LOW, TOP)), planned(world(V100.power_limit_w_max, LOW, TOP))
+    (setting,) = capped.settings
+    assert (setting.clock_mhz_sm, setting.power_limit_w) == (LOW, CAP_W)
+    assert free.settings[0].clock_mhz_sm is None
+    assert draw_w(capped) <= CAP_W
+    assert draw_w(free) > CAP_W
+    assert capped.objective.unserved > free.objective.unserved
+
+
+def test_where_no_lower_clock_was_measured_less_is_handed_out() -> None:
+    plan = planned(world(CAP_W, TOP))
+    assert 0 < draw_w(plan) <= CAP_W
+    assert sum(item.share_pct_sm for item in plan.assignments) < 100
+    assert plan.objective.unserved > planned(world(CAP_W, LOW, TOP)).objective.unserved
+
+
+def test_a_pool_knows_whether_its_limit_is_a_plans() -> None:
+    for limit_w, capped in ((CAP_W, True), (V100.power_limit_w_max, False), (1_000.0, False)):
+        picture = world(limit_w, TOP)
+        (pool,) = read(picture, builders.everything_movable(picture)).problem.pools
+        assert pool.capped is capped
+
+
+def test_what_stands_with_a_hungrier_batch_goes_on_with_less() -> None:
+    """What stands was planned before there was a cap."""
+    before = planned(world(V100.power_limit_w_max, TOP))
+    after = world(CAP_W, TOP)
+    stands = replace(after, target=builders.target(before.assignments, settings=before.settings))
+    assert draw_w(planned(stands)) <= CAP_W
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_everybody_who_judges_refuses_the_same(seed: int) -> None:
+    free = scene(seed)
+    limit_w = [pool.idle_w + 0.3 * (pool.limit_w - pool.idle_w) for pool in free.pools]
+    problem = replace(
+        free,
+        pools=tuple(replace(pool, limit_w=w, capped=True) for pool, w in zip(free.pools, limit_w, strict=True)),
+    )
+    rows = drawn(problem, 200, seed)
+    books = Books(problem).judge_many(rows)
+    sets = Judge(problem).judge(
+        Sets(kind=books.rows.kind, member=books.rows.variants, share=books.rows.shares_pct),
+    )
+    refused = 0
+    for row in range(len(rows)):
+        stands = rows.variants[row] >= 0
+        asked = int(rows.kind[row]), rows.variants[row][stands].tolist(), rows.shares_pct[row][stands].tolist()
+        exact, without = judge(problem, *asked), judge(free, *asked)
+        assert (bool(books.lawful[row]), bool(sets.ok[row])) == (exact is not None, exact is not None)
+        refused += exact is None and without is not None
+        if exact is not None:
+            assert exact.draw_w == pytest.approx(
+                problem.pools[int(problem.kind_pool[exact.kind])].idle_w + sum(exact.power_w)
+            )
+    assert refused > 5
+    assert np.count_nonzero(books.lawful) > 5
