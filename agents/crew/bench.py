@@ -30,7 +30,8 @@ _NAME_MAX = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrewOptions:
     """How this host keeps its workers. `ports`: what they listen on, one block each. `executables`: the only programs
-    that may be started; None: any. `route_grace_s`: how long routers may take to learn that a worker leaves.
+    that may be started; None: any. `route_grace_s`: how long routers may take to learn that a worker leaves. `host`:
+    the address (IPv4) on which workers listen and are reached.
     """
 
     state_dir: Path

@@ -129,8 +129,11 @@ class Member:
 
     @property
     def state(self) -> WorkerState:
-        """The state others see."""
-        return WorkerState.FAILED if self.failed else _STATES[self.phase]
+        """The state others see. Who does not answer any more is starting again, as far as they are concerned."""
+        if self.failed:
+            return WorkerState.FAILED
+        silent = self.phase is Phase.ANSWERING and not self.answering
+        return WorkerState.STARTING if silent else _STATES[self.phase]
 
     def enter(self, phase: Phase, now_s: float) -> None:
         """Go on to another phase."""
@@ -138,6 +141,13 @@ class Member:
         self.phase, self.failed = phase, self.failed or phase is Phase.FAILED
         self.answering = phase in (Phase.ANSWERING, Phase.DONE)
         self.came_up = self.came_up or self.answering
+        if self.state is not before:
+            self.since_s = now_s
+
+    def answer(self, answering: bool, now_s: float) -> None:
+        """It answers, or does not any more."""
+        before = self.state
+        self.answering = answering
         if self.state is not before:
             self.since_s = now_s
 

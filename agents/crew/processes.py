@@ -45,7 +45,7 @@ class Processes(Protocol):
         ...
 
     def exit_status(self, process: ProcessId) -> int | None:
-        """How a child of ours ended, as `subprocess` counts (below 0: by a signal); None: not known."""
+        """How a child of ours ended, as `subprocess` counts (below 0: by a signal), told once; None: not known."""
         ...
 
     def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
@@ -112,7 +112,10 @@ class HostProcesses:
     def exit_status(self, process: ProcessId) -> int | None:
         """See `Processes`. Reaps it."""
         child = self._children.get(process)
-        return None if child is None else child.poll()
+        status = None if child is None else child.poll()
+        if status is not None:
+            del self._children[process]
+        return status
 
     def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
         """See `Processes`. A session's number is not given anew while one of its processes lives; where the leader's

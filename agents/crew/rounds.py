@@ -67,10 +67,13 @@ class Rounds:
             return False
         if self._bench.host.processes.alive(member.process):
             return False
+        member.scrape_wanted = False
         status = self._bench.host.processes.exit_status(member.process)
         if status == 0 and not member.serves:
             member.enter(Phase.DONE, self._bench.now_s())
             member.pids = ()
+            if member.spec.iterations_total is not None:
+                member.tally.finish(member.spec.iterations_total)
             self._bench.save(member)
         else:
             self.fail(member, _ended(status))
@@ -178,12 +181,14 @@ class Rounds:
         if member.phase is not Phase.ANSWERING:
             return
         if self._adapter(member).is_ready(answer):
-            member.answering, member.problem, member.quiet, member.unanswered_s = True, "", 0, None
+            member.problem, member.quiet, member.unanswered_s = "", 0, None
+            member.answer(True, self._bench.now_s())
             return
         member.quiet += 1
         member.unanswered_s = member.unanswered_s or self._bench.now_s()
         if member.quiet >= UNANSWERED_TIMES:
-            member.answering, member.problem = False, f"readiness: {answer.told()}"
+            member.problem = f"readiness: {answer.told()}"
+            member.answer(False, self._bench.now_s())
 
     def drain(self, member: Member) -> None:
         """Begin to drain. Jobs and tasks have nothing that routers would send them."""
@@ -248,7 +253,7 @@ class Rounds:
 
         def heard(answer: Answer) -> None:
             member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
-            if answer.good:
+            if answer.good and member.phase is not Phase.DONE:
                 page = read_page(answer.body, adapter.names)
                 page = page.of_model(member.spec.model, adapter.model_label) if adapter.model_label else page
                 member.tally.read(adapter.totals(page), member.scraped_s)

@@ -64,6 +64,12 @@ class Tally:
         self.told = self.newest = None
         self.queue_told, self.from_now = 0.0, True
 
+    def finish(self, iterations: float) -> None:
+        """All it was to do is done, whatever was read last."""
+        if not self.from_now:
+            last = self.newest or self.told or Totals()
+            self.newest = replace(last, iterations=max(iterations, last.iterations or 0.0))
+
     def cut(self, reading: WorkerReading, now_s: float, *, gone: bool) -> WorkerSample:
         """What happened since the last cut. Of a worker that is gone or failed nothing waits any more: it was
         dropped.
