@@ -97,10 +97,11 @@ class NvmlBoards:
         self._note(uuid, CLOCK_MEMORY, clock_mhz_memory)
 
     def close(self) -> None:
-        """See `Boards`."""
-        self._events.close()
+        """See `Boards`. While a call still hangs in the driver the library stays open: the process's end closes it."""
+        ended = self._events.close()
         try:
-            self.driver.run("", self._let_go)
+            if ended and not self.driver.hangs():
+                self.driver.run("", self._let_go)
         except DeviceError:
             pass  # The driver is gone or hangs: there is nothing to let go of.
         finally:
@@ -121,7 +122,7 @@ class NvmlBoards:
     def _settings(self, nvml: Nvml, facts: BoardFacts) -> BoardSettings:
         limit_mw = nvml.maybe("nvmlDeviceGetPowerManagementLimit", facts.board)
         enforced_mw = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", facts.board)
-        mode = int(nvml.call("nvmlDeviceGetComputeMode", facts.handle))
+        mode = int(nvml.maybe("nvmlDeviceGetComputeMode", facts.handle) or 0)
         persistence = nvml.maybe("nvmlDeviceGetPersistenceMode", facts.board)
         limit_w = None if limit_mw is None else limit_mw / 1000.0
         return BoardSettings(

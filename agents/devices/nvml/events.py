@@ -66,11 +66,13 @@ class EventWatch:
             found.append(self._queue.popleft())
         return tuple(found)
 
-    def close(self) -> None:
-        """End the thread, after the wait it is in."""
+    def close(self) -> bool:
+        """End the thread, after the wait it is in; whether it ended."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0 + self._wait_ms / 1000.0)
+        if self._thread is None:
+            return True
+        self._thread.join(timeout=1.0 + self._wait_ms / 1000.0)
+        return not self._thread.is_alive()
 
     def _register(self, nvml: Nvml) -> object:
         """An event set with all that its devices can say; None when none can say anything."""

@@ -68,6 +68,11 @@ class Driver:
         with self._marks:
             return device in self._hung
 
+    def hangs(self) -> bool:
+        """Whether any call has not come back yet."""
+        with self._marks:
+            return bool(self._hung)
+
     def close(self) -> None:
         """End the thread; a later call starts another."""
         with self._turn:

@@ -91,19 +91,20 @@ def look(nvml: Nvml) -> Found:
     for index in range(nvml.call("nvmlDeviceGetCount")):
         try:
             board = nvml.call("nvmlDeviceGetHandleByIndex", index)
-            whole = _whole(nvml, board, index)
+            found = _devices_of(nvml, board, index)
         except DeviceError as error:
             notes.append(f"GPU {index} is left out: {error}")
             continue
-        mig_mode = nvml.maybe("nvmlDeviceGetMigMode", board)
-        if mig_mode is None or mig_mode[0] != MIG_ENABLED:
-            devices.append(whole)
-            continue
-        slices = _slices(nvml, whole)
-        devices.extend(slices)
-        if not slices:
-            notes.append(f"{whole.uuid} is left out: MIG is on and it has no MIG devices")
+        devices.extend(found)
+        if not found:
+            notes.append(f"GPU {index} is left out: MIG is on and it has no MIG devices")
     return Found(devices=tuple(devices), notes=tuple(notes))
+
+
+def _devices_of(nvml: Nvml, board: object, index: int) -> list[BoardFacts]:
+    whole = _whole(nvml, board, index)
+    mig_mode = nvml.maybe("nvmlDeviceGetMigMode", board)
+    return [whole] if mig_mode is None or mig_mode[0] != MIG_ENABLED else _slices(nvml, whole)
 
 
 def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:

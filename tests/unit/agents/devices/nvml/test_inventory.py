@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pynvml
 import pytest
 
 from agents.errors import DeviceTimeoutError, DriverError, NotFoundError
@@ -76,7 +77,28 @@ def test_a_gpu_in_mig_mode_without_slices_is_left_out(host: NvmlStandIn, opened:
     host.gpu(host.uuids[0]).mig_mode = 1
     boards = opened()
     assert [device.uuid for device in boards.inventory()] == [host.uuids[1]]
-    assert boards.notes == (f"{host.uuids[0]} is left out: MIG is on and it has no MIG devices",)
+    assert boards.notes == ("GPU 0 is left out: MIG is on and it has no MIG devices",)
+
+
+@with_gpus("a100-40gb-mig", "t4")
+def test_slices_that_may_not_be_opened_leave_only_their_gpu_out(
+    host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(board: object, slot: int) -> None:
+        raise pynvml.NVMLError(4)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", forbidden)
+    boards = opened()
+    assert [device.uuid for device in boards.inventory()] == [host.uuids[1]]
+    assert "GPU 0 is left out" in boards.notes[0]
+
+
+@with_gpus("a100-40gb-mig")
+def test_a_slice_s_geometry_is_worked_out_where_its_name_does_not_say(
+    host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "NVIDIA A100-SXM4-40GB")
+    assert [device.mig_profile for device in opened().inventory()] == ["3g.20gb", "1g.5gb"]
 
 
 def test_an_old_library_tells_less_and_that_is_enough(host: NvmlStandIn, opened: Opener) -> None:
