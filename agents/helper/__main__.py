@@ -20,8 +20,9 @@ from agents.devices.parts import Boards, Setters
 from agents.errors import AgentError, ConfigError
 from agents.helper.audit import Audit
 from agents.helper.desk import Desk
-from agents.helper.journal import Originals, host_boot_id
+from agents.helper.journal import Originals
 from agents.helper.server import Rules, Server, listen
+from agents.journal import host_boot_id
 from agents.state import StateDirectory
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -85,9 +86,8 @@ def _run(order: Order, open_parts: Callable[[str], tuple[Boards, Setters]]) -> N
             if not stop.is_set():
                 server.changed.wait(pause_s)
         order.socket_path.unlink(missing_ok=True)
-        listener.close()
         desk.restore(lambda: server.clients == 0)
-        server.close()
+        server.close(listener)
         boards.close()
 
 

@@ -16,13 +16,14 @@ from itertools import count
 from pathlib import Path
 
 from agents.devices.parts import ComputeMode
-from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
+from agents.errors import BusyError, DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
 from agents.helper.protocol import (
     ANSWER_BYTES_MAX,
     Answer,
     Lines,
     ProtocolError,
     Request,
+    SlowLineError,
     Value,
     Verb,
     decode_answer,
@@ -82,6 +83,9 @@ class _Line:
         connection.settimeout(CONNECT_TIMEOUT_S)
         try:
             connection.connect(str(self._path))
+        except BlockingIOError:
+            connection.close()
+            raise BusyError(f"the helper at {self._path} has too many waiting connections") from None
         except OSError as error:
             connection.close()
             reason = error.strerror or str(error)
@@ -107,7 +111,8 @@ class _Line:
             answer = decode_answer(line)
         except ProtocolError as error:
             self.close()
-            raise DeviceTimeoutError(f"the helper at {self._path}: {error}") from None
+            kind = DeviceTimeoutError if isinstance(error, SlowLineError) else DriverError
+            raise kind(f"the helper at {self._path}: {error}") from None
         if answer.number not in (None, request.number):
             self.close()
             raise DriverError(f"the helper at {self._path} answered something that was not asked")

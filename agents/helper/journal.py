@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from agents.errors import StateFileError
 from agents.helper.protocol import ProtocolError, Value, Verb, check_value
@@ -16,14 +15,6 @@ from agents.state import StateDirectory
 
 JOURNAL_FILE = "originals.json"
 FORM = 1
-
-
-def host_boot_id() -> str:
-    """Changes when the host boots; empty where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class Originals:

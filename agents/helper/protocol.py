@@ -33,6 +33,10 @@ class ProtocolError(AgentError):
     code = "protocol"
 
 
+class SlowLineError(ProtocolError):
+    """A line, or the answer that was due, did not come in time."""
+
+
 class Verb(StrEnum):
     """All that can be asked. The names are those of `agents.devices.parts.Setters`."""
 
@@ -98,7 +102,7 @@ def decode_request(line: bytes) -> Request:
     if verb is Verb.REFUSALS:
         return Request(number=number, verb=verb)
     device = plain["device"]
-    if not isinstance(device, str) or not 0 < len(device) <= DEVICE_CHARACTERS_MAX:
+    if not isinstance(device, str) or not device.isascii() or not 0 < len(device) <= DEVICE_CHARACTERS_MAX:
         raise ProtocolError("device: expected a UUID")
     return Request(number=number, verb=verb, device=device, value=check_value(verb, plain["value"]))
 
@@ -145,7 +149,7 @@ class Lines:
                 raise ProtocolError(f"a line has at most {self._bytes_max} bytes")
             left_s = None if deadline_s is None else deadline_s - self._now_s()
             if left_s is not None and left_s <= 0.0:
-                raise ProtocolError("a line did not end in time")
+                raise SlowLineError("a line did not end in time")
             self._connection.settimeout(left_s)
             try:
                 found = self._connection.recv(4096)

@@ -94,6 +94,7 @@ class Server:
         self._connections: set[socket.socket] = set()
         self._threads = threading.BoundedSemaphore(rules.connections_max + TURNED_AWAY_MAX)
         self._clients = 0
+        self._closed = False
         self._restore_at_s: float | None = now_s() + rules.restore_after_s
         self.changed = threading.Event()
         """Set when somebody came or went, so that whoever runs `turn` looks again."""
@@ -146,9 +147,14 @@ class Server:
                 with self._lock:
                     self._connections.discard(connection)
 
-    def close(self) -> None:
-        """Cut everybody off."""
+    def close(self, listener: socket.socket) -> None:
+        """Listen no more and cut everybody off."""
+        with contextlib.suppress(OSError):
+            # Closing alone would not wake the thread that waits for connections.
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         with self._lock:
+            self._closed = True
             connections = list(self._connections)
         for connection in connections:
             with contextlib.suppress(OSError):
@@ -157,6 +163,8 @@ class Server:
     def _serve(self, connection: socket.socket) -> None:
         peer = self._credentials(connection)
         with self._lock:
+            if self._closed:
+                return
             full = len(self._connections) >= self._rules.connections_max
             if not full:
                 self._connections.add(connection)
@@ -232,7 +240,7 @@ def listen(path: Path) -> socket.socket:
             listener.bind(str(path))
         finally:
             os.umask(mask)
-        listener.listen(16)
+        listener.listen(128)
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from None

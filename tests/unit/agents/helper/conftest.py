@@ -1,0 +1,81 @@
+"""A helper that listens on a real socket in a folder with a short name."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agents.helper.audit import Peer
+from agents.helper.server import Rules, Server, listen, peer_of
+from tests.unit.agents.helper.doubles import Office
+
+US = Peer(pid=1, uid=1001, gid=1001)
+
+
+class Listening:
+    """An office behind a socket, until closed. Who connects is who `credentials` says."""
+
+    def __init__(
+        self, folder: Path, rules: Rules, credentials: Callable[[socket.socket], Peer], now_s: Callable[[], float]
+    ) -> None:
+        self.office = Office(folder)
+        self.path = folder / "helper.sock"
+        self.server = Server(rules, self.office.desk, self.office.audit, now_s, credentials)
+        self.listener = listen(self.path)
+        self._accepting = threading.Thread(target=self.server.accept, args=(self.listener,))
+        self._accepting.start()
+
+    def close(self) -> None:
+        self.server.close(self.listener)
+        self._accepting.join(timeout=20)
+        assert not self._accepting.is_alive()
+        wait_until(lambda: not any(thread.name == "connection" for thread in threading.enumerate()))
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(20)
+        connection.connect(str(self.path))
+        return connection
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for something that other threads do."""
+    deadline_s = time.monotonic() + 20.0
+    while not holds():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.002)
+
+
+Opener = Callable[..., Listening]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Sockets' paths are short."""
+    with tempfile.TemporaryDirectory(prefix="hr-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def listening(folder: Path) -> Iterator[Opener]:
+    """Opens helpers and closes them in the end."""
+    opened: list[Listening] = []
+
+    def open_one(
+        rules: Rules | None = None,
+        credentials: Callable[[socket.socket], Peer] = peer_of,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> Listening:
+        mine = Rules(uids=frozenset({US.uid}), line_timeout_s=5.0)
+        opened.append(Listening(folder, rules or mine, credentials, now_s))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
