@@ -19,6 +19,7 @@ from agents.endpoint import Endpoint, Offering
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
 from agents.loop import Agent, NodeFacts
+from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.state import StateDirectory
 
 PASS_S_SETTLED = 1.0
@@ -50,6 +51,7 @@ def _run(config: AgentConfig) -> int:
         except OSError as error:
             raise ConfigError(f"cannot listen on {config.listen_host}:{config.listen_port}: {error}") from None
         agent = Agent(_facts(config, endpoint), devices, state, log)
+        agent.loads = HttpLoads() if offering is None else OfferedLoads(offering)
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(stop, agent), name="signals", daemon=True).start()
         endpoint.start(agent.health)

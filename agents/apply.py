@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from agents.devices.base import Devices, DeviceSettings, WorkerReading, WorkerState
 from agents.errors import DeviceError, LostError
 from agents.limits import check_target
+from agents.profiling.reservations import Reservations
 from agents.restarts import BACKOFF_S_MAX, BACKOFF_S_MIN, Restarts
 from agents.steps import DeviceView, Step, StepKind, next_steps, steps_without_device
 from agents.wire import DeviceInventory, DeviceReadBack, DeviceTarget, NodeReceipt, NodeTarget, ReplicaReadBack
@@ -55,6 +56,8 @@ class Applier:
         self.more_problems: Callable[[], tuple[str, ...]] = tuple
         """What else belongs into receipts."""
         self._governed: NodeTarget | None = None
+        self.reservations = Reservations()
+        """Devices that are lent to profile runs."""
         self._node = node
         self._devices = devices
         self._inventory = {device.uuid: device for device in devices.inventory()}
@@ -111,6 +114,9 @@ class Applier:
         }
         calls, settled = 0, True
         for uuid, inventory in self._inventory.items():
+            if self.reservations.is_lent(uuid):
+                settled = self._wanted_back(uuid, wanted.get(uuid)) and settled
+                continue
             elsewhere = frozenset().union(*(replicas for other, replicas in awaited.items() if other != uuid))
             made, done = self._run_device(inventory, wanted.get(uuid), elsewhere)
             calls += made
@@ -120,6 +126,13 @@ class Applier:
             self.generation_applied = self.target.generation
         self._settled = settled
         return Pass(calls=calls, settled=settled)
+
+    def _wanted_back(self, uuid: str, target: DeviceTarget | None) -> bool:
+        """Leave a device to whoever measures on it, unless the target has something there; whether all is well."""
+        if target is None or not target.replicas:
+            return True
+        self.reservations.claim(uuid)
+        return False
 
     def receipt(self, boot_id: str, observed_at_s: float) -> NodeReceipt | None:
         """The receipt to send now: the first of a target, and every one that says something new."""

@@ -20,12 +20,17 @@ from functools import partial
 from agents.apply import Applier
 from agents.collect import Collector
 from agents.devices.base import Devices
+from agents.devices.locked import Locked
 from agents.doorbell import listen
 from agents.errors import DeviceError, StateFileError, TargetRefusedError
 from agents.governing import Governing
 from agents.log import Log
+from agents.profiling.control import Control
+from agents.profiling.desk import Desk, DeskParts
+from agents.profiling.loads import Loads
 from agents.sampling import Samples
 from agents.state import TARGET_FILE, StateDirectory
+from agents.transport import Connection
 from agents.uplink import Identity, Mailbox, Uplink
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
 
@@ -40,8 +45,10 @@ PASSES_IDLE_MAX = 50
 ALONE_AFTER_S = 600.0
 GOVERNOR_FILE = "governor.json"
 GOVERNOR_KEPT_EVERY_S = 60.0
-REPORTS, GOVERNOR = "reports", "governor"
+REPORTS, GOVERNOR, PROFILING = "reports", "governor", "profiling"
 """Who reads what devices did."""
+PROFILING_ENDS_S = 30.0
+"""How long an agent that ends waits for a profile run to clean up."""
 FAREWELL_S = 2.0
 """How long an agent that ends waits for its last reports to be taken."""
 
@@ -80,15 +87,17 @@ class Agent:
     def __init__(
         self, facts: NodeFacts, devices: Devices, state: StateDirectory, log: Log, clocks: Clocks | None = None
     ) -> None:
+        self.loads: Loads | None = None
+        """Makes load for profile runs; without it this node carries out none."""
         self._facts = facts
-        self._devices = devices
+        devices = self._devices = Locked(devices)
         self._state = state
         self._log = log
         self._clocks = clocks or Clocks()
         self.boot_id = uuid.uuid4().hex
         self.mailbox = Mailbox()
         both = (self._clocks.monotonic_s, self._clocks.wall_s)
-        self._samples = Samples(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR))
+        self._samples = Samples(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR, PROFILING))
         self._collector = Collector(facts.node, self.boot_id, partial(self._samples.take, REPORTS), both)
         self.applier = Applier(facts.node, devices, self._clocks.monotonic_s, random.Random())
         self.applier.route_grace_s = facts.route_grace_s
@@ -108,6 +117,7 @@ class Agent:
         )
         identity = Identity(join=join, join_token=facts.join_token)
         self.uplink = Uplink(identity, facts.server, state, self.mailbox, log)
+        self.applier.reservations.when_back = self.mailbox.news.set
         self._idle_passes = 0
         self._refused: tuple[int, str] | None = None
         self._began_s = self._clocks.monotonic_s()
@@ -128,6 +138,9 @@ class Agent:
                 daemon=True,
             ),
         ]
+        if self.loads is not None:
+            desk = Desk(self._desk_parts(self.loads))
+            threads.append(threading.Thread(target=desk.run, args=(stop,), name="profiling", daemon=True))
         for thread in threads:
             thread.start()
         report_at_s = self._clocks.monotonic_s() + self._report_interval_s()
@@ -140,7 +153,28 @@ class Agent:
             # The interval is the control plane's to say, and it may have said so meanwhile.
             report_at_s = min(report_at_s, now_s + interval_s)
             self.mailbox.news.wait(max(0.0, min(pause_s, report_at_s - now_s)))
+        for thread in threads[2:]:
+            # It has a worker to stop and a clock to give back.
+            thread.join(PROFILING_ENDS_S)
         self._end(quiet, threads[0])
+
+    def _desk_parts(self, loads: Loads) -> DeskParts:
+        return DeskParts(
+            devices=self._devices,
+            reservations=self.applier.reservations,
+            occupied=self._occupied,
+            samples=partial(self._samples.take, PROFILING),
+            loads=loads,
+            control=Control(Connection(self._facts.server)),
+            token=lambda: self.uplink.token if self.uplink.joined.is_set() else "",
+            folder=self._state.path,
+            log=self._log,
+            now_s=self._clocks.monotonic_s,
+        )
+
+    def _occupied(self, uuid: str) -> bool:
+        target = self.applier.target
+        return target is not None and any(device.uuid == uuid and device.replicas for device in target.devices)
 
     def turn(self) -> float:
         """Take over a target that came in, make a pass, send the receipt it calls for; seconds until the next turn."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Protocol
 
 from agents.devices.base import WorkerReading
@@ -60,7 +59,7 @@ class HttpLoads:
 class Offering(Protocol):
     """Takes load by replica; see `FakeDevices.offer`."""
 
-    def offer(self, loads: Mapping[str, float], over_s: float) -> object:
+    def offer(self, loads: dict[str, float], over_s: float) -> object:
         """Requests that arrive over the coming seconds."""
         ...
 

@@ -6,6 +6,7 @@ one run's own numbers; even splits first, then uneven ones. It refuses to measur
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from agents.profiling.points import Point
@@ -19,11 +20,11 @@ Step = tuple[Point | None, Point | None]
 def steps() -> Iterator[Step]:
     """All measurements of a pair, in their order; every configuration of one alone comes once."""
     alone: set[tuple[int, Point]] = set()
-    for batch in BATCHES:
-        for shares in SHARES_PCT:
-            points = tuple(Point(batch=batch, share_pct_sm=share) for share in shares)
-            for place, point in enumerate(points):
-                if (place, point) not in alone:
-                    alone.add((place, point))
-                    yield (point, None) if place == 0 else (None, point)
-            yield points[0], points[1]
+    for batch, shares in itertools.product(BATCHES, SHARES_PCT):
+        one, other = (Point(batch=batch, share_pct_sm=share) for share in shares)
+        if (0, one) not in alone:
+            yield one, None
+        if (1, other) not in alone:
+            yield None, other
+        alone |= {(0, one), (1, other)}
+        yield one, other

@@ -8,6 +8,7 @@ several threads.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class Reservations:
@@ -17,6 +18,8 @@ class Reservations:
         self._lock = threading.Lock()
         self._lent: set[str] = set()
         self._claimed: set[str] = set()
+        self.when_back: Callable[[], None] = lambda: None
+        """Called after a device was given back."""
 
     def lend(self, uuid: str) -> bool:
         """Lend a device; False when it is lent already."""
@@ -31,6 +34,7 @@ class Reservations:
         with self._lock:
             self._lent.discard(uuid)
             self._claimed.discard(uuid)
+        self.when_back()
 
     def is_lent(self, uuid: str) -> bool:
         """Whether the applier must leave it alone."""
