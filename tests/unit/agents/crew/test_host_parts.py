@@ -1,0 +1,261 @@
+"""Ports, logs, memory groups and /proc: the small parts that touch this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.crew.bench import safe_name
+from agents.crew.limits import Limits, is_delegated, own_group
+from agents.crew.logs import GONE_KEPT_MAX, Logs
+from agents.crew.ports import PortBook, bindable, connections
+from agents.crew.processes import HostProcesses, ProcessId
+from agents.crew.templates import Invocation
+from agents.errors import BusyError, WorkerError
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something, with a deadline."""
+    deadline_s = time.monotonic() + 10.0
+    while not happened():
+        assert time.monotonic() < deadline_s, "it did not happen within 10 s"
+        time.sleep(0.005)
+
+
+def test_ports_have_one_owner_and_come_back_late() -> None:
+    book = PortBook(range(10, 16), free=lambda port: port != 12)
+    assert book.take("a", 2) == 10
+    assert book.take("b", 3) == 13
+    with pytest.raises(BusyError):
+        book.take("c", 1)
+    book.free("a")
+    assert book.take("c", 1) == 10
+    book.free("c")
+    assert book.take("d", 1) == 11, "not the one that was just given back"
+    with pytest.raises(BusyError):
+        book.hold("x", [13])
+    assert book.owned() == {13: "b", 14: "b", 15: "b", 11: "d"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=40))
+def test_no_port_ever_has_two_owners(steps: list[tuple[int, int]]) -> None:
+    book = PortBook(range(100, 108), free=lambda port: True)
+    held: dict[str, range] = {}
+    for owner, count in steps:
+        name = str(owner)
+        if name in held:
+            book.free(name)
+            del held[name]
+        elif count:
+            try:
+                start = book.take(name, count)
+            except BusyError:
+                continue
+            block = range(start, start + count)
+            assert block[0] >= 100
+            assert block[-1] < 108
+            assert not any(port in other for port in block for other in held.values())
+            held[name] = block
+    assert set(book.owned()) == {port for block in held.values() for port in block}
+
+
+def test_a_port_somebody_listens_on_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not bindable(port)
+        assert connections(port) == 0
+        with socket.create_connection(("127.0.0.1", port)):
+            assert connections(port) == 1
+    assert bindable(port)
+
+
+@given(st.lists(st.text(max_size=20), unique=True, max_size=5))
+def test_names_of_files_stay_apart(names: list[str]) -> None:
+    safe = [safe_name(name) for name in names]
+    assert len(set(safe)) == len(names)
+    assert all("/" not in name and "\0" not in name for name in safe)
+
+
+def test_a_full_log_is_cut_in_place_and_its_writer_goes_on(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 16384)
+    descriptor = logs.open("w")
+    try:
+        for round_number in range(20):
+            for line in range(100):
+                os.write(descriptor, f"{round_number:03d}-{line:03d} {'x' * 60}\n".encode())
+            logs.bound("w")
+    finally:
+        os.close(descriptor)
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert len(sizes) == 2
+    assert sum(sizes) <= 2 * 8192
+    assert logs.tail("w").endswith("019-099 " + "x" * 60)
+
+
+def test_last_words_are_safe_to_show(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 65536)
+    logs.path("w").write_bytes(b"old\n" * 2000 + b"\x1b[1mbad\x1b[0m \x00\xff\r\n\n" + b"y" * 9000 + b"\nlast\n")
+    tail = logs.tail("w")
+    assert tail.endswith("last")
+    assert len(tail) <= 8 * 303
+    assert tail.isprintable()
+    assert logs.tail("nobody") == ""
+    logs.path("z").write_bytes(b"a\x1b[31mred\x1b[0m\x07\n")
+    assert logs.tail("z") == "ared"
+
+
+def test_logs_of_the_gone_are_kept_for_a_while(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 65536)
+    for number in range(GONE_KEPT_MAX + 10):
+        path = logs.path(f"w{number}")
+        path.write_bytes(b"x")
+        os.utime(path, (number, number))
+    logs.prune(frozenset({"w0"}))
+    left = {path.stem for path in tmp_path.iterdir()}
+    assert len(left) == GONE_KEPT_MAX + 1
+    assert {"w0", f"w{GONE_KEPT_MAX + 9}"} <= left
+    assert "w1" not in left
+
+
+def control_groups(root: Path, controllers: str = "cpu memory pids", enabled: str = "") -> Path:
+    """Files like those of a delegated group with a sub-group for the agent."""
+    own = root / "unit" / "agent"
+    own.mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("cpu memory")
+    for group in (own.parent, own):
+        (group / "cgroup.controllers").write_text(controllers)
+        (group / "cgroup.subtree_control").write_text(enabled)
+    return own
+
+
+def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
+    own = control_groups(tmp_path, enabled="memory")
+    proc = tmp_path / "self"
+    proc.write_text("12:cpu:/x\n0::/unit/agent\n")
+    assert own_group(tmp_path, proc) == own
+    limits = Limits(own, delegated=lambda group: group == own.parent)
+    assert limits.prepare("w", 512) == ""
+    group = own.parent / "headroom-worker-w"
+    assert (group / "memory.max").read_text() == str(512 * 2**20)
+    assert limits.enter("w", 4711) == ""
+    assert limits.members("w") == (4711,)
+    for path in group.iterdir():
+        path.unlink()
+    limits.remove("w")
+    assert not group.exists()
+
+
+def test_without_a_delegated_group_nothing_is_bounded_and_that_is_said(tmp_path: Path) -> None:
+    own = control_groups(tmp_path, controllers="cpu")
+    for limits in (Limits(None), Limits(own, delegated=lambda group: True), Limits(own, delegated=lambda group: False)):
+        assert "not limited to 512 MiB" in limits.prepare("w", 512)
+        assert limits.enter("w", 1) == ""
+        assert limits.members("w") == ()
+        limits.remove("w")
+    assert not is_delegated(tmp_path / "nothing")
+    assert own_group(tmp_path, tmp_path / "nothing") is None
+    legacy = tmp_path / "legacy"
+    legacy.write_text("4:memory:/x\n")
+    assert own_group(tmp_path, legacy) is None
+
+
+SLEEPER = "import os, sys, time; os.fork(); print('up', flush=True); time.sleep(60)"
+SETSID = "import os, time\nif os.fork() == 0:\n    os.setsid()\nprint('up', flush=True)\ntime.sleep(60)"
+
+
+def started(processes: HostProcesses, tmp_path: Path, code: str, mark: str = "m/1") -> tuple[ProcessId, Path]:
+    log = tmp_path / "log"
+    with log.open("ab") as file:
+        made = Invocation(
+            arguments=(sys.executable, "-I", "-S", "-c", code),
+            environment={"HEADROOM_WORKER": mark},
+            working_directory=str(tmp_path),
+        )
+        return processes.start(made, file.fileno()), log
+
+
+def test_a_session_is_found_bounded_and_ended(tmp_path: Path) -> None:
+    processes = HostProcesses()
+    leader, log = started(processes, tmp_path, SLEEPER)
+    try:
+        until(lambda: log.read_bytes().count(b"up") == 2)
+        found = processes.sessions((leader,))[leader]
+        assert found[0] == leader
+        assert len(found) == 2
+        assert os.getsid(leader.pid) == leader.pid
+        assert str(Path(f"/proc/{leader.pid}/fd/0").readlink()) == "/dev/null"
+        assert Path(f"/proc/{leader.pid}/cwd").resolve() == tmp_path.resolve()
+        limits = Path(f"/proc/{leader.pid}/limits").read_text(encoding="ascii")
+        (core,) = [line.split() for line in limits.splitlines() if line.startswith("Max core file size")]
+        assert core[4:6] == ["0", "0"]
+        assert processes.marked("m/1") == tuple(sorted(found, key=lambda each: each.pid))
+        assert processes.identify([leader.pid, 2**22 + 1]) == (leader,)
+        stranger = ProcessId(pid=leader.pid, started_ticks=leader.started_ticks - 1)
+        assert not processes.alive(stranger)
+        assert processes.sessions((stranger,))[stranger] == ()
+        processes.send(stranger, signal.SIGKILL)
+        assert processes.alive(leader)
+    finally:
+        for each in processes.sessions((leader,))[leader]:
+            processes.send(each, signal.SIGKILL)
+    until(lambda: not processes.alive(leader))
+    until(lambda: processes.sessions((leader,))[leader] == ())
+    assert processes.exit_status(leader) == -signal.SIGKILL
+    assert processes.exit_status(leader) is None
+    processes.send(leader, signal.SIGKILL)
+
+
+def test_who_left_the_session_keeps_the_mark(tmp_path: Path) -> None:
+    processes = HostProcesses()
+    leader, log = started(processes, tmp_path, SETSID, mark="m/2")
+    until(lambda: log.exists() and log.read_bytes().count(b"up") == 2)
+    marked = processes.marked("m/2")
+    for each in marked:
+        processes.send(each, signal.SIGKILL)
+    assert len(marked) == 2
+    assert processes.sessions((leader,)).keys() == {leader}
+    until(lambda: processes.marked("m/2") == ())
+    processes.exit_status(leader)
+
+
+def test_a_zombie_is_not_alive_and_its_status_is_told_once(tmp_path: Path) -> None:
+    processes = HostProcesses()
+    leader, _ = started(processes, tmp_path, "raise SystemExit(5)")
+    until(lambda: not processes.alive(leader))
+    assert processes.exit_status(leader) == 5
+    assert processes.exit_status(leader) is None
+
+
+def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
+    made = Invocation(arguments=("/no/such",), environment={}, working_directory=None)
+    with pytest.raises(WorkerError, match="/no/such"):
+        HostProcesses().start(made, 1)
+    lost = Invocation(arguments=("/bin/true",), environment={}, working_directory=str(tmp_path / "none"))
+    with pytest.raises(WorkerError):
+        HostProcesses().start(lost, 1)
+
+
+def test_nothing_warns_of_workers_that_go_on(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, warnings; warnings.simplefilter('error')\n"
+        "from agents.crew.processes import HostProcesses\n"
+        "from agents.crew.templates import Invocation\n"
+        "made = Invocation(arguments=('/bin/sleep', '60'), environment={}, working_directory=None)\n"
+        "processes = HostProcesses()\n"
+        "print(processes.start(made, os.open('/dev/null', os.O_WRONLY)).pid)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    os.kill(int(ran.stdout), signal.SIGKILL)
+    assert ran.stderr == ""

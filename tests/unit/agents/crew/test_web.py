@@ -1,0 +1,126 @@
+"""Asking over real sockets: answers in every form, time-outs, bounds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from agents.crew.web import Answer, Question, SocketWeb, fetch, read_answer
+
+
+@pytest.mark.parametrize(
+    ("received", "ended", "answer"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", False, Answer(status=200, body=b"ok")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more", False, Answer(status=200, body=b"ok")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", False, None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", True, Answer(status=0, problem="closed within its answer")),
+        (b"HTTP/1.0 503 No\r\n\r\nbusy", False, None),
+        (b"HTTP/1.0 503 No\r\n\r\nbusy", True, Answer(status=503, body=b"busy")),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", False,
+         Answer(status=200, body=b"abcde")),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", False, None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n", False, None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Enc", False, None),
+        (b"", True, Answer(status=0, problem="closed without an answer")),
+        (b"SSH-2.0-x\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
+        (b"HTTP/1.1 abc\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
+        (b"x" * 70000, False, Answer(status=0, problem="an endless head")),
+    ],
+)  # fmt: skip
+def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: Answer | None) -> None:
+    assert read_answer(received, ended=ended) == answer
+
+
+@contextmanager
+def listening(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that answers its connections one after the other with fixed bytes; None: never."""
+    heard: list[bytes] = []
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for reply in replies:
+                connection, _ = server.accept()
+                heard.append(connection.recv(65536))
+                kept.append(connection)
+                if reply is not None:
+                    connection.sendall(reply)
+                    connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], heard
+        thread.join(10.0)
+    for connection in kept:
+        connection.close()
+
+
+def test_a_question_is_sent_and_its_answer_read() -> None:
+    with listening(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (port, heard):
+        asked = Question(host="127.0.0.1", port=port, path="/p?q=1", method="POST", body=b"{}", content_type="a/b")
+        assert fetch(asked) == Answer(status=200, body=b"ok")
+    head, _, body = heard[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /p?q=1 HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"Content-Length: 2" in head
+    assert body == b"{}"
+
+
+def test_a_port_nobody_listens_on_answers_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert fetch(Question(host="127.0.0.1", port=port, path="/")) == Answer(status=0, problem="Connection refused")
+
+
+def test_one_that_hangs_costs_nobody_else_anything() -> None:
+    now = [100.0]
+    web = SocketWeb(lambda: now[0])
+    answers: dict[str, Answer] = {}
+    good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    try:
+        with listening(None) as (silent, _), listening(good, good, good) as (port, _):
+            web.ask(Question(host="127.0.0.1", port=silent, path="/"), partial(answers.__setitem__, "silent"))
+            for name in ("a", "b", "c"):
+                asked = Question(host="127.0.0.1", port=port, path="/")
+                web.ask(asked, partial(answers.__setitem__, name))
+            while len(answers) < 3:
+                web.turn(1.0)
+            assert set(answers) == {"a", "b", "c"}
+            now[0] += 1.0
+            web.turn(1.0)
+    finally:
+        web.close()
+    assert answers["silent"] == Answer(status=0, problem="no answer within 1 s")
+
+
+def test_answers_may_ask_again() -> None:
+    good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    web = SocketWeb()
+    heard: list[Answer] = []
+    try:
+        with listening(good, good) as (port, _):
+            asked = Question(host="127.0.0.1", port=port, path="/")
+            web.ask(asked, lambda first: web.ask(asked, heard.append))
+            while not heard:
+                web.turn(1.0)
+    finally:
+        web.close()
+    assert heard == [Answer(status=200)]
+
+
+def test_a_turn_is_ended_from_elsewhere() -> None:
+    web = SocketWeb()
+    try:
+        web.wake()
+        web.turn(60.0)
+        web.wake()
+        web.wake()
+        web.turn(60.0)
+    finally:
+        web.close()
+    web.wake()
