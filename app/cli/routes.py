@@ -5,9 +5,12 @@ Owns the options and where a file goes. What is rendered and how it is followed 
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -100,13 +103,11 @@ def follow_haproxy(
     token: Token = None,
 ) -> None:
     """Put every change into a running HAProxy over its runtime API, without a reload."""
-    configure_logs("INFO")
-    log = EventLog("headroom.routes")
+    log = _voice()
     services = [_full(name) for name in service or ()]
     follower = HaproxyFollower(RuntimeSocket(socket), services, log)
     follower.check()
-    board, ending = _watched(connect(server, token), services, log)
-    with asked_to_end(lambda: _end(board, ending)):
+    with _watched(connect(server, token), services, log) as (board, ending):
         follower.run(board, ending)
 
 
@@ -123,8 +124,7 @@ def follow_nginx(
     token: Token = None,
 ) -> None:
     """Write a file after every change and have nginx read it."""
-    configure_logs("INFO")
-    log = EventLog("headroom.routes")
+    log = _voice()
     try:
         command = tuple(shlex.split(reload_command))
     except ValueError as error:
@@ -133,24 +133,35 @@ def follow_nginx(
         raise CommandError("--reload-command names no program", Exit.USAGE)
     services = [_full(name) for name in service or ()]
     order = NginxOrder(out=out, reload_command=command, services=services, balance=balance)
-    board, ending = _watched(connect(server, token), services, log)
-    with asked_to_end(lambda: _end(board, ending)):
+    with _watched(connect(server, token), services, log) as (board, ending):
         NginxFollower(order, log).run(board, ending)
 
 
-def _watched(client: Client, services: list[str], log: EventLog) -> tuple[Board, threading.Event]:
-    """A board that is kept current: by the stream of the one service, or by that of all. The client is the thread's
-    that watches, for as long as this process runs.
+def _voice() -> EventLog:
+    """A line for every change; not for every request."""
+    configure_logs("INFO")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    return EventLog("headroom.routes")
+
+
+@contextmanager
+def _watched(client: Client, services: list[str], log: EventLog) -> Iterator[tuple[Board, threading.Event]]:
+    """A board that is kept current, by the stream of the one service or by that of all, and whether to end. The client
+    stays open: it is the watching thread's, which ends with the process.
     """
     board = Board(log)
     watcher = Watcher(client, services[0] if len(services) == 1 else "", board, log)
     watcher.start()
-    return board, watcher.ending
 
+    def end() -> None:
+        watcher.ending.set()
+        board.news.set()
 
-def _end(board: Board, ending: threading.Event) -> None:
-    ending.set()
-    board.news.set()
+    try:
+        with asked_to_end(end):
+            yield board, watcher.ending
+    finally:
+        end()
 
 
 def _documents(client: Client, services: list[str] | None) -> list[Document]:

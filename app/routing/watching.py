@@ -107,8 +107,9 @@ class Watcher:
                 if isinstance(error, ApiError) and error.status == 404:
                     self._board.tell([])
                 self._log.warning("routes.unavailable", error, backoff_s=backoff_s)
-                self.ending.wait(backoff_s)
-                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+            # Also a stream that ended as it should is not opened again at once: the next may end as quickly.
+            self.ending.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
     def _tell(self, body: Document) -> None:
         self._board.tell(body.get("items", [body]))

@@ -10,7 +10,7 @@ from app.api.problems import of_crash, of_error
 from app.errors import STATUSES, RateLimitedError, UnauthenticatedError, status_of
 from solvers.errors import FieldError, HeadroomError, InvariantError, TransientError
 
-_ON_THE_CALLERS_SIDE = {"app.cli", "app.client", "app.demo", "app.__main__"}
+_ON_THE_CALLERS_SIDE = {"app.cli", "app.client", "app.demo", "app.routing", "app.__main__"}
 
 
 def _all_modules() -> None:

@@ -14,8 +14,9 @@ from tests.unit.app.routing.model import CONFIGURED_OFF, Backend, empty
 
 STATES = """1
 # be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight \
-srv_time_since_last_change srv_check_status srv_check_result srv_check_health srv_check_state srv_agent_state bk_f_forced_id \
-srv_f_forced_id srv_fqdn srv_port srvrecord srv_use_ssl srv_check_port srv_check_addr srv_agent_addr srv_agent_port
+srv_time_since_last_change srv_check_status srv_check_result srv_check_health srv_check_state srv_agent_state \
+bk_f_forced_id srv_f_forced_id srv_fqdn srv_port srvrecord srv_use_ssl srv_check_port \
+srv_check_addr srv_agent_addr srv_agent_port
 3 vision:labels 1 slot1 127.0.0.1 0 8 100 100 2 8 2 0 6 0 0 0 - 18081 - 0 0 - - 0
 3 vision:labels 2 slot2 ::1 2 5 50 1 2 1 0 0 14 0 0 0 - 1 - 0 0 - - 0
 4 other 1 s 10.0.0.1 2 0 1 1 2 1 0 0 14 0 0 0 - 80 - 0 0 - - 0
