@@ -33,7 +33,10 @@ def test_a_lent_device_is_left_alone_and_the_target_counts_as_held() -> None:
     assert devices.settings(uuid).clock_mhz_sm is not None
     assert not applier.reservations.is_claimed(uuid)
     applier.reservations.give_back(uuid)
-    applier.run_pass()
+    for _ in range(100):
+        applier.run_pass()
+        clock.pass_s(1.0)
+    assert devices.workers() == ()
     assert devices.settings(uuid).clock_mhz_sm is None
 
 
