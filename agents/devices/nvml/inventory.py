@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.devices.nvml.binding import Nvml
-from agents.devices.nvml.products import gpu_type_of, sm_count_of_cores, sm_count_of_product
+from agents.devices.nvml.products import MEMORY_LOCK_COSTLY, gpu_type_of, sm_count_of_cores, sm_count_of_product
 from agents.errors import DeviceError, DriverError, NotFoundError, OutOfRangeError
 from agents.wire import DeviceInventory
 
 MIB = 1 << 20
 SLICE = "it is a slice: this belongs to its whole GPU"
+COSTLY = "a lower memory clock silently costs this product performance"
 MIG_ENABLED = 1
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 VOLTA, AMPERE = 7, 8
@@ -131,7 +132,8 @@ def _whole(nvml: Nvml, board: object, index: int) -> BoardFacts:
         power_limit_w_default=None if default_mw is None else default_mw / 1000.0,
         driver_version=str(nvml.call("nvmlSystemGetDriverVersion")),
         cuda_version=_cuda_version(nvml),
-        capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None),
+        capabilities=_capabilities(nvml, board, listed=bool(clocks), power=default_mw is not None)
+        | ({"set_memory_clock": COSTLY} if gpu_type_of(product) in MEMORY_LOCK_COSTLY else {}),
     )
 
 

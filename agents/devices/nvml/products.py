@@ -64,6 +64,9 @@ PRODUCTS: dict[str, tuple[str, int]] = {
 }
 """By the product's key: GPU type, SMs of the whole GPU."""
 
+MEMORY_LOCK_COSTLY = frozenset(("rtx-5090",))
+"""GPU types on which a lower memory clock was reported to cost 16 to 32 % without any sign of it."""
+
 CORES_PER_SM = {
     (3,): 192,
     (5,): 128,

@@ -127,7 +127,8 @@ class NvmlStandIn:
     def mig(self, uuid: str) -> MigState:
         """A MIG device's live state."""
         gpu = self.gpu(uuid)
-        return next(mig for mig in gpu.migs[: gpu.mig_count] if mig.uuid.decode() == uuid)
+        found: MigState = next(mig for mig in gpu.migs[: gpu.mig_count] if mig.uuid.decode() == uuid)
+        return found
 
     def state(self, uuid: str) -> dict[str, object]:
         """What was set on a GPU: None for a clock that is not locked."""

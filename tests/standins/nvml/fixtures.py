@@ -20,13 +20,15 @@ SOURCE = Path(__file__).with_name("nvml.c")
 SONAME = "libnvidia-ml.so.1"
 
 
-def compile_library(folder: Path) -> Path:
-    """Build the C stand-in; give each session a folder of its own."""
+def compile_library(folder: Path, soname: str = SONAME) -> Path:
+    """Build the C stand-in; give each session a folder of its own. Without its soname no loader takes it for a driver
+    it has loaded already.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.fail("no C compiler: the tests of GPU hosts compile a stand-in driver (Debian: apt-get install gcc)")
     built = folder / SONAME
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", f"-Wl,-soname,{SONAME}"]
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", *([f"-Wl,-soname,{soname}"] if soname else [])]
     run = subprocess.run(
         [compiler, *flags, "-o", str(built), str(SOURCE), "-lm"],
         capture_output=True,

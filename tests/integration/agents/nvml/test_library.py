@@ -17,6 +17,7 @@ from tests.integration.agents.nvml.conftest import ROOT, Process
 from tests.integration.agents.nvml.tour import tour
 from tests.standins.nvml import Missing, NvmlStandIn
 from tests.standins.nvml.double import installed
+from tests.standins.nvml.fixtures import compile_library
 from tests.standins.nvml.layout import LAYOUTS
 
 pytestmark = pytest.mark.integration
@@ -51,7 +52,7 @@ def test_library_and_double_answer_alike(host: NvmlStandIn, start: Starter) -> N
         boards.close()
     assert found == expected
     assert [device["inventory"]["gpu_type"] for device in found[0]] == ["t4", "h100", "a100-40gb", "a100-40gb"]
-    assert found[2] == [25, 2, 6, 2, 0, 2, 0, 0, 2, 0, 2, 0, 22]
+    assert found[2] == [25, 2, 6, 2, 0, 2, 0, 0, 2, 0, 2, 0, 13, 22]
     assert found[1][0] == {}
 
 
@@ -162,15 +163,25 @@ def test_hosts_without_driver_say_so(host: NvmlStandIn, start: Starter) -> None:
     assert "NVML 18" in start(host.env()).hello["text"]
 
 
-def test_a_library_preloaded_by_its_path_is_taken_for_its_soname(host: NvmlStandIn) -> None:
-    code = (
-        "import ctypes, os, pynvml\n"
-        "ctypes.CDLL(os.environ['STANDIN'])\n"
-        "pynvml.nvmlInit()\n"
-        "print(pynvml.nvmlDeviceGetCount())\n"
-    )
-    environment = host.env() | {"STANDIN": str(host.library), "LD_LIBRARY_PATH": ""}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (run.returncode, run.stdout.strip()) == (0, "3"), run.stderr
+PRELOADED = (
+    "import ctypes, os, pynvml\n"
+    "ctypes.CDLL(os.environ['STANDIN'])\n"
+    "try:\n"
+    "    pynvml.nvmlInit()\n"
+    "    print(pynvml.nvmlDeviceGetCount())\n"
+    "except pynvml.NVMLError as error:\n"
+    "    print('error', error.value)\n"
+)
+
+
+def test_a_library_preloaded_by_its_path_needs_the_soname(host: NvmlStandIn, tmp_path: Path) -> None:
+    anonymous = compile_library(tmp_path, soname="")
+
+    def count(library: Path | None) -> str:
+        environment = host.env() | {"STANDIN": str(library), "LD_LIBRARY_PATH": ""}
+        command = [sys.executable, "-c", PRELOADED]
+        run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+        return run.stdout.strip()
+
+    assert count(host.library) == "3"
+    assert count(anonymous) == "error 12"

@@ -96,6 +96,7 @@ def raw_codes() -> list[int]:
         code_of(lambda: pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)),
         code_of(lambda: pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 1)),
         code_of(lambda: pynvml.nvmlDeviceGetTemperature(gpu, 0)),
+        code_of(lambda: pynvml.nvmlDeviceGetBrand(gpu)),
         len(pynvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 405)),
     ]
 

@@ -57,6 +57,15 @@ def test_laptops_and_old_cards_say_what_they_cannot(host: NvmlStandIn, opened: O
     assert old.capabilities["set_clock"] != ""
 
 
+@with_gpus(replace(PRESETS["rtx-4090"], product="NVIDIA GeForce RTX 5090", compute_capability=(12, 0)), "rtx-4090")
+def test_a_memory_clock_that_costs_silently_is_not_offered(host: NvmlStandIn, opened: Opener) -> None:
+    costly, other = opened().inventory()
+    assert costly.capabilities is not None
+    assert other.capabilities is not None
+    assert "silently costs" in costly.capabilities["set_memory_clock"]
+    assert other.capabilities["set_memory_clock"] == ""
+
+
 @with_gpus("a100-40gb-mig", "t4")
 def test_mig_devices_are_devices_and_their_gpu_is_none(host: NvmlStandIn, opened: Opener) -> None:
     boards = opened()
