@@ -162,14 +162,15 @@ class BoardControl:
                 return
 
     def _prove(self, uuid: str) -> None:
-        """Ask once more for the lock an earlier agent wrote down: only then it is known to be there."""
-        self._unproved.discard(uuid)
+        """Ask once more for the lock, or its end, that an earlier agent wrote down: only then it is known to be so."""
         originals = self._journal.of(uuid)
-        if originals is None or originals.clock_mhz_asked is None:
-            return
-        with contextlib.suppress(NoPermissionError, NotSupportedError):
-            self._setters.lock_clock(uuid, originals.clock_mhz_asked)
-            self._locked_s[uuid] = self._now_s()
+        if originals is not None and "clock" in originals.taken:
+            with contextlib.suppress(NoPermissionError, NotSupportedError):
+                self._setters.lock_clock(uuid, originals.clock_mhz_asked)
+                self._locked_s[uuid] = self._now_s()
+                if originals.clock_mhz_asked is None:
+                    self._settle(uuid, "clock")
+        self._unproved.discard(uuid)
 
     def _confirmed(self, uuid: str, told: int | None, asked: int) -> int | None:
         """The lock asked for, unless the clock runs above it."""

@@ -90,11 +90,14 @@ class NvidiaDevices:
         sharing = self._modes.ready(uuid)
         name = self._register.next_name(spec.replica)
         order = share_order(name, uuid, spec)
-        environment = sharing.grant(order)
+        self._register.give(Part(order=order, mode=self._modes.mode(uuid)))
         try:
-            self._register.give(Part(order=order, mode=self._modes.mode(uuid)))
             launch = CrewOrder(
-                worker=name, uuid=uuid, spec=spec, environment=environment, device_memory_mib=device.memory_mib
+                worker=name,
+                uuid=uuid,
+                spec=spec,
+                environment=sharing.grant(order),
+                device_memory_mib=device.memory_mib,
             )
             self._parts.crew.launch(launch)
         except DeviceError:

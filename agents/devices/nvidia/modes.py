@@ -111,8 +111,8 @@ class Modes:
 
     def _guard(self, uuid: str) -> None:
         """Let nobody but the daemon's server open the device, before any client comes."""
-        self._looked_s[uuid] = self._parts.now_s()
         refusal = self._control.want_compute_mode(uuid, ComputeMode.EXCLUSIVE_PROCESS)
+        self._looked_s[uuid] = self._parts.now_s()
         self._open_to_all.pop(uuid, None)
         if refusal:
             self._open_to_all[uuid] = refusal

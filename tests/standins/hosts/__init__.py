@@ -121,7 +121,7 @@ class HostStandIn:
     def pids(self, uuid: str) -> list[int]:
         """Living worker processes on a device."""
         folder = self.nvml.root / "processes" / uuid
-        return [int(name) for name in os.listdir(folder) if name.isdigit() and _lives(int(name))]
+        return [int(path.name) for path in folder.iterdir() if path.name.isdigit() and _lives(int(path.name))]
 
     def over(self) -> list[str]:
         """What is more than a device has at this moment."""

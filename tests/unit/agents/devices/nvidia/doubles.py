@@ -89,6 +89,10 @@ class Process:
     collected_s: float = 0.0
 
 
+class KilledError(BaseException):
+    """The agent is killed in the midst of something. Nobody catches it but the test."""
+
+
 class MemoryState(StateDirectory):
     """A state directory without a disk."""
 
@@ -126,6 +130,8 @@ class World:
         """Processes that start now never answer."""
         self.watch: Callable[[], None] = lambda: None
         """Called after everything that changes the world."""
+        self.calls_left: int | None = None
+        """The agent is killed before or after a call, so many moments from now; None: it is not."""
         self._pid = 1000
 
     def devices(self, *, mps: bool = True, observing: bool = False) -> NvidiaDevices:
@@ -195,8 +201,21 @@ class World:
         self._pid += 1
         return self._pid
 
+    def changed(self) -> None:
+        """A call to a part did what it should."""
+        self.watch()
+        self._moment()
+
+    def _moment(self) -> None:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left <= 0:
+                self.calls_left = None
+                raise KilledError
+
     def call(self, verb: str, uuid: str = "") -> None:
         """A call to a part: it fails when it shall."""
+        self._moment()
         error = self.fault(verb, uuid)
         if error is not None:
             raise error
@@ -286,20 +305,22 @@ class CardSetters:
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         self._card(uuid, "set_clock").clock_lock = clock_mhz_sm
-        self._world.watch()
+        self._world.changed()
 
     def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
         raise NoPermissionError("not in this world")
 
     def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
         self._card(uuid, "set_power").power_limit_w = power_limit_w
-        self._world.watch()
+        self._world.changed()
 
     def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
         self._card(uuid, "set_compute_mode").compute_mode = mode
+        self._world.changed()
 
     def set_persistence(self, uuid: str, on: bool) -> None:
         self._card(uuid, "set_persistence").persistence = on
+        self._world.changed()
 
     def refusals(self) -> Mapping[str, str]:
         return self._world.refusals
@@ -338,6 +359,7 @@ class CardSharing:
         if not self._world.cards[order.uuid].daemon:
             raise SharingError(f"{order.uuid}: no daemon answers")
         self._world.granted[order.worker] = order
+        self._world.changed()
         return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(order.share_pct_sm)}
 
     def check(self, order: ShareOrder, pids: tuple[int, ...]) -> ShareCheck:
@@ -356,6 +378,7 @@ class CardSharing:
     def revoke(self, order: ShareOrder) -> None:
         self._world.call("revoke", order.uuid)
         self._world.granted.pop(order.worker, None)
+        self._world.changed()
 
     def problem(self, uuid: str) -> str:
         return "" if self._world.cards[uuid].daemon else "the daemon is down"
@@ -420,7 +443,7 @@ class WorldCrew:
         if card.daemon and not process.bypasses:
             card.served.add(process.pid)
         world.processes[order.worker] = process
-        world.watch()
+        world.changed()
 
     def found(self) -> tuple[CrewReading, ...]:
         self._world.sweep()
