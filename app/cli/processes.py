@@ -127,6 +127,11 @@ def agent(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "agents", *context.args])
 
 
+def agent_helper(context: typer.Context) -> None:
+    """Set clocks, power limits and modes for unprivileged agents: see `headroom agent-helper --help`."""
+    os.execv(sys.executable, [sys.executable, "-m", "agents.helper", *context.args])
+
+
 def traffic(
     *,
     server: Server = None,

@@ -65,6 +65,12 @@ app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(processes.agent)
+app.command(
+    name="agent-helper",
+    rich_help_panel=_LOCAL,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(processes.agent_helper)
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_DECLARE)(declare.apply)

@@ -29,6 +29,13 @@ def test_agent_becomes_the_agent_with_its_options(headroom: Headroom, monkeypatc
     assert became == [[sys.executable, "-m", "agents", "--node", "n1", "--help", "-x", "--devices=fake:T4"]]
 
 
+def test_agent_helper_becomes_the_helper_with_its_options(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, arguments: became.append(arguments))
+    headroom("agent-helper", "--allow-uid", "990", "--help")
+    assert became == [[sys.executable, "-m", "agents.helper", "--allow-uid", "990", "--help"]]
+
+
 def test_up_beside_a_living_supervisor_says_where_it_is(headroom: Headroom, home: Home) -> None:
     state = RunState(
         supervisor=ProcessId(name="supervisor", pid=123, started_ticks=1),
