@@ -27,6 +27,8 @@ LAUNCH_S = 30.0
 """How long a daemon may take until it shows itself, before another one is started."""
 LOOK_S = 30.0
 """How often a daemon that seems well is asked."""
+TROUBLE_LOOK_S = 5.0
+"""How often one that does not is, so that one that hangs does not hold up everything else."""
 DOWN = "its daemon is down: its processes run without their limits, or not at all"
 SLOW = "its server does not accept clients yet"
 CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
@@ -77,8 +79,7 @@ class Device:
             process = self._find()
             if process is None:
                 return None
-            if not all(server.lives for server in self._servers):
-                self._look(now=True)
+            self._look(now=not all(server.lives for server in self._servers))
             return Seat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
 
     def answers(self) -> bool:
@@ -179,8 +180,9 @@ class Device:
     def _look(self, *, now: bool = False) -> bool:
         """Ask the daemon how its servers are, unless that was done lately and they live; whether it answered."""
         now_s = self._now_s()
-        lately = self._looked_s is not None and now_s - self._looked_s < LOOK_S
-        if not now and lately and not self._trouble and all(server.lives for server in self._servers):
+        good_for_s = TROUBLE_LOOK_S if self._trouble else LOOK_S
+        lately = self._looked_s is not None and now_s - self._looked_s < good_for_s
+        if not now and lately and all(server.lives for server in self._servers):
             return self._answers
         self._looked_s = now_s
         try:

@@ -17,6 +17,8 @@ from agents.errors import BypassError, SharingError
 from agents.mps.control import plain_environment, shortened
 
 PROBE_TIMEOUT_S = 8.0
+MEMORY_SLACK_MIB = 2.0
+"""Limits are rounded to pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def judge(answer: ProbeAnswer, order: ShareOrder, sm_count_whole: int) -> None:
     ceiling = math.ceil(order.share_pct_sm * sm_count_whole / 100.0)
     if not 0 < answer.sm_count <= ceiling or (order.share_pct_sm < 100 and answer.sm_count >= sm_count_whole):
         raise BypassError(f"{order.share_pct_sm} % of {sm_count_whole} SMs came out as {answer.sm_count}")
-    if answer.memory_mib_free is not None and answer.memory_mib_free > order.memory_mib_limit:
+    if answer.memory_mib_free is not None and answer.memory_mib_free > order.memory_mib_limit + MEMORY_SLACK_MIB:
         raise BypassError(f"{answer.memory_mib_free:.0f} MiB can be had under a limit of {order.memory_mib_limit} MiB")
 
 

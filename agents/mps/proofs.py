@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from agents.devices.parts import ShareOrder
-from agents.errors import BypassError, DeviceError, SharingError
+from agents.errors import BypassError, DeviceError, DeviceTimeoutError, SharingError
 from agents.mps.device import Seat
 from agents.mps.memo import Memo
 from agents.mps.probing import judge, probe
 from agents.mps.processes import ProcessId, environment_of
 from agents.mps.protocol import Client
 
-PROOF_S = 60.0
+PROOF_S = 300.0
 """How old a proof may get before the daemon is asked again."""
 PROBE_RETRY_S = 5.0
+SILENCE_S = 5.0
+"""How long a daemon that did not answer in time is not asked again, for any worker."""
 PROBES_MAX = 3
 """Probes that may fail before a worker whose SM count nobody knows has to go."""
 _UNRELATED = ("CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY")
@@ -55,6 +58,7 @@ class Proofs:
         self._now_s = now_s
         self._proofs: dict[str, Proof] = {}
         self._failures: dict[tuple[str, int], Failure] = {}
+        self._silent: dict[Path, tuple[float, DeviceTimeoutError]] = {}
 
     def prove(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: Seat) -> int:
         """The SMs it has. Raises BypassError when it has not what was ordered, another DeviceError when nobody can
@@ -76,7 +80,9 @@ class Proofs:
             if same and known is not None:
                 return known
             raise
-        self._proofs[order.worker] = Proof(of, self._now_s())
+        if seat.servers:
+            # Without a server to watch, nothing would tell when this ceases to be true.
+            self._proofs[order.worker] = Proof(of, self._now_s())
         return sm_count
 
     def forget(self, worker: str) -> None:
@@ -87,6 +93,16 @@ class Proofs:
         if len(processes) > order.processes_max:
             counted = f"{len(processes)} processes use the device, {order.processes_max} were planned"
             raise BypassError(f"{counted}: each has the whole part for itself")
+        silent = self._silent.get(seat.pipe)
+        if silent is not None and self._now_s() - silent[0] < SILENCE_S:
+            raise silent[1]
+        try:
+            self._prove_each(order, processes, seat)
+        except DeviceTimeoutError as error:
+            self._silent[seat.pipe] = (self._now_s(), error)
+            raise
+
+    def _prove_each(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: Seat) -> None:
         wanted = seat.protocol.environment(seat.pipe, order)
         clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
         for process in processes:

@@ -125,7 +125,9 @@ def _memory_is(control: Control, scope: str, server: str, memory: int) -> bool:
 
 
 def _state(text: str) -> ServerState:
+    """Older daemons cannot tell; their servers take clients as soon as they are listed."""
     words = text.upper()
     if "FAULT" in words:
         return ServerState.FAULT
-    return ServerState.ACTIVE if "ACTIVE" in words and not refused(text) else ServerState.STARTING
+    unknown = "COMMAND" in words and refused(text)
+    return ServerState.ACTIVE if unknown or ("ACTIVE" in words and not refused(text)) else ServerState.STARTING

@@ -243,7 +243,7 @@ class MpsStandIn:
 
 
 class StandInWorker:
-    """A process on the device, as its environment says; `worker.py`."""
+    """A process on the device, as its environment says; `worker.py`. One that could not open it has ended."""
 
     def __init__(self, host: MpsStandIn, environment: Mapping[str, str]) -> None:
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
@@ -257,6 +257,8 @@ class StandInWorker:
         )
         self.pid = self._process.pid
         self.greeting = self._line()
+        if self.greeting != "open":
+            self.end()
 
     def ask(self, line: str) -> str:
         """Say a line, get a line."""
@@ -266,13 +268,14 @@ class StandInWorker:
 
     def end(self) -> None:
         """Let it leave the device and end."""
-        with contextlib.suppress(BrokenPipeError):
+        if self._process.returncode is None:
             self._process.communicate("end\n", timeout=WAIT_S)
 
     def kill(self) -> None:
         """SIGKILL, with whatever it has in flight."""
-        self._process.kill()
-        self._process.communicate(timeout=WAIT_S)
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.communicate(timeout=WAIT_S)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

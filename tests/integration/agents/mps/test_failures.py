@@ -79,6 +79,16 @@ def test_a_server_that_died_is_started_anew_and_its_clients_are_seen(bench: Benc
     assert bench.sharing.check(order, (again.pid,)).problem == ""
 
 
+def test_another_agent_sees_a_server_die_that_it_has_not_opened(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    order = part(UUID)
+    worker = bench.worker(bench.sharing.grant(order))
+    bench.restart_agent()
+    assert bench.sharing.check(order, (worker.pid,)).problem == ""
+    bench.host.crash_server(UUID)
+    assert "outside MPS" in bench.sharing.check(order, (worker.pid,)).problem
+
+
 def test_a_server_that_outlived_its_daemon_is_ended_once_nobody_is_on_it(bench: Bench) -> None:
     bench.host.orphans()
     bench.sharing.open(UUID)
@@ -191,6 +201,8 @@ def test_a_hung_daemon_is_told_and_no_reason_to_stop_what_was_proved(
     assert "does not answer" in bench.sharing.problem(UUID)
     assert not bench.sharing.running(UUID)
     bench.host.heal()
+    assert "does not answer" in bench.sharing.problem(UUID)
+    bench.clock.pass_s(max(device.TROUBLE_LOOK_S, proofs.SILENCE_S))
     assert bench.sharing.problem(UUID) == ""
     assert bench.sharing.check(new, (unproved.pid,)).problem == ""
 

@@ -63,7 +63,7 @@ class World:
                 sharing.shut(uuid)
                 self.opened.discard(uuid)
         elif deed == "tick":
-            self.bench.clock.pass_s(100.0)
+            self.bench.clock.pass_s(400.0)
 
     def start(self, uuid: str, index: int, *, stray: bool) -> None:
         """Grant, and start a worker; a stray one does not find the daemon."""

@@ -114,6 +114,7 @@ def test_2_does_not_believe_a_daemon_that_does_not_hold_what_it_was_told(answers
         ("INITIALIZING", ServerState.STARTING),
         ("FAULT", ServerState.FAULT),
         ("Server not found", ServerState.STARTING),
+        ("Unrecognized command: get_server_status", ServerState.ACTIVE),
     ],
 )
 def test_2_reads_the_state_of_a_server(text: str, state: ServerState) -> None:

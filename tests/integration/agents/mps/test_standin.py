@@ -1,0 +1,196 @@
+"""The stand-in has the traps of the real thing: what a setting reaches, what voids a limit, who may come."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.standins.mps import GPUS, MpsStandIn, StandInWorker, await_true
+
+pytestmark = pytest.mark.integration
+GPU = GPUS[0]
+UUID = GPU.uuid
+
+
+class Daemon:
+    """A daemon started by hand."""
+
+    def __init__(self, host: MpsStandIn, protocol: int, visible: str = UUID) -> None:
+        self.host = host
+        self.pipe = host.pipe_base / "d"
+        self.pipe.mkdir()
+        environment = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
+            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_MPS_LOG_DIRECTORY": str(host.root),
+        }
+        command = [host.control_binary, "-d", *(["-p", "3"] if protocol == 3 else [])]
+        subprocess.run(command, env=environment, check=True)
+        await_true((self.pipe / "control").exists, "the daemon")
+
+    def say(self, *lines: str) -> str:
+        """Commands of protocol 2."""
+        return self.host.ask(UUID, stdin="\n".join(lines) + "\n").strip()
+
+    def run(self, command: str) -> str:
+        """A command of protocol 3."""
+        return self.host.ask(UUID, *command.split()).strip()
+
+    def worker(self, at: str = "", **environment: str) -> StandInWorker:
+        """A client, by default without limits of its own."""
+        return StandInWorker(
+            self.host, {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe / at), "CUDA_VISIBLE_DEVICES": UUID, **environment}
+        )
+
+    def sm_count(self, at: str = "", **environment: str) -> int:
+        """What such a client gets."""
+        worker = self.worker(at, **environment)
+        found = int(worker.ask("sm"))
+        worker.end()
+        return found
+
+    def fits(self, mib: int, at: str = "", **environment: str) -> bool:
+        """Whether such a client can have so much memory."""
+        worker = self.worker(at, **environment)
+        found = worker.ask(f"mib {mib}")
+        worker.end()
+        return found == "ok"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """A host."""
+    with MpsStandIn(tmp_path) as found:
+        yield found
+
+
+def share(percent: int) -> dict[str, str]:
+    """A client's own cap."""
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
+
+
+def memory(text: str) -> dict[str, str]:
+    """A client's own limit."""
+    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": text}
+
+
+def test_defaults_reach_the_next_server_and_a_servers_settings_its_next_clients(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    early = daemon.worker()
+    daemon.say("set_default_active_thread_percentage 50")
+    assert daemon.sm_count() == 108
+    server = daemon.say("get_server_list")
+    daemon.say(f"set_active_thread_percentage {server} 30")
+    assert daemon.sm_count() == 32
+    assert early.ask("sm") == "108"
+    early.end()
+    host.crash_server(UUID)
+    assert daemon.sm_count() == 54
+
+
+def test_a_client_can_only_lower_what_it_gets_in_protocol_2(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    daemon.say("set_default_active_thread_percentage 50", "set_default_device_pinned_mem_limit 0 2G")
+    assert (daemon.sm_count(**share(25)), daemon.sm_count(**share(90))) == (26, 54)
+    assert not daemon.fits(2500, **memory(f"{UUID}=4G"))
+    assert not daemon.fits(1500, **memory("0=1G"))
+    assert daemon.fits(1500)
+
+
+def test_device_names_are_not_checked_and_a_strange_one_voids_a_clients_limits(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    assert (
+        daemon.say("set_default_device_pinned_mem_limit GPU-typo 1G", "get_default_device_pinned_mem_limit GPU-typo")
+        == "1G"
+    )
+    assert daemon.fits(2000)
+    daemon.say("set_device_pinned_mem_limit " + daemon.say("get_server_list") + " 0 1G")
+    assert not daemon.fits(2000)
+    assert daemon.fits(2000, **memory(f"{UUID}=1G,{GPUS[1].uuid}=1G"))
+
+
+def test_a_client_that_finds_no_daemon_runs_unlimited(host: MpsStandIn) -> None:
+    worker = StandInWorker(host, {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere", "CUDA_VISIBLE_DEVICES": UUID, **share(25)})
+    assert (worker.greeting, worker.ask("sm"), worker.ask("mib 40000")) == ("open", "108", "ok")
+    worker.end()
+
+
+def test_a_namespace_replaces_the_environments_share_and_an_empty_one_is_the_whole_device(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 3)
+    daemon.run(f"server create gpu --allowed-devices={UUID}")
+    daemon.run("server set gpu --active-thread-percentage=20")
+    for name in ("empty", "half"):
+        daemon.run(f"namespace create {name} --server=gpu")
+    daemon.run("namespace set half --server=gpu --active-thread-percentage=50 --pinned-memory-limit=1G")
+    assert daemon.sm_count("gpu/empty") == 108
+    assert daemon.sm_count("gpu/half", **share(10)) == 54
+    assert daemon.sm_count("gpu") == 20
+    assert not daemon.fits(1500, "gpu/half")
+    assert daemon.fits(1500, "gpu/half", **memory(f"{GPUS[1].uuid}=1G"))
+    assert "error" in daemon.run("namespace create Big --server=gpu")
+
+
+def test_a_server_for_a_device_that_is_not_there_is_created_and_dies(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 3)
+    assert "created" in daemon.run("server create gpu --allowed-devices=GPU-typo")
+    assert daemon.run("server list --format=csv,noheader") == ""
+    assert daemon.sm_count("gpu") == 108
+
+
+def test_another_user_waits_in_protocol_2_and_is_refused_in_protocol_3(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    first = daemon.worker()
+    server = daemon.say("get_server_list")
+    found: list[StandInWorker] = []
+    other = threading.Thread(target=lambda: found.append(daemon.worker(STANDIN_CUDA_UID="12345")))
+    other.start()
+    assert first.ask("sync") == "ok"
+    assert found == []
+    first.end()
+    other.join()
+    assert found[0].greeting == "open"
+    assert daemon.say("get_server_list") != server
+    found[0].end()
+    daemon.say("quit")
+    await_true(lambda: not host.daemons(), "the end")
+    daemon.pipe.rmdir()
+    daemon = Daemon(host, 3)
+    daemon.run(f"server create gpu --uid={os.getuid()}")
+    assert daemon.worker("gpu", STANDIN_CUDA_UID="12345").greeting == "error 800"
+
+
+def test_quitting_forgets_everything_and_errors_come_with_exit_status_0(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    daemon.say("set_default_active_thread_percentage 50")
+    assert daemon.say("make_coffee") == "Unrecognized command: make_coffee"
+    assert daemon.say("get_client_list 1") == "Server not found"
+    daemon.say("quit")
+    await_true(lambda: not host.processes(), "the end")
+    daemon.pipe.rmdir()
+    assert Daemon(host, 2).say("get_default_active_thread_percentage") == "100.0"
+
+
+def test_a_client_too_many_is_refused(host: MpsStandIn) -> None:
+    host.slots(2)
+    daemon = Daemon(host, 2)
+    workers = [daemon.worker() for _ in range(3)]
+    assert [worker.greeting for worker in workers] == ["open", "open", "error 808"]
+    for worker in workers:
+        worker.end()
+
+
+def test_a_second_daemon_in_the_same_directory_is_refused(host: MpsStandIn) -> None:
+    daemon = Daemon(host, 2)
+    done = subprocess.run(
+        [host.control_binary, "-d"],
+        env={"CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "already running" in done.stdout) == (1, True)
