@@ -166,7 +166,7 @@ class ShareCheck:
     sm_count: int
     problem: str = ""
     pending: bool = False
-    """No process of the worker has opened the device yet, so that there is nothing to check."""
+    """No process of the worker has opened the device yet, or nobody can tell now: there is no proof so far."""
 
 
 class Sharing(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from agents.devices.parts import Sharing
 from agents.errors import BusyError, NotFoundError, OutOfRangeError, SharingError
 from agents.mps import MpsOptions, open_sharing
 from tests.integration.agents.mps.bench import Bench, part
-from tests.standins.mps import GPUS, await_true
+from tests.standins.mps import GPUS, StandInGpu, await_true
 
 pytestmark = pytest.mark.integration
 UUID, OTHER = GPUS[1].uuid, GPUS[0].uuid
@@ -238,6 +239,30 @@ def test_a_pipe_directory_too_long_for_a_socket_is_refused_at_once(bench: Bench)
         bench.agent(pipe_base=Path(base)).open(UUID)
     assert not Path(base).exists()
     assert bench.host.daemons() == ()
+
+
+def test_a_mig_device_is_divided_like_a_whole_one(bench: Bench) -> None:
+    mig = "MIG-0a0a0a0a-1b1b-2c2c-3d3d-4e4e4e4e4e4e"
+    bench.host.add(StandInGpu(uuid=mig, sms=14, memory_mib=9856))
+    found = bench.agent(client_slots={mig: 6})
+    found.open(mig)
+    orders = [part(mig, "a", 50), part(mig, "b", 30)]
+    workers = [bench.worker(found.grant(order)) for order in orders]
+    checks = [found.check(order, (worker.pid,)) for order, worker in zip(orders, workers, strict=True)]
+    assert [(check.sm_count, check.problem) for check in checks] == [(6, ""), (4, "")]
+
+
+def test_clients_are_ended_beside_everything_else(bench: Bench) -> None:
+    bench.sharing.open(UUID)
+    orders = [part(UUID, f"w{n}", 10, 100) for n in range(6)]
+    workers = [bench.worker(bench.sharing.grant(order)) for order in orders]
+    with ThreadPoolExecutor(6) as pool:
+        ended = [pool.submit(bench.sharing.end_client, o, w.pid) for o, w in zip(orders[:5], workers[:5], strict=True)]
+        for n in range(5):
+            bench.sharing.grant(part(UUID, f"more{n}", 10 + n, 100))
+            assert bench.sharing.check(orders[5], (workers[5].pid,)).problem == ""
+        assert [future.result() for future in ended] == [None] * 5
+    assert bench.host.clients(UUID) == (workers[5].pid,)
 
 
 def test_parts_that_are_none_and_devices_that_are_not_there_are_refused(bench: Bench) -> None:
