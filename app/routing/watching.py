@@ -97,19 +97,25 @@ class Watcher:
     def _run(self) -> None:
         backoff_s = _BACKOFF_S_MIN
         while not self.ending.is_set():
-            try:
-                for body in self._client.watch_routes(self._service):
-                    if self.ending.is_set():
-                        return
-                    self._tell(body)
-                    backoff_s = _BACKOFF_S_MIN
-            except (ApiError, UnreachableError, ValueError) as error:
-                if isinstance(error, ApiError) and error.status == 404:
-                    self._board.tell([])
-                self._log.warning("routes.unavailable", error, backoff_s=backoff_s)
+            heard = self._watch()
             # Also a stream that ended as it should is not opened again at once: the next may end as quickly.
+            backoff_s = _BACKOFF_S_MIN if heard else min(2 * backoff_s, _BACKOFF_S_MAX)
             self.ending.wait(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+
+    def _watch(self) -> bool:
+        """Pass on one stream to its end; whether it said anything."""
+        heard = False
+        try:
+            for body in self._client.watch_routes(self._service):
+                if self.ending.is_set():
+                    break
+                self._tell(body)
+                heard = True
+        except (ApiError, UnreachableError, ValueError) as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                self._board.tell([])
+            self._log.warning("routes.unavailable", error)
+        return heard
 
     def _tell(self, body: Document) -> None:
         self._board.tell(body.get("items", [body]))
