@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from agents.devices.nvml.binding import Nvml, load_binding
@@ -17,12 +18,14 @@ from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFact
 from agents.devices.nvml.selection import parse_selection, select
 from agents.devices.nvml.telemetry import Telemetry
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
-from agents.errors import ConfigError, DeviceError, DriverError, NotFoundError
+from agents.errors import AgentError, ConfigError, DeviceError, DriverError, NotFoundError
 from agents.wire import DeviceInventory
 
 COMPUTE_MODES = {0: ComputeMode.DEFAULT, 2: ComputeMode.PROHIBITED, 3: ComputeMode.EXCLUSIVE_PROCESS}
 POWER_W_SAME = 0.5
 """Limits this close are the same: drivers round."""
+CLOCK_MHZ_SAME = 15
+"""A clock this little above its lock is at it: one step of most tables."""
 UNKNOWN_BYTES = 2**63
 
 
@@ -99,18 +102,14 @@ class NvmlBoards:
     def close(self) -> None:
         """See `Boards`. While a call still hangs in the driver the library stays open: the process's end closes it."""
         ended = self._events.close()
-        try:
-            if ended and not self.driver.hangs():
-                self.driver.run("", self._let_go)
-        except DeviceError:
-            pass  # The driver is gone or hangs: there is nothing to let go of.
-        finally:
-            self.driver.close()
+        if ended and not self.driver.hangs():
+            with suppress(DeviceError):  # The driver is gone, and what it lent is gone with it.
+                self.driver.run("", self._give_back)
+        _shut(self.driver, in_use=not ended)
 
-    def _let_go(self, nvml: Nvml) -> None:
+    def _give_back(self, _: Nvml) -> None:
         for telemetry in self._telemetry.values():
             telemetry.close()
-        nvml.call("nvmlShutdown")
 
     def _note(self, uuid: str, kind: int, clock_mhz: int | None) -> None:
         key = (self.facts(uuid).uuid, kind)
@@ -139,7 +138,8 @@ class NvmlBoards:
         asked_mhz = self._locked_mhz.get((facts.uuid, kind))
         if asked_mhz is None:
             return None
-        return asked_mhz if int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind)) <= asked_mhz else None
+        found_mhz = int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind))
+        return asked_mhz if found_mhz <= asked_mhz + CLOCK_MHZ_SAME else None
 
 
 def open_boards(
@@ -158,9 +158,17 @@ def open_boards(
     try:
         driver.run("", lambda nvml: nvml.call("nvmlInit"))
         return NvmlBoards(driver, selection, now_s, event_wait_ms)
-    except BaseException:
-        driver.close()
+    except AgentError:
+        _shut(driver)
         raise
+
+
+def _shut(driver: Driver, *, in_use: bool = False) -> None:
+    """End the library, unless a call is still in it."""
+    if not in_use and not driver.hangs():
+        with suppress(DeviceError):  # It never began, or the driver is gone: there is nothing to end.
+            driver.run("", lambda nvml: nvml.call("nvmlShutdown"))
+    driver.close()
 
 
 def _is_default(limit_w: float | None, default_w: float | None) -> bool:

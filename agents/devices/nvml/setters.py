@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from agents.devices.nvml.binding import Nvml
-from agents.devices.nvml.boards import COMPUTE_MODES, POWER_W_SAME, NvmlBoards
+from agents.devices.nvml.boards import CLOCK_MHZ_SAME, COMPUTE_MODES, POWER_W_SAME, NvmlBoards
 from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, BoardFacts
 from agents.devices.parts import ComputeMode
 from agents.errors import DeviceError, DriverError, NoPermissionError, NotSupportedError, OutOfRangeError
@@ -132,10 +132,10 @@ class NvmlSetters:
             return int(nvml.call("nvmlDeviceGetClockInfo", facts.board, kind))
 
         looks = round(SETTLE_S / SETTLE_STEP_S)
-        while (found := self._boards.driver.run(facts.uuid, look)) > clock_mhz and looks > 0:
+        while (found := self._boards.driver.run(facts.uuid, look)) > clock_mhz + CLOCK_MHZ_SAME and looks > 0:
             self._pause(SETTLE_STEP_S)
             looks -= 1
-        if found > clock_mhz:
+        if found > clock_mhz + CLOCK_MHZ_SAME:
             raise DriverError(f"{facts.uuid}: locked at {clock_mhz} MHz, but the clock is at {found} MHz")
 
 

@@ -74,9 +74,8 @@ class NvmlStandIn:
         host.magic = MAGIC
 
     def close(self) -> None:
-        """Let go of the memory; doubles and views of it must not be used any more."""
-        del self.host
-        self._memory.close()
+        """Let go of the memory, which is unmapped with the last view of it: a call may still hang in a double."""
+        del self.host, self._memory
         os.close(self._file)
 
     # --- what sees it ---

@@ -9,11 +9,20 @@ from dataclasses import replace
 import pynvml
 import pytest
 
+from agents.devices.nvml import NvmlBoards
 from agents.devices.nvml.telemetry import THROTTLE, throttle_words
 from agents.devices.parts import ComputeMode
-from agents.errors import DeviceTimeoutError, DriverError, LostError
+from agents.errors import ConfigError, DeviceTimeoutError, DriverError, LostError
 from tests.standins.nvml import PRESETS, Lacks, Missing, NvmlStandIn
 from tests.unit.agents.devices.nvml.conftest import Clock, Opener, with_gpus
+
+
+def until_back(boards: NvmlBoards) -> None:
+    """Wait until no call hangs any more."""
+    deadline_s = time.monotonic() + 10.0
+    while boards.driver.hangs():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
 
 
 @with_gpus("h100")
@@ -238,10 +247,7 @@ def test_a_hanging_gpu_does_not_hold_the_others(host: NvmlStandIn, opened: Opene
             boards.settings(host.uuids[0])
     finally:
         host.hang(0, host.uuids[0])
-    deadline_s = time.monotonic() + 10.0
-    while boards.driver.hung(host.uuids[0]):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
+    until_back(boards)
     assert boards.reading(host.uuids[0]).healthy
 
 
@@ -257,6 +263,27 @@ def test_memory_errors_and_the_driver_s_advice_make_a_gpu_unhealthy(host: NvmlSt
     gpu.recovery_action = 4
     found = boards.reading(uuid)
     assert (found.healthy, found.problem) == (False, "the driver says that it must be drained and reset")
+
+
+@with_gpus("t4", "t4")
+def test_closing_beside_a_hanging_call_leaves_the_library_open(host: NvmlStandIn, opened: Opener) -> None:
+    boards = opened(timeout_s=0.1)
+    host.hang(60_000, host.uuids[0])
+    try:
+        with pytest.raises(DeviceTimeoutError):
+            boards.reading(host.uuids[0])
+        boards.close()
+        assert pynvml.nvmlDeviceGetCount() == 2
+    finally:
+        host.hang(0, host.uuids[0])
+    until_back(boards)
+
+
+def test_a_start_that_fails_leaves_nothing_open(host: NvmlStandIn, opened: Opener) -> None:
+    with pytest.raises(ConfigError):
+        opened("nvml:GPU-none")
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
 
 
 @with_gpus("h100")
