@@ -35,6 +35,8 @@ class Subject:
     model: str
     gpu_type: str
     uuid: str
+    clock_mhz_sm_max: int
+    """What a point at the device's own clock counts as."""
     origin: str = "measured"
     """`simulated` where the device is."""
 
@@ -81,7 +83,7 @@ def profile_points(subject: Subject, results: Iterable[Measured]) -> list[dict[s
             "gpu_type": subject.gpu_type,
             "batch": item.point.batch,
             "share_pct_sm": item.point.share_pct_sm,
-            "clock_mhz_sm": item.point.clock_mhz_sm or item.clock_mhz_sm,
+            "clock_mhz_sm": item.point.clock_mhz_sm or subject.clock_mhz_sm_max,
             "latency_ms_mean": item.latency_ms_mean,
             "latency_ms_p99": item.latency_ms_p99,
             "memory_mib": item.memory_mib,

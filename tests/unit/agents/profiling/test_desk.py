@@ -249,3 +249,14 @@ def test_an_unknown_device_is_refused(room: Room) -> None:
     room.order(uuid="GPU-other")
     room.desk().look()
     assert "no device GPU-other" in room.plane.news[-1]["detail"]
+
+
+def test_the_highest_clock_is_no_lock(room: Room) -> None:
+    top = room.stage.devices.inventory()[0].clocks_mhz_sm[-1]
+    room.order()
+    room.plane.asked = [Point(batch=4, share_pct_sm=50, clock_mhz_sm=top)]
+    locked: list[int | None] = []
+    room.later.append((5.0, lambda: locked.append(room.stage.devices.settings(room.uuid).clock_mhz_sm)))
+    room.desk().look()
+    assert locked == [None]
+    assert [row["clock_mhz_sm"] for row in room.plane.points_in] == [top]

@@ -17,7 +17,7 @@ from agents.profiling.session import StoppedError, measure
 from tests.unit.agents.builders import worker_spec
 from tests.unit.agents.profiling.staging import Stage
 
-SUBJECT = Subject(service="team/svc", model="resnet50", gpu_type="v100", uuid="GPU-1")
+SUBJECT = Subject(service="team/svc", model="resnet50", gpu_type="v100", uuid="GPU-1", clock_mhz_sm_max=1530)
 
 
 def test_a_point_gives_what_the_device_does() -> None:
@@ -98,6 +98,23 @@ def test_a_worker_that_does_not_start_is_a_result_with_its_reason() -> None:
     assert "exit status 1" in found.problem
 
 
+class Capped(FakeDevices):
+    """A board at its power limit."""
+
+    def collect(self) -> tuple[DeviceSample, ...]:
+        return tuple(replace(sample, throttle="power_cap") for sample in super().collect())
+
+
+def test_a_power_limit_is_a_boards_own_way_unless_a_clock_was_asked_for() -> None:
+    stage = Stage()
+    stage.devices.__class__ = Capped
+    (own,) = measure(stage.bench(), [worker_spec()], None)
+    assert own.usable
+    assert profile_points(SUBJECT, [own])[0]["clock_mhz_sm"] == 1530
+    (asked,) = measure(stage.bench(), [worker_spec()], stage.devices.inventory()[0].clocks_mhz_sm[-2])
+    assert not asked.usable
+
+
 def test_a_throttled_board_gives_no_point() -> None:
     stage = Stage()
     stage.devices.__class__ = Throttled
@@ -159,6 +176,6 @@ def test_a_worker_that_never_works_ends_the_run(tmp_path: Path) -> None:
 
 def test_results_of_another_subject_are_refused(tmp_path: Path) -> None:
     run(Stage().bench(), errand(POINTS[:1], []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
-    other = Subject(service="team/else", model="m", gpu_type="t4", uuid="GPU-2")
+    other = Subject(service="team/else", model="m", gpu_type="t4", uuid="GPU-2", clock_mhz_sm_max=1590)
     with pytest.raises(StateFileError, match="something else"):
         ResultFile(tmp_path / "r.jsonl", other).read()
