@@ -32,9 +32,7 @@ from agents.state import StateDirectory
 
 LOOK_FAR_S = 1.0
 PIDS_AGE_S_MAX = 0.5
-SAMPLES_WAIT_S = 1.0
-RECENT_WANTED_S = 10.0
-"""How long after somebody asked for recent samples a worker's metrics are read every second."""
+SAMPLES_WAIT_S = 0.5
 
 
 class HostCrew:
@@ -46,7 +44,6 @@ class HostCrew:
         self._undertaker = Undertaker(bench)
         self._rounds = Rounds(bench, launcher, self._undertaker)
         self._tuning = Tuning(bench)
-        self._recent: dict[str, Tally] = {}
         self._pids_s = float("-inf")
         self._stirred = threading.Event()
         self._over = threading.Event()
@@ -138,7 +135,9 @@ class HostCrew:
         self._stir()
 
     def samples(self) -> tuple[WorkerSample, ...]:
-        """See `Crew`. Metrics are read now; a server that does not answer in time tells nothing this time."""
+        """See `Crew`. Metrics are read now; a server that does not answer in time tells nothing this time, and nobody
+        waits for it again until it answers.
+        """
         bench = self._bench
         with bench.lock:
             for member in bench.members.values():
@@ -149,7 +148,9 @@ class HostCrew:
                 )
             if self._thread is not None:
                 self._stir()
-                self._scraped.wait_for(self._all_scraped, SAMPLES_WAIT_S)
+                if not self._scraped.wait_for(self._all_scraped, SAMPLES_WAIT_S):
+                    for member in bench.members.values():
+                        member.silent = member.silent or member.scrape_wanted
             now_s = bench.now_s()
             gone, bench.gone = bench.gone, []
             living = [
@@ -158,31 +159,6 @@ class HostCrew:
                 if member.phase is not Phase.WAITING
             ]
         return (*living, *gone)
-
-    def recent(self, worker: str) -> WorkerSample | None:
-        """What a worker did since the last call for it, as of its newest metrics, which are read every second while
-        somebody asks; None when there is nothing new.
-        """
-        with self._bench.lock:
-            member = self._bench.members.get(worker)
-            if member is None or not member.answering:
-                self._recent.pop(worker, None)
-                return None
-            now_s = self._bench.now_s()
-            if now_s >= member.recent_until_s:
-                self._stir()
-            member.recent_until_s = now_s + RECENT_WANTED_S
-            newest, tally = member.tally.newest, self._recent.get(worker)
-            if newest is None:
-                return None
-            if tally is None:
-                tally = self._recent[worker] = Tally(told_s=member.tally.newest_s, from_now=True)
-                tally.read(newest, member.tally.newest_s)
-                return None
-            if member.tally.newest_s <= tally.told_s:
-                return None
-            tally.read(newest, member.tally.newest_s)
-            return tally.cut(member.reading(self._bench.options.host, now_s), member.tally.newest_s, gone=False)
 
     def close(self) -> None:
         """See `Crew`."""
@@ -204,8 +180,6 @@ class HostCrew:
                 if before and not member.coming_up:
                     # Others of its device may have waited for this.
                     due_s = bench.now_s()
-            for name in set(self._recent) - bench.members.keys():
-                del self._recent[name]
             return due_s
 
     def _run(self) -> None:
@@ -232,7 +206,8 @@ class HostCrew:
                 return
 
     def _all_scraped(self) -> bool:
-        return self._over.is_set() or not any(member.scrape_wanted for member in self._bench.members.values())
+        awaited = (member for member in self._bench.members.values() if member.scrape_wanted and not member.silent)
+        return self._over.is_set() or not any(awaited)
 
     def _look_for_children(self) -> None:
         """Every session's processes, at most twice a second."""

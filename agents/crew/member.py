@@ -86,8 +86,8 @@ class Member:
     unanswered_s: float | None = None
     """Since when readiness is not answered."""
     scrape_wanted: bool = False
-    recent_until_s: float = 0.0
-    """Somebody wants its metrics every second until then."""
+    silent: bool = False
+    """Its metrics did not come in time when they were last wanted."""
     scraped_s: float = 0.0
     warm_ups: int = 0
     quiet: int = 0

@@ -75,7 +75,8 @@ class HostProcesses:
 
     def __init__(self) -> None:
         self._children: dict[ProcessId, _Child] = {}
-        self._nofile = min(NOFILE_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self._nofile = (min(NOFILE_MAX, hard), hard)
 
     def start(self, invocation: Invocation, log: int) -> ProcessId:
         """See `Processes`."""
@@ -102,7 +103,7 @@ class HostProcesses:
         """Set from here, right after the start: code between fork and exec is not safe in a process with threads."""
         with contextlib.suppress(OSError, ValueError):
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (self._nofile, self._nofile))
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, self._nofile)
 
     def alive(self, process: ProcessId) -> bool:
         """See `Processes`."""

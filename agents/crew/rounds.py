@@ -48,7 +48,7 @@ class Rounds:
             return self._undertaker.visit(member)
         if self.gone_by_itself(member):
             return now_s
-        if member.scrape_wanted or (now_s < member.recent_until_s and now_s - member.scraped_s >= LOOK_S):
+        if member.scrape_wanted:
             self._scrape(member)
         match member.phase:
             case Phase.WAITING:
@@ -253,6 +253,7 @@ class Rounds:
 
         def heard(answer: Answer) -> None:
             member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
+            member.silent = answer.status == 0
             if answer.good and member.phase is not Phase.DONE:
                 page = read_page(answer.body, adapter.names)
                 page = page.of_model(member.spec.model, adapter.model_label) if adapter.model_label else page

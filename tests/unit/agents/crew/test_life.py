@@ -450,25 +450,6 @@ def test_host_memory_that_cannot_be_bounded_is_said_only_when_asked(world: World
     assert second.reading.problem == ""
 
 
-def test_recent_samples_are_apart_from_reports(world: World) -> None:
-    crew = serving(world)
-    worker = only(crew).reading.worker
-    assert crew.recent(worker) is None
-    world.pages["/metrics"] = page(completed=10, pending=1)
-    world.run(crew, 2.0)
-    first = crew.recent(worker)
-    assert first is not None
-    assert (first.completed, first.queue_length) == (10.0, 1.0)
-    assert crew.recent(worker) is None, "nothing new"
-    world.pages["/metrics"] = page(completed=15, pending=1)
-    world.run(crew, 1.5)
-    second = crew.recent(worker)
-    assert second is not None
-    assert second.completed == 5.0
-    assert crew.samples()[0].completed == 15.0
-    assert crew.recent("nobody") is None
-
-
 def test_metrics_are_read_only_when_somebody_wants_them(world: World) -> None:
     crew = serving(world)
     asked: list[str] = []
