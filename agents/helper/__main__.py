@@ -8,6 +8,8 @@ and the journal remembers them for the next helper.
 from __future__ import annotations
 
 import argparse
+import grp
+import pwd
 import signal
 import sys
 import threading
@@ -110,13 +112,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--socket", type=Path, default=Path("/run/headroom-helper/helper.sock"), help="where agents connect")
-    add("--allow-uid", type=int, action="append", default=[], help="user that may ask; may be given several times")
-    add("--allow-gid", type=int, action="append", default=[], help="primary group that may ask; several times too")
+    add("--allow-uid", type=_uid, action="append", default=[], help="user that may ask, number or name; several times")
+    add("--allow-gid", type=_gid, action="append", default=[], help="primary group that may ask; several times too")
     add("--devices", required=True, help="devices that may be written to: nvml:all or nvml:GPU-UUID,…")
     add("--state-dir", type=Path, default=Path("/var/lib/headroom-helper"), help="where originals are remembered")
     add("--restore-after", type=float, default=60.0, help="seconds without any agent before originals are restored")
     add("--audit-log", type=Path, help="file for one line per request; default: standard error")
     return parser
+
+
+def _uid(text: str) -> int:
+    """A user's number, also by name. An unknown name is a KeyError, which argparse would let through."""
+    try:
+        return int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"no user {text!r} on this host") from None
+
+
+def _gid(text: str) -> int:
+    try:
+        return int(text) if text.isdigit() else grp.getgrnam(text).gr_gid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"no group {text!r} on this host") from None
 
 
 if __name__ == "__main__":

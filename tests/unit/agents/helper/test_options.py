@@ -26,6 +26,19 @@ def test_defaults_serve_nobody_but_those_named() -> None:
     assert str(order.socket_path) == "/run/headroom-helper/helper.sock"
 
 
+def test_users_and_groups_may_be_named() -> None:
+    order = read_order(["--allow-uid", "root", "--allow-gid", "root", "--devices", "nvml:all"])
+    assert order.rules == Rules(uids=frozenset({0}), gids=frozenset({0}))
+
+
+@pytest.mark.parametrize("option", ["--allow-uid", "--allow-gid"])
+@pytest.mark.parametrize("name", ["no-such-name", "-1", "1.5", ""])
+def test_names_that_nobody_has_are_refused(option: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        read_order([f"{option}={name}", "--devices", "nvml:all"])
+    assert "on this host" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
