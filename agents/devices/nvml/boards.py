@@ -44,13 +44,15 @@ class NvmlBoards:
         self._now_s = now_s
         found = select(driver.run("", look), prefixes)
         self.notes = found.notes
-        """What was left out, and why."""
+        """What is left out or missing, and why."""
         self._facts = {facts.uuid: facts for facts in found.devices}
         if not self._facts:
             raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")
         self._telemetry = {uuid: Telemetry(facts) for uuid, facts in self._facts.items()}
         self._locked_mhz: dict[tuple[str, int], int] = {}
         self._events = EventWatch(driver, tuple(self._facts.values()), now_s, event_wait_ms)
+        if self._events.problem:
+            self.notes += (f"not every device tells events: {self._events.problem}",)
 
     def facts(self, uuid: str) -> BoardFacts:
         """A device as it was found. Raises NotFoundError."""

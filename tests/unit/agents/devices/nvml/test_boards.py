@@ -60,6 +60,42 @@ def test_sm_activity_compares_two_readings(host: NvmlStandIn, opened: Opener, cl
     assert boards.reading(t4).sm_activity_pct is None
 
 
+@with_gpus(replace(PRESETS["a100-40gb-mig"], lacks=0))
+def test_sm_activity_of_a_slice_is_asked_of_its_gpu(host: NvmlStandIn, opened: Opener, clock: Clock) -> None:
+    boards, slice_uuid = opened(), host.plans[0].migs[0].uuid
+    host.load(host.uuids[0], 50.0)
+    assert boards.reading(slice_uuid).sm_activity_pct is None
+    clock.now_s += 1.0
+    assert boards.reading(slice_uuid).sm_activity_pct == pytest.approx(35.0)
+
+
+@with_gpus("h100")
+def test_sm_activity_that_is_gone_is_not_asked_for_again(host: NvmlStandIn, opened: Opener, clock: Clock) -> None:
+    boards, uuid = opened(), host.uuids[0]
+    host.gpu(uuid).lacks |= Lacks.GPM
+    assert boards.reading(uuid).sm_activity_pct is None
+    host.gpu(uuid).lacks = 0
+    clock.now_s += 1.0
+    boards.reading(uuid)
+    clock.now_s += 1.0
+    assert boards.reading(uuid).sm_activity_pct is None
+
+
+@pytest.mark.parametrize("code", [2, 4, 6, 21])
+def test_what_is_not_told_now_is_asked_again(
+    host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    boards, uuid = opened(), host.uuids[0]
+
+    def silent(handle: object) -> None:
+        raise pynvml.NVMLError(code)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", silent)
+        assert boards.reading(uuid).utilisation_pct is None
+    assert boards.reading(uuid).utilisation_pct == 0.0
+
+
 @with_gpus("a100-40gb-mig")
 def test_a_slice_has_no_power_of_its_own(host: NvmlStandIn, opened: Opener) -> None:
     boards = opened()

@@ -76,6 +76,54 @@ def test_a_device_without_events_is_no_failure(host: NvmlStandIn, opened: Opener
     host.xid(host.uuids[0], 13)
     assert boards.events() == ()
     assert boards.reading(host.uuids[0]).healthy
+    assert boards.notes[0].startswith("not every device tells events")
+
+
+def test_a_driver_without_events_is_no_failure(
+    host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise pynvml.NVMLError(3)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", refuse)
+    boards = opened()
+    assert boards.events() == ()
+    assert "NVML 3" in boards.notes[0]
+    boards.close()
+
+
+def test_a_wait_that_fails_goes_on(host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agents.devices.nvml.events.PAUSE_S_AFTER_ERROR", 0.001)
+    failures, wait = iter(range(3)), pynvml.nvmlEventSetWait
+
+    def stumble(event_set: object, timeout_ms: int) -> object:
+        for _ in failures:
+            raise pynvml.NVMLError(999)
+        return wait(event_set, timeout_ms)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait", stumble)
+    boards = opened()
+    host.xid(host.uuids[0], 63)
+    assert [event.detail for event in awaited(boards)] == [63]
+    assert "NVML 999" in boards._events.problem
+
+
+def test_a_wait_that_returns_early_is_not_an_event(
+    host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early: list[object] = []
+
+    def nothing(event_set: object, timeout_ms: int) -> object:
+        early.append(timeout_ms)
+        return pynvml.c_nvmlEventData_t()
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait", nothing)
+    boards = opened()
+    deadline_s = time.monotonic() + SOON_S
+    while len(early) < 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    assert boards.events() == ()
 
 
 def test_closing_ends_the_thread(host: NvmlStandIn, opened: Opener) -> None:

@@ -263,6 +263,14 @@ def test_a_verb_that_some_device_can_is_not_refused(host: NvmlStandIn, opened: O
     assert host.state(host.uuids[1])["power_limit_w"] == 65.0
 
 
+@with_gpus("t4", "t4")
+def test_a_device_that_fails_does_not_hide_who_may_write(host: NvmlStandIn, opened: Opener) -> None:
+    boards = opened()
+    host.lose(host.uuids[0])
+    host.forbid_setters()
+    assert set(NvmlSetters(boards, no_pause).refusals()) == set(VERBS)
+
+
 def test_faults_come_through(host: NvmlStandIn, opened: Opener) -> None:
     setters, uuid = NvmlSetters(opened(), no_pause), host.uuids[0]
     host.lose(uuid)
