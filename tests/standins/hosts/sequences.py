@@ -59,7 +59,7 @@ def _draw_replicas(
                 share=part,
                 memory=limit,
                 batch=rng.randint(1, 8),
-                launch_s=1.0,
+                launch_s=0.1,
                 worker=worker,
                 retire_after_s=rng.choice((0.5, 3.0)) if rng.random() < 0.15 else None,
             )
