@@ -56,13 +56,14 @@ class Tally:
     def read(self, totals: Totals, now_s: float) -> None:
         """Totals as just read."""
         if self.from_now:
-            self.told, self.queue_told, self.from_now = totals, totals.queue or 0.0, False
+            # What waits already has been told by nobody of this life: it arrives with the next sample.
+            self.told, self.from_now = totals, False
         self.newest, self.newest_s = totals, now_s
 
     def begin(self) -> None:
         """Count from the next reading on."""
         self.told = self.newest = None
-        self.queue_told, self.from_now = 0.0, True
+        self.from_now = True
 
     def finish(self, iterations: float) -> None:
         """All it was to do is done, whatever was read last."""

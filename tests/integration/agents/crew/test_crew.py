@@ -194,7 +194,7 @@ def test_a_worker_lives_under_every_adapter(place: Place, adapter: str) -> None:
 
 def test_a_drain_answers_what_is_in_flight(place: Place) -> None:
     crew = place.open()
-    up(crew, order(step_ms=150))
+    up(crew, order(step_ms=150, term="abort"))
     endpoint = found(crew).reading.endpoint
     statuses: list[int] = []
     threads = [threading.Thread(target=lambda: statuses.append(ask(endpoint))) for _ in range(12)]
