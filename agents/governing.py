@@ -145,8 +145,12 @@ class Governing:
             envelope = None if inventory is None else envelope_of(device, inventory)
             if inventory is None or envelope is None:
                 continue
-            planned = _planned(device, envelope)
-            held = before.get(device.uuid)
+            standing = self._governed.get(device.uuid)
+            if standing is not None and standing.envelope == envelope:
+                # Nothing changed for it: what it has learned and counted stays.
+                found[device.uuid] = replace(standing, target=device)
+                continue
+            planned, held = _planned(device, envelope), before.get(device.uuid)
             state = first_state(envelope, planned) if held is None else fitted(envelope, held, planned)
             found[device.uuid] = _Governed(
                 target=device,

@@ -321,6 +321,20 @@ def test_a_new_target_resets_what_left_its_envelope_and_keeps_the_rest() -> None
     assert batches(node.governing.overlay(narrower)) == [3, 3]
 
 
+def test_a_new_generation_that_changes_nothing_for_a_device_costs_it_nothing() -> None:
+    node = Node()
+    node.target = node.planned(batch=8, latency_ms_limit=1.0, latency_execution_only=True)
+    node.start()
+    node.period(rate_rps=600.0)
+    node.period(rate_rps=600.0)
+    before = node.governing.decisions()[node.uuid].state
+    assert before.bad_periods == 2
+    node.target = replace(node.target, generation=2, plan="plan-2")
+    assert batches(node.governing.overlay(node.target)) == list(before.setting.batches)
+    node.period(rate_rps=600.0)
+    assert len(node.governing.problems()) == 1
+
+
 def test_a_default_clock_is_locked_only_when_there_is_cause() -> None:
     node = Node()
     free = node.planned(clock_mhz_sm_max=node.inventory.clocks_mhz_sm[-1])
