@@ -21,6 +21,8 @@ from agents.steps import DeviceView, Step, StepKind, next_steps, steps_without_d
 from agents.wire import DeviceInventory, DeviceReadBack, DeviceTarget, NodeReceipt, NodeTarget, ReplicaReadBack
 
 PROBLEMS_MAX = 50
+PROBLEM_LENGTH_MAX = 512
+"""What the control plane takes of one; a receipt with a longer one would be refused whole."""
 _GUARDED = {StepKind.STOP: {StepKind.START}, StepKind.LOWER_POWER: {StepKind.START, StepKind.RAISE_CLOCK}}
 """When a step of the first kind did not happen, those of the second kinds must not happen on that device in this pass.
 """
@@ -74,11 +76,13 @@ class Applier:
         self._workers: tuple[WorkerReading, ...] = ()
         self._settings: dict[str, DeviceSettings] = {}
 
-    def accept(self, target: NodeTarget) -> bool:
-        """Take a target over; False when it is the one already held. Raises TargetRefusedError."""
+    def accept(self, target: NodeTarget, *, resumed: bool = False) -> bool:
+        """Take a target over; False when it is the one already held. `resumed`: it was accepted by an earlier agent.
+        Raises TargetRefusedError.
+        """
         if self.target is not None and target == self.target:
             return False
-        check_target(target, self._node, self.target, self._inventory)
+        check_target(target, self._node, self.target, self._inventory, resumed=resumed)
         self.target = target
         self._governed = None
         self._accepted_s = self._now_s()
@@ -112,7 +116,7 @@ class Applier:
             }
             for device in held
         }
-        calls, settled = 0, True
+        calls, settled = 0, not self._missing()
         for uuid, inventory in self._inventory.items():
             if self.reservations.is_lent(uuid):
                 settled = self._wanted_back(uuid, wanted.get(uuid)) and settled
@@ -140,8 +144,10 @@ class Applier:
             return None
         outcome = "applied" if self._settled else "partial"
         failing = [f"{key[0]} {key[1]} {key[2]}: {failure.problem}" for key, failure in sorted(self._failures.items())]
-        devices = (*self._devices.problems(), *self.more_problems())
-        problems = (*failing, *self._restarts.problems(), *self._notes, *devices)[:PROBLEMS_MAX]
+        missing = (f"{uuid}: not on this host any more" for uuid in self._missing())
+        devices = (*missing, *self._devices.problems(), *self.more_problems())
+        found_wrong = (*failing, *self._restarts.problems(), *self._notes, *devices)
+        problems = tuple(problem_line(text) for text in found_wrong[:PROBLEMS_MAX])
         found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
         told: tuple[object, ...] = (outcome, problems, found.devices, found.replicas)
         if self._settled and self._governed is not None:
@@ -163,7 +169,12 @@ class Applier:
         self._workers = self._devices.workers()
         for uuid in self._inventory:
             self._read_settings(uuid)
-        return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(reason,))
+        return replace(self._read_back(boot_id, generation, None, observed_at_s), problems=(problem_line(reason),))
+
+    def _missing(self) -> list[str]:
+        """Devices of a resumed target that are not there."""
+        devices = self.target.devices if self.target is not None else ()
+        return [device.uuid for device in devices if device.replicas and device.uuid not in self._inventory]
 
     def _without_retired(self, target: NodeTarget) -> tuple[DeviceTarget, ...]:
         """The target without the replicas whose time to retire is over."""
@@ -325,3 +336,8 @@ class Applier:
                 for worker in sorted(self._workers, key=lambda each: each.worker)
             ),
         )
+
+
+def problem_line(text: str) -> str:
+    """A problem as a receipt may carry it: printable, and not too long. Workers' last words are neither."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)[:PROBLEM_LENGTH_MAX]

@@ -15,9 +15,16 @@ from agents.wire import DeviceInventory, DeviceTarget, NodeTarget
 
 
 def check_target(
-    target: NodeTarget, node: str, held: NodeTarget | None, inventory: Mapping[str, DeviceInventory]
+    target: NodeTarget,
+    node: str,
+    held: NodeTarget | None,
+    inventory: Mapping[str, DeviceInventory],
+    *,
+    resumed: bool = False,
 ) -> None:
-    """Refuse what this node must not hold. Raises TargetRefusedError."""
+    """Refuse what this node must not hold. Of a target that is resumed, devices may be missing: one that was lost while
+    no agent ran must not cost the others their workers. Raises TargetRefusedError.
+    """
     if target.node != node:
         raise TargetRefusedError(f"the target is for node {target.node}, this is {node}")
     if held is not None and target.generation < held.generation:
@@ -32,9 +39,10 @@ def check_target(
     if len({device.uuid for device in target.devices}) != len(target.devices):
         raise TargetRefusedError("a device is named twice")
     for device in target.devices:
-        if device.uuid not in inventory:
+        if device.uuid in inventory:
+            _check_device(device, inventory[device.uuid])
+        elif not resumed:
             raise TargetRefusedError(f"this node has no device {device.uuid}")
-        _check_device(device, inventory[device.uuid])
 
 
 def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:

@@ -253,7 +253,7 @@ class Agent:
             plain = self._state.read_json(TARGET_FILE)
             if plain is not None:
                 target = decode_node_target(plain)
-                self.applier.accept(target)
+                self.applier.accept(target, resumed=True)
                 self._log.event("target.resumed", generation=target.generation)
         except (StateFileError, WireError, TargetRefusedError) as error:
             self._log.event("target.unusable", reason=str(error))

@@ -2,8 +2,8 @@
 
 Owns the conditions: two GPUs, the agent's real parts, real MPS daemons' and workers' stand-ins as processes, desired
 states drawn at random, and in each life up to four of: another desired state, the agent killed, a worker killed, daemon
-or server crashed or in fault, a GPU lost, an XID, throttling, writes refused, a hanging driver, workers that bypass MPS,
-die, never get ready or ignore SIGTERM. A watch looks at every device a hundred times a second. Run as
+or server crashed or in fault, a GPU lost, an XID, throttling, writes refused, a hanging driver, workers that bypass
+MPS, die, never get ready or ignore SIGTERM. A watch looks at every device a hundred times a second. Run as
 `python -m benchmarks.agent_faults [LIVES] [FIRST_SEED]`; prints every violation and a line of sums.
 """
 

@@ -19,6 +19,7 @@ from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
 from agents.devices.parts import Setters, Sharing
 from agents.errors import SharingError
+from agents.helper.client import HelperSetters
 from agents.journal import Journal, host_boot_id
 from agents.mps import MpsOptions, NoSharing, client_slots, default_pipe_base, open_sharing
 from agents.mps.probing import probe
@@ -47,7 +48,7 @@ def open_host(
     )
     parts = HostParts(
         boards=boards,
-        setters=Onlooker() if config.dry_run else _setters(boards),
+        setters=Onlooker() if config.dry_run else _setters(options, boards),
         mps=mps,
         plain=NoSharing(sm_counts),
         crew=open_crew(crew, now_s),
@@ -60,8 +61,8 @@ def open_host(
     return NvidiaDevices(parts)
 
 
-def _setters(boards: NvmlBoards) -> Setters:
-    return NvmlSetters(boards)
+def _setters(options: NvidiaConfig, boards: NvmlBoards) -> Setters:
+    return NvmlSetters(boards) if options.helper is None else HelperSetters(options.helper)
 
 
 def _mps(

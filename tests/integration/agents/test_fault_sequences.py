@@ -12,6 +12,6 @@ pytestmark = pytest.mark.integration
 PORTS = range(30_400, 30_600)
 
 
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", range(100, 112))
 def test_a_life_ends_as_wanted_without_ever_exceeding_a_device(tmp_path: Path, seed: int) -> None:
     live(tmp_path / "host", seed, PORTS)

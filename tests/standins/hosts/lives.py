@@ -18,6 +18,7 @@ from unittest.mock import patch
 from agents import wanted
 from agents.crew import rounds
 from agents.devices.base import Mode, WorkerState
+from agents.errors import AgentError
 from agents.wire import DeviceTarget, NodeTarget
 from tests.standins.hosts import FAULTS, HostAgent, HostStandIn, Watch, host_in_process
 from tests.standins.hosts.sequences import draw_target, held
@@ -102,9 +103,15 @@ class Life:
     def replace_agent(self, uuid: str) -> None:
         """The agent is killed; another one comes."""
         self.agent.die()
-        self.agent = HostAgent(self.host, self.ports, self.rng.randrange(10**6))
+        seed = self.rng.randrange(10**6)
+        try:
+            self.agent = HostAgent(self.host, self.ports, seed)
+        except AgentError:
+            # Without a single GPU an agent ends; another one finds them again.
+            self.host.heal()
+            self.agent = HostAgent(self.host, self.ports, seed)
         if self.target is not None:
-            self.agent.applier.accept(self.target)
+            self.agent.applier.accept(self.target, resumed=True)
 
     def kill_worker(self, uuid: str) -> None:
         """A worker dies by itself."""
@@ -137,6 +144,8 @@ class Life:
                 self.event()
             self.passes(self.rng.choice((0.0, 0.2)))
             self.host.heal()
+            if len(self.agent.devices.inventory()) < len(self.host.uuids):
+                self.replace_agent("")
             self.agent.settle(REACH_S)
             self.check_held()
             self.want(())
