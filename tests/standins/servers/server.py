@@ -411,7 +411,7 @@ def open_device(path: str) -> list[object]:
     steps: tuple[tuple[str, tuple[object, ...]], ...] = (
         ("cuInit", (0,)),
         ("cuDeviceGet", (ctypes.byref(device), 0)),
-        ("cuCtxCreate_v2", (ctypes.byref(context), 0, device)),
+        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
     )
     for name, arguments in steps:
         status = library[name](*arguments)
