@@ -51,6 +51,8 @@ class Pool:
     """`limit_w` is a limit that the plan sets: nobody measured what it does to latencies, so nothing may be planned to
     draw more.
     """
+    rest: bool = False
+    """What others leave of their devices, which are paid for: numbers are of the rest, and of one replica on each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,11 @@ def bound_of(reading: Reading, layout: Layout, plan: Plan) -> float | None:
 
 
 def _room_outside(reading: Reading) -> bool:
-    """Whether devices outside the pools have share left that a movable workload might take."""
+    """Whether devices where something stays have share left that a movable workload might take: pools know of it only
+    in part.
+    """
+    if any(pool.rest for pool in reading.problem.pools):
+        return True
     taken: dict[DeviceId, int] = defaultdict(int)
     for item in (*reading.pinned, *reading.kept):
         taken[item.device] += item.share_pct_sm

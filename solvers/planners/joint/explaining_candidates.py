@@ -96,10 +96,12 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole,
     workloads.
     """
     variants = np.bincount(problem.variant_workload, minlength=len(problem.workloads))
-    every = np.arange(problem.kinds)
+    # What others leave is no choice of its own: there is too little of it.
+    whole = ~np.array([pool.rest for pool in problem.pools], dtype=bool)[problem.kind_pool]
+    every = np.flatnonzero(whole)
     top = np.zeros(len(problem.pools), dtype=np.int64)
     np.maximum.at(top, problem.kind_pool, problem.kind_clock_mhz)
-    highest = np.flatnonzero(problem.kind_clock_mhz == top[problem.kind_pool])
+    highest = np.flatnonzero(whole & (problem.kind_clock_mhz == top[problem.kind_pool]))
     total = int(variants.sum())
     shares = problem.shares_pct
     for kinds in (every, highest):

@@ -40,10 +40,12 @@ def prices_of(problem: JointProblem, layout: Layout) -> tuple[ShadowPrice, ...]:
 def _of_rows(problem: JointProblem, prices: Prices) -> Iterator[ShadowPrice]:
     types = sorted({pool.gpu_type for pool in problem.pools})
     for name in types:
-        best = max(
-            float(usd) for usd, pool in zip(prices.pool_usd, problem.pools, strict=True) if pool.gpu_type == name
+        whole = (
+            float(usd)
+            for usd, pool in zip(prices.pool_usd, problem.pools, strict=True)
+            if pool.gpu_type == name and not pool.rest
         )
-        yield _price(Resource.GPU, name, best)
+        yield _price(Resource.GPU, name, max(whole, default=0.0))
     for cap, usd in zip(problem.caps, prices.cap_usd, strict=True):
         yield _price(Resource.POWER_W, cap.name, float(usd))
     for (project, _), usd in zip(problem.quotas, prices.quota_usd, strict=True):

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.evidence import Reason
-from solvers.domain.ids import DeviceId, GpuTypeName, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import pinned_settings
 from solvers.planners.joint.reading_pools import Pools, pools_of
 from solvers.planners.joint.reading_problem import assemble
+from solvers.planners.joint.reading_rest import with_rests
 from solvers.planners.joint.reading_staying import staying_of
 from solvers.problems.fleet import open_fleet
 from solvers.problems.joint import JointProblem
@@ -90,6 +91,8 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
     staying = staying_of(picture, movable, needs, fleet)
     spread = any(need.affinity.failure_domains_min > 1 for need in needs)
     pools = pools_of(picture, fleet, staying.devices, by_failure_domain=spread)
+    stays = (*staying.pinned, *staying.kept)
+    pools = with_rests(picture, fleet, pools, stays, [item.need for item in staying.left if item.wanted])
     problem, refusals = assemble(picture, fleet, pools, tuple(item for item in staying.left if item.wanted))
     hopeless = {
         (need.workload, item.name): need.refusal
@@ -104,21 +107,22 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
         needs=needs,
         pinned=staying.pinned,
         kept=staying.kept,
-        standing=_standing(picture, pools, problem, set(movable)),
+        standing=_standing(picture, pools, problem, (set(movable), {item.replica for item in stays})),
         refusals=refusals | hopeless,
     )
 
 
 def _standing(
-    picture: Snapshot, pools: Pools, problem: JointProblem, movable: set[WorkloadId]
+    picture: Snapshot, pools: Pools, problem: JointProblem, who: tuple[set[WorkloadId], set[ReplicaId]]
 ) -> dict[DeviceId, tuple[Stands, ...]]:
+    movable, stays = who
     pooled = {device for devices in pools.devices for device in devices}
     variants = {
         (problem.workloads[item.workload].id, item.model): number for number, item in enumerate(problem.variants)
     }
     found: dict[DeviceId, list[Stands]] = defaultdict(list)
     for item in sorted(picture.target.assignments, key=lambda item: item.replica):
-        if item.device in pooled and item.workload in movable:
+        if item.device in pooled and item.workload in movable and item.replica not in stays:
             stands = Stands(assignment=item, variant=variants.get((item.workload, item.model)))
             found[item.device].append(stands)
     return {device: tuple(items) for device, items in sorted(found.items())}

@@ -3,7 +3,7 @@
 Owns the split of devices by company. Beside a network whose pressure nobody knows, a training job too, everybody bears
 the policy's margin; beside others only what is known. A problem's table is one or the other, so where a GPU type has
 both sorts of networks it has two tables: one for those who are known, without the margin, and one for everybody, with
-it. It refuses to guess a pressure.
+it. Whoever joins those who stay on a device is slowed by them. It refuses to guess a pressure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
+from solvers.planners.joint.reading_pools import Kin
 from solvers.planners.joint.reading_tables import Arrays, Table, pressures
 from solvers.problems.joint import Flags, Floats, Variant, Whole
 from solvers.problems.needs import Need
+
+DUST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,34 @@ class Company:
                 strangers = self.strangers(table.gpu_type)
                 for cells in (arrays.mean_ms, arrays.tail_ms):
                     cells[row, strangers] = np.inf
+
+    def join(self, arrays: Arrays, tables: tuple[Table, ...], kin: tuple[Kin, ...]) -> None:
+        """What stays on a device slows whoever joins it, and bears him or not; in place."""
+        shares = arrays.shares_pct
+        for row, table in enumerate(tables):
+            rest = kin[table.rest_of].rest if table.rest_of >= 0 else None
+            if rest is None:
+                continue
+            strangers = self.strangers(table.gpu_type)
+            own = self._own(table.gpu_type)
+            part = (shares * table.sm_part / 100)[None, :]
+            presses = own[0][:, None] * part ** own[1][:, None]
+            bears = np.where(strangers[:, None], rest.bears_strangers, presses <= rest.borne + DUST)
+            fits = bears & (shares <= rest.share_pct)[None, :]
+            margin = np.where(strangers | rest.strangers, self.margin, 1.0)
+            slow = np.where(strangers, self.margin, margin * (1 + own[2] * rest.pressure))
+            for cells in (arrays.mean_ms, arrays.tail_ms):
+                cells[row] = np.where(fits[:, :, None], cells[row] * slow[:, None, None], np.inf)
+
+    def _own(self, gpu_type: GpuTypeName) -> tuple[Floats, Floats, Floats]:
+        """Pressure, exponent and sensitivity of every variant; nothing where nobody knows."""
+        found = [self.profiles.get((item.model, gpu_type)) for item in self.variants]
+        known = [None if item is None else item.interference for item in found]
+        pressure, exponent, sensitivity = (
+            np.array([0.0 if item is None else float(getattr(item, name)) for item in known])
+            for name in ("pressure", "exponent", "sensitivity")
+        )
+        return pressure, exponent, sensitivity
 
     def pressures(
         self, tables: tuple[Table, ...], columns: Whole, arrays: Arrays

@@ -4,9 +4,9 @@ Owns the grouping. Devices of one pool have one class (type, size, price, mode, 
 and colocation class, one failure domain where any workload asks for several, and lie in the same kind of power domain.
 Node caps of like nodes are merged into one sum, which is a relaxation: whoever seats patterns makes it exact per node.
 Racks with a cap keep pools of their own. A cap that cannot bind is left out. Offered GPUs draw nothing until used, so
-their idle power is added to the limits they are under: a relaxation too. A device that holds a pinned replica is in no
-pool, because a pool cannot say what share is taken; nor is one whose own cap lies below its lowest power limit, nor a
-MIG slice with a cap of its own, because no setting would keep them.
+their idle power is added to the limits they are under: a relaxation too. A device where something stays is in no pool
+here (its rest may be in one of its own, see `reading_rest`); nor is one whose own cap lies below its lowest power
+limit, nor a MIG slice with a cap of its own, because no setting would keep them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.device import ColocationClass, Device, PowerScope, Taint
-from solvers.domain.ids import DeviceId
+from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.offer import is_offered
 from solvers.domain.snapshot import Snapshot
 from solvers.problems.fleet import DeviceClass, Fleet
@@ -28,12 +28,32 @@ DUST_W = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What those who stay on a device leave to one more."""
+
+    share_pct: int
+    clock_mhz: int
+    pressure: float
+    """Of all of them whose pressure is known."""
+    strangers: bool
+    """Whether anybody presses nobody knows how."""
+    borne: float
+    """The most that he may press with."""
+    bears_strangers: bool
+    """Whether he may press nobody knows how."""
+    shut: frozenset[WorkloadId]
+    """Who may not stand beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kin:
     """What the devices of one pool have in common, beside what `Pool` says."""
 
     device_class: DeviceClass
     taints: frozenset[Taint]
     colocation: ColocationClass
+    rest: Rest | None = None
+    """Set where something stays on them (`reading_rest`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

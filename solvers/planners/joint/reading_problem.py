@@ -127,6 +127,7 @@ def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]
     kinds = _kinds(picture, pools, layers, {name for name in types if company.mixed(name)})
     arrays = _arrays(picture, kinds.tables, layers, (needs, variants))
     company.part(arrays, kinds.tables)
+    company.join(arrays, kinds.tables, pools.kin)
     workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
     room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
     return _Draft(
@@ -155,8 +156,9 @@ def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: se
     highest = []
     for pool, kin in enumerate(pools.kin):
         kind = kin.device_class
-        apart = kind.gpu_type in mixed and not kind.exclusive
-        for clock, known in product(clocks[kind.gpu_type], (True, False) if apart else (False,)):
+        apart = kind.gpu_type in mixed and not kind.exclusive and kin.rest is None
+        listed = clocks[kind.gpu_type] if kin.rest is None else (kin.rest.clock_mhz,)
+        for clock, known in product(listed, (True, False) if apart else (False,)):
             table = Table(
                 gpu_type=kind.gpu_type,
                 sm_part=kind.sm_part,
@@ -164,6 +166,7 @@ def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: se
                 exclusive=kind.exclusive,
                 clock_mhz=clock,
                 known=known,
+                rest_of=-1 if kin.rest is None else pool,
             )
             rows.append((pool, clock, tables.setdefault(table, len(tables))))
         highest.append(rows[-1][2])

@@ -42,6 +42,8 @@ class Table:
     exclusive: bool
     clock_mhz: int
     known: bool = False
+    rest_of: int = -1
+    """The pool whose rests it is for, where it is for rests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,11 +127,17 @@ def allowed_of(pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, .
     """pool x variant: types, taints, colocation."""
     cache: dict[tuple[object, ...], Flags] = {}
     columns = []
+    rests = [(row, kin.rest) for row, kin in enumerate(pools.kin) if kin.rest is not None]
     for need in needs:
         key = (need.kind is WorkloadKind.JOB, need.gpu_types_allowed, need.tolerations)
         if key not in cache:
             cache[key] = np.array([_may_use(kin, need) for kin in pools.kin], dtype=bool)
-        columns.append(cache[key])
+        may = cache[key].copy() if rests else cache[key]
+        for row, rest in rests:
+            # A rest without a price of its own would be no burden on a budget that counts shares.
+            unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
+            may[row] &= need.workload not in rest.shut and not unpriced
+        columns.append(may)
     by_need = np.stack(columns, axis=1) if columns else np.zeros((len(pools.kin), 0), dtype=bool)
     return np.asarray(by_need[:, [item.workload for item in variants]])
 

@@ -198,22 +198,24 @@ def _settings(draft: Draft, assignments: Iterable[Assignment]) -> tuple[DeviceSe
     staying = {item.device for item in (*draft.reading.pinned, *draft.reading.kept)}
     settings = {item.device: item for item in snapshot.target.settings if item.device in staying}
     dedicated: set[str] = {item.id for item in snapshot.services if item.affinity.dedicated}
-    capped: set[str] = {cap.subject for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
-    clocks: dict[DeviceId, tuple[int, float]] = {}
+    caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+    clocks: dict[DeviceId, int] = {}
     for name, pattern in zip(draft.seats.floor.names, draft.seats.patterns, strict=True):
         if pattern is not None:
-            pool = problem.pools[int(problem.kind_pool[pattern.kind])]
-            clocks[name] = int(problem.kind_clock_mhz[pattern.kind]), pool.limit_w
+            clocks[name] = int(problem.kind_clock_mhz[pattern.kind])
     for item in assignments:
         device = devices.get(item.device)
         if device is None or device.id in settings:
             continue
         gpu_type = types[device.gpu_type]
-        clock, limit_w = clocks.get(device.id, (gpu_type.clock_mhz_sm_max, gpu_type.power_limit_w_max))
+        clock = clocks.get(device.id, gpu_type.clock_mhz_sm_max)
+        limit_w: float | None = None
+        if device.id in caps and device.mig is None:
+            limit_w = min(gpu_type.power_limit_w_max, max(gpu_type.power_limit_w_min, caps[device.id]))
         settings[device.id] = DeviceSetting(
             device=device.id,
             mode=DeviceMode.DEDICATED if item.workload in dedicated else device.mode,
             clock_mhz_sm=None if clock == gpu_type.clock_mhz_sm_max else clock,
-            power_limit_w=limit_w if device.id in capped and device.mig is None else None,
+            power_limit_w=limit_w,
         )
     return tuple(settings[device] for device in sorted(settings))

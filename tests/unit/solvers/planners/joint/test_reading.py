@@ -166,7 +166,8 @@ def test_devices_with_pinned_replicas_stay_out_and_what_stands_beside_them_count
         ]
     )
     reading = of(builders.snapshot((one, two), services, target=standing), "demo/vision")
-    assert reading.pool_devices == ((two.id,),)
+    assert reading.pool_devices[0] == (two.id,)
+    assert [pool.rest for pool in reading.problem.pools] == [False, True]
     assert [item.replica for item in reading.pinned] == ["demo/fixed#0"]
     assert [item.replica for item in reading.kept] == ["demo/vision#0"]
     (work,) = reading.problem.workloads
@@ -187,7 +188,8 @@ def test_a_job_evicted_too_often_stays_where_it_is() -> None:
     reading = of(replace(picture, job_statuses=statuses))
     assert [item.workload for item in reading.pinned] == [job.id]
     assert reading.problem.workloads == ()
-    assert reading.pool_devices == (("GPU-b-0",),)
+    assert reading.pool_devices[0] == ("GPU-b-0",)
+    assert [pool.rest for pool in reading.problem.pools] == [False, True]
     capped = PowerCap(scope=PowerScope.DEVICE, subject=on.id, limit_w=30.0)
     moved = of(replace(picture, job_statuses=statuses, power_caps=(capped,)))
     assert moved.pinned == ()
