@@ -33,6 +33,7 @@ from agents.state import StateDirectory
 LOOK_FAR_S = 1.0
 PIDS_AGE_S_MAX = 0.5
 SAMPLES_WAIT_S = 0.5
+_COUNTING = (Phase.ANSWERING, Phase.LEAVING, Phase.FINISHING)
 
 
 class HostCrew:
@@ -141,16 +142,9 @@ class HostCrew:
         bench = self._bench
         with bench.lock:
             for member in bench.members.values():
-                member.scrape_wanted = member.counts and member.phase in (
-                    Phase.ANSWERING,
-                    Phase.LEAVING,
-                    Phase.FINISHING,
-                )
+                member.scrape_wanted = member.counts and member.phase in _COUNTING
             if self._thread is not None:
-                self._stir()
-                if not self._scraped.wait_for(self._all_scraped, SAMPLES_WAIT_S):
-                    for member in bench.members.values():
-                        member.silent = member.silent or member.scrape_wanted
+                self._await_metrics()
             now_s = bench.now_s()
             gone, bench.gone = bench.gone, []
             living = [
@@ -204,6 +198,13 @@ class HostCrew:
                 self._scraped.notify_all()
             if self._stirred.is_set() or self._bench.now_s() >= due_s:
                 return
+
+    def _await_metrics(self) -> None:
+        """Give up the lock until all who are waited for have answered, or for as long as anybody is waited for."""
+        self._stir()
+        if not self._scraped.wait_for(self._all_scraped, SAMPLES_WAIT_S):
+            for member in self._bench.members.values():
+                member.silent = member.silent or member.scrape_wanted
 
     def _all_scraped(self) -> bool:
         awaited = (member for member in self._bench.members.values() if member.scrape_wanted and not member.silent)

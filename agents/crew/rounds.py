@@ -1,21 +1,20 @@
 """Looking after every worker in turn: is it there, is it ready, has it finished what it had.
 
-Owns the cadence of questions and what their answers change. One thread makes the rounds; it holds the bench's lock
+Owns when workers are asked and what their answers change. One thread makes the rounds; it holds the bench's lock
 while it looks and never while it waits, so nobody who reads workers waits for one of them.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
-from agents.crew.adapters import Adapter, adapter_of
+from agents.crew.adapters import adapter_of
 from agents.crew.bench import Bench, safe_name
 from agents.crew.ending import Undertaker
 from agents.crew.launching import Launcher
 from agents.crew.member import Member, Phase
-from agents.crew.prometheus import read_page
-from agents.crew.web import Answer, Question
+from agents.crew.questions import Questions
+from agents.crew.web import Answer
 from agents.errors import DeviceError
 from agents.wire import WarmUpTarget
 
@@ -27,10 +26,7 @@ LAUNCH_S_MIN, LAUNCH_FACTOR = 60.0, 10.0
 """Not ready after this many times its expected launch: failed."""
 UNANSWERED_TIMES = 2
 UNANSWERED_S_MAX = 60.0
-READY_TIMEOUT_S, METRICS_TIMEOUT_S = 2.0, 2.0
 QUIET_TIMES = 2
-
-Heard = Callable[[Answer], None]
 
 
 class Rounds:
@@ -40,6 +36,7 @@ class Rounds:
         self._bench = bench
         self._launcher = launcher
         self._undertaker = undertaker
+        self._questions = Questions(bench)
 
     def visit(self, member: Member) -> float:
         """Do what is due; when to come again."""
@@ -49,7 +46,7 @@ class Rounds:
         if self.gone_by_itself(member):
             return now_s
         if member.scrape_wanted:
-            self._scrape(member)
+            self._questions.metrics(member)
         match member.phase:
             case Phase.WAITING:
                 return self._take_turn(member)
@@ -114,13 +111,13 @@ class Rounds:
             return now_s + LOOK_S
         if member.phase is Phase.STARTING and now_s >= member.next_ask_s:
             member.next_ask_s = now_s + min(LOOK_S, max(ASK_QUICK_S, age_s / ASK_PATIENCE))
-            self._ask(member, "ready", self._ready_question(member), lambda answer: self._heard_start(member, answer))
+            self._questions.ready(member, lambda answer: self._heard_start(member, answer))
         return max(member.next_ask_s, now_s + ASK_QUICK_S)
 
     def _heard_start(self, member: Member, answer: Answer) -> None:
         if member.phase is not Phase.STARTING:
             return
-        if not self._adapter(member).is_ready(answer):
+        if not adapter_of(member.target).is_ready(answer):
             member.problem = f"readiness: {answer.told()}"
             return
         warm_up = member.target.warm_up
@@ -130,18 +127,9 @@ class Rounds:
     def _warm(self, member: Member, warm_up: WarmUpTarget | None) -> None:
         """One warm-up request after the other, then one look at the metrics, so that none of it counts as work."""
         if warm_up is None or member.warm_ups <= 0:
-            self._scrape(member, lambda: self._begin(member))
+            self._questions.metrics(member, lambda: self._begin(member))
             return
-        question = Question(
-            host=self._bench.options.host,
-            port=member.port,
-            path=warm_up.path,
-            method="POST" if warm_up.body else "GET",
-            body=warm_up.body.encode(),
-            content_type=warm_up.content_type,
-            timeout_s=warm_up.timeout_s,
-        )
-        self._ask(member, "warm", question, lambda answer: self._heard_warm(member, answer))
+        self._questions.warm_up(member, warm_up, lambda answer: self._heard_warm(member, answer))
 
     def _heard_warm(self, member: Member, answer: Answer) -> None:
         if member.phase is not Phase.WARMING:
@@ -174,13 +162,13 @@ class Rounds:
             return now_s
         if member.speaks and now_s >= member.next_ask_s:
             member.next_ask_s = now_s + LOOK_S
-            self._ask(member, "ready", self._ready_question(member), lambda answer: self._heard_ready(member, answer))
+            self._questions.ready(member, lambda answer: self._heard_ready(member, answer))
         return now_s + LOOK_S
 
     def _heard_ready(self, member: Member, answer: Answer) -> None:
         if member.phase is not Phase.ANSWERING:
             return
-        if self._adapter(member).is_ready(answer):
+        if adapter_of(member.target).is_ready(answer):
             member.problem, member.quiet, member.unanswered_s = "", 0, None
             member.answer(True, self._bench.now_s())
             return
@@ -205,20 +193,14 @@ class Rounds:
             if now_s < member.next_ask_s:
                 return member.next_ask_s
             member.phase, member.next_ask_s = Phase.FINISHING, now_s
-            self._tell_to_finish(member)
+            self._questions.finish(member)
         if now_s >= member.finish_by_s:
             member.note = f"had not finished within {member.target.drain_s:g} s"
             self._finished(member)
         elif now_s >= member.next_ask_s:
             member.next_ask_s = now_s + FINISHING_LOOK_S
-            self._scrape(member, lambda: self._look_for_work(member))
+            self._questions.metrics(member, lambda: self._look_for_work(member))
         return min(member.next_ask_s, member.finish_by_s)
-
-    def _tell_to_finish(self, member: Member) -> None:
-        path = self._adapter(member).drain_path
-        if path is not None:
-            question = Question(host=self._bench.options.host, port=member.port, path=path, method="POST")
-            self._ask(member, "drain", question, _ignore)
 
     def _look_for_work(self, member: Member) -> None:
         """Twice in a row nothing in flight is nothing. A server that does not tell has nothing when nobody is
@@ -236,57 +218,6 @@ class Rounds:
     def _finished(self, member: Member) -> None:
         member.drained = True
         self._bench.save(member)
-
-    def _scrape(self, member: Member, then: Callable[[], None] | None = None) -> None:
-        if not member.counts or member.process is None:
-            member.scrape_wanted = False
-            if then is not None:
-                then()
-            return
-        adapter = self._adapter(member)
-        question = Question(
-            host=self._bench.options.host,
-            port=member.port + member.target.metrics_port_offset,
-            path=member.target.metrics_path or adapter.metrics_path,
-            timeout_s=METRICS_TIMEOUT_S,
-        )
-
-        def heard(answer: Answer) -> None:
-            member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
-            member.silent = answer.status == 0
-            if answer.good and member.phase is not Phase.DONE:
-                page = read_page(answer.body, adapter.names)
-                page = page.of_model(member.spec.model, adapter.model_label) if adapter.model_label else page
-                member.tally.read(adapter.totals(page), member.scraped_s)
-            if then is not None:
-                then()
-
-        self._ask(member, "metrics", question, heard)
-
-    def _ready_question(self, member: Member) -> Question:
-        path = member.target.ready_path or self._adapter(member).ready_path.replace("{model}", member.spec.model)
-        return Question(host=self._bench.options.host, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
-
-    def _adapter(self, member: Member) -> Adapter:
-        return adapter_of(member.target)
-
-    def _ask(self, member: Member, what: str, question: Question, heard: Heard) -> None:
-        """Ask, unless that very question is under way. Answers about those who are gone reach nobody."""
-        if what in member.asking:
-            return
-        member.asking.add(what)
-
-        def answered(answer: Answer) -> None:
-            with self._bench.lock:
-                member.asking.discard(what)
-                if self._bench.members.get(member.name) is member:
-                    heard(answer)
-
-        self._bench.host.web.ask(question, answered)
-
-
-def _ignore(answer: Answer) -> None:
-    """Servers that cannot be told to finish just stop being asked."""
 
 
 def _ended(status: int | None) -> str:

@@ -25,8 +25,7 @@ from agents.crew.processes import HostProcesses
 from agents.devices.base import WorkerSample, WorkerSpec, WorkerState
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import NotSupportedError
-from agents.wire import WorkerTarget
-from agents.wire.targets import WarmUpTarget
+from agents.wire import WarmUpTarget, WorkerTarget
 from tests.standins.servers import command, metrics_port_offset
 
 pytestmark = pytest.mark.integration

@@ -16,8 +16,7 @@ from agents.crew.web import Answer, Question, Then
 from agents.devices.base import WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import WorkerError
-from agents.wire import WorkerTarget
-from agents.wire.targets import WarmUpTarget
+from agents.wire import WarmUpTarget, WorkerTarget
 
 UNREACHABLE = Answer(status=0, problem="Connection refused")
 

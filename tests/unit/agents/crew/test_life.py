@@ -12,7 +12,7 @@ from agents.crew.ending import KILL_AGAIN_S
 from agents.crew.web import Answer
 from agents.devices.base import WorkerState
 from agents.errors import BusyError, NotFoundError, NotSupportedError, OutOfRangeError, SharingError, WorkerError
-from agents.wire.targets import WarmUpTarget
+from agents.wire import WarmUpTarget
 from tests.unit.agents.crew.doubles import OK, World, only, order, page, spec, target
 
 NO = Answer(status=503)
