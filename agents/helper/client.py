@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agents.devices.parts import ComputeMode
 from agents.errors import BusyError, DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
+from agents.helper.presence import Presence
 from agents.helper.protocol import (
     ANSWER_BYTES_MAX,
     Answer,
@@ -60,17 +61,6 @@ class _Line:
         except OSError as error:
             self.close()
             raise DriverError(f"the helper at {self._path} does not answer: {error}") from None
-
-    def alive(self) -> bool:
-        """Whether the other side is still there; connects when it was not."""
-        if self._connection is not None and not self._ended(self._connection):
-            return True
-        self.close()
-        try:
-            self._connect()
-        except DeviceError:
-            return False
-        return True
 
     def close(self) -> None:
         """Forget the connection."""
@@ -120,21 +110,11 @@ class _Line:
             self.close()
         return answer
 
-    @staticmethod
-    def _ended(connection: socket.socket) -> bool:
-        connection.setblocking(False)
-        try:
-            connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        # Its end, or bytes that nobody waits for any more.
-        return True
-
 
 class HelperSetters:
-    """`Setters` through the helper's socket. Thread-safe."""
+    """`Setters` through the helper's socket. Thread-safe. From the first call until it is closed it also holds a
+    connection for its own sake: as long as this agent is, the helper leaves devices as they are.
+    """
 
     def __init__(
         self, socket_path: Path, now_s: Callable[[], float] = time.monotonic, timeout_s: float = ANSWER_TIMEOUT_S
@@ -145,6 +125,7 @@ class HelperSetters:
         self._numbers: Iterator[int] = count(1)
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
+        self._presence: Presence | None = None
 
     def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
         """See `Setters`."""
@@ -174,21 +155,22 @@ class HelperSetters:
             return dict.fromkeys(VERBS, str(error))
         return {verb: reason for verb, reason in (answer.refusals or {}).items() if verb in VERBS and reason}
 
-    def keep(self) -> bool:
-        """Stay connected: as long as this agent is, the helper leaves devices as they are. Call it every few seconds;
-        it costs next to nothing. Whether the helper is there.
-        """
-        line = self._line("")
-        with line.lock:
-            return line.alive()
+    @property
+    def present(self) -> bool:
+        """Whether the helper is there and knows that this agent is."""
+        presence = self._presence
+        return presence is not None and presence.held
 
     def close(self) -> None:
         """Let go of the helper, which restores the originals after a while."""
         with self._lock:
-            lines = list(self._lines.values())
+            lines, presence = list(self._lines.values()), self._presence
+            self._presence = None
         for line in lines:
             with line.lock:
                 line.close()
+        if presence is not None:
+            presence.close()
 
     def _set(self, verb: Verb, uuid: str, value: Value) -> None:
         self._ask(Request(number=next(self._numbers), verb=verb, device=uuid, value=value))
@@ -203,6 +185,8 @@ class HelperSetters:
 
     def _line(self, uuid: str) -> _Line:
         with self._lock:
+            if self._presence is None:
+                self._presence = Presence(self._path)
             if uuid not in self._lines:
                 self._lines[uuid] = _Line(self._path, self._now_s, self._timeout_s)
             return self._lines[uuid]

@@ -43,16 +43,10 @@ class Desk:
         """Bring devices back to their originals, as long as nobody has come; how many settings could not be."""
         failed = 0
         for (device, verb), original in self._originals.all().items():
-            try:
-                with self._lock_of(device):
-                    if not alone():
-                        return failed
-                    self._set(device, verb, original)
-                    self._originals.drop(device, verb)
-                outcome = "restored"
-            except AgentError as error:
-                failed += 1
-                outcome = f"{error.code}: {error}"
+            if not alone():
+                break
+            outcome = self._restored(alone, device, verb, original)
+            failed += outcome not in ("restored", "left")
             self._audit.request(None, (verb.value, device, original), outcome)
         return failed
 
@@ -78,6 +72,18 @@ class Desk:
             raise
         if request.value == self._originals.original(device, verb):
             self._originals.drop(device, verb)
+
+    def _restored(self, alone: Callable[[], bool], device: str, verb: Verb, original: Value) -> str:
+        """Bring one setting back, unless somebody came while the device was waited for; what came of it."""
+        try:
+            with self._lock_of(device):
+                if not alone():
+                    return "left"
+                self._set(device, verb, original)
+                self._originals.drop(device, verb)
+        except AgentError as error:
+            return f"{error.code}: {error}"
+        return "restored"
 
     def _lock_of(self, device: str) -> threading.Lock:
         lock = self._locks.get(device)

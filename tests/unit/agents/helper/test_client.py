@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agents.devices.parts import ComputeMode, Setters
-from agents.errors import BusyError, DeviceError, DeviceTimeoutError, DriverError, NoPermissionError, OutOfRangeError
+from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermissionError, OutOfRangeError
 from agents.helper.client import VERBS, HelperSetters, error_of
 from agents.helper.protocol import Answer, encode_answer
 from agents.helper.server import Rules
@@ -59,7 +59,6 @@ def test_without_a_helper_every_verb_is_refused_with_the_reason(setters: HelperS
     )
     with pytest.raises(NoPermissionError, match="no helper answers"):
         setters.lock_clock(GPU, 900)
-    assert setters.keep() is False
 
 
 def test_who_is_not_listed_learns_it(listening: Opener, setters: HelperSetters) -> None:
@@ -102,24 +101,34 @@ def test_devices_out_of_the_list_and_values_out_of_range_are_refused(listening: 
 def test_it_finds_a_helper_that_was_started_again(listening: Opener, setters: HelperSetters) -> None:
     helper = listening(RULES)
     setters.lock_clock(GPU, 900)
-    assert setters.keep() is True
+    wait_until(lambda: helper.server.clients == 2 and setters.present)
     helper.close()
-    assert setters.keep() is False
+    wait_until(lambda: not setters.present)
+    with pytest.raises(NoPermissionError, match="no helper answers"):
+        setters.lock_clock(GPU, 915)
     following = listening(RULES)
-    assert setters.keep() is True
+    # Without being asked for anything it is there again, so that the new helper keeps what the old one set.
     wait_until(lambda: following.server.clients == 1)
     setters.lock_clock(GPU, 915)
     assert following.office.boards.held[GPU].clock == 915
 
 
-def test_keeping_connected_is_one_connection_however_often(listening: Opener, setters: HelperSetters) -> None:
+def test_it_is_there_until_it_is_closed(listening: Opener, setters: HelperSetters) -> None:
     helper = listening(RULES)
-    for _ in range(50):
-        assert setters.keep() is True
-    setters.refusals()
-    wait_until(lambda: helper.server.clients == 1)
+    for _ in range(20):
+        setters.refusals()
+    wait_until(lambda: helper.server.clients == 2)
     setters.close()
     wait_until(lambda: helper.server.clients == 0)
+    setters.refusals()
+    wait_until(lambda: helper.server.clients == 2)
+
+
+def test_closing_does_not_wait_for_a_helper_that_is_not_there(folder: Path) -> None:
+    absent = HelperSetters(folder / "helper.sock")
+    absent.refusals()
+    absent.close()
+    assert not any(thread.name == "helper-presence" for thread in threading.enumerate())
 
 
 def test_many_threads_share_one_client(listening: Opener, setters: HelperSetters) -> None:
@@ -132,7 +141,7 @@ def test_many_threads_share_one_client(listening: Opener, setters: HelperSetters
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4), timeout=30))
     assert [held.clock for held in helper.office.boards.held.values()] == [660, 660]
-    assert helper.server.clients == 2
+    wait_until(lambda: helper.server.clients == 3)
 
 
 class Impostor:
@@ -143,37 +152,34 @@ class Impostor:
         self.listener.bind(str(path))
         self.listener.listen(8)
         self._answer = answer
-        self._held: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._serve)
+        self._held: list[tuple[socket.socket, threading.Thread]] = []
+        self._thread = threading.Thread(target=self._accept)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            self._held.append(connection)
-            if self._answer is not None and connection.recv(4096):
-                connection.sendall(self._answer)
-                connection.close()
+            serving = threading.Thread(target=self._serve, args=(connection,))
+            self._held.append((connection, serving))
+            serving.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        if connection.recv(4096) and self._answer is not None:
+            connection.sendall(self._answer)
+            connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=20)
         self.listener.close()
-        for each in self._held:
-            each.close()
-
-
-def test_a_helper_with_too_many_waiting_is_busy(folder: Path, setters: HelperSetters) -> None:
-    with contextlib.ExitStack() as held:
-        listener = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listener.bind(str(folder / "helper.sock"))
-        listener.listen(0)
-        held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(folder / "helper.sock"))
-        with pytest.raises(BusyError, match="too many waiting"):
-            setters.lock_clock(GPU, 900)
+        for connection, serving in self._held:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            serving.join(timeout=20)
+            connection.close()
 
 
 @pytest.mark.parametrize(

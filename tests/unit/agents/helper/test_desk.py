@@ -168,10 +168,13 @@ def test_restoring_stops_when_somebody_comes(tmp_path: Path) -> None:
     office = Office(tmp_path)
     ask(office, Verb.LOCK_CLOCK, 900)
     ask(office, Verb.LOCK_CLOCK, 900, device=GPUS[1])
-    answers = iter([True, False])
-    assert office.desk.restore(lambda: next(answers)) == 0
-    assert [held.clock for held in office.boards.held.values()] == [None, 900]
-    assert office.desk.owes()
+    # Asked before each device, and again once it is its turn.
+    for come, left in (([True, True, False], [None, 900]), ([True, False], [None, 900])):
+        answers = iter([*come, False])
+        assert office.desk.restore(lambda answers=answers: next(answers)) == 0
+        assert [held.clock for held in office.boards.held.values()] == left
+        assert office.desk.owes()
+    assert [line["outcome"] for line in office.told()][2:] == ["restored", "left"]
 
 
 def test_refusals_are_passed_on(tmp_path: Path) -> None:
