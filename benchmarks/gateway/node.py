@@ -174,7 +174,7 @@ class Node:
             planner="handover",
             planner_version="1",
             seed=self.generation,
-            assignments=tuple(_assignment(ordinal, share) for ordinal, share in enumerate(shares)),
+            assignments=tuple(assignment(ordinal, _uuid(ordinal), share) for ordinal, share in enumerate(shares)),
             settings=(),
             unplaced=(),
             objective=Objective(),
@@ -191,13 +191,14 @@ class Node:
             self.generation = targets.promote(session, wish)
 
 
-def _assignment(ordinal: int, share_pct_sm: int) -> Assignment:
+def assignment(ordinal: int, device: str, share_pct_sm: int) -> Assignment:
+    """A replica of the service on a device."""
     return Assignment(
         replica=ReplicaId(_replica(ordinal)),
         kind=WorkloadKind.SERVICE,
         workload=WorkloadId(SERVICE),
         model=ModelName("resnet50"),
-        device=DeviceId(_uuid(ordinal)),
+        device=DeviceId(device),
         share_pct_sm=share_pct_sm,
         memory_mib_limit=MEMORY_MIB,
         batch=BATCH,

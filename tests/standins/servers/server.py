@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, fields
 
 BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 BODY_BYTES_MAX = 2**20
+MIB_HELD = 100
+"""Device memory that the driver's stand-in says is used."""
 
 
 @dataclass(slots=True)
@@ -422,9 +424,18 @@ def open_device(path: str) -> list[object]:
 
 
 def open_device_if_told() -> list[object]:
-    """Open the device where the environment says how."""
+    """Open the device where the environment says how, and be listed on it where it says by which driver's stand-in."""
     path = os.environ.get("HEADROOM_STANDIN_CUDA")
-    return open_device(path) if path else []
+    kept = open_device(path) if path else []
+    root = os.environ.get("STANDIN_NVML")
+    if kept and root:
+        from pathlib import Path
+
+        fresh = Path(root, "processes", os.environ["CUDA_VISIBLE_DEVICES"], f"new.{os.getpid()}")
+        shared = int("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in os.environ)
+        fresh.write_text(f"{MIB_HELD} {shared} 0\n", encoding="ascii")
+        fresh.rename(fresh.with_name(str(os.getpid())))
+    return kept
 
 
 def wait_as_child(options: Options) -> None:
