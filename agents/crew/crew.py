@@ -26,7 +26,7 @@ from agents.crew.tuning import Tuning
 from agents.crew.web import SocketWeb, fetch
 from agents.devices.base import WorkerSample, WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
-from agents.errors import BusyError, DeviceError, NotFoundError, NotSupportedError
+from agents.errors import BusyError, DeviceError, NotFoundError, NotSupportedError, WorkerError
 from agents.journal import host_boot_id
 from agents.state import StateDirectory
 
@@ -94,8 +94,10 @@ class HostCrew:
         self._stir()
 
     def found(self) -> tuple[CrewReading, ...]:
-        """See `Crew`."""
+        """See `Crew`. Raises WorkerError when nobody makes the rounds any more: what is known is old then."""
         bench = self._bench
+        if self._thread is not None and not self._thread.is_alive() and not self._over.is_set():
+            raise WorkerError("nobody looks after the workers any more; start the agent anew")
         with bench.lock:
             self._look_for_children()
             members = sorted(bench.members.values(), key=lambda each: each.name)

@@ -9,6 +9,7 @@ would bound every file a worker writes, checkpoints too, and is refused for that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -55,7 +56,9 @@ class Logs:
             _older(path).write_bytes(_end_of(path, self._half_bytes))
         except OSError:
             _older(path).unlink(missing_ok=True)
-        os.truncate(path, 0)
+        # Where even that fails, the next second tries again.
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
 
     def tail(self, name: str) -> str:
         """The last lines, safe to show: bounded, without control characters."""

@@ -6,7 +6,7 @@ nobody else's. It refuses to interpret: an answer is a status and a body, or why
 
 from __future__ import annotations
 
-import contextlib
+import re
 import selectors
 import socket
 import time
@@ -17,6 +17,8 @@ from typing import Protocol
 BODY_BYTES_MAX = 5 * 2**20
 HEAD_BYTES_MAX = 65536
 _CHUNK_BYTES = 65536
+_STATUS = re.compile(r"[0-9]{3}(?![^ ])")
+_LENGTH = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class SocketWeb:
         self._now_s = now_s
         self._selector = selectors.DefaultSelector()
         self._open: set[_Exchange] = set()
-        self._failed: list[tuple[_Exchange, Answer]] = []
+        self._failed: list[tuple[Then, Answer]] = []
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -98,27 +100,32 @@ class SocketWeb:
 
     def ask(self, question: Question, then: Then) -> None:
         """See `Web`."""
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            self._failed.append((then, _no_answer(error)))
+            return
         connection.setblocking(False)
-        deadline_s = self._now_s() + question.timeout_s
-        exchange = _Exchange(question, then, deadline_s, connection, _request_bytes(question))
-        self._open.add(exchange)
         try:
             # Refusals of the loopback interface come at once, others through the selector.
             connection.connect((question.host, question.port))
         except BlockingIOError:
             pass
         except OSError as error:
-            self._failed.append((exchange, _no_answer(error)))
+            connection.close()
+            self._failed.append((then, _no_answer(error)))
             return
+        deadline_s = self._now_s() + question.timeout_s
+        exchange = _Exchange(question, then, deadline_s, connection, _request_bytes(question))
+        self._open.add(exchange)
         self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
     def turn(self, timeout_s: float) -> None:
         """See `Web`."""
         nearest_s = min((exchange.deadline_s for exchange in self._open), default=float("inf")) - self._now_s()
         wait_s = 0.0 if self._failed else max(0.0, min(timeout_s, nearest_s))
-        done = self._failed
-        self._failed = []
+        failed, self._failed = self._failed, []
+        done: list[tuple[_Exchange, Answer]] = []
         for key, events in self._selector.select(wait_s):
             if key.fileobj is self._woken:
                 self._drain_waker()
@@ -133,9 +140,10 @@ class SocketWeb:
             for exchange in self._open - finished
             if now_s >= exchange.deadline_s
         ]
-        for exchange, answer in done:
+        for exchange, _ in done:
             self._forget(exchange)
-            exchange.then(answer)
+        for then, answer in (*failed, *((exchange.then, answer) for exchange, answer in done)):
+            then(answer)
 
     def wake(self) -> None:
         """See `Web`."""
@@ -162,8 +170,7 @@ class SocketWeb:
 
     def _forget(self, exchange: _Exchange) -> None:
         self._open.discard(exchange)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(exchange.socket)
+        self._selector.unregister(exchange.socket)
         exchange.socket.close()
 
     def _progress(self, exchange: _Exchange, events: int) -> Answer | None:
@@ -207,12 +214,12 @@ def read_answer(received: bytes, *, ended: bool) -> Answer | None:
         return None
     lines = head.decode("latin-1").split("\r\n")
     version, _, status = lines[0].partition(" ")
-    if not version.startswith("HTTP/1.") or not status[:3].isdigit():
+    if not version.startswith("HTTP/1.") or not _STATUS.match(status):
         return Answer(status=0, problem="no HTTP")
     headers = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines[1:])}
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = _unchunked(rest)
-    elif headers.get("content-length", "").isdigit():
+    elif _LENGTH.fullmatch(headers.get("content-length", "")):
         length = int(headers["content-length"])
         body = rest[:length] if len(rest) >= length else None
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -355,6 +356,22 @@ def test_nothing_survives_a_reboot(world: World) -> None:
     crew = world.crew()
     assert crew.found() == ()
     assert list((world.folder / "workers").glob("*.json")) == []
+
+
+def test_a_crew_whose_thread_died_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = world.crew()
+    monkeypatch.setattr(threading, "excepthook", lambda found: None)
+
+    def broken() -> float:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(crew, "make_round", broken)
+    crew.begin()
+    assert crew._thread is not None
+    crew._thread.join(10.0)
+    with pytest.raises(WorkerError, match="nobody looks after"):
+        crew.found()
+    crew.close()
 
 
 def test_state_that_cannot_be_read_is_said_and_left(world: World) -> None:

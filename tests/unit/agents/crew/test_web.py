@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agents.crew.web import Answer, Question, SocketWeb, fetch, read_answer
 
@@ -29,12 +31,26 @@ from agents.crew.web import Answer, Question, SocketWeb, fetch, read_answer
         (b"HTTP/1.1 200 OK\r\nTransfer-Enc", False, None),
         (b"", True, Answer(status=0, problem="closed without an answer")),
         (b"SSH-2.0-x\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
+        (b"HTTP/1.1 20\xb2 OK\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", True, Answer(status=200)),
         (b"HTTP/1.1 abc\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
         (b"x" * 70000, False, Answer(status=0, problem="an endless head")),
     ],
 )  # fmt: skip
 def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: Answer | None) -> None:
     assert read_answer(received, ended=ended) == answer
+
+
+@given(
+    st.binary(max_size=200),
+    st.booleans(),
+    st.sampled_from([b"", b"Content-Length: ", b"Transfer-Encoding: chunked\r\n\r\n"]),
+)
+def test_no_bytes_break_it(noise: bytes, ended: bool, header: bytes) -> None:
+    for received in (noise, b"HTTP/1.1 " + noise, b"HTTP/1.1 200 OK\r\n" + header + noise):
+        answer = read_answer(received, ended=ended)
+        assert answer is None or answer.status == 0 or 0 <= answer.status <= 999
+        assert answer is not None or not ended
 
 
 @contextmanager
@@ -75,6 +91,23 @@ def test_a_port_nobody_listens_on_answers_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert fetch(Question(host="127.0.0.1", port=port, path="/")) == Answer(status=0, problem="Connection refused")
+
+
+def test_a_host_without_descriptors_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    web = SocketWeb()
+    heard: list[Answer] = []
+    try:
+        monkeypatch.setattr(socket, "socket", exhausted)
+        web.ask(Question(host="127.0.0.1", port=1, path="/"), heard.append)
+        web.turn(1.0)
+    finally:
+        monkeypatch.undo()
+        web.close()
+    assert heard == [Answer(status=0, problem="Too many open files")]
+
+
+def exhausted(*arguments: object) -> socket.socket:
+    raise OSError(24, "Too many open files")
 
 
 def test_one_that_hangs_costs_nobody_else_anything() -> None:
