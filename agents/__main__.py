@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 
 from agents.config import AgentConfig, read_config
 from agents.devices.base import Devices
@@ -29,17 +30,16 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def main(arguments: list[str]) -> int:
     """Run until told to end."""
-    # Inherited by every thread, so that only the one that waits for them gets these signals.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    asked = _signals_as_bytes()
     try:
         config = read_config(arguments, os.environ)
-        return _run(config)
+        return _run(config, asked)
     except AgentError as error:
         print(f"headroom agent: {error}", file=sys.stderr)
         return 2
 
 
-def _run(config: AgentConfig) -> int:
+def _run(config: AgentConfig, asked: int) -> int:
     log = Log(config.node)
     state = StateDirectory(config.state_dir)
     with state.lock():
@@ -53,7 +53,7 @@ def _run(config: AgentConfig) -> int:
         agent = Agent(_facts(config, endpoint), devices, state, log)
         agent.loads = HttpLoads() if offering is None else OfferedLoads(offering)
         stop = threading.Event()
-        threading.Thread(target=_await_end, args=(stop, agent), name="signals", daemon=True).start()
+        threading.Thread(target=_await_end, args=(asked, stop, agent), name="signals", daemon=True).start()
         endpoint.start(agent.health)
         log.event(
             "agent.started",
@@ -118,9 +118,25 @@ def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> i
     return 0
 
 
-def _await_end(stop: threading.Event, agent: Agent) -> None:
-    """Wait for a signal in a thread of its own: a handler could strike while the main thread holds a lock it needs."""
-    signal.sigwait(_SIGNALS)
+def _signals_as_bytes() -> int:
+    """Turn signals into bytes of a pipe, from now on; where they are read. Blocked signals would do for a thread that
+    waits for them, but workers and daemons would inherit the block, and be deaf to SIGTERM.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in _SIGNALS:
+        signal.signal(number, _heard)
+    return reading
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """Nothing more: a handler may strike while its thread holds a lock that it would need."""
+
+
+def _await_end(asked: int, stop: threading.Event, agent: Agent) -> None:
+    """Wait for a signal in a thread of its own."""
+    os.read(asked, 1)
     stop.set()
     agent.mailbox.news.set()
 
