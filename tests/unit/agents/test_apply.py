@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.apply import Applier
+from agents.apply import PROBLEM_LENGTH_MAX, Applier, problem_line
 from agents.devices.base import DeviceSettings, Mode, WorkerSpec
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, LostError, NoPermissionError, TargetRefusedError
@@ -299,3 +299,8 @@ def test_a_retiring_replica_counts_among_what_a_device_can_hold(host: Host) -> N
     )
     with pytest.raises(TargetRefusedError, match="110"):
         host.applier.accept(node_target(1, crowded))
+
+
+def test_problems_are_cut_to_what_the_control_plane_takes() -> None:
+    assert problem_line("ended\n\x1b[31mso\udcff") == "ended  [31mso "
+    assert len(problem_line("long " * 1000)) == PROBLEM_LENGTH_MAX
