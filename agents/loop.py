@@ -22,7 +22,7 @@ from agents.collect import Collector
 from agents.devices.base import Devices
 from agents.devices.locked import Locked
 from agents.doorbell import listen
-from agents.errors import DeviceError, StateFileError, TargetRefusedError
+from agents.errors import AgentError, DeviceError, StateFileError, TargetRefusedError
 from agents.governing import Governing
 from agents.log import Log
 from agents.profiling.control import Control
@@ -39,6 +39,8 @@ REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
 PASS_S = 0.2
 """Between two passes while something is under way."""
+PASS_S_QUICK = 0.02
+"""The same after a pass that did something: most of that reads back at once."""
 PASS_S_SLOW = 1.0
 """The same after this many passes in which nothing could be done."""
 PASSES_IDLE_MAX = 50
@@ -186,7 +188,7 @@ class Agent:
             self._govern()
             passed = self.applier.run_pass()
             receipt = self.applier.receipt(self.boot_id, self._collector.observed_at_s())
-        except DeviceError as error:
+        except AgentError as error:
             self._log.state("devices", "unreadable", code=error.code, reason=str(error))
             return PASS_S_SLOW
         self._log.state("devices", "readable")
@@ -199,6 +201,8 @@ class Agent:
                 outcome=receipt.outcome,
                 problems="; ".join(receipt.problems) or None,
             )
+        if not passed.settled and passed.calls:
+            return PASS_S_QUICK
         if not passed.settled:
             return PASS_S if self._idle_passes < PASSES_IDLE_MAX else PASS_S_SLOW
         governed_s = self._governing.due_s() if self._governing is not None else math.inf

@@ -17,6 +17,8 @@ from agents.errors import DeviceError
 
 EVENT_KEPT_S = 600.0
 """What a device said by itself is told for so long."""
+PROCESSES_AGE_S_MAX = 4.0
+"""Lists of processes are read anew after so long, or when workers come and go."""
 QUIET_EVENTS = frozenset({"ecc_single_bit"})
 """Corrected by the hardware: nobody needs to know each."""
 
@@ -47,6 +49,7 @@ class Accounts:
         self._parts = parts
         self._meters = {uuid: _Meter(parts.now_s(), self._total(uuid)) for uuid in uuids}
         self._events: dict[tuple[str, str, int], tuple[int, float]] = {}
+        self._processes_read: dict[str, tuple[float, frozenset[int] | None]] = {}
         self.processes: dict[str, tuple[GpuProcess, ...]] = {}
         """Processes of every device at the last look."""
 
@@ -68,10 +71,11 @@ class Accounts:
         elapsed_s = self._parts.now_s() - meter.at_s
         try:
             board = self._parts.boards.reading(uuid)
-            self.processes[uuid] = self._parts.boards.processes(uuid)
+            self._look_at_processes(uuid, interval)
         except DeviceError as error:
             meter.problem, meter.at_s = f"{error.code}: {error}", self._parts.now_s()
             self.processes[uuid] = ()
+            self._processes_read.pop(uuid, None)
             return _lost(uuid, meter, [item for item in interval.samples if item.reading.uuid == uuid])
         energy_j = _energy_j(meter, board, elapsed_s)
         problem = "" if board.healthy else board.problem or "unhealthy"
@@ -89,6 +93,14 @@ class Accounts:
             healthy=board.healthy,
             workers=self._workers(uuid, interval, board, (energy_j, elapsed_s)),
         )
+
+    def _look_at_processes(self, uuid: str, interval: Interval) -> None:
+        now_s = self._parts.now_s()
+        mine = frozenset(pid for item in interval.samples for pid in interval.pids.get(item.reading.worker, ()))
+        read_s, read_for = self._processes_read.get(uuid, (float("-inf"), None))
+        if read_for != mine or now_s - read_s >= PROCESSES_AGE_S_MAX:
+            self.processes[uuid] = self._parts.boards.processes(uuid)
+            self._processes_read[uuid] = (now_s, mine)
 
     def _workers(
         self, uuid: str, interval: Interval, board: BoardReading, used: tuple[float, float]

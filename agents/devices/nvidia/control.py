@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from agents.devices.base import DeviceSettings, Mode
 from agents.devices.nvidia.parts import HostParts
@@ -19,6 +20,8 @@ CLOCK_TOLERANCE_MHZ = 30
 CLOCK_SETTLE_S = 2.0
 """After a lock was asked for, readings say nothing about it for so long."""
 POWER_TOLERANCE_W = 0.5
+READ_AGE_S_MAX = 0.5
+"""What was read so lately, with nothing written since, is not read again."""
 
 
 class BoardControl:
@@ -34,11 +37,19 @@ class BoardControl:
         self._unproved = set(parts.journal.uuids)
         """Devices an earlier agent wrote to: it may have been killed between writing that down and doing it."""
         self._limits: dict[str, str] = {}
+        self._read: dict[str, tuple[float, DeviceSettings]] = {}
 
     def held(self, uuid: str, mode: Mode) -> DeviceSettings:
         """Read back. Raises DeviceError."""
         if uuid in self._unproved and not self._observing:
             self._prove(uuid)
+        read_s, found = self._read.get(uuid, (float("-inf"), None))
+        if found is None or self._now_s() - read_s >= READ_AGE_S_MAX:
+            found = self._look(uuid, mode)
+            self._read[uuid] = (self._now_s(), found)
+        return replace(found, mode=mode)
+
+    def _look(self, uuid: str, mode: Mode) -> DeviceSettings:
         settings = self._boards.settings(uuid)
         originals = self._journal.of(uuid)
         clock, power = settings.clock_mhz_sm, None
@@ -128,6 +139,7 @@ class BoardControl:
     def _write(self, uuid: str, keep: Callable[[], None], write: Callable[[], None]) -> None:
         """Write to a device once its original is kept; when the write fails, nothing is kept of it."""
         before = self._journal.of(uuid)
+        self._read.pop(uuid, None)
         try:
             keep()
         except StateFileError as error:

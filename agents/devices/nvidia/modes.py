@@ -40,6 +40,11 @@ class Modes:
         self._daemons: dict[str, _Daemon] = {}
         self._open_to_all: dict[str, str] = {}
         self._looked_s: dict[str, float] = {}
+        self._lives: dict[str, int] = {}
+
+    def daemon_life(self, uuid: str) -> int:
+        """How often a device's daemon was found gone while it had workers."""
+        return self._lives.get(uuid, 0)
 
     def mode(self, uuid: str) -> Mode:
         """How a device is shared."""
@@ -63,7 +68,8 @@ class Modes:
     def leave(self, uuid: str) -> None:
         """End a device's daemon and let everybody open the device again."""
         mps = self._parts.mps
-        if mps is not None and mps.running(uuid):
+        if mps is not None and self.mode(uuid) is Mode.MPS:
+            # Also when it has crashed: it left servers and a pipe directory then.
             mps.shut(uuid)
         self._daemons.pop(uuid, None)
         self._open_to_all.pop(uuid, None)
@@ -89,6 +95,8 @@ class Modes:
         try:
             if now_s - self._looked_s.get(uuid, float("-inf")) >= COMPUTE_MODE_EVERY_S:
                 self._guard(uuid)
+            if not mps.running(uuid):
+                self._lives[uuid] = self.daemon_life(uuid) + 1
             mps.open(uuid)
         except DeviceError as error:
             daemon.problem = f"{uuid}: {error}"

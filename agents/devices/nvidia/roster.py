@@ -7,6 +7,7 @@ known counts as not ready; what was proved once stays so until something contrad
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from agents.devices.base import Mode, WorkerReading, WorkerSpec, WorkerState
@@ -18,12 +19,20 @@ from agents.errors import DeviceError, NotFoundError
 NOT_OPENED = "it answers, but no process of it has opened the device; a warm-up request makes it do that"
 
 
+PROOF_EVERY_S = 5.0
+"""A proof that nothing has touched is asked for again so often."""
+
+
 @dataclass(slots=True)
 class _Known:
     """What was found out about a worker."""
 
     sm_count: int = 0
     proved: bool = False
+    proved_of: tuple[object, ...] = ()
+    """Its processes, and the life of the daemon, for which it was proved ..."""
+    proved_s: float = 0.0
+    """... and when."""
     ending: bool = False
     bypass: str = ""
     """Why it must not stay; empty when it may."""
@@ -48,9 +57,11 @@ class _Look:
 class Roster:
     """Workers of all devices. Not thread-safe."""
 
-    def __init__(self, parts: HostParts, register: Register) -> None:
+    def __init__(self, parts: HostParts, register: Register, daemon_life: Callable[[str], int]) -> None:
+        """`daemon_life` counts how often a device's daemon was found gone."""
         self._parts = parts
         self._register = register
+        self._daemon_life = daemon_life
         self._known: dict[str, _Known] = {}
         self._last: dict[str, WorkerReading] = {}
         self._gone: dict[str, WorkerReading] = {}
@@ -142,6 +153,9 @@ class Roster:
 
     def _answering(self, reading: WorkerReading, pids: tuple[int, ...], known: _Known, look: _Look) -> WorkerReading:
         """A worker that answers is ready if its limits are proved."""
+        now_s, of = self._parts.now_s(), (pids, self._daemon_life(reading.uuid))
+        if known.proved and known.proved_of == of and now_s - known.proved_s < PROOF_EVERY_S:
+            return replace(reading, state=WorkerState.READY, sm_count=known.sm_count)
         check, problem = self._check(reading, pids, look)
         if check is not None and check.problem:
             known.bypass = check.problem
@@ -151,6 +165,7 @@ class Roster:
             return replace(reading, state=WorkerState.FAILED, problem=check.problem)
         if check is not None and not check.pending:
             known.proved, known.sm_count = True, check.sm_count
+            known.proved_of, known.proved_s = of, now_s
         state = WorkerState.READY if known.proved else WorkerState.STARTING
         return replace(reading, state=state, sm_count=known.sm_count, problem="" if known.proved else problem)
 

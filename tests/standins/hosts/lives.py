@@ -151,8 +151,9 @@ class Life:
             self.want(())
             self.agent.settle(REACH_S)
             self.agent.devices.restore()
-        assert watch.seen == []
-        assert self.host.leftovers() == []
+        assert watch.seen == [], f"over: {watch.seen}"
+        left = self.host.leftovers()
+        assert left == [], f"left behind: {left}"
 
     def check_held(self) -> None:
         """The last desired state reads back, and the devices say so themselves."""
@@ -160,17 +161,19 @@ class Life:
         promised = held(self.target)
         workers = {worker.spec.replica: worker for worker in self.agent.devices.workers()}
         for replica, (uuid, share, memory, batch) in promised.items():
-            spec = workers[replica].spec
-            assert (workers[replica].uuid, spec.share_pct_sm, spec.memory_mib_limit) == (uuid, share, memory)
-            assert (spec.batch, workers[replica].state) == (batch, WorkerState.READY)
+            found, spec = workers[replica], workers[replica].spec
+            kept = (found.uuid, spec.share_pct_sm, spec.memory_mib_limit, spec.batch, found.state)
+            assert kept == (uuid, share, memory, batch, WorkerState.READY), f"{replica}: {kept}"
         for device in self.target.devices:
             state = self.host.nvml.state(device.uuid)
-            assert state["clock_mhz_sm"] == device.clock_mhz_sm
-            assert state["power_limit_w"] == (device.power_limit_w or state["power_limit_w_default"])
+            limit = device.power_limit_w or state["power_limit_w_default"]
+            kept_settings = (state["clock_mhz_sm"], state["power_limit_w"])
+            assert kept_settings == (device.clock_mhz_sm, limit), f"{device.uuid}: {kept_settings}"
             there = {replica for replica, (uuid, *_) in promised.items() if uuid == device.uuid}
             if device.mode == Mode.MPS and there:
                 pids = [pid for name in there for pid in self.agent.devices.crew_pids[workers[name].worker]]
-                assert set(pids) <= set(self.host.mps.clients(device.uuid))
+                clients = self.host.mps.clients(device.uuid)
+                assert set(pids) <= set(clients), f"{device.uuid}: {pids} are not all of {clients}"
 
 
 def live(folder: Path, seed: int, ports: range) -> None:
