@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
         opened = open_boards(found.devices)
         with (found.out / "boards.jsonl").open("w", encoding="utf-8") as file:
             return _run(found, scratch, opened, RecordingBoards(opened, file))
-    except (AgentError, NotHereError):
+    except (AgentError, NotHereError) as error:
+        print(f"python -m tests.gpu: {error}", file=sys.stderr)
         return 2
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -73,7 +74,8 @@ def _run(found: argparse.Namespace, scratch: Path, opened: NvmlBoards, recording
         rig.write(out)
         recording.close()
     failed = [finding for finding in rig.findings if finding.fine is False]
-    time.monotonic() - rig.began_s
+    took_s = time.monotonic() - rig.began_s
+    print(f"{len(rig.findings)} findings, {len(failed)} failed, {took_s:.0f} s; written to {out}")
     return 1 if failed else 0
 
 

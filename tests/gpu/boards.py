@@ -15,7 +15,7 @@ LIMIT_PART = 0.7
 
 def inventory(rig: Rig) -> None:
     """What the driver tells of the device, and which verbs work."""
-    device = rig.device
+    device = next(each for each in rig.boards.inventory() if each.uuid == rig.uuid)
     rig.note("product", device.product)
     rig.note("driver", device.driver_version)
     rig.note("memory", float(device.memory_mib), "MiB")

@@ -9,12 +9,14 @@ def main() -> int:
     """Burn."""
     try:
         import torch
-    except ImportError:
+    except ImportError as error:
+        print(error, flush=True)
         return 1
     size = 8192
     one = torch.randn(size, size, device="cuda", dtype=torch.float16)
     other = torch.randn(size, size, device="cuda", dtype=torch.float16)
     torch.cuda.synchronize()
+    print("burning", flush=True)
     while True:
         for _ in range(8):
             torch.mm(one, other)

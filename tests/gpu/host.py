@@ -20,6 +20,7 @@ from tests.gpu.rig import WORKER, NotHereError, Rig
 
 BATCHES_A_REQUEST = 10
 START_S_MAX = 120.0
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
 @contextmanager
@@ -63,7 +64,10 @@ def _into_mode(rig: Rig, host: NvidiaDevices, mode: Mode) -> None:
 
 def spec(rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memory_mib: int = 0) -> WorkerSpec:
     """A worker with a network."""
-    command = (rig.python, str(WORKER), "--host", "{host}", "--port", "{port}", "--batch", "{batch}")
+    # Where libraries lie no workload may say; the machine may need it said all the same.
+    library_path = rig.environment.get(LIBRARY_PATH, "")
+    prefix = ("/usr/bin/env", f"{LIBRARY_PATH}={library_path}") if library_path else ()
+    command = (*prefix, rig.python, str(WORKER), "--host", "{host}", "--port", "{port}", "--batch", "{batch}")
     return WorkerSpec(
         replica=name,
         kind="service",
@@ -76,7 +80,7 @@ def spec(rig: Rig, name: str, network: str, *, share: int, batch: int = 1, memor
         launch_s=30.0,
         worker=WorkerTarget(
             command=(*command, "--network", network),
-            environment=tuple(rig.environment.items()),
+            environment=tuple(item for item in rig.environment.items() if item[0] != LIBRARY_PATH),
             warm_up=WarmUpTarget(
                 path=f"/execute?batches={BATCHES_A_REQUEST}", body="", content_type="", requests=2, timeout_s=60.0
             ),

@@ -78,7 +78,8 @@ class Rig:
         self.findings.append(finding)
         verdict = {True: "ok  ", False: "FAIL", None: "    "}[finding.fine]
         number = f"{finding.value:.4g}" if isinstance(finding.value, float) else str(finding.value)
-        f"{verdict} {finding.step:12} {finding.name}: {number} {finding.unit}".rstrip()
+        text = f"{verdict} {finding.step:12} {finding.name}: {number} {finding.unit}".rstrip()
+        print(text + (f"  ({finding.note})" if finding.note else ""), flush=True)
 
     def until(self, condition: Callable[[], bool], limit_s: float, every_s: float = 0.005) -> float | None:
         """Seconds until something holds; None when it did not in time."""

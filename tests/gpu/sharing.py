@@ -53,7 +53,7 @@ def bypass(rig: Rig) -> None:
     """Kill the daemon under a worker: what the agent notices and does, and how long that takes."""
     with opened(rig) as host:
         ready(rig, host, spec(rig, "before", "matmul", share=40))
-        daemons = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_daemon(path)]
+        daemons = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_daemon(path, rig.uuid)]
         rig.note("daemons found", float(len(daemons)))
         began_s = time.monotonic()
         for pid in daemons:
@@ -69,8 +69,10 @@ def bypass(rig: Rig) -> None:
             rig.note("what the agent says", worker.problem[:120])
 
 
-def _is_daemon(comm: Path) -> bool:
+def _is_daemon(comm: Path, uuid: str) -> bool:
+    """Whether this is a control daemon or server of the device under test, and of no other."""
     try:
-        return comm.read_text().strip() == "nvidia-cuda-mps"
+        ours = f"CUDA_VISIBLE_DEVICES={uuid}".encode() in comm.with_name("environ").read_bytes().split(b"\0")
+        return ours and comm.read_text().strip() == "nvidia-cuda-mps"
     except OSError:
         return False

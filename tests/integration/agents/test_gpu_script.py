@@ -1,0 +1,52 @@
+"""The script for real GPUs on a host that is not there: what it shall do on hardware it can at least do.
+
+The long steps are left out: they are the profiler's, which has tests of its own, and an average over ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.devices.recorded import RecordedBoards
+from tests.standins.hosts import HostStandIn
+
+ROOT = Path(__file__).parents[3]
+STEPS = ("inventory", "power", "shares", "memory", "handover", "bypass")
+TORCH = ROOT / "tests" / "standins" / "torch"
+
+
+@pytest.mark.slow
+def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_library: Path) -> None:
+    host = HostStandIn(tmp_path, ("a100-40gb",), nvml_library)
+    try:
+        host.nvml.host.gpus[0].load_pct = 90
+        environment = host.environment() | {
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(TORCH))),
+            **host.mps.env(),
+            "STANDIN_NVML": str(host.nvml.root),
+        }
+        keep = ("LD_LIBRARY_PATH", "PYTHONPATH", "STANDIN_NVML", *host.mps.env())
+        options = [f"--mps-control={host.mps.control_binary}", f"--mps-pipes={host.mps.pipe_base}"]
+        options += ["--ports=31200-31299"]
+        out = tmp_path / "out"
+        command = [sys.executable, "-m", "tests.gpu", "--out", str(out), "--budget-s", "200"]
+        command += [f"--only={step}" for step in STEPS]
+        command += [f"--agent-option={option}" for option in options] + [f"--keep={name}" for name in keep]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        found = json.loads((out / "findings.json").read_text())["findings"]
+        steps = {finding["step"] for finding in found}
+        failed = [finding for finding in found if finding["fine"] is False]
+        assert not failed, done.stdout + done.stderr
+        assert steps == set(STEPS)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not [finding for finding in found if finding["name"] in ("not here", "not reached")], done.stdout
+        assert host.leftovers() == []
+        assert RecordedBoards(out / "boards.jsonl").inventory()[0].uuid == host.uuids[0]
+    finally:
+        host.close()
