@@ -30,6 +30,7 @@ from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
 from solvers.planners.joint.seating_floor import Floor, floor_of
 from solvers.planners.joint.solving import Solve, Solved, solved
+from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.planners.joint.writing import Draft, write
 from solvers.problems.layout import Layout
 
@@ -44,6 +45,9 @@ FIRST_PART_MAX = 0.25
 FIRST_S_PER_WORKLOAD = 0.004
 FIRST_S_PER_PAIR = 2e-7
 """Of workload and device."""
+COUNTING_PART = 0.3
+"""Of the deadline, where every replica takes a whole device."""
+SERVED_DUST = 1e-6
 RESERVE_S = 0.05
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
@@ -98,10 +102,13 @@ class Joint:
     def _improve(
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
     ) -> Thought:
+        whole = counted(reading.problem, _counting(request, begun.whole), request.snapshot.policy.gap_pct_target / 100)
         answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
-        layout, plan = answer.found, _written(request, reading, answer, begun.first)
+        layout, plan = answer.found, _written(request, reading, (answer, whole), begun.first)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
-        rivals = {name: replace(item, bound_usd_per_h=bound_of(reading, layout, item)) for name, item in rivals.items()}
+        rivals = {
+            name: replace(item, bound_usd_per_h=_bound(reading, (layout, whole), item)) for name, item in rivals.items()
+        }
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
         reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
@@ -142,7 +149,26 @@ def _deadline(request: PlanRequest, reading: Reading, whole: Deadline) -> Deadli
     return Deadline(seconds, request.budget.work_units)
 
 
-def _written(request: PlanRequest, reading: Reading, answer: Solved, first: Plan | None) -> Plan:
+def _counting(request: PlanRequest, whole: Deadline) -> Deadline:
+    """What counting may take, where the problem is a matter of counting."""
+    return Deadline(COUNTING_PART * min(whole.left_s, request.budget.deadline_s), request.budget.work_units)
+
+
+def _bound(reading: Reading, found: tuple[Layout, Counted | None], plan: Plan) -> float | None:
+    """The better of what the solve and what counting proved, which holds for plans that serve everybody."""
+    layout, whole = found
+    bounds = [bound_of(reading, layout, plan)]
+    if whole is not None and whole.bound_usd_per_h is not None:
+        served = {item.id: 0.0 for item in reading.problem.workloads}
+        for item in plan.assignments:
+            served[item.workload] = served.get(item.workload, 0.0) + item.capacity_rps
+        if all(served[item.id] >= item.rate_rps * (1 - SERVED_DUST) for item in reading.problem.workloads):
+            bounds.append(bound_of(reading, replace(layout, bound_usd_per_h=whole.bound_usd_per_h), plan))
+    return max((bound for bound in bounds if bound is not None), default=None)
+
+
+def _written(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted | None], first: Plan | None) -> Plan:
+    answer, whole = found
     policy = request.snapshot.policy
     floor = floor_of(reading)
     deadline = Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED)
@@ -152,7 +178,8 @@ def _written(request: PlanRequest, reading: Reading, answer: Solved, first: Plan
         quotas={str(name): gpus for name, gpus in reading.problem.quotas},
         job_most_pct=_jobs(reading, floor, first),
     )
-    layouts = (answer.found,) if answer.held is None else (answer.held, answer.found)
+    others = (answer.held, None if whole is None else whole.layout)
+    layouts = (*(item for item in others if item is not None), answer.found)
     part = policy.gain_pct_min / 100
     seats = min(
         (seat(floor, layout, terms) for layout in layouts),

@@ -89,7 +89,8 @@ class Menu:
         problem = self.books.problem
         if problem.by_share:
             return np.asarray(problem.pools[int(self.pool[shelf])].usd_per_h * sizes.share_pct / 100)
-        return np.asarray(problem.usd_per_wh * sizes.watts)
+        # Watts are without end where nothing runs; free energy costs nothing there either.
+        return np.asarray(problem.usd_per_wh * sizes.watts) if problem.usd_per_wh else np.zeros_like(sizes.watts)
 
     def sizes(self, shelf: Whole, variant: Whole, share_pct: Whole) -> Sizes:
         """Replicas of these shares on these shelves, each slowed by all the neighbours its shelf allows."""

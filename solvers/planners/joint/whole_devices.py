@@ -1,0 +1,123 @@
+"""Problems in which every replica takes a whole device: then it is a matter of counting, and counting is solved better.
+
+Owns the recognition of such a problem, its translation into counts and back. Nothing but the devices of each pool may
+limit it: no caps, quotas, budgets or floors, for counts know none of these. What counting proves holds for plans that
+serve everybody; of those who serve less it knows nothing, because to count, a demand is served whole or not at all. It
+refuses to guess: where a problem is no matter of counting there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.engines.deadline import Deadline
+from solvers.engines.registry import create
+from solvers.planners.counting.covers import cover
+from solvers.problems.counts import Covers
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from solvers.problems.patterns import Pattern, judge, serve
+
+ENGINE = "highs"
+WHOLE_PCT = 100
+WORKLOADS_COUNTED_MAX = 60
+"""With counted work instead of time: what larger ones find depends on how fast the machine is."""
+DUST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A layout, and what serving everybody costs at least."""
+
+    layout: Layout
+    bound_usd_per_h: float | None
+
+
+def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | None:
+    """None where it is no matter of counting."""
+    if not _is_counting(problem) or (deadline.work_units is not None and _large(problem)):
+        return None
+    options = _options(problem)
+    if not options:
+        return None
+    found = cover(_covers(problem, options), create(ENGINE), deadline, gap=gap)
+    counts: Counter[Pattern] = Counter()
+    for option, count in zip(options, found.counts.tolist(), strict=True):
+        if count:
+            counts[option] += count
+    layout = Layout(patterns=tuple(counts), counts=tuple(counts.values()))
+    if not _within_replicas(problem, layout):
+        return None
+    spared = _energy_spared(problem, options)
+    proven = found.bound - spared if np.isfinite(found.bound) and not found.unserved_least else None
+    return Counted(layout=layout, bound_usd_per_h=proven)
+
+
+def _large(problem: JointProblem) -> bool:
+    return len(problem.workloads) > WORKLOADS_COUNTED_MAX
+
+
+def _is_counting(problem: JointProblem) -> bool:
+    """Whether nothing shares a device and nothing but the number of devices limits anybody."""
+    if problem.caps or problem.quotas or problem.by_share or not problem.kinds:
+        return False
+    if any(
+        work.replicas_min > 1 or work.domains_min > 1 or np.isfinite(work.budget_usd_per_h) or not work.rate_least_rps
+        for work in problem.workloads
+    ):
+        return False
+    if any(pool.rest or pool.capped for pool in problem.pools):
+        return False
+    if problem.shares_pct[-1] != WHOLE_PCT:
+        return False
+    return not bool(np.isfinite(problem.mean_ms[:, :, :-1]).any())
+
+
+def _options(problem: JointProblem) -> list[Pattern]:
+    """What a whole device of every kind serves of everybody, by workload."""
+    found = [
+        pattern
+        for kind in range(problem.kinds)
+        for variant in np.flatnonzero(problem.allowed[int(problem.kind_pool[kind])]).tolist()
+        if (pattern := judge(problem, kind, (variant,), (WHOLE_PCT,))) is not None
+    ]
+    return sorted(found, key=lambda item: (problem.variants[item.variants[0]].workload, item.key))
+
+
+def _covers(problem: JointProblem, options: list[Pattern]) -> Covers:
+    return Covers(
+        demand=problem.rate_rps,
+        unserved_usd=problem.unserved_usd,
+        option_demand=problem.variant_workload[[item.variants[0] for item in options]],
+        option_rate=np.array([item.capacity_rps[0] for item in options]),
+        option_usd=np.array([item.usd_per_h for item in options]),
+        option_resource=problem.kind_pool[[item.kind for item in options]],
+        option_units=np.ones(len(options), dtype=np.int64),
+        units=problem.pool_devices,
+    )
+
+
+def _energy_spared(problem: JointProblem, options: list[Pattern]) -> float:
+    """The most that all devices together could save with smaller batches than those of most capacity, $/h."""
+    if not problem.usd_per_wh:
+        return 0.0
+    most: dict[int, float] = {}
+    for item in options:
+        table, variant = int(problem.kind_table[item.kind]), item.variants[0]
+        mean, tail = (cells[table, variant, -1] for cells in (problem.mean_ms, problem.tail_ms))
+        _, rate = serve(problem, variant, mean, tail)
+        least_w = float(problem.power_w[table, variant, -1][rate > 0].min())
+        pool = int(problem.kind_pool[item.kind])
+        most[pool] = max(most.get(pool, 0.0), problem.usd_per_wh * max(0.0, item.power_w[0] - least_w))
+    return sum(usd * problem.pools[pool].devices for pool, usd in most.items() if usd > DUST)
+
+
+def _within_replicas(problem: JointProblem, layout: Layout) -> bool:
+    replicas = np.zeros(len(problem.workloads), dtype=np.int64)
+    for item, count in zip(layout.patterns, layout.counts, strict=True):
+        replicas[problem.variants[item.variants[0]].workload] += count
+    most = np.array([work.replicas_max for work in problem.workloads], dtype=np.int64)
+    return bool((replicas <= most).all())
