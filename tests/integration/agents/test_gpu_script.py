@@ -15,13 +15,16 @@ import pytest
 
 from agents.devices.recorded import RecordedBoards
 from tests.standins.hosts import HostStandIn
+from tests.standins.nvml.fixtures import nvml_library
+
+__all__ = ["nvml_library"]
 
 ROOT = Path(__file__).parents[3]
 STEPS = ("inventory", "power", "shares", "memory", "handover", "bypass")
 TORCH = ROOT / "tests" / "standins" / "torch"
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_script_measures_and_leaves_nothing_behind(tmp_path: Path, nvml_library: Path) -> None:
     host = HostStandIn(tmp_path, ("a100-40gb",), nvml_library)
     try:
