@@ -31,7 +31,7 @@ PORT, CONNECTIONS, REQUESTS_MIN = 1, 2, 3
 
 @dataclass(slots=True)
 class Tally:
-    """What came back. Times are monotonic seconds."""
+    """What came back. Times are monotonic seconds, but for the first answers of processes: seconds since the epoch."""
 
     ended_s: array[float] = field(default_factory=lambda: array("d"))
     took_s: array[float] = field(default_factory=lambda: array("d"))
@@ -44,7 +44,9 @@ class Tally:
         now_s = time.monotonic()
         self.ended_s.append(now_s)
         self.took_s.append(now_s - sent_s)
-        self.first_by_process.setdefault(str(json.loads(body)["pid"]), now_s)
+        process = str(json.loads(body)["pid"])
+        if process not in self.first_by_process:
+            self.first_by_process[process] = time.time()
 
     def failed(self, reason: str) -> None:
         """One failure."""

@@ -1,4 +1,6 @@
-"""Hand-overs behind a real HAProxy, under load: receipts, routes, their stream, the follower, and no request lost."""
+"""Hand-overs by a real agent behind a real HAProxy, under load: plans, shadows, receipts, routes, their stream, the
+follower, and no request lost. GPUs and model servers are stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from app.client import Client
 from app.routing.haproxy import HaproxyStyle, backends
 from app.routing.routes import read_services
 from app.store.engine import Database
-from benchmarks.gateway.node import SERVICE, ControlPlane, Node
+from benchmarks.gateway.node import GRACE_S, SERVICE, SHARES, ControlPlane, Node
 from benchmarks.gateway.processes import Load, await_true, following, log_lines, running_haproxy
 from tests.integration.api.serving import serving
 from tests.integration.api.world import CLUSTER, build_world
@@ -20,7 +22,6 @@ pytestmark = pytest.mark.integration
 
 HAND_OVERS = 5
 REQUESTS_MIN = 3000
-SHARES = (60, 40, 70, 50, 80)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def plane(database: Database) -> Iterator[ControlPlane]:
 
 
 def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_path: Path) -> None:
-    node = Node(plane, replicas=1)
+    node = Node(plane, 1, tmp_path / "host", GRACE_S)
     environment = {"HEADROOM_SERVER": plane.server, "HEADROOM_TOKEN": plane.admin_token}
     try:
         node.prepare()
@@ -47,8 +48,8 @@ def test_no_request_is_lost_while_every_share_changes(plane: ControlPlane, tmp_p
         ):
             load = Load(gateway.port, 8, REQUESTS_MIN)
             try:
-                for share in SHARES:
-                    node.hand_over(0, share)
+                for turn in range(HAND_OVERS):
+                    node.change([SHARES[turn % len(SHARES)]])
                 found = load.finish(60.0)
             finally:
                 load.close()
