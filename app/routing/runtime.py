@@ -13,7 +13,7 @@ from solvers.errors import HeadroomError
 
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 2**26
-_USELESS = ("permission denied", "unknown command")
+_USELESS = {"permission denied": "the stats socket needs `level admin`", "unknown command": "HAProxy is older than 2.2"}
 
 
 class SocketError(HeadroomError):
@@ -35,8 +35,9 @@ class RuntimeSocket:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise SocketError(f"{self.path}: {reason[:1].lower()}{reason[1:]}") from error
-        if answer.lower().startswith(_USELESS):
-            raise SocketError(f"{self.path}: {answer.splitlines()[0]} (needs `level admin`)")
+        for beginning, reason in _USELESS.items():
+            if answer.lower().startswith(beginning):
+                raise SocketError(f"{self.path}: {beginning}: {reason}")
         return answer
 
     def _exchange(self, sent: bytes) -> bytes:

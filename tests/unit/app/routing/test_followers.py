@@ -235,9 +235,9 @@ def test_the_socket_gives_whole_answers_and_knows_when_it_will_never_do(
     answers["show"] = b"x" * 200_000 + b"\n\n"
     assert len(runtime.ask("show")) == 200_000
     assert runtime.ask("set") == ""
-    for useless in (b"Permission denied\n", b"Unknown command: 'set'. Please enter one of\n"):
+    for useless, reason in ((b"Permission denied\n", "level admin"), (b"Unknown command: 'set'. Please\n", "older")):
         answers["set"] = useless
-        with pytest.raises(SocketError, match="level admin"):
+        with pytest.raises(SocketError, match=reason):
             runtime.ask("set")
     answers["show servers state"] = b"hello"
     with pytest.raises(SocketError, match="not an answer of HAProxy"):
