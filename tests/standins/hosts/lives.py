@@ -22,6 +22,7 @@ from agents.errors import AgentError
 from agents.wire import DeviceTarget, NodeTarget
 from tests.standins.hosts import FAULTS, HostAgent, HostStandIn, Watch, host_in_process
 from tests.standins.hosts.sequences import draw_target, held
+from tests.standins.mps import await_true
 from tests.unit.agents.builders import NODE
 
 EVENTS_MAX = 4
@@ -117,8 +118,11 @@ class Life:
         """A worker dies by itself."""
         pids = self.host.pids(uuid)
         if pids:
+            chosen = self.rng.choice(pids)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.rng.choice(pids), signal.SIGKILL)
+                os.kill(chosen, signal.SIGKILL)
+            # A signal is not an end yet.
+            await_true(lambda: chosen not in self.host.pids(uuid), "a killed worker's end")
 
     def crash_daemon(self, uuid: str) -> None:
         """The MPS daemon of a device is gone."""
