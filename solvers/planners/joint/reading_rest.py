@@ -28,6 +28,8 @@ from solvers.problems.joint import Pool
 from solvers.problems.needs import Need, needs_of
 
 POOLS_MAX = 16
+DEVICES_MAX = 200
+"""With the largest shares left; to find out what is borne takes a look at everybody there."""
 SHARE_LEAST_PCT = 5
 """Less than this is not worth a pool."""
 PRESSURE_MOST = 4.0
@@ -113,6 +115,8 @@ def _rests(
     ]
     if not len(open_to):
         return {}
+    largest = np.lexsort((open_to, -fleet.share_free[open_to]))[:DEVICES_MAX]
+    open_to = open_to[np.sort(largest)]
     bearing = _Bearing.of(picture, fleet, stays)
     caps = {cap.subject: cap.limit_w for cap in picture.power_caps if cap.scope is PowerScope.DEVICE}
     # All in one look, for every workload.

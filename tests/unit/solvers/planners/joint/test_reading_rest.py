@@ -166,3 +166,24 @@ def test_another_network_that_nobody_knows_of_joins_only_where_the_margin_is_bor
     busy = replace(tight.target.assignments[0], capacity_rps=1_000.0)
     tight = replace(tight, profiles=strange.profiles, target=builders.target([busy]))
     assert joined(tight, 40) is None
+
+
+def test_only_the_largest_rests_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = [builders.device("a", index, "v100") for index in range(4)]
+    services = [builders.service("new"), builders.service("old", slo=builders.slo(200.0))]
+    stays = [
+        builders.assignment(f"demo/old#{index}", device, share_pct_sm=share, batch=4, capacity_rps=50.0)
+        for index, (device, share) in enumerate(zip(fleet, (80, 40, 60, 40), strict=True))
+    ]
+    picture = replace(builders.snapshot(fleet, services, policy=POLICY), target=builders.target(stays))
+
+    def rests() -> list[tuple[str, ...]]:
+        reading = read(picture, MOVES)
+        return [reading.pool_devices[number] for number, pool in enumerate(reading.problem.pools) if pool.rest]
+
+    alike = (fleet[1].id, fleet[3].id)
+    assert rests() == [alike, (fleet[2].id,), (fleet[0].id,)]
+    monkeypatch.setattr("solvers.planners.joint.reading_rest.POOLS_MAX", 2)
+    assert rests() == [alike, (fleet[2].id,)]
+    monkeypatch.setattr("solvers.planners.joint.reading_rest.DEVICES_MAX", 1)
+    assert rests() == [(fleet[1].id,)]
