@@ -31,7 +31,9 @@ STREAMS_MAX = 512
 """Per process; whoever comes then is told to try again."""
 READ_EVERY_S = 1.0
 PAUSE_S = 0.05
-"""Between two reads, however often something is announced."""
+"""Between two reads at least, however often something is announced."""
+LEISURE = 4.0
+"""A large fleet takes longer to read; unasked it is read only after so many times as long."""
 LISTEN_S = 0.5
 _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
 Table = Mapping[str, Mapping[str, Any]]
@@ -181,13 +183,15 @@ class RouteReader:
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
     def _follow(self, changed: Changed) -> None:
-        read_at_s = time.monotonic()
+        read_at_s, took_s = time.monotonic(), 0.0
         while not self._closing.is_set():
             news = changed(LISTEN_S)
-            if self._board.watched and (news or time.monotonic() - read_at_s >= READ_EVERY_S):
+            due_s = read_at_s + max(READ_EVERY_S, LEISURE * took_s)
+            if self._board.watched and (news or time.monotonic() >= due_s):
                 read_at_s = time.monotonic()
                 self._publish()
-                self._closing.wait(PAUSE_S)
+                took_s = time.monotonic() - read_at_s
+                self._closing.wait(max(PAUSE_S, took_s / 2.0))
 
     def _publish(self) -> None:
         if not self._board.watched:
