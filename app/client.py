@@ -246,11 +246,6 @@ class Client:
         params = {name: text for name, text in query.items() if text is not None}
         return self._document("GET", f"/v1/plans/{quote(plan_id, safe=':')}/explain", params=params)
 
-    def explain_anew(self, plan_id: str, question: Mapping[str, Any]) -> Document:
-        """Why a service of a plan is not on a GPU type, or what its SLO costs, by plans that the server makes now."""
-        path = f"/v1/plans/{quote(plan_id, safe=':')}/explain"
-        return self._document("POST", path, json=dict(question), timeout_s=SIMULATION_S_MAX)
-
     def cycle(self, cycle_id: str) -> Document:
         """A stored planning cycle."""
         return self._document("GET", f"/v1/cycles/{quote(cycle_id, safe='')}")
