@@ -147,6 +147,11 @@ def granted(problem: JointProblem, gpus: float) -> JointProblem:
     return replace(problem, quotas=tuple((name, limit + gpus) for name, limit in problem.quotas))
 
 
+def roomier(problem: JointProblem, gib: float) -> JointProblem:
+    pools = tuple(replace(pool, memory_mib=pool.memory_mib + 1024 * gib) for pool in problem.pools)
+    return replace(problem, pools=pools)
+
+
 def changed(problem: JointProblem, field: str, by: float) -> JointProblem:
     """The first workload allowed, asked or given so much more."""
     first = problem.workloads[0]
@@ -197,8 +202,30 @@ def big(rate_rps: float, **more: Any) -> Snapshot:
             1.0,
             0.3,
         ),
+        (
+            builders.snapshot(
+                [builders.device("a", index, "t4", memory_mib=2400) for index in range(3)],
+                [builders.service(slo=builders.slo(400.0), rate_rps_declared=1500.0)],
+                gpu_types=(builders.gpu_type("t4", memory_mib=2400),),
+            ),
+            (Resource.MEMORY_GIB, "t4"),
+            roomier,
+            1.0,
+            0.99,
+        ),
+        (
+            builders.snapshot(
+                [builders.device("a", index, "l4") for index in range(3)],
+                [builders.service("fast", slo=builders.slo(12.0), rate_rps_declared=900.0)],
+                policy=DEVICE,
+            ),
+            (Resource.LATENCY_MS, "demo/fast"),
+            lambda problem, ms: changed(problem, "limit_ms", ms),
+            0.12,
+            0.99,
+        ),
     ],
-    ids=["cap", "quota", "budget", "replicas", "replicas in part", "floor"],
+    ids=["cap", "quota", "budget", "replicas", "replicas in part", "floor", "memory", "promise"],
 )
 def test_what_binds_saves_what_its_price_says_and_never_more(
     picture: Snapshot,
