@@ -16,7 +16,7 @@ from app.demo.home import Home, ProcessId
 from app.demo.process import alive
 from tests.integration.demo.conftest import Machine
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
 
 
 def until(true: Callable[[], bool], machine: Machine, deadline_s: float = 30.0) -> None:

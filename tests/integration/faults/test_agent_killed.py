@@ -14,7 +14,7 @@ from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, meets, wanted
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 SEED = 77
 NODES = ("node-a", "node-b")

@@ -15,7 +15,7 @@ from tests.integration.faults.house import House, Process
 from tests.integration.faults.invariants import DOUBLED
 from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 SEED = 20_241
 NODES = 4

@@ -20,7 +20,7 @@ from tests.integration.faults.fleet import LOW_RPS, plain, profile, seed, servic
 from tests.integration.faults.house import House, Postgres
 from tests.integration.faults.reporters import join_message, report
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 BODY_BYTES_MAX = 300_000
 LABELS = "/v1/services/vision/labels"

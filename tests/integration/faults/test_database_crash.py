@@ -18,7 +18,7 @@ from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 from tests.integration.faults.reporters import Reporter
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 SEED = 5
 NODES = ("node-a", "node-b")

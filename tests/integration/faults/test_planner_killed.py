@@ -14,7 +14,7 @@ from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House, Process
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 SEED = 4_711
 NODES = ("node-a", "node-b")

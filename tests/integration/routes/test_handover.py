@@ -18,7 +18,7 @@ from benchmarks.gateway.processes import Load, await_true, following, log_lines,
 from tests.integration.api.serving import serving
 from tests.integration.api.world import CLUSTER, build_world
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 HAND_OVERS = 5
 REQUESTS_MIN = 3000
