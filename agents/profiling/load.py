@@ -1,15 +1,12 @@
-"""Load on a worker: so many requests at a time, or so many a second, over plain HTTP.
+"""Load on a worker: so many requests at a time over plain HTTP.
 
-Owns connections, pacing and the latencies it saw. Closed loop: so many clients, each sends when it has its answer.
-Open loop: arrivals at random moments of a given rate, whether or not earlier ones are answered, up to a bound; latency
-counts from the moment a request was due, so that a slow worker cannot hide its queue. It refuses to retry: what fails
-is counted.
+Owns connections and the latencies it saw. The loop is closed: each of its clients sends when it has its answer, so that
+a worker is as busy as it can be and no queue grows without end. It refuses to retry: what fails is counted.
 """
 
 from __future__ import annotations
 
 import http.client
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -56,16 +53,6 @@ class Load:
         for _ in range(min(concurrency, CLIENTS_MAX)):
             self._begin(self._client)
 
-    def open(self, rate_rps: float, draw: random.Random, clients: int = 64) -> None:
-        """Start arrivals at that rate; at most `clients` requests are under way at a time, the others wait their turn
-        with their clocks running.
-        """
-        due = threading.Semaphore(0)
-        moments: list[float] = []
-        for _ in range(min(clients, CLIENTS_MAX)):
-            self._begin(lambda: self._server_of(due, moments))
-        self._begin(lambda: self._arrive(rate_rps, draw, due, moments))
-
     def take(self) -> Seen:
         """What was seen since the last call."""
         with self._lock:
@@ -88,24 +75,6 @@ class Load:
         while not self._stop.is_set():
             connection = self._one(connection, self._now_s())
         connection.close()
-
-    def _server_of(self, due: threading.Semaphore, moments: list[float]) -> None:
-        connection = self._connection()
-        while not self._stop.is_set():
-            if due.acquire(timeout=0.1):
-                with self._lock:
-                    moment = moments.pop(0)
-                connection = self._one(connection, moment)
-        connection.close()
-
-    def _arrive(self, rate_rps: float, draw: random.Random, due: threading.Semaphore, moments: list[float]) -> None:
-        next_s = self._now_s()
-        while not self._stop.is_set():
-            next_s += draw.expovariate(rate_rps)
-            self._stop.wait(max(0.0, next_s - self._now_s()))
-            with self._lock:
-                moments.append(next_s)
-            due.release()
 
     def _one(self, connection: http.client.HTTPConnection, since_s: float) -> http.client.HTTPConnection:
         """Send one request; the connection to use for the next one."""

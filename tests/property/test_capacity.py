@@ -66,7 +66,7 @@ def test_the_worlds_hold_what_the_other_tests_are_about() -> None:
     seen: set[str] = set()
 
     @given(worlds())
-    @settings(max_examples=80, phases=PHASES)
+    @settings(max_examples=200, phases=PHASES)
     def look(world: Snapshot) -> None:
         plan = plan_of(world)
         seen.update(item.kind.value for item in plan.assignments)
