@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from agents.errors import AgentError
 from tests.standins.hosts.lives import live
 
 PORTS = range(30_000, 30_400)
@@ -29,9 +30,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 live(Path(folder) / "host", seed, PORTS)
-            except AssertionError as error:
+            except (AssertionError, AgentError) as error:
                 broken += 1
-                print(error, flush=True)
+                print(f"life {seed}: {error!r}", flush=True)
         if count % EVERY == 0:
             print(f"{count} lives, {broken} broken, {time.monotonic() - began_s:.0f} s", flush=True)
     print(f"{lives} lives from seed {first}: {broken} broke a promise; {time.monotonic() - began_s:.0f} s")

@@ -30,7 +30,7 @@ class NvidiaDevices:
         self._register = Register(parts.state)
         self._control = BoardControl(parts)
         self._modes = Modes(parts, self._register, self._control)
-        self._roster = Roster(parts, self._register, self._modes.daemon_life)
+        self._roster = Roster(parts, self._register, self._modes)
         self._inventory = {device.uuid: _told(device, parts) for device in parts.boards.inventory()}
         self._accounts = Accounts(parts, tuple(self._inventory))
         self._strangers: dict[str, list[str]] = {}

@@ -7,10 +7,10 @@ known counts as not ready; what was proved once stays so until something contrad
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from agents.devices.base import Mode, WorkerReading, WorkerSpec, WorkerState
+from agents.devices.base import WorkerReading, WorkerSpec, WorkerState
+from agents.devices.nvidia.modes import Modes
 from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvidia.register import Part, Register, share_order
 from agents.devices.parts import CrewReading, ShareCheck
@@ -57,11 +57,10 @@ class _Look:
 class Roster:
     """Workers of all devices. Not thread-safe."""
 
-    def __init__(self, parts: HostParts, register: Register, daemon_life: Callable[[str], int]) -> None:
-        """`daemon_life` counts how often a device's daemon was found gone."""
+    def __init__(self, parts: HostParts, register: Register, modes: Modes) -> None:
         self._parts = parts
         self._register = register
-        self._daemon_life = daemon_life
+        self._modes = modes
         self._known: dict[str, _Known] = {}
         self._last: dict[str, WorkerReading] = {}
         self._gone: dict[str, WorkerReading] = {}
@@ -117,8 +116,8 @@ class Roster:
         part = self._register.part(reading.worker)
         if part is not None:
             return part
-        mode = self._register.mode(reading.uuid) or Mode.DEDICATED
-        return Part(order=share_order(reading.worker, reading.uuid, reading.spec), mode=mode)
+        order = share_order(reading.worker, reading.uuid, reading.spec)
+        return Part(order=order, mode=self._modes.mode(reading.uuid))
 
     def end(self, worker: str) -> None:
         """Begin to end a worker, once."""
@@ -153,7 +152,7 @@ class Roster:
 
     def _answering(self, reading: WorkerReading, pids: tuple[int, ...], known: _Known, look: _Look) -> WorkerReading:
         """A worker that answers is ready if its limits are proved."""
-        now_s, of = self._parts.now_s(), (pids, self._daemon_life(reading.uuid))
+        now_s, of = self._parts.now_s(), (pids, self._modes.daemon_life(reading.uuid))
         if known.proved and known.proved_of == of and now_s - known.proved_s < PROOF_EVERY_S:
             return replace(reading, state=WorkerState.READY, sm_count=known.sm_count)
         check, problem = self._check(reading, pids, look)

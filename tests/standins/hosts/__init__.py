@@ -6,6 +6,7 @@ the list of what is left behind at the end. The agent's real parts run on it.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import random
@@ -47,6 +48,7 @@ def worker_program() -> Path:
     if compiler is None:
         raise AssertionError("the stand-ins are written in C: install a C compiler (Debian: gcc)")
     into = Path(tempfile.mkdtemp(prefix="hr-worker-"))
+    atexit.register(shutil.rmtree, into, ignore_errors=True)
     built = into / "worker"
     subprocess.run([compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-o", built, SOURCE, "-ldl"], check=True)
     return built

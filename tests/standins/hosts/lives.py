@@ -42,7 +42,6 @@ class Life:
         self.generation = 0
         self.target: NodeTarget | None = None
         self.agent = HostAgent(host, ports, seed)
-        self.inventory = self.agent.devices.inventory()
         self.reached_cap: set[str] = set()
         self.story: list[str] = []
 
@@ -63,7 +62,7 @@ class Life:
     def want(self, devices: tuple[DeviceTarget, ...] | None = None) -> None:
         """Another desired state: these devices, or drawn ones."""
         self.generation += 1
-        drawn = draw_target(self.rng, self.generation, self.inventory, self.host.worker())
+        drawn = draw_target(self.rng, self.generation, self.agent.devices.inventory(), self.host.worker())
         if devices is not None:
             drawn = NodeTarget(node=NODE, generation=self.generation, plan=None, devices=devices)
         self.agent.applier.accept(drawn)
