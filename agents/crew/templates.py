@@ -19,9 +19,10 @@ from agents.devices.parts import CrewOrder
 from agents.errors import NotSupportedError, OutOfRangeError, WorkerError
 from agents.wire import WorkerTarget
 
+PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
 PLACEHOLDERS = frozenset(
     {"batch", "gpu_uuid", "host", "memory_fraction", "memory_mib_limit", "model", "port", "replica", "share_pct_sm"}
-)
+).union(PORTS_BEHIND)
 RESERVED = ("CUDA_MPS_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
 """What share and memory hang on is the agent's alone."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
@@ -57,6 +58,7 @@ def placed(order: CrewOrder, host: str, port: int) -> dict[str, str]:
         "port": str(port),
         "replica": spec.replica,
         "share_pct_sm": str(spec.share_pct_sm),
+        **{name: str(port + offset) for name, offset in PORTS_BEHIND.items()},
     }
 
 

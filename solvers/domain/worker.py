@@ -13,9 +13,11 @@ from string import Formatter
 from solvers.domain.value import check_positive, check_range, value
 from solvers.errors import FieldError
 
+PORTS_BEHIND = {"port_1": 1, "port_2": 2, "port_3": 3, "port_4": 4}
+"""The ports behind a worker's own, for servers that listen on several."""
 PLACEHOLDERS = frozenset(
     {"batch", "gpu_uuid", "host", "memory_fraction", "memory_mib_limit", "model", "port", "replica", "share_pct_sm"}
-)
+).union(PORTS_BEHIND)
 """`memory_fraction` is the memory limit over the device's memory, for servers that size themselves by the total."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("CUDA_MPS_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
@@ -115,6 +117,16 @@ class WorkerCommand:
         check_range("stop_s", self.stop_s, 0.1, 600)
         check_range("host_memory_mib_max", self.host_memory_mib_max, 16, 2**31)
         check_range("processes_max", self.processes_max, 1, 16)
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        """Refuse ports that another worker may have."""
+        texts = [("command", part) for part in self.command]
+        texts += [("environment", variable.value) for variable in self.environment]
+        for field, text in texts:
+            for name in sorted(placeholders(text)):
+                if PORTS_BEHIND.get(name, 0) > self.metrics_port_offset:
+                    raise FieldError(field, f"{{{name}}} is this worker's own only with a larger metrics_port_offset")
 
 
 def check_template(field: str, text: str) -> None:
@@ -122,15 +134,20 @@ def check_template(field: str, text: str) -> None:
     if len(text) > TEXT_MAX or "\0" in text:
         raise FieldError(field, f"texts of a worker have at most {TEXT_MAX} characters and no NUL")
     try:
-        named = {
-            name for _, name, spec, conversion in Formatter().parse(text) if name is not None or spec or conversion
-        }
+        named = placeholders(text)
     except ValueError as error:
         raise FieldError(field, f"{text[:80]!r}: {error}; write literal braces twice") from None
-    unknown = sorted(str(name) for name in named - PLACEHOLDERS)
+    unknown = sorted(named - PLACEHOLDERS)
     if unknown:
         known = ", ".join(sorted(PLACEHOLDERS))
         raise FieldError(field, f"unknown placeholder {{{unknown[0]}}}; there are {known}; write literal braces twice")
+
+
+def placeholders(text: str) -> set[str]:
+    """What stands in braces. Raises ValueError where braces do not match."""
+    return {
+        str(name) for _, name, spec, conversion in Formatter().parse(text) if name is not None or spec or conversion
+    }
 
 
 def check_path(field: str, path: str) -> None:

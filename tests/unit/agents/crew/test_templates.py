@@ -40,9 +40,15 @@ def test_placeholders_and_reserved_names_are_those_of_workload_descriptions() ->
 
 def test_a_command_is_filled_without_a_shell() -> None:
     made = built(
-        (), "/bin/echo", "--port={port}", "{{literal}}", "$HOME;ls", "{gpu_uuid}/{share_pct_sm}", "{memory_fraction}"
+        (),
+        "/bin/echo",
+        "--port={port}{port_2}",
+        "{{literal}}",
+        "$HOME;ls",
+        "{gpu_uuid}/{share_pct_sm}",
+        "{memory_fraction}",
     )
-    assert made.arguments == ("/bin/echo", "--port=8000", "{literal}", "$HOME;ls", "GPU-a/50", "0.2500")
+    assert made.arguments == ("/bin/echo", "--port=80008002", "{literal}", "$HOME;ls", "GPU-a/50", "0.2500")
 
 
 def test_the_memory_fraction_never_exceeds_the_limit() -> None:
