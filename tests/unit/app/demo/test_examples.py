@@ -16,6 +16,7 @@ from app.services.token_profiles import with_token_profiles
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, Node, PowerCap
 from solvers.domain.policy import Policy
+from solvers.domain.worker import Adapter
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
@@ -42,11 +43,24 @@ def fields(found: list[Declared], kind: str, field: str) -> set[str]:
     return {document.fields[field] for document in found if document.kind == kind}
 
 
-@pytest.mark.parametrize("name", ["demo", "vision.yaml", "bigger.yaml", "chat.yaml"])
+@pytest.mark.parametrize("name", ["demo", "vision.yaml", "bigger.yaml", "chat.yaml", "gpu-host"])
 def test_every_example_is_a_valid_document(name: str) -> None:
     found = documents(name)
     checked = [from_plain(CLASSES[each.kind], each.fields) for each in found if each.kind != "profiles"]
     assert checked
+
+
+def test_each_kind_of_model_server_has_an_example_of_a_model_that_the_library_knows() -> None:
+    services = [from_plain(Service, each.fields) for each in documents("gpu-host") if each.kind == "service"]
+    workers = [service.worker for service in services if service.worker is not None]
+    assert sorted(worker.adapter for worker in workers) == sorted(Adapter)
+    assert {service.model for service in services} <= {model.name for model in library.load_models()}
+    for worker in workers:
+        parts = [*worker.command, *(variable.value for variable in worker.environment)]
+        assert any("{port}" in part for part in parts)
+        assert any("{batch}" in part for part in parts)
+        assert worker.warm_up is not None
+        assert worker.command[0].startswith("/")
 
 
 @pytest.mark.parametrize("name", ["vision.yaml", "bigger.yaml"])
