@@ -304,3 +304,46 @@ def test_a_retiring_replica_counts_among_what_a_device_can_hold(host: Host) -> N
 def test_problems_are_cut_to_what_the_control_plane_takes() -> None:
     assert problem_line("ended\n\x1b[31mso\udcff") == "ended  [31mso "
     assert len(problem_line("long " * 1000)) == PROBLEM_LENGTH_MAX
+
+
+def test_a_lost_device_is_not_in_the_receipt_and_costs_only_what_is_not_wanted_there() -> None:
+    host = Host(("v100", "t4"))
+    lost, other = host.uuids
+    both = (device_target(lost, replica_target("a")), device_target(other, replica_target("b")))
+    host.applier.accept(node_target(1, *both))
+    host.settle()
+    host.devices.fault = lambda verb, arguments: LostError("gone") if verb == "settings" and lost in arguments else None
+    host.applier.run_pass()
+    told = host.receipt()
+    assert told is not None
+    assert ([device.uuid for device in told.devices], told.outcome) == ([other], "partial")
+    assert any("lost: gone" in problem for problem in told.problems)
+    assert {worker.spec.replica for worker in host.fakes.workers()} == {"a", "b"}
+    host.applier.accept(node_target(2, device_target(lost), both[1]))
+    for _ in range(10):
+        host.applier.run_pass()
+        host.clock.pass_s(0.5)
+    assert {worker.spec.replica for worker in host.fakes.workers()} == {"b"}
+
+
+def test_what_the_devices_know_is_in_the_receipt_and_a_change_of_it_is_told(host: Host) -> None:
+    host.applier.accept(node_target(1, device_target(host.uuids[0])))
+    host.settle()
+    assert host.receipt() is None
+    host.applier.more_problems = lambda: ("a stranger",)
+    told = host.receipt()
+    assert told is not None
+    assert (told.outcome, told.problems) == ("applied", ("a stranger",))
+    assert host.receipt() is None
+
+
+def test_frozen_it_holds_what_works_whatever_is_wanted(host: Host) -> None:
+    host.applier.accept(node_target(1, device_target(host.uuids[0], replica_target("a"))))
+    host.settle()
+    host.applier.frozen = True
+    host.applier.accept(node_target(2, device_target(host.uuids[0])))
+    host.settle(5.0)
+    assert len(host.fakes.workers()) == 1
+    host.applier.frozen = False
+    host.settle(5.0)
+    assert host.fakes.workers() == ()

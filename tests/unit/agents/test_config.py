@@ -56,3 +56,58 @@ def test_addresses_of_both_families_are_read() -> None:
 def test_what_cannot_work_is_refused_with_a_reason(arguments: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         read_config(arguments, {})
+
+
+class TestRealGpus:
+    """Options of hosts with real GPUs."""
+
+    def test_no_gpu_is_taken_unasked_and_devices_are_given_back(self) -> None:
+        config = read_config(["--server", "http://api", "--devices", "nvml:all"], {})
+        assert config.nvidia is not None
+        assert (config.gpu_types, config.nvidia.selection, config.restore_on_exit) == ((), "nvml:all", True)
+        assert (config.nvidia.ports, config.nvidia.worker_host) == (range(21000, 22000), "127.0.0.1")
+        assert (config.nvidia.helper, config.nvidia.mps_pipes, config.nvidia.executables) == (None, None, None)
+        assert (config.nvidia.mps_protocol, config.nvidia.route_grace_s) == ("auto", 5.0)
+        assert (config.alone_after_s, config.governed, config.dry_run) == (600.0, True, False)
+        with pytest.raises(SystemExit):
+            read_config(["--server", "http://api"], {})
+
+    def test_every_option_arrives(self) -> None:
+        options = ["--devices", "nvml:GPU-1,GPU-2", "--helper", "/run/h.sock", "--ports", "5000-5009", "--keep-on-exit"]
+        options += ["--mps-protocol", "2", "--mps-pipes", "/run/p", "--executables", "/bin/a,/bin/b", "--log-mib", "2"]
+        options += ["--route-grace-s", "0", "--alone-after", "30", "--governor", "off", "--dry-run"]
+        options += ["--worker-host", "10.0.0.7", "--listen", "0.0.0.0:9000"]
+        config = read_config(["--server", "http://api", *options], {})
+        found = config.nvidia
+        assert found is not None
+        assert (found.selection, found.helper, found.ports) == (
+            "nvml:GPU-1,GPU-2",
+            Path("/run/h.sock"),
+            range(5000, 5010),
+        )
+        assert (found.mps_protocol, found.mps_pipes, found.executables) == ("2", Path("/run/p"), ("/bin/a", "/bin/b"))
+        assert (found.route_grace_s, found.log_bytes_max, found.worker_host) == (0.0, 2 * 2**20, "10.0.0.7")
+        assert (config.restore_on_exit, config.alone_after_s, config.governed, config.dry_run) == (
+            False,
+            30.0,
+            False,
+            True,
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["--ports", "9"], "FIRST-LAST"),
+            (["--ports", "80-90"], "1024"),
+            (["--ports", "70000-70001"], "65535"),
+            (["--ports", "5009-5000"], "between"),
+            (["--executables", "serve"], "absolute"),
+            (["--route-grace-s", "-1"], "route-grace"),
+            (["--alone-after", "nan"], "alone-after"),
+            (["--log-mib", "0"], "log-mib"),
+            (["--listen", "0.0.0.0:1"], "worker-host"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, options: list[str], reason: str) -> None:
+        with pytest.raises(ConfigError, match=reason):
+            read_config(["--server", "http://api", "--devices", "nvml:all", *options], {})

@@ -87,3 +87,13 @@ def test_a_body_that_is_too_long_is_not_read(connection: http.client.HTTPConnect
     connection.endheaders()
     assert connection.getresponse().status == 413
     assert recorder.offers == []
+
+
+def test_it_tells_what_the_agent_says_of_itself() -> None:
+    endpoint = Endpoint("127.0.0.1", 0, "node-1", None)
+    endpoint.start(lambda: {"frozen": True})
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=5)
+    assert ask(connection, "GET", "/health") == (200, {"node": "node-1", "frozen": True})
+    assert ask(connection, "POST", "/load", "{}")[0] == 404
+    connection.close()
+    endpoint.close()

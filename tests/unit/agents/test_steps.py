@@ -4,15 +4,18 @@ limit.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.devices.base import WorkerState
 from agents.devices.fake.host import FakeDevices
-from agents.steps import DeviceSteps, DeviceView, Step, StepKind, next_steps
+from agents.steps import DeviceSteps, DeviceView, Step, StepKind, next_steps, steps_without_device
 from agents.wire import DeviceTarget, ReplicaTarget
 from tests.unit.agents.builders import FakeClock, device_target, fake_devices, replica_target, worker_spec
+from tests.unit.agents.devices.nvidia.doubles import COMMAND
 
 
 class Device:
@@ -297,3 +300,122 @@ def test_every_target_is_reached_from_every_other_also_half_way(
     device.reach(device_target(device.uuid, *after, clock_mhz_sm=clocks[1]))
     assert device.held() == {replica.replica: (replica.share_pct_sm, WorkerState.READY) for replica in after}
     assert device.devices.settings(device.uuid).clock_mhz_sm == clocks[1]
+
+
+class TestProcesses:
+    """Workers that are described processes."""
+
+    def test_they_start_one_after_the_other(self, device: Device) -> None:
+        both = (replica_target("r1", worker=COMMAND), replica_target("r2", worker=COMMAND))
+        first = device.plan(*both)
+        assert kinds(first) == ["start r1"]
+        device.take(first.steps)
+        assert device.plan(*both).steps == ()
+        device.clock.pass_s(10.0)
+        assert kinds(device.plan(*both)) == ["start r2"]
+
+    def test_each_process_of_one_takes_its_share_and_memory(self, device: Device) -> None:
+        two = replace(COMMAND, processes_max=2)
+        device.hold(replica_target("r1", share=30, worker=two))
+        assert device.plan(replica_target("r1", share=30, worker=two), replica_target("r2", share=50)).steps == ()
+        assert kinds(device.plan(replica_target("r1", share=30, worker=two), replica_target("r2", share=40))) == [
+            "start r2"
+        ]
+
+    def test_another_command_is_another_process(self, device: Device) -> None:
+        device.hold(replica_target("r1", worker=COMMAND))
+        other = replica_target("r1", worker=replace(COMMAND, command=("other",)))
+        assert kinds(device.plan(other)) == ["start r1"]
+        patient = replica_target("r1", worker=replace(COMMAND, drain_s=99.0))
+        assert device.plan(patient).settled
+
+    def test_a_batch_that_only_a_new_process_can_take_is_another_process(self, device: Device) -> None:
+        fixed = replace(COMMAND, batch_change="restart")
+        device.hold(replica_target("r1", worker=fixed))
+        assert kinds(device.plan(replica_target("r1", batch=16, worker=fixed))) == ["start r1"]
+
+    def test_each_has_the_time_to_drain_that_its_workload_says(self, device: Device) -> None:
+        device.hold(replica_target("r1", worker=COMMAND))
+        slow = replace(device.view().workers[0], state=WorkerState.DRAINING, drained=False)
+        for state_s, told in ((24.9, []), (25.1, ["stop r1"])):
+            view = replace(device.view(), workers=(replace(slow, state_s=state_s),), route_grace_s=5.0)
+            assert kinds(next_steps(view, device_target(device.uuid))) == told
+
+
+class TestHandOver:
+    """Replacements that do not come up."""
+
+    def test_a_shadow_that_fails_is_ended_and_the_standing_one_goes_on(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=30))
+        grown = replica_target("r1", share=60)
+        device.take(device.plan(grown).steps)
+        standing, shadow = sorted(device.view().workers, key=lambda each: each.worker)
+        for broken in (
+            replace(shadow, state=WorkerState.FAILED),
+            replace(shadow, state=WorkerState.STARTING, state_s=61.0),
+        ):
+            view = replace(device.view(), workers=(standing, broken))
+            target = device_target(device.uuid, grown)
+            assert [(step.kind.value, step.worker) for step in next_steps(view, target, (), {"r1"}).steps] == [
+                ("stop", shadow.worker)
+            ]
+        view = replace(device.view(), workers=(standing,))
+        assert next_steps(view, device_target(device.uuid, grown), (), {"r1"}) == DeviceSteps(steps=(), settled=False)
+
+    def test_what_ends_holds_its_room_until_it_is_gone(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=60))
+        failed = replace(device.view().workers[0], state=WorkerState.FAILED)
+        view = replace(device.view(), workers=(failed,))
+        assert kinds(next_steps(view, device_target(device.uuid, replica_target("r1", share=60)))) == ["stop r1"]
+
+
+class TestFrozen:
+    """Nobody answers for what is wanted."""
+
+    def frozen(self, view: DeviceView, *replicas: ReplicaTarget, **more: object) -> list[str]:
+        return kinds(next_steps(view, device_target(view.inventory.uuid, *replicas, **more), frozen=True))
+
+    def test_whoever_works_goes_on(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=30))
+        assert self.frozen(device.view()) == []
+        assert self.frozen(device.view(), replica_target("r1", share=60)) == []
+        assert self.frozen(device.view(), replica_target("r1", share=30), mode="dedicated") == []
+
+    def test_whoever_failed_is_ended_and_started_again(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=30))
+        view = device.view()
+        dead = replace(view, workers=(replace(view.workers[0], state=WorkerState.FAILED),))
+        assert self.frozen(dead, replica_target("r1", share=30)) == ["stop r1", "start r1"]
+        assert self.frozen(replace(view, workers=()), replica_target("r1", share=30)) == ["start r1"]
+
+    def test_settings_are_held(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=30))
+        held = self.frozen(device.view(), replica_target("r1", share=30), clock_mhz_sm=1380, power_limit_w=200.0)
+        assert held == ["lower_power", "lower_clock"]
+
+    def test_an_empty_device_may_change_its_mode(self, device: Device) -> None:
+        assert self.frozen(device.view(), replica_target("r1"), mode="dedicated") == ["set_mode"]
+
+
+class TestWithoutDevice:
+    """A device that is gone."""
+
+    def test_only_what_is_not_wanted_or_failed_ends(self, device: Device) -> None:
+        device.hold(replica_target("r1", share=30), replica_target("r2", share=30))
+        one, two = sorted(device.view().workers, key=lambda each: each.worker)
+        target = device_target(device.uuid, replica_target("r1", share=30))
+        drained = replace(two, state=WorkerState.DRAINING, drained=True)
+        late = replace(two, state=WorkerState.DRAINING, drained=False, state_s=1.0)
+        for worker, told in (
+            (two, ["drain r2"]),
+            (drained, ["stop r2"]),
+            (late, []),
+            (replace(one, state=WorkerState.FAILED), ["stop r1"]),
+            (replace(two, state=WorkerState.STARTING), ["stop r2"]),
+        ):
+            assert kinds(list(steps_without_device((worker,), target, 0.0))) == told
+        assert kinds(list(steps_without_device((one,), None, 0.0))) == ["drain r1"]
+
+
+def test_how_an_empty_device_would_be_shared_is_nobodys_matter(device: Device) -> None:
+    assert device.plan(mode="dedicated").settled
