@@ -4,7 +4,7 @@ Owns the conditions: two GPUs, the agent's real parts, real MPS daemons' and wor
 states drawn at random, and in each life up to four of: another desired state, the agent killed, a worker killed, daemon
 or server crashed or in fault, a GPU lost, an XID, throttling, writes refused, a hanging driver, workers that bypass
 MPS, die, never get ready or ignore SIGTERM. A watch looks at every device a hundred times a second. Run as
-`python -m benchmarks.agent_faults [LIVES] [FIRST_SEED]`; prints every violation and a line of sums.
+`python -m benchmarks.agent_faults [LIVES] [FIRST_SEED] [FIRST_PORT]`; prints every violation and a line of sums.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from agents.errors import AgentError
 from tests.standins.hosts.lives import live
 
-PORTS = range(30_000, 30_400)
+PORTS = 200
 EVERY = 100
 
 
@@ -25,11 +25,12 @@ def main() -> int:
     """Live, count, print."""
     lives = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    port = int(sys.argv[3]) if len(sys.argv) > 3 else 30_000
     began_s, broken = time.monotonic(), 0
     for count, seed in enumerate(range(first, first + lives), 1):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                live(Path(folder) / "host", seed, PORTS)
+                live(Path(folder) / "host", seed, range(port, port + PORTS))
             except (AssertionError, AgentError) as error:
                 broken += 1
                 print(f"life {seed}: {error!r}", flush=True)

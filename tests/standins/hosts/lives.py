@@ -149,8 +149,7 @@ class Life:
             self.host.heal()
             if len(self.agent.devices.inventory()) < len(self.host.uuids):
                 self.replace_agent("")
-            self.agent.settle(REACH_S)
-            self.check_held()
+            self.hold()
             self.want(())
             self.agent.settle(REACH_S)
             self.agent.devices.restore()
@@ -158,11 +157,24 @@ class Life:
         left = self.host.leftovers()
         assert left == [], f"left behind: {left}"
 
+    def hold(self) -> None:
+        """Until the last desired state is held, what happened just now included: a fault takes a moment to be felt."""
+        ends_at = time.monotonic() + REACH_S
+        while True:
+            self.agent.settle(REACH_S)
+            try:
+                return self.check_held()
+            except AssertionError:
+                if time.monotonic() > ends_at:
+                    raise
+            self.passes(0.1)
+
     def check_held(self) -> None:
         """The last desired state reads back, and the devices say so themselves."""
         assert self.target is not None
         promised = held(self.target)
         workers = {worker.spec.replica: worker for worker in self.agent.devices.workers()}
+        assert promised.keys() <= workers.keys(), f"{promised.keys() - workers.keys()} are missing"
         for replica, (uuid, share, memory, batch) in promised.items():
             found, spec = workers[replica], workers[replica].spec
             kept = (found.uuid, spec.share_pct_sm, spec.memory_mib_limit, spec.batch, found.state)
