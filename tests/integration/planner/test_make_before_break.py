@@ -63,7 +63,7 @@ class Fleet:
             fakes = FakeDevices(FakeOrder(node=name, gpu_types=("T4", "T4")), self.clock)
             self.fakes[name] = fakes
             self.appliers[name] = Applier(name, fakes, self.clock, random.Random(1))
-            self._collectors[name] = Collector(name, BOOT, fakes, (self.clock, time.time))
+            self._collectors[name] = Collector(name, BOOT, fakes.collect, (self.clock, time.time))
             world.declare(node(name))
             world.declare(*(device(each.uuid, name, T4, each.index) for each in fakes.inventory()))
             with world.database.transaction() as session:
