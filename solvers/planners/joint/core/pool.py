@@ -51,10 +51,23 @@ class Pool:
     @property
     def judged(self) -> Judged:
         """The same, judged."""
-        if len(self._judged) > 1:
-            self._judged = [stacked(self._judged)]
+        if len(self._judged) != 1:
+            self._judged = [stacked(self._judged) if self._judged else _nothing(self._width)]
         return self._judged[0]
 
     def take(self, rows: Whole) -> tuple[Sets, Judged]:
         """Some of them."""
         return self.sets.take(rows), self.judged.take(rows)
+
+
+def _nothing(width: int) -> Judged:
+    """Of no candidate: where no pattern at all is lawful."""
+    by_member, by_row = np.zeros((0, width)), np.zeros(0)
+    return Judged(
+        ok=by_row.astype(np.bool_),
+        rate=by_member,
+        power=by_member,
+        batch=by_member.astype(np.int64),
+        usd=by_row,
+        draw=by_row,
+    )

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.profile import Profile
-from solvers.domain.snapshot import Snapshot
+from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.planners.base import Budget
 from solvers.planners.joint.core.books import Books
 from solvers.planners.joint.core.sets import Judge, Sets
@@ -122,3 +122,18 @@ def test_everybody_who_judges_refuses_the_same(seed: int) -> None:
             )
     assert refused > 5
     assert np.count_nonzero(books.lawful) > 5
+
+
+@pytest.mark.parametrize("more", [(), (builders.device("b", 0, "t4"),)], ids=["alone", "beside others"])
+def test_a_device_on_which_nothing_fits_below_its_limit_stays_empty(more: tuple[Device, ...]) -> None:
+    picture = world(CAP_W, TOP)
+    hungry = tuple(
+        replace(item, points=tuple(replace(point, power_w=200.0) for point in item.points)) for item in picture.profiles
+    )
+    fleet = replace(picture, devices=(DEVICE, *more), profiles=(*(builders.profile() for _ in more), *hungry))
+    nodes = tuple(builders.node(name) for name in ("a", *(item.node for item in more)))
+    statuses = tuple(NodeStatus(node=item.id, age_s=1.0, generation_applied=0) for item in nodes)
+    fleet = replace(fleet, nodes=nodes, node_statuses=statuses, gpu_types=(builders.gpu_type("t4"), V100))
+    plan = planned(fleet)
+    assert {item.device for item in plan.assignments} == {item.id for item in more}
+    assert [item.workload for item in plan.unplaced] == ["demo/big"]
