@@ -15,7 +15,7 @@ from agents.devices.nvidia.modes import Modes
 from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvidia.register import Part, Register, share_order
 from agents.devices.nvidia.roster import Roster
-from agents.devices.nvidia.strangers import strangers
+from agents.devices.nvidia.strangers import Strangers
 from agents.devices.parts import CrewOrder
 from agents.errors import BusyError, DeviceError, NotFoundError, OutOfMemoryError, OutOfRangeError
 from agents.wanted import held_mib, held_pct_sm
@@ -33,7 +33,7 @@ class NvidiaDevices:
         self._roster = Roster(parts, self._register, self._modes)
         self._inventory = {device.uuid: _told(device, parts) for device in parts.boards.inventory()}
         self._accounts = Accounts(parts, tuple(self._inventory))
-        self._strangers: dict[str, list[str]] = {}
+        self._strangers = Strangers(parts.now_s)
 
     @property
     def state_lost(self) -> str:
@@ -124,22 +124,17 @@ class NvidiaDevices:
         interval = Interval(samples=self._parts.crew.samples(), readings=self._roster.last, pids=self._roster.pids)
         samples = self._accounts.close_interval(interval)
         known = frozenset(pid for pids in self._roster.pids.values() for pid in pids)
-        self._strangers = {uuid: strangers(found, known) for uuid, found in self._accounts.processes.items()}
+        self._strangers.look(self._accounts.processes, known)
         return samples
 
     def problems(self) -> tuple[str, ...]:
         """See `Devices`."""
-        foreign = [
-            f"{uuid}: used by processes that are not this agent's: {', '.join(found)}"
-            for uuid, found in sorted(self._strangers.items())
-            if found
-        ]
         left = sorted({reading.uuid for reading in self._roster.last.values()} - set(self._inventory))
         return (
             *self._accounts.problems(),
             *self._modes.problems(),
             *self._control.problems(),
-            *foreign,
+            *self._strangers.problems(),
             *(f"{uuid}: has workers of an earlier agent, but this one does not manage it" for uuid in left),
         )
 
@@ -164,6 +159,7 @@ class NvidiaDevices:
         if self._parts.mps is not None:
             self._parts.mps.close()
         self._parts.boards.close()
+        self._parts.let_go()
 
     def _known(self, uuid: str) -> DeviceInventory:
         if uuid not in self._inventory:

@@ -17,6 +17,8 @@ from agents.devices.parts import ComputeMode, Sharing
 from agents.errors import DeviceError, NotSupportedError
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
+OPEN_EVERY_S = 5.0
+"""A daemon that answers is looked at closely so often."""
 COMPUTE_MODE_EVERY_S = 30.0
 """A driver that was loaded anew has forgotten compute modes; so often that is looked at."""
 
@@ -40,6 +42,7 @@ class Modes:
         self._daemons: dict[str, _Daemon] = {}
         self._open_to_all: dict[str, str] = {}
         self._looked_s: dict[str, float] = {}
+        self._opened_s: dict[str, float] = {}
         self._lives: dict[str, int] = {}
 
     def daemon_life(self, uuid: str) -> int:
@@ -95,9 +98,12 @@ class Modes:
         try:
             if now_s - self._looked_s.get(uuid, float("-inf")) >= COMPUTE_MODE_EVERY_S:
                 self._guard(uuid)
-            if not mps.running(uuid):
+            gone = not mps.running(uuid)
+            if gone:
                 self._lives[uuid] = self.daemon_life(uuid) + 1
-            mps.open(uuid)
+            if gone or daemon.problem or now_s - self._opened_s.get(uuid, float("-inf")) >= OPEN_EVERY_S:
+                mps.open(uuid)
+                self._opened_s[uuid] = now_s
         except DeviceError as error:
             daemon.problem = f"{uuid}: {error}"
             daemon.backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * daemon.backoff_s))

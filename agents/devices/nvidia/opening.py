@@ -38,6 +38,8 @@ def open_host(
     _ask_for_sm_counts(boards)
     sm_counts = {device.uuid: device.sm_count for device in boards.inventory()}
     mps, refusal = _mps(options, state, boards, now_s)
+    setters: Setters
+    setters, let_go = (Onlooker(), lambda: None) if config.dry_run else _setters(options, boards)
     crew = CrewOptions(
         state_dir=state.path,
         host=options.worker_host,
@@ -48,7 +50,7 @@ def open_host(
     )
     parts = HostParts(
         boards=boards,
-        setters=Onlooker() if config.dry_run else _setters(options, boards),
+        setters=setters,
         mps=mps,
         plain=NoSharing(sm_counts),
         crew=open_crew(crew, now_s),
@@ -57,12 +59,17 @@ def open_host(
         now_s=now_s,
         mps_refusal=refusal,
         observing=config.dry_run,
+        let_go=let_go,
     )
     return NvidiaDevices(parts)
 
 
-def _setters(options: NvidiaConfig, boards: NvmlBoards) -> Setters:
-    return NvmlSetters(boards) if options.helper is None else HelperSetters(options.helper)
+def _setters(options: NvidiaConfig, boards: NvmlBoards) -> tuple[Setters, Callable[[], None]]:
+    """Who writes to devices, and how that is let go of."""
+    if options.helper is None:
+        return NvmlSetters(boards), lambda: None
+    helper = HelperSetters(options.helper)
+    return helper, helper.close
 
 
 def _mps(

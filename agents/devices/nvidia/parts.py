@@ -31,6 +31,8 @@ class HostParts:
     mps_refusal: str = ""
     observing: bool = False
     """Only look: no daemon is started, no worker ended, nothing written."""
+    let_go: Callable[[], None] = lambda: None
+    """Called last when the host is closed."""
 
     def sharing(self, mode: Mode) -> Sharing:
         """Who divides a device in this mode."""

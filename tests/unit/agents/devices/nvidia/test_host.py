@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from agents.devices.base import DeviceSample, Mode, WorkerState
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.strangers import SERVER_NAME, strangers
+from agents.devices.nvidia.strangers import SERVER_NAME, Strangers
 from agents.devices.parts import BoardEvent, ComputeMode, GpuProcess
 from agents.errors import (
     BusyError,
@@ -22,7 +23,7 @@ from agents.errors import (
     SharingError,
     WorkerError,
 )
-from tests.unit.agents.builders import worker_spec
+from tests.unit.agents.builders import FakeClock, worker_spec
 from tests.unit.agents.devices.nvidia.doubles import COMMAND, SM_COUNT, World, described, uuid_of
 
 UUID, OTHER = uuid_of(0), uuid_of(1)
@@ -447,6 +448,9 @@ class TestAccounts:
         start(devices, world)
         devices.workers()
         devices.collect()
+        assert devices.problems() == ()
+        world.pass_s(5.0)
+        devices.collect()
         (problem,) = devices.problems()
         assert problem.endswith("not this agent's: pid 4000000 (not visible here) with 512 MiB")
         assert world.cards[UUID].strangers == {4_000_000: 512.0}
@@ -463,12 +467,20 @@ class TestAccounts:
         assert again.problems() == (f"{UUID}: has workers of an earlier agent, but this one does not manage it",)
 
 
-def test_mps_servers_are_no_strangers(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_mps_servers_and_workers_that_just_started_are_no_strangers(tmp_path: Path) -> None:
     for pid, name in ((7, SERVER_NAME), (8, "python")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
-    processes = [GpuProcess(pid=pid, memory_mib=None, mps_client=False) for pid in (9, 8, 7, 6)]
-    assert strangers(processes, frozenset({6}), tmp_path) == ["pid 8 (python)", "pid 9 (not visible here)"]
+    clock = FakeClock()
+    strangers = Strangers(clock, tmp_path)
+    there = {UUID: [GpuProcess(pid=pid, memory_mib=None, mps_client=False) for pid in (9, 8, 7, 6, 5)]}
+    strangers.look(there, frozenset({6}))
+    clock.pass_s(6.0)
+    strangers.look(there, frozenset({6, 5}))
+    (told,) = strangers.problems()
+    assert told.endswith("not this agent's: pid 8 (python), pid 9 (not visible here)")
+    strangers.look({UUID: []}, frozenset())
+    assert strangers.problems() == []
 
 
 def test_observing_changes_nothing(world: World, devices: NvidiaDevices) -> None:
