@@ -101,6 +101,23 @@ class ColumnMaster:
         self.rows += 1
         return self.rows - 1
 
+    def add_rows(self, lower: Floats, entries: tuple[Whole, Whole, Floats]) -> None:
+        """Further rows at least so high, over columns that are there: start (one element more than rows), column and
+        value as in CSR.
+        """
+        start, column, value = entries
+        status = self._highs.addRows(
+            len(lower),
+            np.ascontiguousarray(lower, dtype=np.float64),
+            np.full(len(lower), np.inf),
+            len(value),
+            np.ascontiguousarray(start[:-1], dtype=np.int32),
+            np.ascontiguousarray(column, dtype=np.int32),
+            np.ascontiguousarray(value, dtype=np.float64),
+        )
+        self._believe(status)
+        self.rows += len(lower)
+
     def bound_row(self, row: int, lower: float, upper: float) -> None:
         """Replace the sides of a row."""
         self._believe(self._highs.changeRowBounds(row, lower, upper))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from solvers.planners.joint.core.rows import ItemPrices, Rows
+from solvers.planners.joint.core.rows import ItemPrices, Rows, steps_of
 from solvers.planners.joint.core.sets import Judge
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.patterns import TOLERANCE, between
@@ -135,7 +135,15 @@ class Priced:
 
     def crowded(self, cells: Cells, costs: Floats) -> Floats:
         """Value of each beside neighbours who do not press at all. `NEVER` where the promise cannot be kept."""
-        return np.asarray(np.where(cells.served > 0, cells.served * self.prices.pi[cells.work] - costs, NEVER))
+        return np.asarray(np.where(cells.served > 0, self._value(cells.served, cells.work) - costs, NEVER))
+
+    def _value(self, part: Floats, work: Whole) -> Floats:
+        """Of parts of rates."""
+        value = part * self.prices.pi[work]
+        for steps, usd in self.prices.steps:
+            some = np.flatnonzero(usd[work])
+            value[some] += steps_of(part[some], steps) * usd[work[some]]
+        return value
 
     def worth(self, cells: Cells, low: Floats, costs: Floats) -> Floats:
         """Value of each beside neighbours who, with itself, press at least `low`; alone on its device where that is
@@ -148,7 +156,7 @@ class Priced:
         mean = cells.mean_ms * slow
         tail = mean if problem.mean_ms is problem.tail_ms else cells.tail_ms * slow
         rate = self.judge.rates(cells.variant, mean[:, None], tail[:, None], cells.batch[:, None])[:, 0]
-        value = np.minimum(rate / self._rate[cells.work], 1.0) * self.prices.pi[cells.work] - costs
+        value = self._value(np.minimum(rate / self._rate[cells.work], 1.0), cells.work) - costs
         return np.asarray(np.where(rate > 0, value, NEVER))
 
 

@@ -30,19 +30,25 @@ from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.polish import polished, shake, small_enough
 from solvers.planners.joint.core.pricing import Pricing
-from solvers.planners.joint.core.repair import repair
+from solvers.planners.joint.core.repair import mend, repair
 from solvers.planners.joint.core.sets import Judge
 from solvers.planners.joint.core.tables import levels_of, tables_of
-from solvers.planners.joint.core.trim import trim
+from solvers.planners.joint.core.trim import thin, trim
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern
 
-GENERATE_UNTIL = 0.6
-DIVE_UNTIL = 0.3
+GENERATE_UNTIL = 0.65
+DIVE_UNTIL = 0.25
 SERVE_UNTIL = 0.05
 """To serve everybody comes before proving anything."""
 TRIM_PART = 0.25
+THIN_PART = 0.8
+MEND_PART = 0.5
+THIN_UNTIL = 0.25
+RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
+"""Parts of the rates that devices are made fewer with, in the order that pays best."""
+RESERVES_TINY = (0.001, 0.006)
 DEPTHS = (
     (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
     (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
@@ -98,8 +104,8 @@ class Course:
         relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
         self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
-            self.search = (master, pricing, relaxation.best)
-            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": relaxation.best.value}
+            self.search = (master, pricing, relaxation.plain or relaxation.best)
+            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search[2].value}
             scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
             self._dive(scene, (master, pricing, relaxation.best))
             self._finish(scene, (master, pricing, relaxation.best))
@@ -115,16 +121,15 @@ class Course:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, tiny)))
+            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, RESERVES_TINY if tiny else ())))
             slowness, took = times, before - deadline.left_part
 
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
         master, pricing, relaxed = state
         problem, deadline = self.problem, self.deadline
-        self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
+        self._thin(scene, prices_of(master, relaxed.row_duals))
         if self.found is not None and missing_of(problem, self.found).any():
-            self._try("complete_s", lambda layout: completed(scene, (master, pricing), layout, deadline))
-            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
+            self._try("complete_s", lambda layout: completed(scene, layout, deadline))
         if small_enough(master, relaxed) and not deadline.over:
             shake(master, pricing, relaxed, np.random.default_rng(self.order.seed))
             rng = np.random.default_rng(self.order.seed)
@@ -143,20 +148,48 @@ class Course:
             )
         self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
 
-    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> None:
-        """Run a phase on the answer so far, and keep what it makes of it where that is better."""
+    def _thin(self, scene: Scene, prices: Prices) -> None:
+        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest
+        is kept; where it leaves somebody a little short, that is made up first.
+        """
+        base = self.first if self.found is None else self.found
+        short: list[Layout] = []
+        took = 0.0
+        for reserve in RESERVES:
+            if took and self.deadline.left_part - took < THIN_UNTIL:
+                break
+            before = self.deadline.left_part
+            tried = self._within("trim_s", THIN_PART, partial(_thinned, scene.problem, (base, reserve)))
+            took = before - self.deadline.left_part
+            if missing_of(scene.problem, tried).any():
+                short.append(tried)
+        if not short:
+            return
+        cheapest = min(short, key=lambda item: item.usd_per_h)
+        if (
+            self.found is None
+            or cheapest.usd_per_h < self.found.usd_per_h
+            or missing_of(scene.problem, self.found).any()
+        ):
+            how = (prices, self.order.seed)
+            self._within("mend_s", MEND_PART, partial(_served, scene, (cheapest, how)))
+
+    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
+        """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
         begun_s = self.deadline.elapsed_s
         before = self.first if self.found is None else self.found
         after = phase(before)
         if self.found is None or self._worth(after) < self._worth(self.found):
             self.found = after
         self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
+        return after
 
-    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> None:
+    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> Layout:
         """A phase with a part of what is left to itself."""
         within = portion(self.deadline, part)
-        self._try(name, lambda layout: phase(layout, within))
+        after = self._try(name, lambda layout: phase(layout, within))
         charge(self.deadline, within)
+        return after
 
     def _worth(self, layout: Layout) -> float:
         return judged_usd(self.problem, layout) - kept_usd(self.problem, self.order, layout)
@@ -197,12 +230,16 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
 
 def _dived(
     begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
-    how: tuple[Deadline, bool],
+    how: tuple[Deadline, tuple[float, ...]],
     before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
 ) -> Layout:
-    (scene, dive, state), (deadline, trimmed) = begin, how
-    layout = layout_of(scene.problem, dive.run(*state, deadline))
-    return trim(scene.problem, layout, portion(deadline, TRIM_PART)) if trimmed else layout
+    (scene, dive, state), (deadline, reserves) = begin, how
+    problem = scene.problem
+    layout = layout_of(problem, dive.run(*state, deadline))
+    fewer = [thin(problem, layout, reserve, portion(deadline, TRIM_PART)) for reserve in reserves]
+    if reserves:
+        fewer.append(trim(problem, layout, portion(deadline, TRIM_PART)))
+    return min((layout, *fewer), key=lambda item: judged_usd(problem, item))
 
 
 def _urgent(problem: JointProblem) -> JointProblem:
@@ -213,16 +250,37 @@ def _urgent(problem: JointProblem) -> JointProblem:
     return replace(problem, workloads=tuple(works))
 
 
-def completed(scene: Scene, state: tuple[Master, Pricing], layout: Layout, deadline: Deadline) -> Layout:
+def _thinned(
+    problem: JointProblem,
+    what: tuple[Layout, float],
+    before: Layout,  # noqa: ARG001 - all begin at the same layout
+    deadline: Deadline,
+) -> Layout:
+    layout, reserve = what
+    return thin(problem, layout, reserve, deadline)
+
+
+def _served(
+    scene: Scene,
+    what: tuple[Layout, tuple[Prices, int]],
+    before: Layout,  # noqa: ARG001 - who is short is so in another layout
+    deadline: Deadline,
+) -> Layout:
+    """Who is a little short is served by packing a few devices anew, else by another device."""
+    layout, (prices, seed) = what
+    layout = mend(scene.problem, layout, prices, portion(deadline, MEND_PART), np.random.default_rng(seed))
+    return completed(scene, layout, deadline) if missing_of(scene.problem, layout).any() else layout
+
+
+def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
     """What is still short placed on devices that are still free."""
-    master, learned = state
     scene = replace(scene, problem=_urgent(scene.problem))
-    rest = Master(scene.problem, scene.judge, taken_by(master, layout))
+    whole = Master(scene.problem, scene.judge)
+    rest = Master(scene.problem, scene.judge, taken_by(whole, layout))
     pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
-    pricing.follow(learned)
     relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
     if relaxation is None:
         return layout
     depth = Depth(until_part=SERVE_UNTIL)
-    dive = Dive(scene, depth, taken_by(master, layout))
+    dive = Dive(scene, depth, taken_by(whole, layout))
     return added(layout, layout_of(scene.problem, dive.run(rest, pricing, relaxation.best, deadline)))

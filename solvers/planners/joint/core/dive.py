@@ -205,7 +205,7 @@ def promising(master: Master, relaxed: Relaxed, most: int) -> Whole:
 
 def _moved(before: Master, after: Master, duals: Floats) -> Floats:
     """Duals of the master before as duals of the one after: demand is counted by what is left of it."""
-    moved = duals.copy()
+    moved = duals[: before.rows.base].copy()
     whole = np.maximum(before.rows.rate, 1e-12)
     moved[: after.rows.pool_at] *= np.where(before.rows.rate > 0, after.rows.rate / whole, 0.0)
     return moved

@@ -7,7 +7,7 @@ round to whole devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
 SINGLES_MAX = 8_000
+CUT_ROUNDS = 12
+WORKLOADS_FEW = 10
+"""So few are decided by trying much."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class Relaxation:
     rounds: int = 0
     trail: list[float] = field(default_factory=list)
     """Value after every round."""
+    plain: Relaxed | None = None
+    """Where it was before cuts."""
 
 
 def singles(problem: JointProblem, width: int) -> Sets:
@@ -63,11 +68,17 @@ class Pace:
     """Before giving up, look everywhere once more."""
     prior: Floats | None = None
     """Duals to begin the smoothing from."""
+    cut_rounds: int = 0
+    """How many rounds more once what the optimum makes of parts of replicas is forbidden."""
 
     @classmethod
     def of(cls, problem: JointProblem, until_part: float) -> Pace:
         """To the end, with more patterns a round the more workloads there are."""
-        return cls(until_part=until_part, repeats=int(np.clip(len(problem.workloads) // 100, REPEATS, REPEATS_MAX)))
+        return cls(
+            until_part=until_part,
+            cut_rounds=CUT_ROUNDS,
+            repeats=int(np.clip(len(problem.workloads) // 100, REPEATS, REPEATS_MAX)),
+        )
 
 
 def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -> Relaxation | None:
@@ -76,10 +87,27 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     if solved is None:
         return None
     state = Relaxation(best=solved, trail=[solved.value])
-    smooth = solved.row_duals if pace.prior is None else pace.prior
+    smooth = solved.row_duals if pace.prior is None else fitted(pace.prior, master.rows.count)
+    smooth = _converge(master, pricing, deadline, pace, (state, smooth))
+    state.plain = state.best
+    if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
+        answer = master.solve(max(0.1, deadline.left_s), primal=False)
+        if answer is not None:
+            state.best, state.trail = answer, [answer.value]
+            pace = replace(pace, rounds=state.rounds + pace.cut_rounds, thorough=False)
+            _converge(master, pricing, deadline, pace, (state, fitted(smooth, master.rows.count)))
+    return state
+
+
+def _converge(
+    master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, at: tuple[Relaxation, Floats]
+) -> Floats:
+    """Price with the rows as they are; the smoothed duals."""
+    state, smooth = at
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
         deadline.spend()
         state.rounds += 1
+        solved = state.best
         smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
         added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
         for turn in range(0 if added or not pace.thorough else len(STEPS_PCT)):
@@ -90,11 +118,16 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
         answer = master.solve(max(0.1, deadline.left_s))
         if answer is None:
             break
-        solved = state.best = answer
-        state.trail.append(solved.value)
+        state.best = answer
+        state.trail.append(answer.value)
         if _stalled(state.trail):
             break
-    return state
+    return smooth
+
+
+def fitted(duals: Floats, rows: int) -> Floats:
+    """Duals of fewer rows: those that came later are worth nothing yet."""
+    return np.concatenate([duals[:rows], np.zeros(max(0, rows - len(duals)))])
 
 
 def _round(

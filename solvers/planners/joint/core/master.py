@@ -11,11 +11,13 @@ import numpy as np
 
 from solvers.engines.columns import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.core.pool import Pool
-from solvers.planners.joint.core.rows import Rows
+from solvers.planners.joint.core.rows import CUT_LEAST, CUTS, Rows, cut_slack, steps_of
 from solvers.planners.joint.core.sets import Judge, Judged, Sets, ordered, width_of
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 from solvers.problems.layout import Standing
 from solvers.problems.patterns import Pattern
+
+DUST = 1e-9
 
 
 class Master:
@@ -93,9 +95,49 @@ class Master:
         self.programme.add(columns)
         self._parts.append(columns)
 
-    def solve(self, time_s: float | None = None) -> Relaxed | None:
+    def solve(self, time_s: float | None = None, *, primal: bool = True) -> Relaxed | None:
         """The relaxed optimum over all columns so far."""
-        return self.programme.solve(time_s)
+        return self.programme.solve(time_s, primal=primal)
+
+    def tighten(self, relaxed: Relaxed) -> int:
+        """Add the cuts that a relaxed optimum breaks; how many."""
+        rows = self.rows
+        used = np.flatnonzero(relaxed.values[self.slacks :] > DUST)
+        sets, judged = self.pool.take(used)
+        column, place = np.nonzero(sets.member >= 0)
+        work = self.problem.variant_workload[sets.member[column, place]]
+        part = np.minimum(judged.rate[column, place] / np.maximum(rows.rate[work], 1e-12), 1.0)
+        devices = relaxed.values[self.slacks :][used][column]
+        demand = np.flatnonzero(rows.wanted)
+        unserved = np.zeros(rows.pool_at)
+        unserved[demand] = relaxed.values[: len(demand)]
+        works, numbers = [], []
+        for steps in CUTS:
+            started = np.bincount(work, weights=devices * steps_of(part, steps), minlength=rows.pool_at)
+            done = started + unserved * cut_slack(np.array(steps))
+            broken = rows.wanted & (done < steps + 1 - CUT_LEAST)
+            broken[rows.cut_work[rows.cut_steps == steps]] = False
+            works.append(np.flatnonzero(broken))
+            numbers.append(np.full(len(works[-1]), steps, dtype=np.int64))
+        self._cut(np.concatenate(works), np.concatenate(numbers))
+        return sum(len(item) for item in works)
+
+    def _cut(self, work: Whole, steps: Whole) -> None:
+        rows, first = self.rows, len(self.rows.cut_work)
+        if not len(work):
+            return
+        rows.cut(work, steps)
+        column, row, value = rows.cut_entries(self.pool.sets, self.pool.judged, first)
+        slack_of = np.full(rows.pool_at, -1, dtype=np.int64)
+        slack_of[np.flatnonzero(rows.wanted)] = np.arange(int(rows.wanted.sum()))
+        column = np.concatenate([slack_of[work], self.slacks + column])
+        row = np.concatenate([rows.base + first + np.arange(len(work)), row])
+        value = np.concatenate([cut_slack(steps), value])
+        before = self.columns
+        self._parts = [_widened(before, (column, row, value))]
+        order = np.lexsort((column, row))
+        start = np.searchsorted(row[order], rows.base + first + np.arange(len(work) + 1))
+        self.programme.add_rows((steps + 1).astype(np.float64), (start, column[order], value[order]))
 
     def activity(self, counts: Whole) -> Floats:
         """What whole counts of the pool's columns add to every row."""
@@ -114,6 +156,23 @@ class Master:
     def part_of(self, chosen: Whole) -> Columns:
         """Some columns, by number among all of them."""
         return picked(self.columns, chosen)
+
+
+def _widened(columns: Columns, entries: tuple[Whole, Whole, Floats]) -> Columns:
+    """With more entries (column, row, value) in rows behind all others."""
+    number = np.repeat(np.arange(len(columns)), np.diff(columns.start))
+    column, row, value = (
+        np.concatenate([old, new]) for old, new in zip((number, columns.row, columns.value), entries, strict=True)
+    )
+    order = np.lexsort((row, column))
+    return Columns(
+        cost=columns.cost,
+        lower=columns.lower,
+        upper=columns.upper,
+        start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=len(columns)))]).astype(np.int64),
+        row=row[order],
+        value=value[order],
+    )
 
 
 def _stacked(parts: list[Columns]) -> Columns:

@@ -1,13 +1,14 @@
 """The relaxed problem around a layout: every pattern with its neighbours, and how many devices may carry the mixture.
 
 Owns that linear programme. A *group* is what one pattern of the layout became: its devices may carry the pattern, any
-neighbour of it, or nothing; a mixture stands for shares in between. Columns are judged exactly, so nothing is
+neighbour of it, or nothing. A *cast* is all columns of one kind with the same members: a mixture within it stands for
+shares in between, one across casts for nothing that a device could do. Columns are judged exactly, so nothing is
 approximated but the mixing. It refuses to round.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -20,10 +21,30 @@ from solvers.problems.joint import Floats, Whole
 DUST = 1e-6
 
 
+@dataclass(slots=True)
+class Casts:
+    """Columns of one kind with the same members."""
+
+    of: Whole
+    """By column."""
+    first: Whole
+    """By cast: one of its columns."""
+    row: Whole = field(init=False)
+    """By cast: its row in the programme; -1 where it has none."""
+    least: Floats = field(init=False)
+    most: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.first)
+        self.row = np.full(count, -1, dtype=np.int64)
+        self.least, self.most = np.full(count, -np.inf), np.full(count, np.inf)
+
+
 class Near:
     """See the module. Rows: demand (part of each rate), groups (devices), rules, least replicas (part of them)."""
 
-    def __init__(self, sheet: Sheet, steps_pct: tuple[int, ...]) -> None:
+    def __init__(self, sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats | float = 0.0) -> None:
+        """`reserve`: part of each rate that is asked for beyond it."""
         problem = sheet.rules.books.problem
         self.rules, self.problem = sheet.rules, problem
         self.groups, self.demands = len(sheet.counts), len(problem.workloads)
@@ -38,7 +59,7 @@ class Near:
         free = np.full(self.groups, -np.inf), np.full(len(self.rules), -np.inf)
         open_end = np.full(self.demands, np.inf), np.full(len(floors), np.inf)
         self._programme = ColumnMaster(
-            np.concatenate([wanted, *free, floors]),
+            np.concatenate([wanted * (1 + reserve), *free, floors]),
             np.concatenate([open_end[0], self.devices_max, limit, open_end[1]]),
         )
         self._slack = self._add_slack()
@@ -82,6 +103,21 @@ class Near:
         """How many devices of a group may be in use."""
         self.devices_min[group], self.devices_max[group] = least, most
         self._programme.bound_row(self.demands + group, least, most)
+
+    def casts(self) -> Casts:
+        """All columns so far by kind and members; no columns may be added afterwards."""
+        rows = self.verdicts.rows
+        keys = np.hstack([rows.kind[:, None], rows.variants])
+        _, of = np.unique(keys, axis=0, return_inverse=True)
+        return Casts(of=of.ravel(), first=np.unique(of.ravel(), return_index=True)[1])
+
+    def bound_cast(self, casts: Casts, cast: int, least: float, most: float) -> None:
+        """How many devices may carry columns of a cast."""
+        if casts.row[cast] < 0:
+            columns = self._slack + np.flatnonzero(casts.of == cast)
+            casts.row[cast] = self._programme.add_row(columns, least, most)
+        else:
+            self._programme.bound_row(int(casts.row[cast]), least, most)
 
     def solve(self, *, primal: bool) -> bool:
         """The optimum; False where there is none to be had."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.planners.joint.core.rows import ItemPrices, Rows
+from solvers.planners.joint.core.rows import ItemPrices, Rows, steps_of
 from solvers.planners.joint.core.sets import Sets, joined, ordered
 from solvers.planners.joint.core.tables import Singles, Tables
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
@@ -71,6 +71,7 @@ class Pricing:
         self.clients = np.minimum(np.where(self.level == 0, 1, clients), width)
         self.memory_usd = np.zeros(len(self.kind))
         self.press_usd = np.zeros(len(self.kind))
+        self._steps: dict[int, Singles] = {}
         self._every = np.arange(len(self.kind))
         self._margin = np.full(len(self.kind), np.inf)
         self._turn = 0
@@ -151,6 +152,11 @@ class Pricing:
         table, level, pool = problem.kind_table[self.kind[classes]], self.level[classes], self.pool[classes]
         work = self._work
         value = self._part[table, level] * prices.pi[work].astype(np.float32)[None, :, None]
+        for steps, usd in prices.steps:
+            some = np.flatnonzero(usd[work])
+            value[:, some] += self._started(steps)[table[:, None], level[:, None], some] * usd[work[some], None].astype(
+                np.float32
+            )
         value -= self._power[table, level] * prices.watt[pool].astype(np.float32)[:, None, None]
         value -= prices.share[pool][:, work, None].astype(np.float32) * problem.shares_pct.astype(np.float32)
         if prices.replica.any():
@@ -168,6 +174,11 @@ class Pricing:
         group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(work)))
         first = np.where(value >= best[:, group], self._order[None, :, None], len(work))
         return best, np.minimum.reduceat(first, self._starts, axis=1)
+
+    def _started(self, steps: int) -> Singles:
+        if steps not in self._steps:
+            self._steps[steps] = steps_of(self._part.astype(np.float64), steps).astype(np.float32)
+        return self._steps[steps]
 
     def _best_items(self, value: Singles) -> tuple[Whole, Singles]:
         """The workloads that can be in a best pattern: class x item, and their values."""

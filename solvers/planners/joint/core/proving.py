@@ -67,6 +67,15 @@ def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | Non
     return best
 
 
+def plain(master: Master) -> Master:
+    """The same columns without cuts: those make duals that prove little."""
+    if not len(master.rows.cut_work):
+        return master
+    other = Master(master.problem, master.judge)
+    other.adopt(master.pool.sets, master.pool.judged)
+    return other
+
+
 def scale_of(problem: JointProblem) -> Floats:
     """By pool what a device costs, whole."""
     return np.array([max(problem.idle_usd_per_h(at), pool.usd_per_h) for at, pool in enumerate(problem.pools)])

@@ -37,6 +37,24 @@ def repair(
     problem: JointProblem, layout: Layout, prices: Prices | None, deadline: Deadline, rng: np.random.Generator
 ) -> Layout:
     """A layout worth at least as much."""
+    return _searched(problem, layout, prices, (deadline, False), rng)
+
+
+def mend(
+    problem: JointProblem, layout: Layout, prices: Prices | None, deadline: Deadline, rng: np.random.Generator
+) -> Layout:
+    """As `repair`, and done as soon as nothing lacks."""
+    return _searched(problem, layout, prices, (deadline, True), rng)
+
+
+def _searched(
+    problem: JointProblem,
+    layout: Layout,
+    prices: Prices | None,
+    end: tuple[Deadline, bool],
+    rng: np.random.Generator,
+) -> Layout:
+    deadline, until_served = end
     rules = Rules(Books(problem))
     sheet = Sheet.of_layout(rules, layout)
     usd = prices.demand_usd if prices is not None else _guessed(sheet)
@@ -45,11 +63,11 @@ def repair(
     worth = best_worth = current.worth()
     in_vain, patience = 0, _PATIENCE + int(current.counts.sum()) // _PATIENCE_DEVICES
     while not deadline.over and in_vain < patience:
+        lacking = rng.permutation(np.flatnonzero(current.lacking() > 0))[:_LACKING]
+        if not len(lacking) and (until_served or not len(current.counts)):
+            break
         deadline.spend()
         in_vain += 1
-        lacking = rng.permutation(np.flatnonzero(current.lacking() > 0))[:_LACKING]
-        if not len(lacking) and not len(current.counts):
-            break
         hole = hole_of(current, _related(current, rng), lacking)
         bearable = _HEAT * deadline.left_part * best_worth * rng.random()
         tried = patch.refill(hole, hole.usd + bearable - _LEAST_GAIN, rng)

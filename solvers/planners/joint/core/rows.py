@@ -20,6 +20,10 @@ from solvers.problems.joint import Floats, JointProblem, Whole
 NO_LIMIT = 1_000_000
 SERVED = 1e-6
 """Part of a rate below which nothing is missing."""
+CUTS = (1, 2, 3, 4, 6)
+CUT_EPS = 0.01
+CUT_LEAST = 0.01
+"""How much of a step must be missing for a cut to be worth a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class ItemPrices:
     watt: Floats
     share: Floats
     fixed: Floats
+    steps: tuple[tuple[int, Floats], ...] = ()
+    """Number k and, by workload, what each started part is worth beside that: see `steps_of`."""
 
 
 class Rows:
@@ -61,7 +67,9 @@ class Rows:
         self._fewest, after = _numbered(fewest > 0, after)
         self._most, after = _numbered(most < NO_LIMIT, after)
         self._money, after = _numbered(np.isfinite(money), after)
-        self.count = after
+        self.count = self.base = after
+        self.cut_work = np.zeros(0, dtype=np.int64)
+        self.cut_steps = np.zeros(0, dtype=np.int64)
         self.lower = np.full(after, -np.inf)
         self.upper = np.full(after, np.inf)
         self.lower[:number] = np.where(self.wanted, 1.0, 0.0)
@@ -105,7 +113,9 @@ class Rows:
         self.cap_unit = np.maximum(1.0, self.cap_room / devices)
 
     def slack(self) -> Columns:
-        """What may stay undone, at its price: demand, and replicas below the floor."""
+        """What may stay undone, at its price: demand, and replicas below the floor. Cuts do not ask for what is not
+        served, see `cut`.
+        """
         demand = np.flatnonzero(self.wanted)
         floor = np.flatnonzero(self._fewest >= 0)
         row = np.concatenate([demand, self._fewest[floor]])
@@ -142,8 +152,41 @@ class Rows:
             owing = np.flatnonzero(rows[work] >= 0)
             parts.append(_summed(column[owing], rows[work[owing]], amount[owing], self.count))
         columns, row, value = (np.concatenate([part[index] for part in parts]) for index in range(3))
+        if len(self.cut_work):
+            more = self.cut_entries(sets, judged, 0)
+            columns, row, value = (
+                np.concatenate([old, new]) for old, new in zip((columns, row, value), more, strict=True)
+            )
         order = np.lexsort((row, columns))
         return columns[order], row[order], value[order]
+
+    def cut_entries(self, sets: Sets, judged: Judged, first: int) -> tuple[Whole, Whole, Floats]:
+        """Column, row and value of every entry in the cuts from a number on, in no order."""
+        column, place = np.nonzero(sets.member >= 0)
+        work = self.problem.variant_workload[sets.member[column, place]]
+        part = np.minimum(judged.rate[column, place] / np.maximum(self.rate[work], 1e-12), 1.0)
+        parts = []
+        for steps in np.unique(self.cut_steps[first:]).tolist():
+            row_of = np.full(self.pool_at, -1, dtype=np.int64)
+            chosen = first + np.flatnonzero(self.cut_steps[first:] == steps)
+            row_of[self.cut_work[chosen]] = self.base + chosen
+            owing = np.flatnonzero(row_of[work] >= 0)
+            value = steps_of(part[owing], steps)
+            parts.append(_summed(column[owing], row_of[work[owing]], value, self.count))
+        if not parts:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        columns, row, value = (np.concatenate([part[index] for part in parts]) for index in range(3))
+        return columns, row, value
+
+    def cut(self, work: Whole, steps: Whole) -> None:
+        """More rows, one each: k + 1 started parts of 1/(k + eps) must be served, since only whole replicas serve.
+        Whatever stays unserved frees from as many as may be missing for it.
+        """
+        self.cut_work = np.concatenate([self.cut_work, work])
+        self.cut_steps = np.concatenate([self.cut_steps, steps])
+        self.count += len(work)
+        self.lower = np.concatenate([self.lower, steps + 1.0])
+        self.upper = np.concatenate([self.upper, np.full(len(work), np.inf)])
 
     @property
     def _quota_rows(self) -> Whole:
@@ -163,7 +206,7 @@ class Rows:
         )
 
     def activity(self, sets: Sets, judged: Judged, counts: Whole) -> Floats:
-        """What whole devices owe to every row; demand as parts of the whole rates, and more than 1 where that is so."""
+        """What whole devices owe to every row but cuts; demand as parts of the whole rates, more than 1 where it is."""
         column, row, value = self.entries(sets, judged)
         total = np.bincount(row, weights=value * counts[column], minlength=self.count)
         place, member = np.nonzero(sets.member >= 0)
@@ -171,7 +214,7 @@ class Rows:
         served = np.bincount(work, weights=judged.rate[place, member] * counts[place], minlength=self.pool_at)
         whole = np.maximum(self.problem.rate_rps, 1e-12)
         total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
-        return np.asarray(total, dtype=np.float64)
+        return np.asarray(total[: self.base], dtype=np.float64)
 
     def reduced(self, columns: Columns, duals: Floats) -> Floats:
         """Reduced cost of columns."""
@@ -196,7 +239,18 @@ class Rows:
             watt=np.asarray(watt),
             share=share,
             fixed=idle - duals[self.pool_at : self.cap_at],
+            steps=self._steps(duals),
         )
+
+    def _steps(self, duals: Floats) -> tuple[tuple[int, Floats], ...]:
+        found = []
+        for steps in np.unique(self.cut_steps).tolist():
+            chosen = np.flatnonzero(self.cut_steps == steps)
+            usd = np.zeros(self.pool_at)
+            usd[self.cut_work[chosen]] = duals[self.base + chosen]
+            if usd.any():
+                found.append((steps, usd))
+        return tuple(found)
 
     def of_most(self, duals: Floats) -> Floats:
         """By workload: what one more replica allowed would save."""
@@ -216,6 +270,16 @@ class Rows:
         worth = np.where(duals == 0, 0.0, duals * np.where(np.isfinite(side), side, 0.0))
         worth[self.pool_at : self.cap_at] = 0.0
         return float(worth.sum())
+
+
+def steps_of(part: Floats, steps: int) -> Floats:
+    """Started parts of 1/(steps + eps) in some parts of a rate."""
+    return np.asarray(np.ceil(part * (steps + CUT_EPS) - 1e-9))
+
+
+def cut_slack(steps: Whole) -> Floats:
+    """What a whole unserved rate must count in cuts, so that they hold however little is unserved."""
+    return np.asarray((steps + CUT_EPS) / CUT_EPS)
 
 
 def _numbered(chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], after: int) -> tuple[Whole, int]:

@@ -17,11 +17,13 @@ from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.groups import Group, groups_of, together
 from solvers.planners.joint.core.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
 from solvers.planners.joint.core.order import SolveOrder
-from solvers.planners.joint.core.proving import proven
+from solvers.planners.joint.core.proving import plain, proven
 from solvers.planners.joint.core.repair import repair
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices
 
+PROOF_PART = 0.25
+"""Of the deadline, kept for the bound: to serve everybody comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GROUPS_UNTIL = 0.1
@@ -55,14 +57,16 @@ Begin = tuple[SolveOrder, Layout, tuple[Group, ...]]
 
 def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     order, first, _ = begin
-    course = Course(problem=problem, order=order, deadline=deadline, first=first)
+    within = portion(deadline, 1 - PROOF_PART)
+    course = Course(problem=problem, order=order, deadline=within, first=first)
     layout = course.run()
+    charge(deadline, within)
     bound: float | None = None
     prices: Prices | None = None
     if course.search is not None:
-        master, _, relaxed = course.search
+        master, pricing, relaxed = course.search
         begun_s = deadline.elapsed_s
-        proof = proven(course.search, deadline, END)
+        proof = proven((plain(master), pricing, relaxed), deadline, END)
         duals = relaxed.row_duals if proof is None else proof.duals
         prices = prices_of(master, duals)
         course.facts["bound_s"] = deadline.elapsed_s - begun_s

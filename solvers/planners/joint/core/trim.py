@@ -1,9 +1,10 @@
-"""Trimming: who stands with whom is decided, how the shares are split and how many devices it takes is not.
+"""Trimming: who may stand with whom is decided, how the shares are split and how many devices it takes is not.
 
-Owns three steps, repeated while they help. *Close*: in the relaxed problem around the layout, counts of devices become
-whole one after the other, largest fraction first, and the rest adapts. *Settle*: the mixture that each group is left
-with becomes whole percent of share on whole devices. *Descend*: single exact moves make up what rounding lost. A step
-whose outcome is worth less than what it began with is not taken.
+Owns three steps. *Close*: in the relaxed problem around the layout, the devices of every cast (same members on the same
+kind) become whole, a few at a time, nearest first, while the rest adapts. *Settle*: the mixture that each cast is left
+with becomes whole percent of share on whole devices; since that loses a little, a little more than the rates is asked
+for, and where it lost more, more of that is asked for next time. *Descend*: single exact moves make up what is still
+lost. A step whose outcome is worth less than what it began with is not taken.
 """
 
 from __future__ import annotations
@@ -20,57 +21,105 @@ from solvers.planners.joint.core.sheet import Sheet
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 from solvers.problems.layout import Layout
 
-_PASSES = 3
-_COARSE = (10, 3)
+_COARSE = (10, 3, 1)
 _FINE = ((10, 3, 1), (3, 1))
-_UP_PART = 0.2
-"""Of the broken counts, how many are made whole at once."""
-_GAIN = 1e-4
-"""Part of the worth that a pass must gain to be followed by another."""
+_AT_ONCE = 0.34
+"""Of the broken casts, how many are made whole at once."""
+_UP = 0.5
+_SOLVES_MAX = 400
+_RESERVE = 0.003
+_RESERVE_MORE = 1.5
+"""Of what lacked."""
+_RESERVE_MAX = 0.05
 
 
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
-    """The same members at less cost and with less unserved; never worse."""
+    """The same members or fewer at less cost and with less unserved; never worse."""
     sheet = Sheet.of_layout(Rules(Books(problem)), layout)
     return trimmed(sheet, deadline).layout(layout)
+
+
+def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
+    """As cheap as it gets with so much asked for beyond every rate; somebody may come out a little short."""
+    sheet = Sheet.of_layout(Rules(Books(problem)), layout)
+    parts = np.full(len(problem.workloads), reserve)
+    tried = _settled_down(_close(sheet, parts, deadline), parts, deadline)
+    return tried.layout(layout) if tried.kept() or not sheet.kept() else layout
 
 
 def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
     """As `trim`, on a sheet."""
     best = sheet
-    for _ in range(_PASSES):
-        if deadline.over or not len(best.counts):
+    reserve: Floats = np.full(len(sheet.rules.books.problem.workloads), _RESERVE)
+    for way in (_shed, _close, _close):
+        if deadline.over or not len(sheet.counts):
             break
         deadline.spend()
-        tried = _close(best, deadline)
-        for steps in _FINE:
-            tried = _fine(tried, steps, deadline)
-        tried = descend(tried, deadline)
-        if not tried.kept() and best.kept():
-            break
-        gain = best.worth() - tried.worth()
-        if gain > 0:
-            best = tried
-        if gain <= _GAIN * best.worth():
-            break
+        asked = reserve if way is _close else np.zeros(len(reserve))
+        tried = _settled_down(way(sheet, asked, deadline), asked, deadline)
+        if tried.kept() or not best.kept():
+            best = min(best, tried, key=_judged)
+        if way is _close:
+            reserve = np.asarray(np.minimum(reserve + _RESERVE_MORE * tried.lacking(), _RESERVE_MAX))
     return descend(best, deadline)
 
 
-def _close(sheet: Sheet, deadline: Deadline) -> Sheet:
+def _settled_down(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
+    """Shares moved about, coarsely and finely, and single moves at last."""
+    for steps in _FINE:
+        sheet = _fine(sheet, steps, reserve, deadline)
+    return descend(sheet, deadline)
+
+
+def _judged(sheet: Sheet) -> tuple[bool, float]:
+    return bool(sheet.lacking().any()), sheet.worth()
+
+
+def _close(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
     """As few devices as the relaxed problem around the layout needs, made whole."""
+    near = Near(sheet, _COARSE[:1], reserve)
+    if not near.solve(primal=True):
+        return sheet
+    if near.widen_used(_COARSE) and not near.solve(primal=True):
+        return sheet
+    casts = near.casts()
+    for _ in range(_SOLVES_MAX):
+        if deadline.over:
+            return sheet
+        devices = np.bincount(casts.of, weights=near.parts, minlength=len(casts.first))
+        fraction = devices - np.floor(devices + DUST)
+        broken = np.flatnonzero(fraction > DUST)
+        if not len(broken):
+            return settled(near, casts.of, near.verdicts.rows.take(casts.first))
+        nearest = broken[np.argsort(-np.abs(fraction[broken] - _UP), kind="stable")]
+        for cast in nearest[: max(1, int(_AT_ONCE * len(broken)))].tolist():
+            if fraction[cast] > _UP:
+                casts.least[cast] = np.ceil(devices[cast])
+            else:
+                casts.most[cast] = np.floor(devices[cast] + DUST)
+            near.bound_cast(casts, cast, float(casts.least[cast]), float(casts.most[cast]))
+        if not near.solve(primal=False):
+            break
+    return sheet
+
+
+def _shed(sheet: Sheet, _: Floats, deadline: Deadline) -> Sheet:
+    """As `_close`, with whole groups: what one pattern became may be a mixture across casts. Only upwards, and nothing
+    in reserve: the way of few devices, where a thousandth is no matter.
+    """
     near = Near(sheet, _COARSE[:1])
     if not near.solve(primal=True):
         return sheet
     for _ in range(2):
-        if not near.widen_used(_COARSE) or not near.solve(primal=True):
+        if not near.widen_used(_COARSE[:2]) or not near.solve(primal=True):
             break
     while not deadline.over:
         devices = near.devices()
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(near, sheet)
-        most = max(1, int(_UP_PART * len(broken)))
+            return settled(near, near.group, sheet.verdicts.rows)
+        most = max(1, int(_AT_ONCE * len(broken)))
         for group in broken[np.argsort(-fraction[broken], kind="stable")][:most].tolist():
             near.bound(group, float(np.ceil(devices[group])), float(near.devices_max[group]))
         if not near.solve(primal=False):
@@ -78,28 +127,32 @@ def _close(sheet: Sheet, deadline: Deadline) -> Sheet:
     return sheet
 
 
-def _fine(sheet: Sheet, steps_pct: tuple[int, ...], deadline: Deadline) -> Sheet:
+def _fine(sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats, deadline: Deadline) -> Sheet:
     """Share moved about while the devices stay."""
     if deadline.over or not len(sheet.counts):
         return sheet
-    near = Near(sheet, steps_pct)
+    near = Near(sheet, steps_pct, reserve)
     for group, count in enumerate(sheet.counts.tolist()):
         near.bound(group, float(count), float(count))
-    return settled(near, sheet) if near.solve(primal=True) else sheet
+    return settled(near, near.group, sheet.verdicts.rows) if near.solve(primal=True) else sheet
 
 
-def settled(near: Near, sheet: Sheet) -> Sheet:
-    """Each group's mixture as whole devices with whole percents: whole parts as they are, the rest as one average."""
-    devices = np.rint(near.devices()).astype(np.int64)
-    whole = np.floor(near.parts + DUST).astype(np.int64)
-    rest = devices - np.bincount(near.group, weights=whole, minlength=near.groups).astype(np.int64)
-    fraction = np.where(near.parts - whole > DUST, near.parts - whole, 0.0)
+def settled(near: Near, unit: Whole, base: Rows) -> Sheet:
+    """Each unit's mixture (a group's or a cast's; by column, and its members) as whole devices with whole percents:
+    whole parts as they are, the rest as one average.
+    """
+    parts, count = near.parts, len(base)
+    devices = np.rint(np.bincount(unit, weights=parts, minlength=count)).astype(np.int64)
+    whole = np.floor(parts + DUST).astype(np.int64)
+    rest = devices - np.bincount(unit, weights=whole, minlength=count).astype(np.int64)
+    fraction = np.where(parts - whole > DUST, parts - whole, 0.0)
     rows, counts = [near.verdicts.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
     mixed = np.flatnonzero(rest > 0)
     if len(mixed):
-        average = _averages(near, sheet.verdicts.rows.take(mixed), mixed, fraction)
+        heaviest = near.verdicts.rows.take(_heaviest(unit, mixed, fraction))
+        average = _averages(near, (unit, mixed), (base.take(mixed), heaviest.kind), fraction)
         lawful = near.rules.books.judge_many(average).lawful
-        rows.append(_either(lawful, average, near.verdicts.rows.take(_heaviest(near, mixed, fraction))))
+        rows.append(_either(lawful, average, heaviest))
         counts.append(rest[mixed])
     return Sheet.of_rows(near.rules, joined(rows), np.concatenate(counts))
 
@@ -112,36 +165,32 @@ def _either(chosen: Flags, one: Rows, other: Rows) -> Rows:
     )
 
 
-def _heaviest(near: Near, groups: Whole, fraction: Floats) -> Whole:
-    """The column of each group with the largest fraction."""
-    order = np.lexsort((-fraction, near.group))
-    first = np.searchsorted(near.group[order], groups)
-    return np.asarray(order[first])
+def _heaviest(unit: Whole, chosen: Whole, fraction: Floats) -> Whole:
+    """The column of each chosen unit with the largest fraction."""
+    order = np.lexsort((-fraction, unit))
+    return np.asarray(order[np.searchsorted(unit[order], chosen)])
 
 
-def _averages(near: Near, base: Rows, groups: Whole, fraction: Floats) -> Rows:
-    """Fractions of each group averaged into one row of whole steps; its kind is the heaviest's."""
-    place = np.full(near.groups, -1, dtype=np.int64)
-    place[groups] = np.arange(len(groups))
-    used = np.flatnonzero((fraction > DUST) & (place[near.group] >= 0))
-    at, weight = place[near.group[used]], fraction[used]
+def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Rows, Whole], fraction: Floats) -> Rows:
+    """Fractions of each chosen unit averaged into one row of whole steps, of these kinds."""
+    (unit, chosen), (members, kind) = units, base
+    place = np.full(int(unit.max()) + 1, -1, dtype=np.int64)
+    place[chosen] = np.arange(len(chosen))
+    used = np.flatnonzero((fraction > DUST) & (place[unit] >= 0))
+    at, weight = place[unit[used]], fraction[used]
     rows = near.verdicts.rows.take(used)
-    total = np.zeros(base.shares_pct.shape)
-    taken = np.zeros((len(used), base.variants.shape[1]), dtype=bool)
+    total = np.zeros(members.shares_pct.shape)
+    taken = np.zeros((len(used), members.variants.shape[1]), dtype=bool)
     for column in range(rows.variants.shape[1]):
-        # The first place of the group's own row that holds the same network and is not spoken for.
-        same = (base.variants[at] == rows.variants[:, column, None]) & (rows.variants[:, column, None] >= 0) & ~taken
+        # The first place of the unit's own row that holds the same network and is not spoken for.
+        same = (members.variants[at] == rows.variants[:, column, None]) & (rows.variants[:, column, None] >= 0) & ~taken
         hit = np.flatnonzero(same.any(axis=1))
         slot = np.argmax(same[hit], axis=1)
         taken[hit, slot] = True
         np.add.at(total, (at[hit], slot), weight[hit] * rows.shares_pct[hit, column])
-    sums = np.bincount(at, weights=weight, minlength=len(groups))
+    sums = np.bincount(at, weights=weight, minlength=len(chosen))
     shares = total / np.maximum(sums, DUST)[:, None]
-    return Rows(
-        kind=near.verdicts.rows.kind[_heaviest(near, groups, fraction)],
-        variants=base.variants,
-        shares_pct=_whole_steps(shares, near.problem.share_step_pct),
-    )
+    return Rows(kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, near.problem.share_step_pct))
 
 
 def _whole_steps(shares_pct: Floats, step: int) -> Whole:
