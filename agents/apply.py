@@ -148,21 +148,27 @@ class Applier:
         devices = (*missing, *self._devices.problems(), *self.more_problems())
         found_wrong = (*failing, *self._restarts.problems(), *self._notes, *devices)
         problems = tuple(problem_line(text) for text in found_wrong[:PROBLEMS_MAX])
-        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
-        told: tuple[object, ...] = (outcome, problems, found.devices, found.replicas)
-        if self._settled and self._governed is not None:
-            # What a governor moves is in every report; a receipt for each move would say nothing new.
-            told = (
-                outcome,
-                problems,
-                tuple(replace(device, clock_mhz_sm=None) for device in found.devices),
-                tuple(replace(replica, batch=0) for replica in found.replicas),
-            )
+        told = (outcome, problems, *self._seen(batches=not self._settled or self._governed is None))
         if told == self._told:
             return None
         self._told = told
+        found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
         elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
         return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems)
+
+    def _seen(self, *, batches: bool) -> tuple[object, ...]:
+        """What a receipt would say of devices and workers. What a governor moves is in every report: a receipt for each
+        move would say nothing new, so that it is left out then.
+        """
+        workers = [
+            (each.worker, each.state is WorkerState.READY, each.sm_count, each.endpoint, each.spec.batch * batches)
+            for each in self._workers
+        ]
+        settings = [
+            (held.uuid, held.mode, held.clock_mhz_sm if batches else None, held.power_limit_w)
+            for held in self._settings.values()
+        ]
+        return (workers, settings)
 
     def refusal(self, boot_id: str, observed_at_s: float, generation: int, reason: str) -> NodeReceipt:
         """The receipt of a target that was refused: what the node holds instead."""

@@ -20,7 +20,7 @@ CLOCK_TOLERANCE_MHZ = 30
 CLOCK_SETTLE_S = 2.0
 """After a lock was asked for, readings say nothing about it for so long."""
 POWER_TOLERANCE_W = 0.5
-READ_AGE_S_MAX = 0.5
+READ_AGE_S_MAX = 2.0
 """What was read so lately, with nothing written since, is not read again."""
 
 
