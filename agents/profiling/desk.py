@@ -77,8 +77,10 @@ class Desk:
         """Look for orders until stopped."""
         self._stop = stop
         while not stop.is_set():
+            # Before the node has joined there is nobody to ask.
+            joined = bool(self._parts.token())
             self.look()
-            stop.wait(LOOK_S)
+            stop.wait(LOOK_S if joined else FREE_LOOK_S)
 
     def look(self) -> None:
         """Carry out what there is to do."""
