@@ -57,7 +57,7 @@ class NvidiaDevices:
     def workers(self) -> tuple[WorkerReading, ...]:
         """See `Devices`. Daemons of devices that have workers are opened anew first, where they crashed."""
         if not self._parts.observing:
-            for uuid in {part.order.uuid for part in self._register.parts.values()}:
+            for uuid in {part.order.uuid for part in self._register.parts.values()} & self._inventory.keys():
                 self._modes.tend(uuid)
         return self._roster.look()
 

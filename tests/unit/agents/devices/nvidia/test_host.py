@@ -463,6 +463,7 @@ class TestAccounts:
         left = parts.boards.inventory()[1:]
         parts.boards.inventory = lambda: left  # type: ignore[method-assign]
         again = NvidiaDevices(parts)
+        world.fault = lambda verb, uuid: NotFoundError("no such device") if uuid == UUID else None
         again.workers()
         assert again.problems() == (f"{UUID}: has workers of an earlier agent, but this one does not manage it",)
 
