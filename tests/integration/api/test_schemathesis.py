@@ -83,4 +83,4 @@ def test_an_admin_breaks_nothing(described: World) -> None:
 
 
 def test_an_agent_breaks_nothing(described: World) -> None:
-    assert _exercise(described, NODE, _AGENTS) == 5
+    assert _exercise(described, NODE, _AGENTS) == 8
