@@ -186,6 +186,26 @@ def test_without_privilege_it_shares_all_the_same_and_says_what_it_cannot(gpu: G
     assert gpu.state() == (None, ORIGINAL_W, 0)
 
 
+def test_the_helper_writes_for_an_agent_that_may_not(gpu: GpuHost) -> None:
+    socket = gpu.folder / "helper.sock"
+    command = [sys.executable, "-m", "agents.helper", "--socket", str(socket), "--allow-uid", str(os.getuid())]
+    command += ["--devices", "nvml:all", "--state-dir", str(gpu.folder / "helper"), "--restore-after", "60"]
+    with gpu.log.open("ab") as log:
+        helper = subprocess.Popen(command, env=gpu.environment(), stderr=log, stdout=log)
+    try:
+        await_true(socket.exists, "the helper's socket")
+        gpu.start("--helper", str(socket), privileged=False)
+        assert gpu.plane.joins[0]["devices"][0]["capabilities"]["set_clock"] == ""
+        receipt = gpu.hold(30, clock_mhz_sm=1200, power_limit_w=WANTED_W)
+        assert receipt["problems"] == []
+        assert gpu.state() == (1200, WANTED_W, EXCLUSIVE)
+        assert gpu.end(signal.SIGTERM) == 0
+        assert gpu.state() == (None, ORIGINAL_W, 0)
+    finally:
+        helper.terminate()
+        helper.wait(timeout=30)
+
+
 def test_alone_it_freezes_restarts_what_dies_and_thaws_when_somebody_answers(gpu: GpuHost) -> None:
     gpu.start("--alone-after", "1.5")
     gpu.hold(30)
