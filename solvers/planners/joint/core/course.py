@@ -125,13 +125,13 @@ class Course:
             slowness, took = times, before - deadline.left_part
 
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
-        master, pricing, relaxed = state
+        master, _, relaxed = state
         problem, deadline = self.problem, self.deadline
         self._thin(scene, prices_of(master, relaxed.row_duals))
         if self.found is not None and missing_of(problem, self.found).any():
             self._try("complete_s", lambda layout: completed(scene, layout, deadline))
         if small_enough(master, relaxed) and not deadline.over:
-            shake(master, pricing, relaxed, np.random.default_rng(self.order.seed))
+            shake(state, deadline, np.random.default_rng(self.order.seed))
             rng = np.random.default_rng(self.order.seed)
             self._within(
                 "polish_s",
@@ -211,7 +211,7 @@ def repair_part(deadline: Deadline, devices: int) -> float:
     if deadline.work_units is None:
         most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
     else:
-        most = devices / max(deadline.left_part * deadline.work_units, 1.0)
+        most = 1000 * REPAIR_S_PER_DEVICE * devices / max(deadline.left_part * deadline.work_units, 1.0)
     return min(REPAIR_PART, most)
 
 

@@ -18,6 +18,7 @@ from solvers.problems.joint import Flags, Floats, Whole
 
 _STEPS = (1, 2, 5)
 _MOVES_MAX = 400
+_MOVES_PER_UNIT = 150
 _LEAST_GAIN = 1e-7
 
 
@@ -28,15 +29,14 @@ def descend(sheet: Sheet, deadline: Deadline) -> Sheet:
         lacking = best.lacking()
         if deadline.over or not lacking.any():
             break
-        deadline.spend()
-        tried = _step(best, lacking > 0)
+        tried = _step(best, lacking > 0, deadline)
         if tried is None:
             break
         best = tried
     return best
 
 
-def _step(sheet: Sheet, short: Flags) -> Sheet | None:
+def _step(sheet: Sheet, short: Flags, deadline: Deadline) -> Sheet | None:
     """As many moves as do not touch each other's workloads, best first; None when no move pays."""
     rows, rules = sheet.verdicts.rows, sheet.rules
     stands = rows.variants >= 0
@@ -45,6 +45,7 @@ def _step(sheet: Sheet, short: Flags) -> Sheet | None:
     if not len(hosts):
         return None
     found, parent = neighbours(rules.books.problem, rows.take(hosts), _STEPS)
+    deadline.spend(2 + len(parent) // _MOVES_PER_UNIT)
     moves = Moves(sheet, rules.books.judge_many(found), hosts[parent])
     served = sheet.served_rps()
     gains = moves.gains(served)

@@ -27,6 +27,7 @@ WORTH_LEAST = 0.9
 """A column is rounded up only while it is still worth so much of what it was."""
 ADOPT_MAX = 3000
 STAGES_MAX = 300
+STAGE_UNITS = 3
 MARGIN = 0.001
 """Part of a rate that is served beyond it: the last thousandth is not worth a device, so it would stay behind."""
 
@@ -77,7 +78,7 @@ class Dive:
         """Whole devices for all that the master asks."""
         width = master.width
         for _ in range(STAGES_MAX):
-            deadline.spend()
+            deadline.spend(STAGE_UNITS)
             parts = relaxed.values[master.slacks :]
             if parts.sum() <= DUST:
                 break

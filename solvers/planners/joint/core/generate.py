@@ -26,6 +26,7 @@ ROUNDS_MAX = 400
 REPEATS = 3
 REPEATS_MAX = 8
 SINGLES_MAX = 8_000
+UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 2, 25, 90_000
 CUT_ROUNDS = 12
 WORKLOADS_FEW = 10
 """So few are decided by trying much."""
@@ -105,7 +106,7 @@ def _converge(
     """Price with the rows as they are; the smoothed duals."""
     state, smooth = at
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
-        deadline.spend()
+        deadline.spend(_units(master, pricing))
         state.rounds += 1
         solved = state.best
         smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
@@ -123,6 +124,12 @@ def _converge(
         if _stalled(state.trail):
             break
     return smooth
+
+
+def _units(master: Master, pricing: Pricing) -> int:
+    """Work of a round: pricing, neighbours and a solve of the master."""
+    beside = UNITS_BESIDE + len(master.problem.workloads) // WORKLOADS_PER_UNIT
+    return pricing.units_of_work + beside + (len(master.pool) * master.rows.count) // ENTRIES_PER_UNIT
 
 
 def fitted(duals: Floats, rows: int) -> Floats:

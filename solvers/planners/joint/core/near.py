@@ -19,6 +19,7 @@ from solvers.planners.joint.core.sheet import Sheet
 from solvers.problems.joint import Floats, Whole
 
 DUST = 1e-6
+_ENTRIES_PER_UNIT = 600_000
 
 
 @dataclass(slots=True)
@@ -71,6 +72,12 @@ class Near:
         """Devices that carry each column."""
         self.value = np.inf
         self.widen(sheet.verdicts.rows, self.group, steps_pct)
+
+    @property
+    def units_of_work(self) -> int:
+        """What solving it once more takes."""
+        rows = self.demands + self.groups + len(self.rules)
+        return 1 + len(self.group) * rows // _ENTRIES_PER_UNIT
 
     def widen(self, rows: Rows, group: Whole, steps_pct: tuple[int, ...]) -> int:
         """Add the neighbours of some rows to their groups; how many were new."""

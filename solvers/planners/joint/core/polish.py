@@ -24,12 +24,14 @@ DEVICES_MAX = 120.0
 WORKLOADS_MAX = 60
 SHAKES = 20
 SHAKE = 0.3
+SHAKE_UNTIL = 0.1
 COLUMNS_MAX = 700
 SWAP_PART = 0.5
 """Of what is left of the deadline."""
 ENGINE_PART = 0.4
 ENGINE_GAP = 1e-4
-NODES_MAX = 2000.0
+ENGINE_UNITS, NODE_UNITS = 400, 10
+"""Of work: the first node of an integer programme with all that comes before it, and another one."""
 WORTH_IT = 1e-9
 
 
@@ -38,9 +40,13 @@ def small_enough(master: Master, relaxed: Relaxed) -> bool:
     return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
 
 
-def shake(master: Master, pricing: Pricing, relaxed: Relaxed, rng: np.random.Generator) -> None:
+def shake(search: tuple[Master, Pricing, Relaxed], deadline: Deadline, rng: np.random.Generator) -> None:
     """Patterns that would be best if demand were priced somewhat differently."""
+    master, pricing, relaxed = search
     for _ in range(SHAKES):
+        if deadline.left_part < SHAKE_UNTIL:
+            break
+        deadline.spend(pricing.units_of_work)
         duals = relaxed.row_duals.copy()
         duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
         duals[master.rows.pool_at :] *= rng.uniform()
@@ -63,9 +69,12 @@ def polished(
     hint = np.concatenate([np.zeros(master.slacks), counts])
     short = np.maximum(0.0, program.row_lower - program.activity(hint))
     hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
-    answer = scene.engine.solve(program, limits_of(deadline, ENGINE_PART), hint)
-    if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
-        counts = answer.values[master.slacks :]
+    limits = limits_of(deadline, ENGINE_PART)
+    if limits is not None:
+        answer = scene.engine.solve(program, limits, hint)
+        deadline.spend(ENGINE_UNITS + NODE_UNITS * int(answer.work))
+        if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
+            counts = answer.values[master.slacks :]
     sets, judged = master.pool.take(chosen)
     return layout_of(scene.problem, Chosen(sets=sets, judged=judged, counts=np.rint(counts).astype(np.int64)))
 
@@ -86,8 +95,11 @@ def _program(master: Master, chosen: Whole) -> Program:
     )
 
 
-def limits_of(deadline: Deadline, part: float) -> Limits:
-    """A part of what is left, for an engine: nodes where work is counted, else seconds."""
-    if deadline.work_units is not None:
-        return Limits(work=max(1.0, NODES_MAX * part * deadline.left_part), gap=ENGINE_GAP)
-    return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
+def limits_of(deadline: Deadline, part: float) -> Limits | None:
+    """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
+    the first node.
+    """
+    if deadline.work_units is None:
+        return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
+    units = part * deadline.left_part * deadline.work_units - ENGINE_UNITS
+    return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None

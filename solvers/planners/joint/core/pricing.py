@@ -25,6 +25,8 @@ CLASSES_AT_ONCE = 160
 FAR = -0.4
 """A class whose best pattern is worth so much less than it costs, as a part, is far from worth it."""
 ALL_TURNS = 6
+ITEMS_USUAL = 45
+CELLS_PER_UNIT = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,12 @@ class Pricing:
         self._copies = copies[self._workloads] if len(copies) else copies
         self._foes = _foes(problem, self._workloads)
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
+
+    @property
+    def units_of_work(self) -> int:
+        """What asking for prices once takes."""
+        workloads = len(self._starts)
+        return 2 + len(self.kind) * (8 * min(workloads, ITEMS_USUAL) + workloads) // CELLS_PER_UNIT
 
     def follow(self, before: Pricing) -> None:
         """Begin with what another one, of the same problem, learned."""

@@ -28,6 +28,8 @@ _LACKING = 300
 _HEAT = 2e-5
 """Part of the worth that a step may lose at the beginning."""
 _LEAST_GAIN = 1e-7
+_UNITS = 25
+"""Of work that one trial takes."""
 _PATIENCE = 20
 """Trials in a row without anything better after which it ends by itself, and one more for every so many devices:"""
 _PATIENCE_DEVICES = 4
@@ -66,7 +68,7 @@ def _searched(
         lacking = rng.permutation(np.flatnonzero(current.lacking() > 0))[:_LACKING]
         if not len(lacking) and (until_served or not len(current.counts)):
             break
-        deadline.spend()
+        deadline.spend(_UNITS)
         in_vain += 1
         hole = hole_of(current, _related(current, rng), lacking)
         bearable = _HEAT * deadline.left_part * best_worth * rng.random()

@@ -18,6 +18,7 @@ from solvers.problems.joint import Flags, Floats, Whole
 TOLERANCE = 1e-9
 GAIN = 1e-7
 TRIES_MAX = 600
+PAIRS_PER_UNIT = 2_500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Swaps:
                 return counts
             out = groups[int(rng.integers(len(groups)))]
             tried.add(out)
-            deadline.spend()
+            deadline.spend(1 + self.dense.size * len(self.dense) // PAIRS_PER_UNIT)
             swap = self._best(counts, out)
             if swap is not None:
                 np.subtract.at(counts, list(swap.out), 1)

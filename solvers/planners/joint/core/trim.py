@@ -27,6 +27,7 @@ _AT_ONCE = 0.34
 """Of the broken casts, how many are made whole at once."""
 _UP = 0.5
 _SOLVES_MAX = 400
+_COLUMNS_PER_UNIT = 80
 _RESERVE = 0.003
 _RESERVE_MORE = 1.5
 """Of what lacked."""
@@ -54,7 +55,6 @@ def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
     for way in (_shed, _close, _close):
         if deadline.over or not len(sheet.counts):
             break
-        deadline.spend()
         asked = reserve if way is _close else np.zeros(len(reserve))
         tried = _settled_down(way(sheet, asked, deadline), asked, deadline)
         if tried.kept() or not best.kept():
@@ -83,9 +83,11 @@ def _close(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
     if near.widen_used(_COARSE) and not near.solve(primal=True):
         return sheet
     casts = near.casts()
+    deadline.spend(1 + len(near.group) // _COLUMNS_PER_UNIT)
     for _ in range(_SOLVES_MAX):
         if deadline.over:
             return sheet
+        deadline.spend(near.units_of_work)
         devices = np.bincount(casts.of, weights=near.parts, minlength=len(casts.first))
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
@@ -103,17 +105,19 @@ def _close(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
     return sheet
 
 
-def _shed(sheet: Sheet, _: Floats, deadline: Deadline) -> Sheet:
+def _shed(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
     """As `_close`, with whole groups: what one pattern became may be a mixture across casts. Only upwards, and nothing
     in reserve: the way of few devices, where a thousandth is no matter.
     """
-    near = Near(sheet, _COARSE[:1])
+    near = Near(sheet, _COARSE[:1], reserve)
     if not near.solve(primal=True):
         return sheet
     for _ in range(2):
         if not near.widen_used(_COARSE[:2]) or not near.solve(primal=True):
             break
+    deadline.spend(1 + len(near.group) // _COLUMNS_PER_UNIT)
     while not deadline.over:
+        deadline.spend(near.units_of_work)
         devices = near.devices()
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
@@ -132,6 +136,7 @@ def _fine(sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats, deadline: D
     if deadline.over or not len(sheet.counts):
         return sheet
     near = Near(sheet, steps_pct, reserve)
+    deadline.spend(2 + len(near.group) // _COLUMNS_PER_UNIT)
     for group, count in enumerate(sheet.counts.tolist()):
         near.bound(group, float(count), float(count))
     return settled(near, near.group, sheet.verdicts.rows) if near.solve(primal=True) else sheet

@@ -22,7 +22,7 @@ from tests.unit.solvers.planners.joint.core.scenes import check_layout, scene
 
 def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int = 1) -> Layout:
     """Ended by work alone."""
-    return repair(problem, layout, None, Deadline(1e9, work_units=trials), np.random.default_rng(seed))
+    return repair(problem, layout, None, Deadline(1e9, work_units=25 * trials), np.random.default_rng(seed))
 
 
 def worth(problem: JointProblem, layout: Layout) -> float:
