@@ -48,7 +48,6 @@ MEND_PART = 0.5
 THIN_UNTIL = 0.25
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
-RESERVES_TINY = (0.001, 0.006)
 DEPTHS = (
     (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
     (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
@@ -67,8 +66,8 @@ DEPTHS_TINY = (
     (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
     (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
 )
-"""A few devices are decided by luck: many quick ways, each trimmed."""
-POLISH_PART = 0.6
+"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+POLISH_PART = 0.8
 REPAIR_PART = 0.3
 SERVE_PART = 0.6
 REPAIR_S_PER_DEVICE = 0.01
@@ -121,7 +120,7 @@ class Course:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, RESERVES_TINY if tiny else ())))
+            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, tiny)))
             slowness, took = times, before - deadline.left_part
 
     def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
@@ -230,16 +229,12 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
 
 def _dived(
     begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
-    how: tuple[Deadline, tuple[float, ...]],
+    how: tuple[Deadline, bool],
     before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
 ) -> Layout:
-    (scene, dive, state), (deadline, reserves) = begin, how
-    problem = scene.problem
-    layout = layout_of(problem, dive.run(*state, deadline))
-    fewer = [thin(problem, layout, reserve, portion(deadline, TRIM_PART)) for reserve in reserves]
-    if reserves:
-        fewer.append(trim(problem, layout, portion(deadline, TRIM_PART)))
-    return min((layout, *fewer), key=lambda item: judged_usd(problem, item))
+    (scene, dive, state), (deadline, trimmed) = begin, how
+    layout = layout_of(scene.problem, dive.run(*state, deadline))
+    return trim(scene.problem, layout, portion(deadline, TRIM_PART)) if trimmed else layout
 
 
 def _urgent(problem: JointProblem) -> JointProblem:

@@ -26,11 +26,11 @@ SHAKES = 20
 SHAKE = 0.3
 SHAKE_UNTIL = 0.1
 COLUMNS_MAX = 700
-SWAP_PART = 0.5
+SWAP_PART = 0.2
 """Of what is left of the deadline."""
-ENGINE_PART = 0.4
+ENGINE_PART = 0.8
 ENGINE_GAP = 1e-4
-ENGINE_UNITS, NODE_UNITS = 400, 10
+ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
 """Of work: the first node of an integer programme with all that comes before it, and another one."""
 WORTH_IT = 1e-9
 
@@ -69,10 +69,11 @@ def polished(
     hint = np.concatenate([np.zeros(master.slacks), counts])
     short = np.maximum(0.0, program.row_lower - program.activity(hint))
     hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
-    limits = limits_of(deadline, ENGINE_PART)
+    first = program.rows * len(chosen) // ENTRIES_PER_UNIT
+    limits = limits_of(deadline, ENGINE_PART, first)
     if limits is not None:
         answer = scene.engine.solve(program, limits, hint)
-        deadline.spend(ENGINE_UNITS + NODE_UNITS * int(answer.work))
+        deadline.spend(first + NODE_UNITS * int(answer.work))
         if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
             counts = answer.values[master.slacks :]
     sets, judged = master.pool.take(chosen)
@@ -95,11 +96,11 @@ def _program(master: Master, chosen: Whole) -> Program:
     )
 
 
-def limits_of(deadline: Deadline, part: float) -> Limits | None:
+def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
     """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
-    the first node.
+    the first node, which takes so many units.
     """
     if deadline.work_units is None:
         return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
-    units = part * deadline.left_part * deadline.work_units - ENGINE_UNITS
+    units = part * deadline.left_part * deadline.work_units - first
     return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None

@@ -56,7 +56,7 @@ def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
         if deadline.over or not len(sheet.counts):
             break
         asked = reserve if way is _close else np.zeros(len(reserve))
-        tried = _settled_down(way(sheet, asked, deadline), asked, deadline)
+        tried = _settled_down(way(best, asked, deadline), asked, deadline)
         if tried.kept() or not best.kept():
             best = min(best, tried, key=_judged)
         if way is _close:
