@@ -415,6 +415,27 @@ class TestAccounts:
         found = sample(devices)
         assert ([each.memory_mib_used for each in found.workers], found.memory_mib_used) == ([2000.0], 2400.0)
 
+    def test_memory_the_driver_does_not_tell_counts_nothing(self, world: World) -> None:
+        parts = world.parts()
+        real = parts.boards.processes
+        parts.boards.processes = lambda uuid: tuple(  # type: ignore[method-assign]
+            replace(process, memory_mib=None) for process in real(uuid)
+        )
+        devices = NvidiaDevices(parts)
+        devices.set_mode(UUID, Mode.MPS)
+        start(devices, world)
+        assert states(devices)["r1"][0] is WorkerState.READY
+        assert [each.memory_mib_used for each in sample(devices).workers] == [0.0]
+
+    @pytest.mark.parametrize(("activity", "told"), [(None, 50.0), (12.5, 12.5), (0.0, 0.0)])
+    def test_activity_of_the_sms_is_told_where_there_is_it(
+        self, world: World, activity: float | None, told: float
+    ) -> None:
+        parts = world.parts()
+        found = replace(parts.boards.reading(UUID), sm_activity_pct=activity)
+        parts.boards.reading = lambda uuid: found  # type: ignore[method-assign]
+        assert sample(NvidiaDevices(parts)).utilisation_pct == told
+
     def test_a_counter_that_began_anew_counts_from_its_beginning(self, world: World, devices: NvidiaDevices) -> None:
         world.cards[UUID].energy_j = 5000.0
         devices.collect()
