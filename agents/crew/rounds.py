@@ -72,6 +72,9 @@ class Rounds:
             if member.spec.iterations_total is not None:
                 member.tally.finish(member.spec.iterations_total)
             self._bench.save(member)
+        elif member.drained:
+            # Nothing is expected of it any more; a job that was done when its drain began has ended long ago.
+            return False
         else:
             self.fail(member, _ended(status))
         return True

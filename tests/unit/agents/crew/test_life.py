@@ -458,6 +458,22 @@ def test_jobs_drain_at_once(world: World) -> None:
     assert only(crew).reading.drained
 
 
+def test_a_job_that_was_done_before_it_drains_has_not_failed(world: World) -> None:
+    crew = world.crew()
+    crew.launch(order(kind="job"))
+    world.run(crew, 0.5)
+    world.processes.die(next(iter(world.processes.living)), 0)
+    world.run(crew, 1.0)
+    # Its status was read; nobody can tell it a second time.
+    world.processes.statuses.clear()
+    crew.drain(only(crew).reading.worker)
+    world.run(crew, 2.0)
+    assert (only(crew).reading.state, only(crew).reading.problem) == (WorkerState.DRAINING, "")
+    crew.end(only(crew).reading.worker, lambda pid: None)
+    world.run(crew, 1.0)
+    assert crew.found() == ()
+
+
 def test_host_memory_that_cannot_be_bounded_is_said_only_when_asked(world: World) -> None:
     crew = world.crew()
     crew.launch(order("w@1", worker=target(host_memory_mib_max=512)))
