@@ -11,7 +11,8 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import AntiAffinity, WorkloadKind
-from solvers.planners.greedy.pack import STAY_MARGIN, Case
+from solvers.planners.case import Case
+from solvers.planners.greedy.pack import STAY_MARGIN
 from solvers.planners.seating import Settled
 from solvers.problems.choice import Ask, Choice, Flags, Options, choose
 

@@ -13,19 +13,11 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.models.options import Beliefs
+from solvers.planners.case import Menu
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.problems.choice import Ask, Choice, Flags, Floats, Option, Options, choose
+from solvers.problems.choice import Ask, Choice, Flags, Floats, Option, choose
 from solvers.problems.fleet import Fleet, Search
 from solvers.problems.needs import Need
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Menu:
-    """What a need can choose from, and the devices where it would rather be (where its replicas stand)."""
-
-    options: Options
-    refusals: dict[int, Reason]
-    familiar: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -14,8 +14,9 @@ from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.answer import Answer, write_plan
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
+from solvers.planners.case import Case
 from solvers.planners.greedy.explain import alternatives
-from solvers.planners.greedy.pack import Aim, Case, Packing, lack_of, pack
+from solvers.planners.greedy.pack import Aim, Packing, lack_of, pack
 
 SPEC = PlannerSpec(
     name="greedy",
