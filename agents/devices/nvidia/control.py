@@ -6,7 +6,6 @@ is no lock, and restoring gives back what was found, not what the driver would c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,10 +40,10 @@ class BoardControl:
 
     def held(self, uuid: str, mode: Mode) -> DeviceSettings:
         """Read back. Raises DeviceError."""
-        if uuid in self._unproved and not self._observing:
-            self._prove(uuid)
         read_s, found = self._read.get(uuid, (float("-inf"), None))
         if found is None or self._now_s() - read_s >= READ_AGE_S_MAX:
+            if uuid in self._unproved and not self._observing:
+                self._prove(uuid)
             found = self._look(uuid, mode)
             self._read[uuid] = (self._now_s(), found)
         return replace(found, mode=mode)
@@ -177,11 +176,14 @@ class BoardControl:
         """Ask once more for the lock, or its end, that an earlier agent wrote down: only then it is known to be so."""
         originals = self._journal.of(uuid)
         if originals is not None and "clock" in originals.taken:
-            with contextlib.suppress(NoPermissionError, NotSupportedError):
+            try:
                 self._setters.lock_clock(uuid, originals.clock_mhz_asked)
-                self._locked_s[uuid] = self._now_s()
-                if originals.clock_mhz_asked is None:
-                    self._settle(uuid, "clock")
+            except (NoPermissionError, NotSupportedError):
+                # Not now, perhaps later: the helper may be away.
+                return
+            self._locked_s[uuid] = self._now_s()
+            if originals.clock_mhz_asked is None:
+                self._settle(uuid, "clock")
         self._unproved.discard(uuid)
 
     def _confirmed(self, uuid: str, told: int | None, asked: int) -> int | None:

@@ -14,7 +14,7 @@ from agents.devices.nvidia.control import BoardControl
 from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvidia.register import Register
 from agents.devices.parts import ComputeMode, Sharing
-from agents.errors import DeviceError, NotSupportedError
+from agents.errors import DeviceError, NoPermissionError, NotSupportedError
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
 OPEN_EVERY_S = 5.0
@@ -65,18 +65,22 @@ class Modes:
             mps.open(uuid)
             self._daemons.pop(uuid, None)
         else:
-            self.leave(uuid)
+            refusal = self.leave(uuid)
+            if refusal and mode is Mode.TIME_SLICED:
+                raise NoPermissionError(f"{uuid} is open to one process only, and cannot be opened to all: {refusal}")
         self._register.set_mode(uuid, mode)
 
-    def leave(self, uuid: str) -> None:
-        """End a device's daemon and let everybody open the device again."""
+    def leave(self, uuid: str) -> str:
+        """End a device's daemon and let everybody open the device again; why the latter is not possible, empty when it
+        is.
+        """
         mps = self._parts.mps
         if mps is not None and self.mode(uuid) is Mode.MPS:
             # Also when it has crashed: it left servers and a pipe directory then.
             mps.shut(uuid)
         self._daemons.pop(uuid, None)
         self._open_to_all.pop(uuid, None)
-        self._control.want_compute_mode(uuid, ComputeMode.DEFAULT)
+        return self._control.want_compute_mode(uuid, ComputeMode.DEFAULT)
 
     def ready(self, uuid: str) -> Sharing:
         """The sharing of a device that is about to get a worker. Raises SharingError."""

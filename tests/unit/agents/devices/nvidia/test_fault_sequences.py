@@ -176,7 +176,10 @@ class Sequence:
         for device in self.target.devices:
             card = self.world.cards[device.uuid]
             assert (card.clock_lock, card.power_limit_w) == (device.clock_mhz_sm, device.power_limit_w)
-            if device.mode == Mode.MPS and any(uuid == device.uuid for uuid, _, _, _ in wanted.values()):
+            there = any(uuid == device.uuid for uuid, _, _, _ in wanted.values())
+            if there and device.mode == Mode.TIME_SLICED:
+                assert card.compute_mode is ComputeMode.DEFAULT
+            if there and device.mode == Mode.MPS:
                 guarded = card.compute_mode is ComputeMode.EXCLUSIVE_PROCESS
                 assert guarded or any("compute mode" in problem for problem in self.devices.problems())
 

@@ -16,6 +16,7 @@ from agents.errors import (
     DeviceError,
     DeviceTimeoutError,
     DriverError,
+    NoPermissionError,
     NotFoundError,
     NotSupportedError,
     OutOfMemoryError,
@@ -93,6 +94,15 @@ class TestModes:
         start(devices, world, "a", 50)
         start(devices, world, "b", 50)
         assert states(devices) == {"a": (WorkerState.READY, SM_COUNT), "b": (WorkerState.READY, SM_COUNT)}
+
+    def test_a_device_that_stays_open_to_one_process_is_not_shared_in_turns(self, world: World) -> None:
+        world.cards[UUID].compute_mode = ComputeMode.EXCLUSIVE_PROCESS
+        world.refusals = {"set_compute_mode": "not root"}
+        devices = world.devices()
+        with pytest.raises(NoPermissionError, match="one process only"):
+            devices.set_mode(UUID, Mode.TIME_SLICED)
+        devices.set_mode(UUID, Mode.DEDICATED)
+        assert devices.settings(UUID).mode is Mode.DEDICATED
 
     def test_the_next_agent_knows_the_mode(self, world: World, devices: NvidiaDevices) -> None:
         devices.set_mode(OTHER, Mode.TIME_SLICED)
