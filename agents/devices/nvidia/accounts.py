@@ -19,6 +19,8 @@ EVENT_KEPT_S = 600.0
 """What a device said by itself is told for so long."""
 PROCESSES_AGE_S_MAX = 4.0
 """Lists of processes are read anew after so long, or when workers come and go."""
+RESET_XIDS = frozenset({46, 48, 62, 64, 79, 95, 119, 120, 140})
+"""XIDs that NVIDIA answers with a reset of the GPU. Whoever resets it has to end this agent before."""
 QUIET_EVENTS = frozenset({"ecc_single_bit"})
 """Corrected by the hardware: nobody needs to know each."""
 
@@ -49,6 +51,8 @@ class Accounts:
         self._parts = parts
         self._meters = {uuid: _Meter(parts.now_s(), self._total(uuid)) for uuid in uuids}
         self._events: dict[tuple[str, str, int], tuple[int, float]] = {}
+        self._condemned: dict[str, str] = {}
+        """Devices that need a reset by what they said, and what that was."""
         self._processes_read: dict[str, tuple[float, frozenset[int] | None]] = {}
         self.processes: dict[str, tuple[GpuProcess, ...]] = {}
         """Processes of every device at the last look."""
@@ -78,7 +82,7 @@ class Accounts:
             self._processes_read.pop(uuid, None)
             return _lost(uuid, meter, [item for item in interval.samples if item.reading.uuid == uuid])
         energy_j = _energy_j(meter, board, elapsed_s)
-        problem = "" if board.healthy else board.problem or "unhealthy"
+        problem = self._condemned.get(uuid, "") if board.healthy else board.problem or "unhealthy"
         self._meters[uuid] = _Meter(self._parts.now_s(), board.energy_j_total, board.clock_mhz_sm, problem)
         return DeviceSample(
             uuid=uuid,
@@ -90,7 +94,7 @@ class Accounts:
             clock_mhz_sm=board.clock_mhz_sm,
             temperature_c=board.temperature_c,
             throttle=board.throttle,
-            healthy=board.healthy,
+            healthy=not problem,
             workers=self._workers(uuid, interval, board, (energy_j, elapsed_s)),
         )
 
@@ -138,6 +142,8 @@ class Accounts:
     def _note_events(self) -> None:
         now_s = self._parts.now_s()
         for event in self._parts.boards.events():
+            if event.kind == "xid" and event.detail in RESET_XIDS:
+                self._condemned[event.uuid] = f"XID {event.detail}: the GPU needs a reset"
             if event.kind not in QUIET_EVENTS:
                 key = (event.uuid, event.kind, event.detail)
                 self._events[key] = (self._events.get(key, (0, 0.0))[0] + 1, now_s)

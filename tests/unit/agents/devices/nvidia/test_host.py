@@ -469,6 +469,16 @@ class TestAccounts:
         devices.collect()
         assert devices.problems() == ()
 
+    def test_an_xid_that_asks_for_a_reset_condemns_a_device_until_the_agent_ends(
+        self, world: World, devices: NvidiaDevices
+    ) -> None:
+        world.events = [BoardEvent(uuid=UUID, kind="xid", detail=79, at_s=0.0)]
+        assert not sample(devices).healthy
+        world.pass_s(1000.0)
+        assert not sample(devices).healthy
+        assert devices.problems() == (f"{UUID}: XID 79: the GPU needs a reset",)
+        assert sample(world.devices()).healthy
+
     def test_a_device_that_needs_a_reset_is_unhealthy(self, world: World, devices: NvidiaDevices) -> None:
         world.cards[UUID].healthy = False
         assert not sample(devices).healthy
