@@ -123,18 +123,17 @@ def test_without_a_governor_batches_stay_as_planned() -> None:
     assert [worker.spec.batch for worker in node.devices.workers()] == [2]
 
 
-def test_an_unreadable_host_is_said_once_and_tried_again(node: Node) -> None:
+def test_an_unreadable_host_is_said_once_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.tell(1, replica_target("a"))
     node.agent.turn()
-    real = node.devices.workers
 
     def fail() -> Any:
         raise StateFileError("no disk")
 
-    node.devices.workers = fail  # type: ignore[method-assign]
-    for _ in range(3):
-        node.agent.turn()
-    node.devices.workers = real  # type: ignore[method-assign]
+    with monkeypatch.context() as broken:
+        broken.setattr(node.devices, "workers", fail)
+        for _ in range(3):
+            node.agent.turn()
     node.agent.turn()
     assert [len(node.events(f"devices.{state}")) for state in ("unreadable", "readable")] == [1, 2]
 

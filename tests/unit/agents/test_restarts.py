@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from agents.restarts import BACKOFF_S_MAX, FORGIVEN_AFTER_S, Restarts
 from tests.unit.agents.builders import FakeClock, worker_spec
 
 
-def reading(number: int, state: WorkerState = WorkerState.FAILED, **more: object) -> WorkerReading:
+def reading(number: int, state: WorkerState = WorkerState.FAILED, **more: Any) -> WorkerReading:
     found = WorkerReading(
         worker=f"r1@{number}",
         uuid="GPU-1",
@@ -23,7 +24,7 @@ def reading(number: int, state: WorkerState = WorkerState.FAILED, **more: object
         drained=False,
         problem="status 9",
     )
-    return replace(found, **more)  # type: ignore[arg-type]
+    return replace(found, **more)
 
 
 @pytest.fixture

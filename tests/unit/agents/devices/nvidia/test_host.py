@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,12 +146,12 @@ class TestStarting:
         ],
     )
     def test_what_does_not_fit_is_refused_before_anything_is_given(
-        self, world: World, devices: NvidiaDevices, more: dict[str, object], error: type[DeviceError]
+        self, world: World, devices: NvidiaDevices, more: dict[str, Any], error: type[DeviceError]
     ) -> None:
         start(devices, world)
         devices.workers()
         with pytest.raises(error):
-            devices.start(UUID, worker_spec("r2", **({"worker": COMMAND} | more)))  # type: ignore[arg-type]
+            devices.start(UUID, worker_spec("r2", **({"worker": COMMAND} | more)))
         assert list(world.granted) == ["r1@00000001"]
 
     def test_a_dedicated_device_takes_one(self, world: World, devices: NvidiaDevices) -> None:
@@ -365,11 +366,13 @@ class TestSettings:
             devices.set_clock(UUID, 900)
         assert devices.settings(UUID).clock_mhz_sm is None
 
-    def test_a_stricter_limit_of_another_source_is_told(self, world: World, devices: NvidiaDevices) -> None:
+    def test_a_stricter_limit_of_another_source_is_told(
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         devices.set_power_limit(UUID, 300.0)
         parts = world.parts()
         found = replace(parts.boards.settings(UUID), power_limit_w_enforced=180.0)
-        parts.boards.settings = lambda uuid: found  # type: ignore[method-assign]
+        monkeypatch.setattr(parts.boards, "settings", lambda uuid: found)
         again = NvidiaDevices(parts)
         assert again.settings(UUID).power_limit_w == 300.0
         assert again.problems() == (f"{UUID}: another source limits the power to 180 W, not 300 W",)
@@ -425,11 +428,13 @@ class TestAccounts:
         found = sample(devices)
         assert ([each.memory_mib_used for each in found.workers], found.memory_mib_used) == ([2000.0], 2400.0)
 
-    def test_memory_the_driver_does_not_tell_counts_nothing(self, world: World) -> None:
+    def test_memory_the_driver_does_not_tell_counts_nothing(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         parts = world.parts()
         real = parts.boards.processes
-        parts.boards.processes = lambda uuid: tuple(  # type: ignore[method-assign]
-            replace(process, memory_mib=None) for process in real(uuid)
+        monkeypatch.setattr(
+            parts.boards, "processes", lambda uuid: tuple(replace(each, memory_mib=None) for each in real(uuid))
         )
         devices = NvidiaDevices(parts)
         devices.set_mode(UUID, Mode.MPS)
@@ -439,11 +444,11 @@ class TestAccounts:
 
     @pytest.mark.parametrize(("activity", "told"), [(None, 50.0), (12.5, 12.5), (0.0, 0.0)])
     def test_activity_of_the_sms_is_told_where_there_is_it(
-        self, world: World, activity: float | None, told: float
+        self, world: World, activity: float | None, told: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         parts = world.parts()
         found = replace(parts.boards.reading(UUID), sm_activity_pct=activity)
-        parts.boards.reading = lambda uuid: found  # type: ignore[method-assign]
+        monkeypatch.setattr(parts.boards, "reading", lambda uuid: found)
         assert sample(NvidiaDevices(parts)).utilisation_pct == told
 
     def test_a_counter_that_began_anew_counts_from_its_beginning(self, world: World, devices: NvidiaDevices) -> None:
@@ -497,12 +502,12 @@ class TestAccounts:
         assert world.cards[UUID].strangers == {4_000_000: 512.0}
 
     def test_workers_of_devices_that_are_not_managed_any_more_are_told(
-        self, world: World, devices: NvidiaDevices
+        self, world: World, devices: NvidiaDevices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         start(devices, world)
         parts = world.parts()
         left = parts.boards.inventory()[1:]
-        parts.boards.inventory = lambda: left  # type: ignore[method-assign]
+        monkeypatch.setattr(parts.boards, "inventory", lambda: left)
         again = NvidiaDevices(parts)
         world.fault = lambda verb, uuid: NotFoundError("no such device") if uuid == UUID else None
         again.workers()
