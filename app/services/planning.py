@@ -19,6 +19,7 @@ from app.services.journal import Leader, LeaderJournal, RequestJournal
 from app.services.memory import StoreMemory
 from app.services.rollout import Author, StoreActuator, promote
 from app.services.snapshots import StoreObserver, read_policy
+from app.services.workers import outdated
 from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
 from app.store.documents import Kind
@@ -197,7 +198,11 @@ class Planning:
         return run_cycle(ports, order)
 
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
-        return CycleOrder(id=cycle.id, lane=cycle.lane, seed=seed, software_version=cycle.software_version)
+        with self._parts.database.reading() as session:
+            renewed = outdated(session)
+        return CycleOrder(
+            id=cycle.id, lane=cycle.lane, seed=seed, software_version=cycle.software_version, outdated=renewed
+        )
 
 
 def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:

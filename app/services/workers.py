@@ -1,8 +1,16 @@
-"""Workloads' processes in the words of the wire."""
+"""Workloads' processes in the words of the wire, and which of them nodes were told otherwise."""
 
 from __future__ import annotations
 
-from agents.wire import WarmUpTarget, WorkerTarget
+import json
+
+from sqlalchemy.orm import Session
+
+from agents.wire import WarmUpTarget, WorkerTarget, encode
+from app.store import documents, targets
+from app.store.documents import Kind
+from solvers.domain.codec import Plain, from_plain
+from solvers.domain.ids import WorkloadId
 from solvers.domain.worker import WorkerCommand
 
 
@@ -32,3 +40,26 @@ def worker_target(worker: WorkerCommand) -> WorkerTarget:
         host_memory_mib_max=worker.host_memory_mib_max,
         processes_max=worker.processes_max,
     )
+
+
+def outdated(session: Session) -> tuple[WorkloadId, ...]:
+    """Standing workloads whose documents say something else of their process than nodes were told."""
+    told = targets.workers_told(session)
+    if not told:
+        return ()
+    said = {
+        f"{stored.spec['project']}/{stored.spec['name']}": _as_told(stored.spec.get("worker"))
+        for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK)
+        for stored in documents.all_specs(session, kind)
+    }
+    return tuple(
+        sorted({WorkloadId(workload) for workload, worker in told if workload in said and said[workload] != worker})
+    )
+
+
+def _as_told(worker: Plain) -> Plain:
+    """A description as it stands in a node's target."""
+    if worker is None:
+        return None
+    found: Plain = json.loads(json.dumps(encode(worker_target(from_plain(WorkerCommand, worker)))))
+    return found

@@ -30,6 +30,12 @@ _WITH_RETIRING = text("""
 SELECT document FROM node_targets
 WHERE jsonb_path_exists(document, '$.devices[*].replicas[*] ? (@.retire_after_s > 0)') ORDER BY node_id
 """)
+_WORKERS = text("""
+SELECT DISTINCT replica->>'workload' AS workload, replica->'worker' AS worker
+FROM node_targets, jsonb_array_elements(document->'devices') AS device,
+    jsonb_array_elements(device->'replicas') AS replica
+WHERE replica->>'retire_after_s' IS NULL ORDER BY 1
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +197,11 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
 def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
     """Standing node documents in which some replica is on its way out."""
     return tuple(session.execute(_WITH_RETIRING).scalars())
+
+
+def workers_told(session: Session) -> tuple[tuple[str, Plain], ...]:
+    """Each workload that stands, with what nodes were told of its process (null: nothing)."""
+    return tuple((row.workload, row.worker) for row in session.execute(_WORKERS))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

@@ -56,10 +56,12 @@ def gate(case: Case) -> Decision:
     fatal = [finding for finding in case.findings if finding.severity is Severity.FATAL]
     if fatal:
         return _hold({HoldReason.FATAL_FINDINGS: (Fact(name="findings_fatal", value=float(len(fatal))),)})
-    if not case.transition.changes:
+    renewed = not set(case.order.outdated).isdisjoint(case.movable)
+    if not case.transition.changes and not renewed:
         return _with_lane(case, {HoldReason.NOTHING_TO_CHANGE: ()})
     lost = lost_replicas(case.snapshot)
     served_more, urgent = _urgency(case, case.plan, case.standing, lost)
+    urgent = urgent or renewed
     holds = _staleness(case, case.plan, demand_matters=not lost) | _rental(case.plan)
     if case.order.lane is Lane.ACT:
         holds |= _cooldown(case, urgent=urgent)

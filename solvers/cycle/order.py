@@ -23,6 +23,8 @@ _MODES = {
 class CycleOrder:
     """One cycle to run. `forced`: a person wants the change now, so hysteresis (cooldown, churn budget, small gain) is
     set aside. `promote` False: plan, verify and record, but change nothing; whoever asked may apply the plan later.
+    `outdated`: workloads whose processes were told something else than their documents now say. A plan that moves them
+    is promoted even where it changes nothing, because nodes learn of documents by promotions alone.
     """
 
     id: CycleId
@@ -31,6 +33,7 @@ class CycleOrder:
     software_version: str
     forced: bool = False
     promote: bool = True
+    outdated: tuple[WorkloadId, ...] = ()
 
 
 def movable_workloads(snapshot: Snapshot, lane: Lane) -> tuple[WorkloadId, ...]:

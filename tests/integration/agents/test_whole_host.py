@@ -40,6 +40,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeHost]:
         found.close()
 
 
+def answering(whole: WholeHost) -> set[int]:
+    """The processes that the routes lead to."""
+    return {pid for route in whole.replicas() for pid in send(route["endpoint"], 1)}
+
+
 def test_what_is_declared_is_planned_started_routed_and_counted(whole: WholeHost) -> None:
     whole.apply("documents.yaml", f"{POLICY}---\nkind: project\nname: vision\n---\n{whole.profiles()}\n")
     assert whole.apply("service.yaml", whole.service(LOW_RPS)).split() == ["created", f"service/{SERVICE}"]
@@ -108,6 +113,14 @@ def test_more_traffic_is_a_hand_over_to_a_larger_worker(whole: WholeHost) -> Non
     assert send(new["endpoint"], 3) == {other}
 
 
+def test_a_changed_worker_replaces_the_one_that_runs(whole: WholeHost) -> None:
+    generation, (pid,) = whole.client.fleet()["generation"], whole.pids()
+    whole.apply("service.yaml", whole.service(HIGH_RPS, step_ms=5.0))
+    whole.until("another process serves", lambda: whole.applied() and answering(whole) not in (set(), {pid}))
+    whole.until("the former one is gone", lambda: pid not in whole.pids())
+    assert whole.client.fleet()["generation"] == generation + 1
+
+
 def test_a_killed_agent_adopts_its_worker_and_measures_what_was_ordered_meanwhile(whole: WholeHost) -> None:
     (wanted,), workers, routes = whole.wanted(), whole.pids(), whole.replicas()
     whole.end_agent(signal.SIGKILL)
@@ -137,11 +150,6 @@ def test_without_its_control_plane_it_changes_nothing_and_keeps_workers_alive(wh
         whole.signal_api(signal.SIGCONT)
     whole.until("changes are allowed again", lambda: whole.events("changes.thawed"))
     whole.until("the new worker is routed", lambda: answering(whole) == set(whole.pids()))
-
-
-def answering(whole: WholeHost) -> set[int]:
-    """The processes that the routes lead to."""
-    return {pid for route in whole.replicas() for pid in send(route["endpoint"], 1)}
 
 
 def test_told_to_end_it_gives_devices_back_and_workers_go_on(whole: WholeHost) -> None:

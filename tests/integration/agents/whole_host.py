@@ -102,10 +102,10 @@ class WholeHost:
             self._client = Client(found.server, found.token)
         return self._client
 
-    def service(self, rate_rps: float) -> str:
+    def service(self, rate_rps: float, step_ms: float = 4.0) -> str:
         """The service document: a stand-in model server as its process."""
         worker = {
-            "command": list(servers.command(step_ms=4.0, item_ms=0.2)),
+            "command": list(servers.command(step_ms=step_ms, item_ms=0.2)),
             "environment": [
                 {"name": "HEADROOM_STANDIN_CUDA", "value": self.host.mps.library},
                 {"name": "STANDIN_NVML", "value": str(self.host.nvml.root)},

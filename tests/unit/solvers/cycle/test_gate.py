@@ -97,6 +97,13 @@ def test_warnings_do_not_hold() -> None:
     assert gate(case(findings=(replace(fatal(), severity=Severity.WARNING),))).promote
 
 
+def test_what_processes_were_told_otherwise_is_promoted_although_nothing_moves() -> None:
+    same = {"transition": Transition(changes=()), "plan": standing(1.0), "snapshot": young()}
+    renewed = replace(ORDER, outdated=(WorkloadId("demo/vision"),))
+    assert gate(case(**same, order=renewed)).promote
+    assert held(gate(case(**same, order=renewed, movable=()))) == (HoldReason.NOTHING_TO_CHANGE,)
+
+
 def test_nothing_to_change() -> None:
     assert held(gate(case(transition=Transition(changes=())))) == (HoldReason.NOTHING_TO_CHANGE,)
 
