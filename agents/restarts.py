@@ -23,6 +23,8 @@ class _Record:
     deaths: int
     not_before_s: float
     problem: str
+    worker: str
+    """Who died last."""
 
 
 class Restarts:
@@ -33,19 +35,24 @@ class Restarts:
         self._jitter = jitter
         self._records: dict[tuple[str, str], _Record] = {}
         self._counted: set[str] = set()
+        self._ready: dict[tuple[str, str], str] = {}
+        """The newest ready worker of each replica at the last look."""
 
     def observe(self, workers: Iterable[WorkerReading]) -> None:
         """Count whoever has died since the last look, once, and forgive whoever has been well for long."""
         found = set()
+        self._ready = {}
         for worker in workers:
             found.add(worker.worker)
             key = (worker.uuid, worker.spec.replica)
+            if worker.state is WorkerState.READY:
+                self._ready[key] = max(worker.worker, self._ready.get(key, ""))
             if worker.state is WorkerState.READY and worker.state_s >= FORGIVEN_AFTER_S:
                 self._records.pop(key, None)
             problem = _fate(worker)
             if problem and worker.worker not in self._counted:
                 self._counted.add(worker.worker)
-                self._count(key, problem)
+                self._count(key, problem, worker.worker)
         self._counted &= found
 
     def delayed(self, uuid: str) -> frozenset[str]:
@@ -67,15 +74,20 @@ class Restarts:
         """One sentence for each replica that died lately."""
         return [
             f"{uuid} {replica}: {record.deaths} {'worker' if record.deaths == 1 else 'workers'} failed, "
-            f"the last one: {record.problem}"
+            f"the last one: {record.problem}{self._standing((uuid, replica), record)}"
             for (uuid, replica), record in sorted(self._records.items())
         ]
 
-    def _count(self, key: tuple[str, str], problem: str) -> None:
+    def _standing(self, key: tuple[str, str], record: _Record) -> str:
+        """Whether the one that was to be replaced is still there."""
+        return "; the one before it goes on" if "" < self._ready.get(key, "") < record.worker else ""
+
+    def _count(self, key: tuple[str, str], problem: str, worker: str) -> None:
         before = self._records.get(key)
         deaths = 1 if before is None else before.deaths + 1
         longest_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (deaths - 1))
-        self._records[key] = _Record(deaths, self._now_s() + longest_s * self._jitter.uniform(0.5, 1.0), problem)
+        not_before_s = self._now_s() + longest_s * self._jitter.uniform(0.5, 1.0)
+        self._records[key] = _Record(deaths, not_before_s, problem, worker)
 
 
 def _fate(worker: WorkerReading) -> str:

@@ -83,3 +83,11 @@ def test_whoever_is_not_wanted_any_more_is_forgotten(restarts: Restarts) -> None
     assert restarts.delayed("GPU-1") == {"r1"}
     restarts.keep([("GPU-2", "r1")])
     assert restarts.delayed("GPU-1") == frozenset()
+
+
+def test_a_replacement_that_failed_leaves_the_one_before_it(restarts: Restarts) -> None:
+    standing = reading(1, WorkerState.READY)
+    restarts.observe([standing, reading(2)])
+    assert restarts.problems() == ["GPU-1 r1: 1 worker failed, the last one: status 9; the one before it goes on"]
+    restarts.observe([standing, reading(3, WorkerState.READY)])
+    assert restarts.problems() == ["GPU-1 r1: 1 worker failed, the last one: status 9"]
