@@ -39,7 +39,7 @@ class Menu:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One request, prepared once for both packings."""
+    """One request, prepared once for all packings of it."""
 
     snapshot: Snapshot
     movable: tuple[WorkloadId, ...]

@@ -15,6 +15,7 @@ from solvers.errors import EngineError
 from solvers.planners.base import Planner, PlanRequest, Remembering, Thought
 
 _FACTORIES = {
+    "hetsev": ("solvers.planners.hetsev.planner", "HetSev"),
     "joint": ("solvers.planners.joint.planner", "Joint"),
     "greedy": ("solvers.planners.greedy.planner", "Greedy"),
     "keep-target": ("solvers.planners.chain", "KeepTarget"),

@@ -1,7 +1,8 @@
 """HetSev's programme: by how many instances of each type a service should grow or shrink.
 
 Owns the linear form (growth and shrinkage as two whole numbers for each type, because risk is paid for growth only) and
-the single-type rule it is measured against. Any integer engine will do. It refuses to place instances.
+the plain rules it is measured against and falls back on: growth by one type, by one type after the other, shrinkage by
+one instance. Any integer engine will do. It refuses to place instances.
 """
 
 from __future__ import annotations
@@ -63,3 +64,41 @@ def scale_one_type(problem: Scaling) -> Whole | None:
         if problem.feasible(change) and (best is None or problem.objective(change) < problem.objective(best) - DUST):
             best = change
     return best
+
+
+def scale_type_by_type(problem: Scaling) -> Whole:
+    """The plain rule for growth where no type can do it alone: as many as fit of the one that would be cheapest, and
+    again with the demand that is left, until nothing fits.
+    """
+    alone = scale_one_type(problem)
+    if alone is not None:
+        return alone
+    change = np.zeros(len(problem.usd), dtype=np.int64)
+    for _ in range(len(problem.usd)):
+        missing = problem.wanted_rps - float(problem.rate_rps @ (problem.running + change))
+        fitting = np.where(problem.may_grow, _most(problem, change), 0)
+        if missing <= 0 or not fitting.any():
+            break
+        wanted = np.ceil(missing / problem.rate_rps - DUST)
+        cost = wanted * problem.usd * (1 + problem.risk_per_s * problem.launch_s)
+        best = int(np.lexsort((-problem.rate_rps, np.where(fitting > 0, cost, np.inf)))[0])
+        change[best] += int(min(fitting[best], wanted[best]))
+    return change
+
+
+def _most(problem: Scaling, change: Whole) -> Whole:
+    """How many more of each type the resources take by themselves."""
+    room = problem.limits - problem.needs @ (problem.running + change)
+    each = np.where(problem.needs > 0, problem.needs, 1.0)
+    times = np.where(problem.needs > 0, np.floor(room[:, None] / each + DUST), GROWTH_MAX)
+    return np.asarray(np.clip(times.min(axis=0, initial=GROWTH_MAX), 0, GROWTH_MAX), dtype=np.int64)
+
+
+def shrink_by_one(problem: Scaling) -> Whole:
+    """The plain rule for shrinkage: the dearest instance that the rate can do without; nothing where there is none."""
+    for number in np.lexsort((problem.rate_rps, -problem.usd)):
+        change = np.zeros(len(problem.usd), dtype=np.int64)
+        change[number] = -1
+        if problem.feasible(change):
+            return change
+    return np.zeros(len(problem.usd), dtype=np.int64)

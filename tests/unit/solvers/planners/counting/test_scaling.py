@@ -9,10 +9,10 @@ import pytest
 
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
-from solvers.planners.counting.scaling import scale, scale_one_type
+from solvers.planners.counting.scaling import scale, scale_one_type, scale_type_by_type, shrink_by_one
 from solvers.problems.counts import Direction, Scaling, Whole
 
-ENGINES = ("highs", "cbc")
+ENGINES = ("highs", "cbc", "cp-sat")
 
 
 def worked(
@@ -121,3 +121,32 @@ def test_it_equals_trying_everything() -> None:
             solved += 1
             assert problem.objective(change) == pytest.approx(problem.objective(best), abs=1e-6)
     assert solved >= 3
+
+
+def test_where_no_type_can_do_it_alone_the_plain_rule_takes_one_after_the_other() -> None:
+    problem = Scaling(
+        usd=np.array([1.0, 3.0]),
+        launch_s=np.array([10.0, 10.0]),
+        rate_rps=np.array([100.0, 400.0]),
+        latency_ms=np.array([10.0, 10.0]),
+        needs=np.eye(2),
+        limits=np.array([3.0, 1.0]),
+        running=np.array([0, 0]),
+        wanted_rps=650.0,
+        direction=Direction.OUT,
+    )
+    assert scale_one_type(problem) is None
+    assert tuple(scale_type_by_type(problem)) == (3, 1)
+    more = Scaling(**{**{name: getattr(problem, name) for name in FIELDS}, "wanted_rps": 5000.0})
+    assert tuple(scale_type_by_type(more)) == (3, 1)
+
+
+FIELDS = (
+    "usd", "launch_s", "rate_rps", "latency_ms", "needs", "limits", "running", "wanted_rps", "direction"
+)  # fmt: skip
+
+
+def test_the_plain_shrinkage_stops_the_dearest_that_is_dispensable() -> None:
+    assert tuple(shrink_by_one(worked(600, risk=0, running=(3, 2), direction=Direction.IN))) == (-1, 0)
+    assert tuple(shrink_by_one(worked(900, risk=0, running=(3, 2), direction=Direction.IN))) == (0, -1)
+    assert tuple(shrink_by_one(worked(1080, risk=0, running=(3, 2), direction=Direction.IN))) == (0, 0)

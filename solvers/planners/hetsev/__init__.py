@@ -1,0 +1,1 @@
+"""HetSev: autoscaling over several GPU types by an integer programme, and co-locating placement."""
