@@ -22,7 +22,7 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.case import Case, affordable, put_pinned, take_standing, with_last_resort
 from solvers.planners.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.problems.choice import Flags, Floats, Option, Options
+from solvers.problems.choice import Ask, Flags, Floats, Option, Options, choose
 from solvers.problems.fleet import Fleet, Places, Search, open_fleet
 from solvers.problems.needs import Need
 
@@ -158,6 +158,39 @@ class Draft:
         device = int(found[np.argmin(score(found))])
         settled.add(Placed(seat=seat_of(settled.need, option, device), option=option))
         return None
+
+    def fill(self, settled: Settled, allowed: Flags, score: Score) -> None:
+        """Add replicas of allowed options, the cheapest way first, until the rate and the floor are met or nothing more
+        fits.
+        """
+        need, options, possible = settled.need, self.options(settled.need), allowed.copy()
+        quota = self.fleet.quota_left
+        while settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor:
+            more = need.replicas_max - len(settled.placed)
+            budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
+            ask = Ask(
+                rate_rps=settled.rate_rps_wanting,
+                floor=max(0, need.replicas_floor - len(settled.placed)),
+                ceiling=more,
+                room=np.where(possible, float(more), 0.0),
+                budget_usd_per_h=max(0.0, float(budget)),
+                quota_gpus=max(0.0, quota.get(need.project, np.inf)),
+            )
+            choice = choose(options, ask)
+            if choice is None:
+                return
+            option = self.option(need, choice.option)
+            blocked = self.put(settled, option, score)
+            if blocked is not None:
+                self.block(settled, blocked, option)
+                larger = (options.share_pct >= option.share_pct) & (options.memory_mib >= option.memory_mib)
+                possible &= ~(larger & (options.device_class == option.device_class))
+                possible[choice.option] = False
+
+    def at_home(self, need: Need, score: Score) -> Score:
+        """The same score, but devices where the need's replicas stand come first, so that little has to move."""
+        home = self.case.menus[need.workload].familiar
+        return lambda places: score(places) - 1e15 * np.isin(places, home)
 
     def best_fit(self, places: Places) -> Floats:
         """Least share left over, then least memory."""

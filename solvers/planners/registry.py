@@ -15,6 +15,9 @@ from solvers.errors import EngineError
 from solvers.planners.base import Planner, PlanRequest, Remembering, Thought
 
 _FACTORIES = {
+    "best_single_type": ("solvers.planners.baselines.single_type", "BestSingleType"),
+    "static_peak": ("solvers.planners.baselines.single_type", "StaticPeak"),
+    "k8s_hpa": ("solvers.planners.baselines.k8s_hpa", "K8sHpa"),
     "hetsev": ("solvers.planners.hetsev.planner", "HetSev"),
     "joint": ("solvers.planners.joint.planner", "Joint"),
     "greedy": ("solvers.planners.greedy.planner", "Greedy"),

@@ -1,0 +1,177 @@
+"""Kubernetes' horizontal autoscaler with its defaults, every replica on a whole GPU of a type chosen at random.
+
+Owns the published rule: wanted = ceil(current x metric / target), nothing within the tolerance, at most a doubling or
+four more per minute, and down only to the highest recommendation of the window. The metric is demand over capacity. It
+refuses to choose among GPU types, to share GPUs and to touch batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Proposal
+from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft, on_whole_devices
+from solvers.planners.memory import kept, recalled
+from solvers.planners.seating import Placed
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(name="k8s_hpa", version="1", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
+FORM = "k8s-hpa-1"
+WHOLE_PCT = 100
+DUST = 1e-9
+
+
+@value
+class Parameters:
+    """The autoscaler's defaults. Times in seconds."""
+
+    target: float = 0.80
+    """Demand over capacity that is aimed at."""
+    tolerance: float = 0.1
+    down_window_s: float = 300.0
+    up_period_s: float = 60.0
+    """Within such a period replicas at most double, or grow by `up_pods`, whichever is more."""
+    up_pods: int = 4
+
+    def __post_init__(self) -> None:
+        check_range("target", self.target, 0.01, 1)
+        check_range("tolerance", self.tolerance, 0, 1)
+        check_not_negative("down_window_s", self.down_window_s)
+        check_positive("up_period_s", self.up_period_s)
+        check_range("up_pods", self.up_pods, 1, 1000)
+
+
+@value
+class Moment:
+    """What was recommended at a moment, and how many replicas there were then."""
+
+    at_s: float
+    recommended: int
+    current: int
+
+
+@value
+class Scaler:
+    """One service's recent moments, the oldest first."""
+
+    workload: WorkloadId
+    moments: tuple[Moment, ...] = ()
+
+
+@value
+class Memory:
+    """What is kept between cycles."""
+
+    form: str
+    scalers: tuple[Scaler, ...] = ()
+
+
+def recommended(current: int, metric: float, parameters: Parameters) -> int:
+    """The ratio rule. `metric`: demand over capacity."""
+    ratio = metric / parameters.target
+    if abs(ratio - 1) <= parameters.tolerance + DUST:
+        return current
+    return math.ceil(current * ratio - DUST)
+
+
+def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, ...], parameters: Parameters) -> int:
+    """What the windows make of a recommendation."""
+    if wanted < current:
+        recent = [item.recommended for item in moments if now_s - item.at_s < parameters.down_window_s]
+        return min(current, max([wanted, *recent]))
+    begun = [item.current for item in moments if now_s - item.at_s < parameters.up_period_s]
+    base = min([current, *begun])
+    return min(wanted, max(current, 2 * base, base + parameters.up_pods))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class K8sHpa(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """The plan alone."""
+        return self.think(request, state, reporter).proposal
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and the recommendations to remember."""
+        memory = recalled(Memory, state)
+        known = memory.scalers if memory is not None and memory.form == FORM else ()
+        before = {item.workload: item.moments for item in known}
+        draft = Draft.of(request, on_whole_devices(Case.of(request)))
+        standing = draft.stand()
+        for need in draft.needs:
+            draft.keep(need, standing[need.workload], standing[need.workload])
+        scalers, reasons = [], []
+        for need in draft.needs:
+            moments, wanted = self._wanted(draft, need, before.get(need.workload, ()))
+            scalers.append(Scaler(workload=need.workload, moments=moments))
+            reasons.append(_reason(need, moments[-1], wanted))
+            self._scale(draft, need, wanted)
+        reporter.event("k8s_hpa.scaled", services=float(len(scalers)))
+        ordered = tuple(sorted(scalers, key=lambda item: item.workload))
+        return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(Memory(form=FORM, scalers=ordered)))
+
+    def _wanted(self, draft: Draft, need: Need, moments: tuple[Moment, ...]) -> tuple[tuple[Moment, ...], int]:
+        """Replicas wanted now, and the moments to remember."""
+        running, now_s = draft.open(need).placed, draft.case.snapshot.taken_at_s
+        least = max(need.replicas_floor, 1 if need.rate_rps_least > 0 else 0)
+        current, capacity_rps = len(running), sum(item.capacity_rps for item in running)
+        # Without a replica there is no metric: the floor is started.
+        asked = recommended(current, need.rate_rps_least / capacity_rps, self.parameters) if capacity_rps else least
+        asked = min(max(asked, least), need.replicas_max)
+        wanted = stabilised(current, asked, now_s, moments, self.parameters)
+        longest_s = max(self.parameters.down_window_s, self.parameters.up_period_s)
+        recent = tuple(item for item in moments if 0 <= now_s - item.at_s < longest_s)
+        return (*recent, Moment(at_s=now_s, recommended=asked, current=current)), max(wanted, min(least, asked))
+
+    @staticmethod
+    def _scale(draft: Draft, need: Need, wanted: int) -> None:
+        """Stop the latest slots, or start replicas on types drawn at random."""
+        settled = draft.open(need)
+        for item in sorted(settled.placed, key=_slot, reverse=True)[: max(0, len(settled.placed) - wanted)]:
+            draft.fleet.lift(item.seat)
+            settled.placed.remove(item)
+        kinds = draft.fixed(need, WHOLE_PCT)
+        if not kinds:
+            draft.refuse(need)
+            return
+        generation = draft.case.snapshot.target.generation
+        rng = draft.request.streams.stream(f"k8s_hpa.{generation}.{need.workload}")
+        while len(settled.placed) < wanted:
+            blocked = None
+            for at in rng.permutation(len(kinds)):
+                blocked = draft.put(settled, kinds[int(at)], draft.best_fit)
+                if blocked is None:
+                    break
+            if blocked is not None:
+                draft.block(settled, blocked, kinds[0])
+                return
+
+
+def _slot(item: Placed) -> tuple[int, str]:
+    """Standing replicas by their ordinal."""
+    name = "" if item.standing is None else item.standing.replica
+    return int(name.rpartition("#")[2] or 0), name
+
+
+def _reason(need: Need, moment: Moment, wanted: int) -> Reason:
+    code = ReasonCode.KEPT_STANDING if wanted == moment.current else ReasonCode.CHEAPEST_FEASIBLE
+    facts = (
+        Fact(name="replicas", value=float(moment.current)),
+        Fact(name="replicas_recommended", value=float(moment.recommended)),
+        Fact(name="replicas_wanted", value=float(wanted)),
+    )
+    return Reason(code=code, subject=need.workload, facts=facts)
