@@ -65,5 +65,6 @@ def _narrowly(
     part = narrow(problem, order.standing, opened)
     if not (part.problem.workloads and part.problem.kinds):
         return part.widened(Layout(patterns=(), counts=()))
-    inner = replace(order, standing=part.open_standing(order.standing), warm=part.inside(order.warm))
+    warm = part.inside(order.warm)
+    inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
     return part.widened(solve(part.problem, inner, deadline))

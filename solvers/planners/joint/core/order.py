@@ -21,3 +21,5 @@ class SolveOrder:
     seed: int = 1
     launch_usd_per_s: float = 0.0002
     """$/h that may be spent to avoid one second of launching."""
+    proof: bool = True
+    """Whether to keep time for a bound."""

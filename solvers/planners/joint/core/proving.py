@@ -18,10 +18,13 @@ from solvers.planners.joint.core.generate import Pace, generate
 from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.nearby import STEPS_PCT, neighbours
 from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.rows import Rows
+from solvers.planners.joint.core.sets import Judge
 from solvers.problems.joint import Floats, JointProblem
 
 TARGETS = (0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.002, 0.002, 0.001, 0.001)
 """Parts of a device's price that ceilings may be above it, round by round."""
+TARGETS_AT = (0.04, 0.02, 0.01)
 NEAR_ENOUGH = 0.001
 """Of the relaxed optimum."""
 STEADY = 0.5
@@ -65,6 +68,18 @@ def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | Non
             break
         duals = STEADY * best.duals + (1 - STEADY) * relaxed.row_duals
     return best
+
+
+def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> float | None:
+    """The best bound that these duals alone prove; None where there was no time for any."""
+    bound, scale = Bound(rows.problem, judge, rows), scale_of(rows.problem)
+    best = -np.inf
+    for part in TARGETS_AT:
+        worth = bound.ceilings(duals, part * scale, deadline, until_part).worth
+        best = max(best, lagrangian(rows, duals, worth))
+        if deadline.left_part <= until_part:
+            break
+    return float(best) if np.isfinite(best) else None
 
 
 def plain(master: Master) -> Master:

@@ -272,6 +272,31 @@ class Rows:
         return float(worth.sum())
 
 
+def gathered(rows: Rows, parts: list[tuple[Rows, Floats, Whole]]) -> Floats:
+    """Duals for a whole problem from those of its parts (rows, duals, which workloads they are): a workload's own as
+    they are, those of what all share as the mean by devices.
+    """
+    duals = np.zeros(rows.count)
+    devices = np.zeros(len(rows.problem.pools))
+    cap_usd = np.zeros(len(rows.problem.caps))
+    quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
+    total = max(float(sum(part.problem.pool_devices.sum() for part, _, _ in parts)), 1.0)
+    for part, own, workloads in parts:
+        duals[workloads] = own[: part.pool_at]
+        for name in ("_fewest", "_most", "_money"):
+            there, here = getattr(part, name), getattr(rows, name)[workloads]
+            both = (there >= 0) & (here >= 0)
+            duals[here[both]] = own[there[both]]
+        devices += part.problem.pool_devices
+        duals[rows.pool_at : rows.cap_at] += part.problem.pool_devices * own[part.pool_at : part.cap_at]
+        weight = float(part.problem.pool_devices.sum()) / total
+        cap_usd[part.cap_number] += weight * own[part.cap_at : part.quota_at] / part.cap_unit
+        duals[quotas] += weight * own[part.quota_at : part.quota_at + len(rows.problem.quotas)]
+    duals[rows.pool_at : rows.cap_at] /= np.maximum(devices, 1.0)
+    duals[rows.cap_at : rows.quota_at] = cap_usd[rows.cap_number] * rows.cap_unit
+    return duals
+
+
 def steps_of(part: Floats, steps: int) -> Floats:
     """Started parts of 1/(steps + eps) in some parts of a rate."""
     return np.asarray(np.ceil(part * (steps + CUT_EPS) - 1e-9))

@@ -17,16 +17,19 @@ from solvers.planners.joint.core.first import first_layout
 from solvers.planners.joint.core.groups import Group, groups_of, together
 from solvers.planners.joint.core.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
 from solvers.planners.joint.core.order import SolveOrder
-from solvers.planners.joint.core.proving import plain, proven
+from solvers.planners.joint.core.proving import plain, proven, proven_at
 from solvers.planners.joint.core.repair import repair
-from solvers.problems.joint import JointProblem
+from solvers.planners.joint.core.rows import Rows, gathered
+from solvers.planners.joint.core.sets import Judge
+from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
 
 PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve everybody comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
-GROUPS_UNTIL = 0.1
+GROUPS_UNTIL = 0.15
+MEND_PART = 0.4
 
 
 def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
@@ -57,7 +60,7 @@ Begin = tuple[SolveOrder, Layout, tuple[Group, ...]]
 
 def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     order, first, _ = begin
-    within = portion(deadline, 1 - PROOF_PART)
+    within = portion(deadline, 1 - PROOF_PART * order.proof)
     course = Course(problem=problem, order=order, deadline=within, first=first)
     layout = course.run()
     charge(deadline, within)
@@ -66,7 +69,7 @@ def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     if course.search is not None:
         master, pricing, relaxed = course.search
         begun_s = deadline.elapsed_s
-        proof = proven((plain(master), pricing, relaxed), deadline, END)
+        proof = proven((plain(master), pricing, relaxed), deadline, END) if order.proof else None
         duals = relaxed.row_duals if proof is None else proof.duals
         prices = prices_of(master, duals)
         course.facts["bound_s"] = deadline.elapsed_s - begun_s
@@ -79,6 +82,7 @@ def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
 def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
     order, first, groups = begin
     done: list[tuple[Group, Layout]] = []
+    priced: list[tuple[Rows, Floats, Whole]] = []
     for place, group in enumerate(groups):
         part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
         inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm))
@@ -88,11 +92,18 @@ def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
         layout = course.run()
         charge(deadline, within)
         done.append((group, replace(layout, columns=course.columns, facts=course.facts)))
+        if course.search is not None:
+            workloads = np.unique(problem.variant_workload[group.variants])
+            priced.append((course.search[0].rows, course.search[2].row_duals, workloads))
     merged = together(done)
     if missing_of(problem, merged).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)
-        within = portion(deadline, 1 - END)
+        within = portion(deadline, MEND_PART)
         fixed = repair(problem, merged, first.prices, within, rng)
         if judged_usd(problem, fixed) < judged_usd(problem, merged):
             merged = replace(merged, patterns=fixed.patterns, counts=fixed.counts)
+        charge(deadline, within)
+    if order.proof and len(priced) == len(groups):
+        rows = Rows(problem)
+        merged = replace(merged, bound_usd_per_h=proven_at(rows, Judge(problem), gathered(rows, priced), deadline, END))
     return merged
