@@ -1,0 +1,276 @@
+"""When requests and training jobs arrive: seeded, and the same however and in whatever order they are asked for.
+
+Owns the patterns and how they become times. A pattern is a rate that is constant between edges (`RatePath`), so that
+the fluid mode reads the rate and the request level draws times from the very same path. Times are drawn in blocks of
+`BLOCK_S`, each from a stream of its own named after the source, so any stretch can be asked for alone and no source
+disturbs another. It refuses to read traces: a caller hands their rates to `Replayed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from solvers.domain.streams import Streams
+from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.errors import FieldError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCK_S = 60.0
+"""How much time one stream of arrivals covers."""
+DAILY_STEPS = 288
+"""Into how many pieces of constant rate a daily pattern's period is cut."""
+
+
+class Spacing(StrEnum):
+    """How requests follow each other at a constant rate."""
+
+    POISSON = "poisson"
+    UNIFORM = "uniform"
+
+
+@value
+class Steady:
+    """The same rate all the time."""
+
+    rate_rps: float
+    spacing: Spacing = Spacing.POISSON
+
+    def __post_init__(self) -> None:
+        check_not_negative("rate_rps", self.rate_rps)
+
+
+@value
+class Bursts:
+    """A process that changes at random between a calm and a burst rate (MMPP of two states), both of exponential
+    length; it begins in either by the part of time that belongs to it.
+    """
+
+    rate_rps_calm: float
+    rate_rps_burst: float
+    calm_s_mean: float
+    burst_s_mean: float
+    spacing: Spacing = Spacing.POISSON
+
+    def __post_init__(self) -> None:
+        check_not_negative("rate_rps_calm", self.rate_rps_calm)
+        check_not_negative("rate_rps_burst", self.rate_rps_burst)
+        check_positive("calm_s_mean", self.calm_s_mean)
+        check_positive("burst_s_mean", self.burst_s_mean)
+
+    @property
+    def rate_rps_mean(self) -> float:
+        """Mean over a long time."""
+        calm, burst = self.rate_rps_calm * self.calm_s_mean, self.rate_rps_burst * self.burst_s_mean
+        return (calm + burst) / (self.calm_s_mean + self.burst_s_mean)
+
+
+@value
+class Daily:
+    """A sine of `swing` (part of the mean) that begins at its lowest, times `spike_factor` during a spike that comes
+    once, at `spike_at_s` for `spike_s`.
+    """
+
+    rate_rps_mean: float
+    swing: float = 0.5
+    period_s: float = 86_400.0
+    spike_factor: float = 4.0
+    spike_at_s: float = 0.0
+    spike_s: float = 0.0
+    spacing: Spacing = Spacing.POISSON
+
+    def __post_init__(self) -> None:
+        check_not_negative("rate_rps_mean", self.rate_rps_mean)
+        check_range("swing", self.swing, 0, 1)
+        check_positive("period_s", self.period_s)
+        for field in ("spike_factor", "spike_at_s", "spike_s"):
+            check_not_negative(field, getattr(self, field))
+
+
+@value
+class Replayed:
+    """A trace: one rate per bin, each `bin_s` long. `rate_scale` multiplies rates, `time_scale` stretches time while
+    rates stay (0.5: twice as fast, half as many requests). After its end the trace begins anew.
+    """
+
+    rates_rps: tuple[float, ...]
+    bin_s: float
+    rate_scale: float = 1.0
+    time_scale: float = 1.0
+    spacing: Spacing = Spacing.POISSON
+
+    def __post_init__(self) -> None:
+        if not self.rates_rps:
+            raise FieldError("rates_rps", "a trace needs at least one rate")
+        for rate in self.rates_rps:
+            check_not_negative("rates_rps", rate)
+        check_positive("bin_s", self.bin_s)
+        check_not_negative("rate_scale", self.rate_scale)
+        check_positive("time_scale", self.time_scale)
+
+
+ArrivalPattern: TypeAlias = Steady | Bursts | Daily | Replayed
+
+
+@value
+class Source:
+    """Whose arrivals: the name and the seed decide every number."""
+
+    name: str
+    seed: int
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """Random numbers of one purpose of this source."""
+        return Streams(self.seed).stream(f"arrivals/{self.name}/{purpose}")
+
+
+@dataclass(frozen=True, slots=True)
+class RatePath:
+    """Rates between edges: `rates_rps[k]` holds from `edges_s[k]` to `edges_s[k + 1]`. Begins at 0; the last rate goes
+    on for ever.
+    """
+
+    edges_s: NDArray[np.float64]
+    rates_rps: NDArray[np.float64]
+
+    def expected(self, at_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Mean number of arrivals from 0 until each time."""
+        totals = np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.rates_rps)))
+        asked = np.asarray(at_s, dtype=np.float64)
+        beyond = np.maximum(0.0, asked - self.edges_s[-1]) * self.rates_rps[-1]
+        return np.interp(asked, self.edges_s, totals) + beyond
+
+    def mean_rps(self, from_s: float, until_s: float) -> float:
+        """Mean rate of a stretch."""
+        ends = self.expected(np.array([from_s, until_s]))
+        return float(ends[1] - ends[0]) / (until_s - from_s)
+
+    def within(self, from_s: float, until_s: float) -> RatePath:
+        """The part of a stretch; it does not begin at 0 and is only for drawing times."""
+        inner = self.edges_s[(self.edges_s > from_s) & (self.edges_s < until_s)]
+        edges = np.concatenate(([from_s], inner, [until_s]))
+        middles = 0.5 * (edges[1:] + edges[:-1])
+        index = np.clip(np.searchsorted(self.edges_s, middles, side="right") - 1, 0, len(self.rates_rps) - 1)
+        return RatePath(edges, self.rates_rps[index])
+
+
+def rate_path(pattern: ArrivalPattern, source: Source, until_s: float) -> RatePath:
+    """The pattern's rates from 0 to at least `until_s`; a longer path begins with the shorter one."""
+    match pattern:
+        case Steady():
+            return RatePath(np.array([0.0, until_s]), np.array([pattern.rate_rps]))
+        case Bursts():
+            return _burst_path(pattern, source, until_s)
+        case Daily():
+            return _daily_path(pattern, until_s)
+        case Replayed():
+            return _replayed_path(pattern, until_s)
+
+
+def _burst_path(pattern: Bursts, source: Source, until_s: float) -> RatePath:
+    draw = source.stream("bursts")
+    bursting = bool(draw.random() * (pattern.calm_s_mean + pattern.burst_s_mean) < pattern.burst_s_mean)
+    edges, rates = [0.0], []
+    while edges[-1] < until_s:
+        mean_s = pattern.burst_s_mean if bursting else pattern.calm_s_mean
+        rates.append(pattern.rate_rps_burst if bursting else pattern.rate_rps_calm)
+        edges.append(edges[-1] + mean_s * float(draw.standard_exponential()))
+        bursting = not bursting
+    return RatePath(np.array(edges), np.array(rates))
+
+
+def _daily_path(pattern: Daily, until_s: float) -> RatePath:
+    step_s = pattern.period_s / DAILY_STEPS
+    regular = np.arange(int(np.ceil(until_s / step_s)) + 1) * step_s
+    spike_ends_s = pattern.spike_at_s + pattern.spike_s
+    ends = [end for end in (pattern.spike_at_s, spike_ends_s) if 0.0 < end < regular[-1]]
+    edges = np.unique(np.concatenate((regular, ends)))
+    middles = 0.5 * (edges[1:] + edges[:-1])
+    rates = pattern.rate_rps_mean * (1.0 - pattern.swing * np.cos(2.0 * np.pi * middles / pattern.period_s))
+    spiking = (middles > pattern.spike_at_s) & (middles < spike_ends_s)
+    return RatePath(edges, np.where(spiking, rates * pattern.spike_factor, rates))
+
+
+def _replayed_path(pattern: Replayed, until_s: float) -> RatePath:
+    bin_s = pattern.bin_s * pattern.time_scale
+    bins = max(1, int(np.ceil(until_s / bin_s)))
+    rates = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
+    return RatePath(np.arange(bins + 1) * bin_s, rates * pattern.rate_scale)
+
+
+def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
+    """Sorted times in [from_s, until_s); stretches that touch give together what the whole gives."""
+    path = rate_path(pattern, source, until_s)
+    if pattern.spacing is Spacing.UNIFORM:
+        times = _uniform(path, source, from_s, until_s)
+    else:
+        blocks = range(int(from_s // BLOCK_S), int(np.ceil(until_s / BLOCK_S)))
+        # A block's draws must not depend on where the stretch ends, so the path goes on to the end of the last block.
+        whole = rate_path(pattern, source, blocks.stop * BLOCK_S)
+        parts = [_poisson_block(whole, source, block) for block in blocks]
+        times = np.concatenate(parts) if parts else np.empty(0)
+    return times[(times >= from_s) & (times < until_s)]
+
+
+def _poisson_block(path: RatePath, source: Source, block: int) -> NDArray[np.float64]:
+    draw = source.stream(f"times/{block}")
+    part = path.within(block * BLOCK_S, (block + 1) * BLOCK_S)
+    totals = np.concatenate(([0.0], np.cumsum(np.diff(part.edges_s) * part.rates_rps)))
+    times = _times_of(part, totals, np.sort(draw.random(int(draw.poisson(totals[-1])))) * totals[-1])
+    before_the_end: NDArray[np.float64] = np.minimum(times, np.nextafter(part.edges_s[-1], 0.0))
+    return before_the_end
+
+
+def _uniform(path: RatePath, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
+    """One arrival whenever the expected number passes a whole number, less a phase of the source's own."""
+    phase = float(source.stream("phase").random())
+    first, last = path.expected(np.array([from_s, until_s]))
+    wanted = np.arange(np.floor(first - phase), np.ceil(last - phase) + 1.0) + phase
+    totals = path.expected(path.edges_s)
+    return _times_of(path, totals, wanted[(wanted >= 0.0) & (wanted < totals[-1])])
+
+
+def _times_of(path: RatePath, totals: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When the expected number of arrivals reaches each wanted value."""
+    piece = np.searchsorted(totals, wanted, side="right") - 1
+    piece = np.clip(piece, 0, len(path.rates_rps) - 1)
+    rates = np.maximum(path.rates_rps[piece], np.finfo(np.float64).tiny)
+    times: NDArray[np.float64] = path.edges_s[piece] + (wanted - totals[piece]) / rates
+    return times
+
+
+@value
+class JobPattern:
+    """Training jobs: a Poisson stream, with log-normal numbers of iterations."""
+
+    jobs_per_h: float
+    iterations_median: float
+    iterations_sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_not_negative("jobs_per_h", self.jobs_per_h)
+        check_positive("iterations_median", self.iterations_median)
+        check_not_negative("iterations_sigma", self.iterations_sigma)
+
+
+@value
+class JobArrival:
+    """One training job: when it comes and how long it is."""
+
+    at_s: float
+    iterations: int
+
+
+def job_arrivals(pattern: JobPattern, source: Source, until_s: float) -> tuple[JobArrival, ...]:
+    """Jobs in [0, until_s), by time; a longer horizon begins with the shorter one's jobs."""
+    times = arrival_times_s(Steady(rate_rps=pattern.jobs_per_h / 3600.0), source, 0.0, until_s)
+    spread = source.stream("iterations").standard_normal(len(times))
+    iterations = np.maximum(1, np.rint(pattern.iterations_median * np.exp(pattern.iterations_sigma * spread)))
+    return tuple(
+        JobArrival(at_s=float(at_s), iterations=int(count)) for at_s, count in zip(times, iterations, strict=True)
+    )
