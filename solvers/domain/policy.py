@@ -33,6 +33,9 @@ class Policy:
     name: PolicyName
     planners: tuple[str, ...] = ("joint", "greedy")
     deadline_s: float = 5.0
+    work_units: int | None = None
+    """What a planner may do, counted in units of about a millisecond of a usual core: as long as the deadline does not
+    come first, the same snapshot then gives the same plan on every machine. None: the deadline alone ends planning."""
     utilisation_max: float = 0.7
     """Highest share of a replica's batch throughput that may be planned as used (the queueing margin)."""
     demand_headroom: float = 1.2
@@ -83,6 +86,7 @@ class Policy:
         for planner in self.planners:
             check_name("planners", planner)
         check_range("deadline_s", self.deadline_s, 0.05, 600)
+        check_range("work_units", self.work_units, 1, 10_000_000)
         check_range("utilisation_max", self.utilisation_max, 0.05, 0.99)
         check_range("demand_headroom", self.demand_headroom, 1, 10)
         check_range("demand_noise_sigmas", self.demand_noise_sigmas, 0, 10)
