@@ -293,10 +293,14 @@ class Applier:
         )
 
     def _forget(self, target: DeviceTarget, steps: tuple[Step, ...]) -> None:
-        """Drop failures of steps that nobody wants any more. A start that waits for its time is still wanted."""
+        """Drop failures of steps that nobody wants any more. A start that waits for its time or its turn is still
+        wanted.
+        """
         wanted = {(step.uuid, step.kind.value, step.replica) for step in steps}
-        delayed = self._starts_delayed(target.uuid) & {replica.replica for replica in target.replicas}
-        wanted |= {(target.uuid, StepKind.START.value, replica) for replica in delayed}
+        asked = {replica.replica for replica in target.replicas}
+        present = {worker.spec.replica for worker in self._workers if worker.uuid == target.uuid}
+        waiting = (self._starts_delayed(target.uuid) | (asked - present)) & asked
+        wanted |= {(target.uuid, StepKind.START.value, replica) for replica in waiting}
         for key in [key for key in self._failures if key[0] == target.uuid and key not in wanted]:
             del self._failures[key]
 

@@ -11,7 +11,7 @@ from agents.apply import PROBLEM_LENGTH_MAX, Applier, problem_line
 from agents.devices.base import DeviceSettings, Mode, WorkerSpec
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, LostError, NoPermissionError, TargetRefusedError
-from agents.wire import NodeReceipt, NodeTarget
+from agents.wire import NodeReceipt, NodeTarget, WorkerTarget
 from tests.unit.agents.builders import (
     NODE,
     FakeClock,
@@ -169,6 +169,28 @@ def test_a_failed_start_is_told_retried_later_and_forgotten_when_it_works(host: 
     last = host.settle()
     assert last is not None
     assert (last.outcome, last.problems) == ("applied", ())
+
+
+def test_a_failed_start_stays_told_while_another_process_has_its_turn(host: Host) -> None:
+    def fault(verb: str, arguments: tuple[object, ...]) -> DeviceError | None:
+        failing = verb == "start" and getattr(arguments[1], "replica", "") == "r1"
+        return LostError("no such program") if failing else None
+
+    host.devices.fault = fault
+    described = [
+        replica_target(name, worker=WorkerTarget(command=("serve",)), launch_s=30.0, memory=2000)
+        for name in ("r1", "r2")
+    ]
+    host.applier.accept(node_target(1, device_target(host.uuids[0], *described)))
+    told = []
+    for _ in range(40):
+        host.applier.run_pass()
+        found = host.receipt()
+        told += [found.problems] if found is not None else []
+        host.clock.pass_s(0.25)
+    assert [worker.spec.replica for worker in host.fakes.workers()] == ["r2"]
+    assert any("no such program" in problem for problem in told[-1])
+    assert all(problems for problems in told[told.index(next(each for each in told if each)) :])
 
 
 def test_what_cannot_be_set_leaves_the_rest_applied_and_partial(host: Host) -> None:
