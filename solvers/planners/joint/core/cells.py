@@ -68,8 +68,8 @@ class Sorts:
         self._asked = (rows.wanted | rows.floored)[problem.variant_workload]
         self._rate = np.maximum(rows.rate, 1e-12)
         self._shares = shares_of(problem)
-        size = problem.kinds * len(self._asked) * len(self._shares) * len(problem.batches)
-        self._kept: dict[int, Cells] | None = {} if size <= KEPT_MAX else None
+        self.size = problem.kinds * len(self._asked) * len(self._shares) * len(problem.batches)
+        self._kept: dict[int, Cells] | None = {} if self.size <= KEPT_MAX else None
 
     def of_kind(self, kind: int) -> Cells:
         """Of all workloads that ask for anything."""

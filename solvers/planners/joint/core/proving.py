@@ -25,6 +25,8 @@ from solvers.problems.joint import Floats, JointProblem
 TARGETS = (0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.002, 0.002, 0.001, 0.001)
 """Parts of a device's price that ceilings may be above it, round by round."""
 TARGETS_AT = (0.04, 0.02, 0.01)
+CELLS_MAX = 12_000_000
+"""Looking at so many at once takes more than a GiB."""
 NEAR_ENOUGH = 0.001
 """Of the relaxed optimum."""
 STEADY = 0.5
@@ -71,8 +73,10 @@ def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | Non
 
 
 def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> float | None:
-    """The best bound that these duals alone prove; None where there was no time for any."""
+    """The best bound that these duals alone prove; None where there was no time for any, or no memory."""
     bound, scale = Bound(rows.problem, judge, rows), scale_of(rows.problem)
+    if bound.sorts.size > CELLS_MAX:
+        return None
     best = -np.inf
     for part in TARGETS_AT:
         worth = bound.ceilings(duals, part * scale, deadline, until_part).worth
