@@ -1,0 +1,208 @@
+"""GSLICE: shares and batches that follow what was measured, with no model of neighbours.
+
+Owns the published feedback on residual latency and residual throughput, its clamps, and shares given by max-min
+fairness: the smallest wishes first. A step is taken in place where the device has room, else on another. Wishes are
+remembered unrounded, so that small steps add up. It refuses to predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Proposal
+from solvers.domain.value import check_range, value
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.baselines.traits import limit_ms
+from solvers.planners.draft import Draft
+from solvers.planners.memory import kept, recalled
+from solvers.planners.seating import Placed
+from solvers.problems.choice import Option
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(
+    name="gslice", version="1", knobs=(Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
+)
+FORM = "gslice-1"
+WHOLE_PCT = 100.0
+
+
+@value
+class Parameters:
+    """The published constants, and where a service begins."""
+
+    band: float = 0.05
+    """Residuals from 0 to this change nothing."""
+    batch_max: int = 32
+    share_pct_first: float = 30.0
+    share_pct_least: float = 5.0
+
+    def __post_init__(self) -> None:
+        check_range("band", self.band, 0, 1)
+        check_range("batch_max", self.batch_max, 1, 65536)
+        check_range("share_pct_first", self.share_pct_first, 1, 100)
+        check_range("share_pct_least", self.share_pct_least, 1, 100)
+
+
+@value
+class Wish:
+    """What a service should have by the feedback, unrounded."""
+
+    workload: WorkloadId
+    share_pct: float
+    batch: float
+    replicas: int
+
+
+@value
+class Memory:
+    """What is kept between cycles."""
+
+    form: str
+    wishes: tuple[Wish, ...] = ()
+
+
+def stepped(
+    share_pct: float, batch: float, residuals: tuple[float, float], parameters: Parameters
+) -> tuple[float, float]:
+    """The next share and batch by residual latency and residual throughput."""
+    latency, throughput = residuals
+    if all(0 < item < parameters.band for item in residuals):
+        return share_pct, batch
+    factor = max(abs(latency), abs(throughput))
+    factor = factor if latency <= 0 or throughput <= 0 else -min(factor, 1.0)
+    share = min(WHOLE_PCT, max(parameters.share_pct_least, share_pct * (1 + factor)))
+    return share, min(float(parameters.batch_max), max(1.0, batch * (1 + max(latency, -1.0))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GSlice(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """The plan alone."""
+        return self.think(request, state, reporter).proposal
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan after one step of feedback, and the wishes to remember."""
+        memory = recalled(Memory, state)
+        known = memory.wishes if memory is not None and memory.form == FORM else ()
+        before = {item.workload: item for item in known}
+        draft = Draft.of(request)
+        standing = draft.stand()
+        wishes = [self._wish(draft, need, standing[need.workload], before.get(need.workload)) for need in draft.needs]
+        fair = sorted(zip(draft.needs, wishes, strict=True), key=lambda pair: (pair[1].share_pct, pair[0].workload))
+        for need, wish in fair:
+            self._fulfil(draft, need, wish, standing[need.workload])
+        reporter.event("gslice.stepped", services=float(len(wishes)))
+        reasons = tuple(_reason(item) for item in sorted(wishes, key=lambda item: item.workload))
+        ordered = tuple(sorted(wishes, key=lambda item: item.workload))
+        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(Memory(form=FORM, wishes=ordered)))
+
+    def _wish(self, draft: Draft, need: Need, running: list[Placed], before: Wish | None) -> Wish:
+        """What the feedback makes of what runs."""
+        parameters = self.parameters
+        if not running or need.rate_rps_least <= 0:
+            first, floor = parameters.share_pct_first, max(1 if need.rate_rps_least > 0 else 0, need.replicas_floor)
+            return Wish(workload=need.workload, share_pct=first, batch=float(parameters.batch_max), replicas=floor)
+        at = max(running, key=lambda item: item.seat.share_pct)
+        batch = max(item.option.batch for item in running if item.option is not None)
+        share = float(at.seat.share_pct)
+        # A wish that the table rounded to what runs is gone on from.
+        if before is not None and self._rounded(draft, need, at, before.share_pct) == at.seat.share_pct:
+            share = before.share_pct
+        limit, capacity_rps = limit_ms(need), sum(item.capacity_rps for item in running)
+        latency = 1.0 if limit == float("inf") else (limit - _latency_ms(draft, running)) / limit
+        throughput = (capacity_rps - need.rate_rps_least) / need.rate_rps_least
+        after, size = stepped(share, float(batch), (latency, throughput), parameters)
+        count = len(running)
+        if throughput <= 0 and share >= WHOLE_PCT:
+            count += 1
+        elif after <= parameters.share_pct_least and throughput > 1 and count > max(1, need.replicas_floor):
+            count -= 1
+        count = min(max(count, need.replicas_floor), need.replicas_max)
+        return Wish(workload=need.workload, share_pct=after, batch=size, replicas=count)
+
+    @staticmethod
+    def _rounded(draft: Draft, need: Need, at: Placed, share_pct: float) -> int:
+        options = draft.options(need)
+        mine = options.share_pct[options.device_class == draft.fleet.class_of[at.seat.device]]
+        enough = mine[mine >= share_pct - 1e-9]
+        return int(enough.min()) if len(enough) else int(mine.max(initial=0))
+
+    def _fulfil(self, draft: Draft, need: Need, wish: Wish, running: list[Placed]) -> None:
+        """Give what was wished: in place, elsewhere, or else what there was."""
+        settled = draft.keep(need, running, [])
+        if not len(draft.options(need)):
+            draft.refuse(need)
+            return
+        kinds = self._kinds(draft, need, wish)
+        homes = sorted(running, key=lambda item: item.standing.replica if item.standing is not None else "")
+        for number in range(wish.replicas):
+            home = homes[number] if number < len(homes) else None
+            if home is None or not self._same_place(draft, need, kinds, home):
+                self._anywhere(draft, need, kinds, home)
+        if len(settled.placed) < wish.replicas and not settled.blockers:
+            draft.block(settled, ReasonCode.NO_SHARE_LEFT, kinds[0])
+
+    def _kinds(self, draft: Draft, need: Need, wish: Wish) -> list[Option]:
+        """The wish on each class of devices, the cheapest first: the smallest share from the wished one on, the largest
+        batch up to the wished one.
+        """
+        options, found = draft.options(need), list[Option]()
+        for number in np.unique(options.device_class):
+            mine = np.flatnonzero(options.device_class == number)
+            enough = options.share_pct[mine][options.share_pct[mine] >= wish.share_pct - 1e-9]
+            share = int(enough.min()) if len(enough) else int(options.share_pct[mine].max())
+            mine = mine[options.share_pct[mine] == share]
+            small = mine[options.batch[mine] <= wish.batch + 1e-9]
+            best = small[np.argmax(options.batch[small])] if len(small) else mine[np.argmin(options.batch[mine])]
+            found.append(draft.option(need, int(best)))
+        return sorted(found, key=lambda item: (item.usd_per_h / item.capacity_rps, item.device_class))
+
+    @staticmethod
+    def _same_place(draft: Draft, need: Need, kinds: list[Option], home: Placed) -> bool:
+        settled, device = draft.open(need), home.seat.device
+        mine = [item for item in kinds if item.device_class == int(draft.fleet.class_of[device])]
+        among = np.array([device], dtype=np.intp)
+        return any(draft.put(settled, item, draft.best_fit, among) is None for item in mine)
+
+    @staticmethod
+    def _anywhere(draft: Draft, need: Need, kinds: list[Option], home: Placed | None) -> None:
+        """On another device; else as it was."""
+        settled, blocked = draft.open(need), None
+        for item in kinds:
+            blocked = draft.put(settled, item, draft.best_fit)
+            if blocked is None:
+                return
+        if home is not None and home.option is not None:
+            draft.put(settled, home.option, draft.best_fit, np.array([home.seat.device], dtype=np.intp))
+        if blocked is not None:
+            draft.block(settled, blocked, kinds[0])
+
+
+def _latency_ms(draft: Draft, running: list[Placed]) -> float:
+    """The worst that was measured of what runs; where nothing was, what was planned."""
+    seen = {item.replica: item.latency_ms_p99 for item in draft.case.snapshot.replica_telemetry}
+    measured = [seen.get(item.standing.replica) for item in running if item.standing is not None]
+    known = [item for item in measured if item is not None]
+    return max(known) if known else max(item.option.latency_ms for item in running if item.option is not None)
+
+
+def _reason(wish: Wish) -> Reason:
+    facts = (
+        Fact(name="share_pct_wished", value=round(wish.share_pct, 6)),
+        Fact(name="batch_wished", value=round(wish.batch, 6)),
+        Fact(name="replicas_wished", value=float(wish.replicas)),
+    )
+    return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=wish.workload, facts=facts)

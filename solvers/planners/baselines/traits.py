@@ -1,0 +1,64 @@
+"""What baselines that cut GPUs into parts read beside the options: executions, and use of what partitions share.
+
+Owns the reading of a model's execution time at a configuration, and of its use of L2 and memory bandwidth in proportion
+to its share; where that was never measured, the middle of what is published. It refuses to say what follows from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.ids import GpuTypeName
+from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
+from solvers.planners.case import Case
+from solvers.problems.choice import Option
+from solvers.problems.needs import Need
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Of one replica, as parts of what the GPU has."""
+
+    l2: float
+    dram: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Readings of one case."""
+
+    case: Case
+    _uses: dict[tuple[str, GpuTypeName], Use] = field(default_factory=dict)
+
+    def execution_ms(self, need: Need, option: Option) -> float:
+        """How long a batch takes alone, by the measured share that is not above the option's; inf where unknown."""
+        kind = self.case.beliefs.classes[option.device_class]
+        grid = None if need.tokens is not None else self.case.beliefs.grid(need.model, kind)
+        if grid is None:
+            return option.latency_ms / 2
+        row = int(np.searchsorted(grid.shares_pct, option.share_pct * kind.sm_part + 1e-9, "right")) - 1
+        column = int(np.searchsorted(grid.batches, option.batch))
+        measured = grid.measured[: row + 1, column]
+        return float(grid.latency_ms_mean[np.flatnonzero(measured)[-1], column]) if measured.any() else math.inf
+
+    def use(self, need: Need, option: Option) -> Use:
+        """What a replica takes of L2 and bandwidth at its share."""
+        key = (need.model, option.gpu_type)
+        if key not in self._uses:
+            profile = self.case.beliefs.profiles.get((need.model, option.gpu_type))
+            points = [] if profile is None else [item for item in profile.points if not item.neighbours]
+            l2 = [item.l2_util_pct / item.share_pct_sm for item in points if item.l2_util_pct is not None]
+            dram = [item.dram_util_pct / item.share_pct_sm for item in points if item.dram_util_pct is not None]
+            self._uses[key] = Use(
+                float(np.median(l2)) if l2 else L2_PER_SHARE, float(np.median(dram)) if dram else DRAM_PER_SHARE
+            )
+        part = option.share_pct / 100 * self.case.beliefs.classes[option.device_class].sm_part
+        return Use(min(1.0, self._uses[key].l2 * part), min(1.0, self._uses[key].dram * part))
+
+
+def limit_ms(need: Need) -> float:
+    """What the need promises one request; inf where that is nothing."""
+    return math.inf if need.limit_ms is None else need.limit_ms
