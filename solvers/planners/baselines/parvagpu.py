@@ -64,6 +64,8 @@ class ParvaGpu(Stateless):
         for need, option in segments:
             stages.allocate(need, option)
         moved = stages.optimise()
+        for need in draft.needs:
+            stages.complete(need)
         reporter.event("parvagpu.allocated", segments=float(len(segments)), emptied=float(moved))
         return draft.proposal(SPEC)
 
@@ -113,6 +115,12 @@ class _Stages:
         blocked = self.draft.put(settled, option, self._first)
         if blocked is not None:
             self.draft.block(settled, blocked, option)
+
+    def complete(self, need: Need) -> None:
+        """What found no room on its type, or only beside its own service, goes wherever a segment of any type fits."""
+        options = self.draft.options(need)
+        if len(options):
+            self.draft.fill(self.draft.open(need), options.share_pct % self.parameters.step_pct == 0, self._first)
 
     def _first(self, places: Places) -> Floats:
         return np.asarray((self.draft.fleet.occupants[places] == 0) * 1e9 + places, dtype=np.float64)

@@ -37,7 +37,7 @@ def test_small_services_share_one_gpu() -> None:
 
 
 def test_larger_segments_go_first_and_never_beside_their_own_service() -> None:
-    services = [builders.service("a", model="a", rate_rps_declared=700.0), builders.service("b", model="b")]
+    services = [builders.service("a", model="a", rate_rps_declared=2000.0), builders.service("b", model="b")]
     plan = v100s(4, *services).step()
     assert not plan.unplaced
     mine = [item.device for item in plan.assignments if item.workload == "demo/a"]
