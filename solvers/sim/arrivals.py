@@ -143,7 +143,8 @@ class RatePath:
         totals = np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.rates_rps)))
         asked = np.asarray(at_s, dtype=np.float64)
         beyond = np.maximum(0.0, asked - self.edges_s[-1]) * self.rates_rps[-1]
-        return np.interp(asked, self.edges_s, totals) + beyond
+        total: NDArray[np.float64] = np.interp(asked, self.edges_s, totals) + beyond
+        return total
 
     def mean_rps(self, from_s: float, until_s: float) -> float:
         """Mean rate of a stretch."""
@@ -186,12 +187,14 @@ def _burst_path(pattern: Bursts, source: Source, until_s: float) -> RatePath:
 
 def _daily_path(pattern: Daily, until_s: float) -> RatePath:
     step_s = pattern.period_s / DAILY_STEPS
-    regular = np.arange(int(np.ceil(until_s / step_s)) + 1) * step_s
+    regular = np.arange(np.ceil(until_s / step_s) + 1.0, dtype=np.float64) * step_s
     spike_ends_s = pattern.spike_at_s + pattern.spike_s
     ends = [end for end in (pattern.spike_at_s, spike_ends_s) if 0.0 < end < regular[-1]]
-    edges = np.unique(np.concatenate((regular, ends)))
+    edges: NDArray[np.float64] = np.unique(np.concatenate((regular, np.array(ends))))
     middles = 0.5 * (edges[1:] + edges[:-1])
-    rates = pattern.rate_rps_mean * (1.0 - pattern.swing * np.cos(2.0 * np.pi * middles / pattern.period_s))
+    rates: NDArray[np.float64] = pattern.rate_rps_mean * (
+        1.0 - pattern.swing * np.cos(2.0 * np.pi * middles / pattern.period_s)
+    )
     spiking = (middles > pattern.spike_at_s) & (middles < spike_ends_s)
     return RatePath(edges, np.where(spiking, rates * pattern.spike_factor, rates))
 
@@ -199,8 +202,9 @@ def _daily_path(pattern: Daily, until_s: float) -> RatePath:
 def _replayed_path(pattern: Replayed, until_s: float) -> RatePath:
     bin_s = pattern.bin_s * pattern.time_scale
     bins = max(1, int(np.ceil(until_s / bin_s)))
-    rates = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
-    return RatePath(np.arange(bins + 1) * bin_s, rates * pattern.rate_scale)
+    rates: NDArray[np.float64] = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
+    edges: NDArray[np.float64] = np.arange(bins + 1, dtype=np.float64) * bin_s
+    return RatePath(edges, rates * pattern.rate_scale)
 
 
 def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
