@@ -1,6 +1,6 @@
 """Solve instances of the synthetic family and print what came out: time by phase, relaxed optimum, bound, cost, gaps.
 
-    python -m benchmarks.joint 1000x200:10 64x20:2 --seed 1 2
+    python -m benchmarks.joint 1000x200:10 64x20:2 --seed 1 2 --counted
 
 Owns one line per size and seed. A size is GPUs x services : seconds. Ratios are to the relaxed optimum over the
 patterns found (no bound, but what column generation reaches) and to the proven bound. Every size is solved in a process
@@ -29,7 +29,8 @@ from solvers.planners.joint.core.solve import solve
 
 SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-PHASES = ("first_s", "generate_s", "dive_s", "trim_s", "complete_s", "polish_s", "repair_s", "bound_s")
+UNITS_PER_S = 1000
+PHASES = ("first_s", "generate_s", "dive_s", "trim_s", "mend_s", "complete_s", "polish_s", "repair_s", "bound_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +49,15 @@ class Size:
         return cls(gpus=int(gpus), services=int(services), seconds=float(seconds or 10))
 
 
-def measured(size: Size, seed: int) -> dict[str, float]:
-    """Solve one instance here."""
+def measured(size: Size, seed: int, counted: bool) -> dict[str, float]:
+    """Solve one instance here; `counted`: by a thousand units of work for every second, whatever the time."""
     problem = family_problem(size.gpus, size.services, seed)
     began_s = time.perf_counter()
     first_layout(problem)
     first_s = time.perf_counter() - began_s
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    layout = solve(problem, SolveOrder(seed=seed), Deadline(size.seconds))
+    deadline = Deadline(size.seconds, int(UNITS_PER_S * size.seconds) if counted else None)
+    layout = solve(problem, SolveOrder(seed=seed), deadline)
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     missing = missing_of(problem, layout)
     value = value_of(problem, layout)
@@ -90,16 +92,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", default=SIZES, help="gpus x services : seconds, such as 1000x200:10")
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
+    parser.add_argument("--counted", action="store_true", help="count work instead of time: the same on any machine")
     parser.add_argument("--here", action="store_true", help="solve the first size in this process and print JSON")
     asked = parser.parse_args()
     if asked.here:
-        print(json.dumps(measured(Size.of(asked.sizes[0]), asked.seed[0])))
+        print(json.dumps(measured(Size.of(asked.sizes[0]), asked.seed[0], asked.counted)))
         return
     print(f"{'size':>12} {'seed':>4} {'wall s':>7} {'cpu s':>7} {'relaxed':>10} {'cost':>10} {'over':>7} "
           f"{'bound':>10} {'over':>7} {'short':>9} {'MiB':>5}  seconds by phase")  # fmt: skip
     for text in asked.sizes:
         for seed in asked.seed:
             command = [sys.executable, "-m", "benchmarks.joint", text, "--here", "--seed", str(seed)]
+            command += ["--counted"] if asked.counted else []
             found = json.loads(_run(command))
             phases = " ".join(f"{name.removesuffix('_s')} {found[name]:.2f}" for name in PHASES if found[name] >= 0.005)
             print(f"{text.partition(':')[0]:>12} {seed:>4} {found['wall_s']:>7.2f} {found['cpu_s']:>7.2f} "
