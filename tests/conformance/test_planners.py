@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 
+from solvers.domain.change import Target
 from solvers.domain.codec import canonical_json, digest, from_json
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
+from solvers.planners.base import Budget, PlanRequest, Remembering, Thought
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
+from tests.property.worlds import worlds_with_target
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+"""Worlds are large, and Hypothesis now and then prints one for itself."""
 
 NAMES = registry.names()
 ANSWERS = {ProposalStatus.OPTIMAL, ProposalStatus.FEASIBLE}
@@ -111,6 +119,98 @@ def test_runs_in_a_spawned_child(name: str) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         text = pool.apply(in_child, (name, request))
     assert text == canonical_json(registry.propose(name, request))
+
+
+CYCLES = 2
+CYCLE_S = 200.0
+
+
+def course(name: str, picture: Snapshot) -> list[Thought]:
+    """Cycle after cycle: each plan stands in the next, each state is handed on, demand rises and falls."""
+    state, thoughts = None, list[Thought]()
+    for cycle in range(CYCLES):
+        request, planner = builders.request(picture), registry.create(name)
+        thought = registry.think(planner, request, state, SilentReporter())
+        plan = thought.proposal.plan
+        assert plan is not None
+        # A planner without knobs restates what stands, whatever has become of it.
+        assert not planner.spec.knobs or not is_fatal(verify(picture, plan, request.movable))
+        assert all(item.reasons for item in (*plan.assignments, *plan.unplaced))
+        thoughts.append(thought)
+        state = state if thought.state is None else thought.state
+        factor = 3.0 if cycle == 0 else 0.2
+        picture = replace(
+            picture,
+            taken_at_s=picture.taken_at_s + CYCLE_S,
+            target=Target(generation=Generation(10 + cycle), assignments=plan.assignments, settings=plan.settings),
+            demands=tuple(replace(item, rate_rps_upper=item.rate_rps_upper * factor) for item in picture.demands),
+        )
+    return thoughts
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(picture=worlds_with_target())
+@settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+def test_plans_of_random_worlds_verify_cycle_after_cycle(name: str, picture: Snapshot) -> None:
+    course(name, picture)
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestState:
+    def test_the_same_course_twice_is_the_same(self, name: str) -> None:
+        first, second = course(name, standing_world()), course(name, standing_world())
+        assert [digest(item.proposal) for item in first] == [digest(item.proposal) for item in second]
+        assert [item.state for item in first] == [item.state for item in second]
+
+    def test_state_travels_as_bytes(self, name: str) -> None:
+        thoughts = course(name, standing_world())
+        kept = [item.state for item in thoughts if item.state is not None]
+        assert all(isinstance(item, bytes) for item in kept)
+        assert pickle.loads(pickle.dumps(thoughts)) == thoughts
+        if isinstance(registry.create(name), Remembering):
+            assert kept
+
+    def test_foreign_state_is_as_good_as_none(self, name: str) -> None:
+        request = builders.request(standing_world())
+        fresh = registry.think(registry.create(name), request, None, SilentReporter()).proposal
+        for state in (b"junk", b"{}", b"\xff\x00", b'{"form":"someone-else-1"}'):
+            assert registry.think(registry.create(name), request, state, SilentReporter()).proposal == fresh
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_passed_deadline_still_ends_in_a_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at the clock finds that it is much too late."""
+    ticks = itertools.count(start=10**9, step=10)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
+    picture = standing_world()
+    request = replace(builders.request(picture), budget=Budget(deadline_s=0.05))
+    proposal = registry.create(name).propose(request, b"", SilentReporter())
+    assert proposal.plan is not None
+    assert not is_fatal(verify(picture, proposal.plan, request.movable))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_profile_is_a_reason(name: str) -> None:
+    if not registry.create(name).spec.needs_profiles:
+        assert name == "keep-target"
+        return
+    services = [builders.service("vision"), builders.service("blind", model="bert")]
+    picture = builders.lab(
+        services, profiles=(builders.profile("resnet50", "t4"), builders.profile("resnet50", "v100"))
+    )
+    plan = answer(name, picture).plan
+    assert plan is not None
+    assert not is_fatal(verify(picture, plan, builders.everything_movable(picture)))
+    (blind,) = (item for item in plan.unplaced if item.workload == "demo/blind")
+    assert ReasonCode.NO_PROFILE in {reason.code for reason in blind.reasons}
+    assert "demo/blind" not in {item.workload for item in plan.assignments}
 
 
 def test_an_unknown_planner_is_an_engine_error() -> None:

@@ -68,18 +68,14 @@ def seat_all(
     """Try everybody, fairly between queues; the numbers of those that found no place."""
     waiting = [list(queue) for queue in queues]
     tried: set[int] = set()
-    while True:
-        chosen = _round(pending, waiting, tried, round_size)
-        if not chosen:
-            return sorted(number for queue in waiting for number in queue)
+    while chosen := _round(pending, waiting, tried, round_size):
         for number in chosen:
-            if seat(number):
-                for queue in waiting:
-                    if number in queue:
-                        queue.remove(number)
-                tried.clear()
-            else:
+            if not seat(number):
                 tried.add(number)
+                continue
+            tried.clear()
+            waiting = [[other for other in queue if other != number] for queue in waiting]
+    return sorted(number for queue in waiting for number in queue)
 
 
 def _round(pending: Sequence[Pending], waiting: list[list[int]], tried: set[int], size: int) -> list[int]:
