@@ -89,6 +89,8 @@ class Member:
     silent: bool = False
     """Its metrics did not come in time when they were last wanted."""
     scraped_s: float = 0.0
+    batch_told: bool = False
+    """Its server was told its batch size after it had come up, because nothing it was started with says it."""
     warm_ups: int = 0
     quiet: int = 0
     """How often in a row nothing was in flight."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import signal
 
-from agents.crew.adapters import adapter_of
+from agents.crew.adapters import adapter_of, batch_untold
 from agents.crew.bench import Bench, safe_name
 from agents.crew.ending import Undertaker
 from agents.crew.launching import Launcher
 from agents.crew.member import Member, Phase
 from agents.crew.questions import Questions
+from agents.crew.tuning import hand_over
 from agents.crew.web import Answer
-from agents.errors import DeviceError
+from agents.errors import AgentError, DeviceError
 from agents.wire import WarmUpTarget
 
 LOOK_S = 1.0
@@ -125,7 +126,28 @@ class Rounds:
             return
         warm_up = member.target.warm_up
         member.phase, member.warm_ups = Phase.WARMING, 0 if warm_up is None else warm_up.requests
-        self._warm(member, warm_up)
+        if batch_untold(member.target) and not member.batch_told:
+            self._bench.host.aside(lambda: self._tell_batch(member))
+        else:
+            self._warm(member, warm_up)
+
+    def _tell_batch(self, member: Member) -> None:
+        """Tell a server its batch size before its first request; it may load its model anew for that."""
+        problem = ""
+        try:
+            hand_over(self._bench, member, member.spec)
+        except (AgentError, TypeError, ValueError, KeyError) as error:
+            # What a server answers may be anything.
+            problem = f"batch size: {error}"
+        with self._bench.lock:
+            if member.phase is not Phase.WARMING:
+                return
+            member.batch_told = not problem
+            if problem:
+                member.problem = problem
+                member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
+            else:
+                self._warm(member, member.target.warm_up)
 
     def _warm(self, member: Member, warm_up: WarmUpTarget | None) -> None:
         """One warm-up request after the other, then one look at the metrics, so that none of it counts as work."""

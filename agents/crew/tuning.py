@@ -52,7 +52,7 @@ class Tuning:
 
     def _carry_out(self, member: Member, change: _Change) -> None:
         try:
-            self._tell(member, change.spec)
+            _tell(self._bench, member, change.spec)
             with self._bench.lock:
                 member.spec = member.spec.tuned_as(change.spec)
                 if self._bench.members.get(member.name) is member:
@@ -65,19 +65,24 @@ class Tuning:
         finally:
             change.over.set()
 
-    def _tell(self, member: Member, spec: WorkerSpec) -> None:
-        """A limit that the server has no use for is the agent's alone."""
-        retune, target = adapter_of(member.target).retune, member.target
-        same_batch = spec.batch == member.spec.batch
-        if retune is None or (same_batch and adapter_of(target).name != "http"):
-            return
-        offset = 1 if target.metrics_port_offset else 0
-        options = self._bench.options
-        talk = Talk(
-            ask=self._bench.host.fetch, host=options.host, port=member.port, management_port=member.port + offset
-        )
-        try:
-            retune(talk, spec)
-        except NotSupportedError:
-            if not same_batch:
-                raise
+
+def hand_over(bench: Bench, member: Member, spec: WorkerSpec) -> None:
+    """Have a server take the batch size of `spec`, and its limit where it has a use for one. Raises AgentError."""
+    retune, target = adapter_of(member.target).retune, member.target
+    if retune is None:
+        return
+    offset = 1 if target.metrics_port_offset else 0
+    host, port = bench.options.host, member.port
+    retune(Talk(ask=bench.host.fetch, host=host, port=port, management_port=port + offset), spec)
+
+
+def _tell(bench: Bench, member: Member, spec: WorkerSpec) -> None:
+    """A limit that the server has no use for is the agent's alone."""
+    same_batch = spec.batch == member.spec.batch
+    if same_batch and adapter_of(member.target).name != "http":
+        return
+    try:
+        hand_over(bench, member, spec)
+    except NotSupportedError:
+        if not same_batch:
+            raise

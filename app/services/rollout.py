@@ -13,7 +13,7 @@ from typing import cast
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
 from app.services.retiring import leaving, still_leaving, with_leaving
-from app.services.workers import worker_target
+from app.services.workers import latency_limit, worker_target
 from app.store import progress, targets
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord
@@ -24,7 +24,7 @@ from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, Serv
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
-from solvers.domain.workload import SloKind, SloScope, WorkloadKind
+from solvers.domain.workload import WorkloadKind
 from solvers.errors import InvariantError
 
 
@@ -196,8 +196,7 @@ class _Terms:
             service = self._services.get(ServiceId(assignment.workload))
             if service is None:
                 return None
-            limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
-            alone = service.slo.scope is SloScope.EXECUTION
+            limit, alone = latency_limit(service)
             return _WorkloadTerms(service.project, limit, latency_execution_only=alone, worker=service.worker)
         if assignment.kind is WorkloadKind.JOB:
             job = self._jobs.get(JobId(assignment.workload))

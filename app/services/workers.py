@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
 from agents.wire import WarmUpTarget, WorkerTarget, encode
 from app.store import documents, targets
 from app.store.documents import Kind
+from app.store.targets import Told
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.ids import WorkloadId
 from solvers.domain.worker import WorkerCommand
+from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob
 
 
 def worker_target(worker: WorkerCommand) -> WorkerTarget:
@@ -42,24 +45,36 @@ def worker_target(worker: WorkerCommand) -> WorkerTarget:
     )
 
 
+def latency_limit(service: Service) -> tuple[float | None, bool]:
+    """What a service's processes are told of its SLO: the limit in ms, and whether it counts execution alone."""
+    limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
+    return limit, service.slo.scope is SloScope.EXECUTION
+
+
 def outdated(session: Session) -> tuple[WorkloadId, ...]:
-    """Standing workloads whose documents say something else of their process than nodes were told."""
-    told = targets.workers_told(session)
+    """Standing workloads whose documents say something else of their process or latency limit than nodes were told."""
+    told = targets.workloads_told(session)
     if not told:
         return ()
     said = {
-        f"{stored.spec['project']}/{stored.spec['name']}": _as_told(stored.spec.get("worker"))
-        for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK)
-        for stored in documents.all_specs(session, kind)
+        item.workload: item
+        for kind, read in _KINDS.items()
+        for item in (_as_told(from_plain(read, stored.spec)) for stored in documents.all_specs(session, kind))
     }
-    return tuple(
-        sorted({WorkloadId(workload) for workload, worker in told if workload in said and said[workload] != worker})
-    )
+    return tuple(sorted({WorkloadId(item.workload) for item in told if said.get(item.workload, item) != item}))
 
 
-def _as_told(worker: Plain) -> Plain:
-    """A description as it stands in a node's target."""
-    if worker is None:
-        return None
-    found: Plain = json.loads(json.dumps(encode(worker_target(from_plain(WorkerCommand, worker)))))
-    return found
+_KINDS: Mapping[Kind, type[Service | TrainingJob | OfflineTask]] = {
+    Kind.SERVICE: Service,
+    Kind.JOB: TrainingJob,
+    Kind.TASK: OfflineTask,
+}
+
+
+def _as_told(work: Service | TrainingJob | OfflineTask) -> Told:
+    """A workload in the words of a node's target."""
+    limit, alone = latency_limit(work) if isinstance(work, Service) else (None, False)
+    worker: Plain = None
+    if work.worker is not None:
+        worker = json.loads(json.dumps(encode(worker_target(work.worker))))
+    return Told(workload=work.id, worker=worker, latency_ms_limit=limit, execution_only=alone)

@@ -30,8 +30,10 @@ _WITH_RETIRING = text("""
 SELECT document FROM node_targets
 WHERE jsonb_path_exists(document, '$.devices[*].replicas[*] ? (@.retire_after_s > 0)') ORDER BY node_id
 """)
-_WORKERS = text("""
-SELECT DISTINCT replica->>'workload' AS workload, replica->'worker' AS worker
+_WORKLOADS = text("""
+SELECT DISTINCT replica->>'workload' AS workload, replica->'worker' AS worker,
+    replica->'latency_ms_limit' AS latency_ms_limit,
+    coalesce((replica->>'latency_execution_only')::boolean, false) AS execution_only
 FROM node_targets, jsonb_array_elements(document->'devices') AS device,
     jsonb_array_elements(device->'replicas') AS replica
 WHERE replica->>'retire_after_s' IS NULL ORDER BY 1
@@ -199,9 +201,19 @@ def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
     return tuple(session.execute(_WITH_RETIRING).scalars())
 
 
-def workers_told(session: Session) -> tuple[tuple[str, Plain], ...]:
-    """Each workload that stands, with what nodes were told of its process (null: nothing)."""
-    return tuple((row.workload, row.worker) for row in session.execute(_WORKERS))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What nodes were told of a standing workload beside where it stands. `worker` null: nothing of its process."""
+
+    workload: str
+    worker: Plain
+    latency_ms_limit: Plain
+    execution_only: bool
+
+
+def workloads_told(session: Session) -> tuple[Told, ...]:
+    """What nodes were told of every workload that stands; one told differently on two nodes comes twice."""
+    return tuple(Told(**row._mapping) for row in session.execute(_WORKLOADS))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

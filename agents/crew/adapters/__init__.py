@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agents.crew.adapters.base import RESTART, Adapter, Talk
+from agents.crew.adapters.base import LIVE, RESTART, Adapter, Talk
 from agents.crew.adapters.plain import PLAIN
 from agents.crew.adapters.tensorflow import TENSORFLOW
 from agents.crew.adapters.torchserve import TORCHSERVE
@@ -18,7 +18,7 @@ from agents.devices.base import WorkerSpec
 from agents.errors import NotSupportedError
 from agents.wire import WorkerTarget
 
-__all__ = ["ADAPTERS", "Adapter", "Talk", "adapter_of", "batch_change_of", "restart_needed"]
+__all__ = ["ADAPTERS", "Adapter", "Talk", "adapter_of", "batch_change_of", "batch_untold", "restart_needed"]
 
 ADAPTERS = {adapter.name: adapter for adapter in (PLAIN, TRITON, VLLM, TORCHSERVE, TENSORFLOW)}
 
@@ -36,6 +36,17 @@ def batch_change_of(worker: WorkerTarget) -> str:
     the server takes it live is live.
     """
     return RESTART if worker.batch_change == RESTART else adapter_of(worker).batch_change
+
+
+def batch_untold(worker: WorkerTarget) -> bool:
+    """Whether nothing in how this worker is started says its batch size, though its server can be told one: then it
+    comes up with what its own files say.
+    """
+    texts = (*worker.command, *(text for _, text in worker.environment))
+    if any("{batch}" in text for text in texts) or batch_change_of(worker) == RESTART:
+        return False
+    # Workers that speak plain HTTP need not take batch sizes; who says that they do is believed.
+    return adapter_of(worker).retune is not None and (adapter_of(worker) is not PLAIN or worker.batch_change == LIVE)
 
 
 def restart_needed(held: WorkerSpec, wanted: WorkerSpec) -> bool:

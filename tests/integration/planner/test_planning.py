@@ -18,7 +18,7 @@ from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis, Policy
-from solvers.domain.workload import ServiceMode
+from solvers.domain.workload import ServiceMode, Slo
 from solvers.errors import EngineError, NotFoundError, StateError, SupersededError, TransientError
 from solvers.planners.base import PlanRequest
 from tests.integration.planner.world import CLUSTER, DEVICES, World, check_history, replica_report
@@ -78,6 +78,27 @@ def test_a_standing_target_is_kept_and_leaves_no_plans_behind(world: World, plan
     assert plan_states(world) == ["act promoted"]
     assert world.column("SELECT count(*) FROM cycles WHERE state = 'closed'") == [2]
     check_history(world, [1])
+
+
+def test_nodes_hear_of_another_limit_though_the_plan_stays_the_same(world: World, planning: Planning) -> None:
+    world.build(service("labels"))
+    leader = lead(world)
+    planning.run_lanes(leader)
+    (held,) = planning.run_lanes(leader)
+    assert held.decision is not None
+    assert not held.decision.promote
+    world.declare(replace(service("labels"), slo=Slo(latency_ms=203.0)))
+    (record,) = planning.run_lanes(leader)
+    assert record.decision is not None
+    assert record.decision.promote
+    documents = world.column("SELECT document FROM node_targets")
+    held_targets = [decode_node_target(document) for document in documents]
+    limits = {
+        replica.latency_ms_limit for each in held_targets for device in each.devices for replica in device.replicas
+    }
+    assert limits == {203.0}
+    planning.run_lanes(leader)
+    check_history(world, [1, 2])
 
 
 def test_growing_demand_moves_the_target_and_deleting_empties_it(world: World, planning: Planning) -> None:

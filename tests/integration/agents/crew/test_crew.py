@@ -387,3 +387,17 @@ def test_nobody_reaches_a_worker_through_a_port_that_was_its_predecessors(place:
         seen.append(found(crew, name).reading.endpoint)
         ended(crew, name)
     assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize("adapter", ["triton", "torchserve"])
+def test_a_server_whose_command_does_not_say_its_batch_is_told_before_its_first_request(
+    place: Place, adapter: str
+) -> None:
+    crew = place.open()
+    given = order(adapter=adapter, batch="1")
+    given = replace(given, spec=replace(given.spec, batch=6))
+    crew.launch(given)
+    until(lambda: found(crew).answering, "it answers")
+    with urllib.request.urlopen(f"{found(crew).reading.endpoint}/standin/state", timeout=5.0) as answer:
+        assert json.load(answer)["batch"] == 6
+    assert crew.samples()[0].completed == 0.0

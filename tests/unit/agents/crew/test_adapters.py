@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from agents.crew.adapters import ADAPTERS, Adapter, Talk, adapter_of, batch_change_of, restart_needed
+from agents.crew.adapters import ADAPTERS, Adapter, Talk, adapter_of, batch_change_of, batch_untold, restart_needed
 from agents.crew.prometheus import read_page
 from agents.crew.tally import Totals
 from agents.crew.web import Answer, Question
 from agents.errors import NotSupportedError, WorkerError
+from agents.wire import WorkerTarget
 from solvers.domain import worker as declared
 from tests.unit.agents.crew.doubles import spec, target
 
@@ -248,3 +249,25 @@ def test_torchserve_is_registered_anew_over_its_management_port() -> None:
     )
     with pytest.raises(WorkerError):
         told("torchserve", Listener({"GET /models/bert": [plain({})]}))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "command", "change", "untold"),
+    [
+        ("triton", ("tritonserver",), None, True),
+        ("triton", ("tritonserver", "--model-repository=/m/b{batch}"), None, False),
+        ("triton", ("tritonserver",), "restart", False),
+        ("torchserve", ("torchserve",), None, True),
+        ("vllm", ("vllm", "serve"), None, False),
+        ("http", ("serve",), None, False),
+        ("http", ("serve",), "live", True),
+        ("http", ("serve", "--batch={batch}"), "live", False),
+    ],
+)
+def test_servers_are_told_their_batch_when_nothing_they_start_with_says_it(
+    adapter: str, command: tuple[str, ...], change: str | None, untold: bool
+) -> None:
+    described = WorkerTarget(command=command, adapter=adapter, batch_change=change)
+    assert batch_untold(described) is untold
+    said = replace(described, environment=(("BATCH", "{batch}"),))
+    assert not batch_untold(said)
