@@ -25,7 +25,7 @@ def usage(price: float, memory_gb: float, whole_gb: float, **changes: object) ->
 
 
 @pytest.mark.parametrize(("price", "whole_gb", "shared", "whole"), [(V100, 32, 343.8, 3667.2), (T4, 16, 43.2, 230.4)])
-def test_worked_bills(price: float, whole_gb: float, shared: float, whole: float) -> None:
+def test_ac_het_02_worked_bills(price: float, whole_gb: float, shared: float, whole: float) -> None:
     assert bill([usage(price, 3, whole_gb)]).paper == pytest.approx(shared)
     assert bill([usage(price, 3, whole_gb, whole_gpu=True)]).paper == pytest.approx(whole)
 

@@ -53,7 +53,7 @@ ONE_TYPE = {"a": (0, 5), "b": (0, 5), "c": (2, 0), "d": (2, 0), "e": (0, 8)}
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
-def test_worked_examples(case: str, engine: str) -> None:
+def test_ac_het_01_worked_examples(case: str, engine: str) -> None:
     problem, wanted, objective = CASES[case]
     change, answer = scale(problem, create(engine), Limits())
     assert change is not None
@@ -63,7 +63,7 @@ def test_worked_examples(case: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("case", ONE_TYPE)
-def test_worked_examples_of_the_single_type_rule(case: str) -> None:
+def test_ac_het_01_worked_examples_of_the_single_type_rule(case: str) -> None:
     problem = CASES[case][0]
     change = scale_one_type(problem)
     assert change is not None
@@ -96,7 +96,7 @@ def tried(problem: Scaling) -> Whole | None:
     return min((change for change in fitting if problem.feasible(change)), key=problem.objective, default=None)
 
 
-def test_it_is_never_worse_than_one_type() -> None:
+def test_ac_het_01_it_is_never_worse_than_one_type() -> None:
     rng, engine, compared = np.random.default_rng(11), create("highs"), 0
     for _ in range(1000):
         problem = anything(rng)
@@ -110,7 +110,7 @@ def test_it_is_never_worse_than_one_type() -> None:
     assert compared > 200
 
 
-def test_it_equals_trying_everything() -> None:
+def test_ac_het_01_it_equals_trying_everything() -> None:
     rng, engine, solved = np.random.default_rng(7), create("highs"), 0
     for _ in range(10):
         problem = anything(rng)

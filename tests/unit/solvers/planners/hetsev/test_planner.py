@@ -82,7 +82,7 @@ def test_a_short_peak_changes_nothing() -> None:
         assert run.step(rate) == before
 
 
-def test_it_shrinks_only_after_the_cool_down() -> None:
+def test_ac_het_03_it_shrinks_only_after_the_cool_down() -> None:
     run = Run(farm(builders.service()))
     before = run.step(600)
     counts = [len(run.step(60)) for _ in range(24)]
@@ -91,7 +91,7 @@ def test_it_shrinks_only_after_the_cool_down() -> None:
     assert run.capacity_rps >= 60 / 0.8
 
 
-def test_it_comes_to_rest_under_constant_load() -> None:
+def test_ac_het_03_it_comes_to_rest_under_constant_load() -> None:
     """AC-HET-03: at most one action, then none for an hour."""
     run = Run(farm(builders.service()))
     run.step(90)
@@ -102,7 +102,7 @@ def test_it_comes_to_rest_under_constant_load() -> None:
         assert run.step(310) == settled
 
 
-def test_no_device_holds_a_model_twice() -> None:
+def test_ac_het_03_no_device_holds_a_model_twice() -> None:
     free = Affinity(anti_affinity=AntiAffinity.OFF)
     first, second = builders.service("one", affinity=free), builders.service("two", affinity=free)
     picture = farm(replace(first, rate_rps_declared=300), replace(second, rate_rps_declared=300))
@@ -128,7 +128,7 @@ def test_models_share_devices_by_worst_fit() -> None:
     assert sum(map(len, by_device.values())) == len(plan.assignments)
 
 
-def test_what_finds_no_place_waits_and_keeps_its_turn() -> None:
+def test_ac_het_04_what_finds_no_place_waits_and_keeps_its_turn() -> None:
     run = Run(builders.snapshot([builders.device("a", 0, "t4")], [builders.service()]))
     run.step(2000)
     assert run.plan is not None

@@ -40,7 +40,7 @@ def test_everybody_is_in_one_queue(groups: int) -> None:
     assert found == queues(items, groups)
 
 
-def test_it_ends_with_everybody_placed_or_waiting() -> None:
+def test_ac_het_04_it_ends_with_everybody_placed_or_waiting() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
         items = [
@@ -74,7 +74,7 @@ def test_one_success_gives_everybody_another_try() -> None:
     assert seat_all(items, [[0], [1]], 1, only_after_the_other) == []
 
 
-def test_no_queue_starves_under_constant_arrivals() -> None:
+def test_ac_het_04_no_queue_starves_under_constant_arrivals() -> None:
     """One place per round; a long queue and a lone instance: the lone one is served before long."""
     waits = {"many": [0.0] * 6, "lone": [0.0]}
     served: list[str] = []
