@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from solvers.sim.serving import Served, serve
 from solvers.sim.truth import (
@@ -18,6 +19,7 @@ from solvers.sim.truth import (
     board_power_w,
     clock_reached_mhz,
     execution_curve_ms,
+    slowdown,
     training_iteration_ms,
 )
 
@@ -97,7 +99,8 @@ def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
     clock = clock_reached_mhz(gpu, residents, load.clock_mhz_sm, load.power_limit_w)
     others = [residents[:index] + residents[index + 1 :] for index in range(len(residents))]
     tables = tuple(
-        execution_curve_ms(gpu, residents[index], clock, others[index]) for index in range(len(load.tenants))
+        _disturbed(_alone_ms(gpu, each, clock), slowdown(gpu, residents[index], clock, others[index]))
+        for index, each in enumerate(replace(tenant, rate_rps=0.0) for tenant in load.tenants)
     )
     iterations = tuple(
         training_iteration_ms(
@@ -118,6 +121,18 @@ def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
     )
 
 
+@lru_cache(maxsize=4096)
+def _alone_ms(gpu: GpuTruth, tenant: Tenant, clock_mhz_sm: int) -> tuple[float, ...]:
+    """The tenant's times without neighbours: the costly part, and the same in every round."""
+    resident = Resident(model=tenant.model, share_pct_sm=tenant.share_pct_sm, batch=tenant.batch)
+    return execution_curve_ms(gpu, resident, clock_mhz_sm)
+
+
+def _disturbed(alone_ms: tuple[float, ...], by: tuple[float, float]) -> tuple[float, ...]:
+    factor, extra_ms = by
+    return tuple(each * factor + extra_ms for each in alone_ms)
+
+
 def busy_part(rate_rps: float, exec_ms: Sequence[float]) -> float:
     """Part of its time that a greedily batching server executes: batches as large as what arrives during one."""
     rate_per_ms, batch_max = rate_rps / 1000.0, float(len(exec_ms))
@@ -127,7 +142,7 @@ def busy_part(rate_rps: float, exec_ms: Sequence[float]) -> float:
     for _ in range(ROUNDS_MAX):
         during = rate_per_ms * _between(exec_ms, batch)
         wanted = min(batch_max, max(1.0, during + math.exp(-during)))
-        if abs(wanted - batch) < SETTLED:
+        if abs(wanted - batch) < 1e-3:
             break
         batch += 0.7 * (wanted - batch)
     return min(1.0, rate_per_ms * _between(exec_ms, batch) / batch)

@@ -31,6 +31,7 @@ __all__ = [
     "launch_s",
     "memory_mib",
     "serve",
+    "slowdown",
     "sm_count_of_share",
     "training_iteration_ms",
 ]
@@ -118,6 +119,13 @@ def _slowdown(
         factor += neighbour.busy * (SLOWDOWN_PER_NEIGHBOUR + press * pressure)
         busy_neighbours += neighbour.busy
     return factor, model.kernels * LAUNCH_MS_PER_KERNEL_AND_NEIGHBOUR * busy_neighbours
+
+
+def slowdown(
+    gpu: GpuTruth, resident: Resident, clock_mhz_sm: float, neighbours: Sequence[Resident]
+) -> tuple[float, float]:
+    """Factor on every batch's time without neighbours, and milliseconds on top of it."""
+    return _slowdown(gpu, model_truth(resident.model), clock_mhz_sm, neighbours)
 
 
 def execution_ms(

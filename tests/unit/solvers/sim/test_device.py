@@ -26,6 +26,7 @@ from solvers.sim.device import (
     settle,
 )
 from solvers.sim.requests import Server, Stretch, serve_requests
+from solvers.sim.truth import Resident, execution_curve_ms
 
 V100 = GPUS["v100"]
 VISION = Tenant(model="resnet50", share_pct_sm=50, batch=8, rate_rps=250.0)
@@ -42,6 +43,16 @@ def test_the_state_is_a_fixed_point_of_its_own_busy_parts() -> None:
     again = [busy_part(rate, table) for rate, table in zip((250.0, 120.0), found.exec_ms, strict=True)]
     assert found.busy == pytest.approx(again, abs=1e-3)
     assert all(0.05 < part < 1.0 for part in found.busy)
+
+
+def test_times_are_those_of_the_truth() -> None:
+    found = settle(load(VISION, replace(VISION, model="vgg19", rate_rps=120.0)))
+    first, second = (
+        Resident(model=model, share_pct_sm=50, batch=8, busy=busy)
+        for model, busy in zip(("resnet50", "vgg19"), found.busy, strict=True)
+    )
+    assert found.exec_ms[0] == pytest.approx(execution_curve_ms(V100, first, found.clock_mhz_sm, [second]), rel=1e-4)
+    assert found.exec_ms[1] == pytest.approx(execution_curve_ms(V100, second, found.clock_mhz_sm, [first]), rel=1e-4)
 
 
 def test_neighbours_slow_each_other_and_the_more_the_busier_they_are() -> None:
