@@ -12,8 +12,10 @@ with a discrete-event simulation and state how far off it may be.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 QUEUE_S_MAX = 30.0
@@ -92,6 +94,7 @@ def serve(
     completed = max(0.0, queue + arrived - dropped - end)
     points = sorted(points)
     late = 0.0 if latency_ms_limit is None else _above(points, latency_ms_limit)
+    p50, p95, p99 = _percentiles(points, (0.50, 0.95, 0.99)) if completed > 0.0 else (None, None, None)
     return Served(
         completed=completed,
         violated=completed * late,
@@ -100,9 +103,9 @@ def serve(
         batch_mean=batch,
         busy=busy,
         execution_ms=_at(exec_ms, max(1.0, batch)),
-        latency_ms_p50=_percentile(points, 0.50) if completed > 0.0 else None,
-        latency_ms_p95=_percentile(points, 0.95) if completed > 0.0 else None,
-        latency_ms_p99=_percentile(points, 0.99) if completed > 0.0 else None,
+        latency_ms_p50=p50,
+        latency_ms_p95=p95,
+        latency_ms_p99=p99,
     )
 
 
@@ -235,14 +238,12 @@ def _mix(fluid: list[_Point], fluid_requests: float, steady: list[_Point], stead
     return mixed or steady
 
 
-def _percentile(points: list[_Point], level: float) -> float | None:
-    wanted = level * sum(point.weight for point in points)
-    reached = 0.0
-    for point in points:
-        reached += point.weight
-        if reached >= wanted - 1e-12:
-            return point.latency_ms
-    return None
+def _percentiles(points: list[_Point], levels: tuple[float, float, float]) -> list[float | None]:
+    """The latencies, of points in order of latency, that these parts of the weight keep."""
+    reached = list(accumulate(point.weight for point in points))
+    total = sum(point.weight for point in points)
+    found = (bisect_left(reached, level * total - 1e-12) for level in levels)
+    return [points[index].latency_ms if index < len(points) else None for index in found]
 
 
 def _above(points: list[_Point], limit_ms: float) -> float:
