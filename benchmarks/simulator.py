@@ -80,7 +80,7 @@ def main() -> int:
         print(
             f"{name:18} {compiled / 1e6:6.2f} M requests/s compiled, {plain / 1e6:.3f} M plain: {compiled / plain:.0f}x"
         )
-    took_s = fluid_s()
+    took_s = min(fluid_s() for _ in range(5))
     print(f"{'fluid mode':18} {took_s:6.1f} s for an hour of 1,000 devices")
     return 0 if slowest >= LEAST_PER_S and took_s < MOST_S else 1
 
