@@ -21,6 +21,7 @@ from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from solvers.problems.patterns import Pattern
 
+SHORT_DUST = 1e-6
 Solve = Callable[[JointProblem, SolveOrder, Deadline], Layout]
 
 
@@ -63,8 +64,26 @@ def _narrowly(
 ) -> Layout:
     order, opened = asked
     part = narrow(problem, order.standing, opened)
-    if not (part.problem.workloads and part.problem.kinds):
-        return part.widened(Layout(patterns=(), counts=()))
-    warm = part.inside(order.warm)
-    inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
-    return part.widened(solve(part.problem, inner, deadline))
+    layout = Layout(patterns=(), counts=())
+    if part.problem.workloads and part.problem.kinds:
+        warm = part.inside(order.warm)
+        inner = replace(order, standing=part.open_standing(order.standing), warm=warm, proof=False)
+        layout = solve(part.problem, inner, deadline)
+    found = part.widened(layout)
+    missing_usd = _missing_usd(problem, found)
+    if missing_usd <= 0.0 or len(opened) == len(problem.workloads):
+        return found
+    # What those need who are short may be held by others that were not opened: a device, a quota, a cap.
+    whole = solve(problem, replace(order, proof=False), deadline)
+    return whole if _missing_usd(problem, whole) < missing_usd else found
+
+
+def _missing_usd(problem: JointProblem, layout: Layout) -> float:
+    """What the demand counts, $/h, that must be served and is not; headroom and dust are nothing."""
+    served = layout.served_rps(problem)
+    missing_usd = 0.0
+    for work, rate_rps in zip(problem.workloads, served, strict=True):
+        short_rps = work.rate_least_rps - float(rate_rps)
+        if short_rps > SHORT_DUST * work.rate_least_rps:
+            missing_usd += work.unserved_usd * short_rps / work.rate_rps
+    return missing_usd
