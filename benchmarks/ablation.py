@@ -25,6 +25,7 @@ from benchmarks.peers.planned import everything, planned
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve, value_of
+from solvers.planners.joint.narrowing import narrow
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Standing
 
@@ -214,18 +215,17 @@ def _churn(drawn: Family, seconds: float) -> tuple[int, int]:
         Standing(pattern=pattern, devices=count) for pattern, count in zip(whole.patterns, whole.counts, strict=True)
     )
     before = {pattern.key: count for pattern, count in zip(whole.patterns, whole.counts, strict=True)}
-    numbers = []
-    for order in (
-        SolveOrder(),
-        SolveOrder(standing=standing, warm=whole.patterns, open_workloads=frozenset(int(item) for item in changed)),
-    ):
-        layout = _solved(problem, seconds, order)
-        same = sum(
-            min(count, before.get(pattern.key, 0))
-            for pattern, count in zip(layout.patterns, layout.counts, strict=True)
-        )
-        numbers.append(sum(layout.counts) - same)
-    return numbers[0], numbers[1]
+    afresh = _solved(problem, seconds)
+    part = narrow(problem, standing, frozenset(int(item) for item in changed))
+    knowing = SolveOrder(standing=part.open_standing(standing), warm=part.inside(whole.patterns), proof=False)
+    kept = part.widened(_solved(part.problem, seconds, knowing))
+    return _changed(before, afresh), _changed(before, kept)
+
+
+def _changed(before: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int], layout: Layout) -> int:
+    """Devices that hold something else than before."""
+    now = zip(layout.patterns, layout.counts, strict=True)
+    return sum(layout.counts) - sum(min(count, before.get(pattern.key, 0)) for pattern, count in now)
 
 
 def _table(rows: list[Row]) -> str:
