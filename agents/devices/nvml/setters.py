@@ -77,8 +77,10 @@ class NvmlSetters:
 
     def refusals(self) -> Mapping[str, str]:
         """See `Setters`. A verb is refused here when this process may not write, or when no device can do it; what a
-        single device cannot is in its inventory.
+        single device cannot is in its inventory. A process that was refused once is tried again: rights come and go.
         """
+        if self._forbidden:
+            self._try_to_write()
         if self._forbidden:
             return dict.fromkeys(VERBS, self._forbidden)
         reasons = {verb: {facts.capabilities[verb] for facts in self._boards.devices()} for verb in VERBS}
@@ -99,6 +101,7 @@ class NvmlSetters:
 
     def _try_to_write(self) -> None:
         """Write a value that is already there, where there is one: drivers tell who may write in no other way."""
+        self._forbidden = ""
         for facts in self._boards.devices():
             try:
                 if self._boards.driver.run(facts.uuid, partial(_write_as_is, facts)):

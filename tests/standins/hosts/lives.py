@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from agents import wanted
+from agents import apply, restarts, wanted
 from agents.crew import rounds
 from agents.devices.base import Mode, WorkerState
 from agents.errors import AgentError
@@ -27,6 +27,7 @@ from tests.unit.agents.builders import NODE
 
 EVENTS_MAX = 4
 REACH_S = 60.0
+BACKOFF_S = 4.0
 LAUNCH_S = 1.5
 CLOCK_THROTTLED_MHZ, HW_THERMAL = 300, 0x40
 DEVICE_MEMORY_XID, TIMEOUT_CODE, DENIED_CODE = 95, 10, 4
@@ -205,6 +206,11 @@ def live(folder: Path, seed: int, ports: range) -> None:
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """Workers that never get ready are given up within seconds."""
-    with patch.object(wanted, "LAUNCH_S_MIN", LAUNCH_S), patch.object(rounds, "LAUNCH_S_MIN", LAUNCH_S):
+    """Workers that never get ready are given up within seconds, and what failed is tried again within seconds."""
+    with (
+        patch.object(wanted, "LAUNCH_S_MIN", LAUNCH_S),
+        patch.object(rounds, "LAUNCH_S_MIN", LAUNCH_S),
+        patch.object(apply, "BACKOFF_S_MAX", BACKOFF_S),
+        patch.object(restarts, "BACKOFF_S_MAX", BACKOFF_S),
+    ):
         yield

@@ -234,6 +234,8 @@ def test_privilege_that_goes_away_is_noticed(host: NvmlStandIn, opened: Opener) 
     with pytest.raises(NoPermissionError):
         setters.limit_power(host.uuids[0], 400.0)
     assert set(setters.refusals()) == set(VERBS)
+    host.forbid_setters(forbidden=False)
+    assert setters.refusals() == {}
 
 
 @with_gpus("h100")
