@@ -14,7 +14,8 @@ from app.store import migrate
 from app.store.engine import Database
 from app.store.tables import metadata
 
-pytestmark = pytest.mark.integration
+# Server-wide roles come and go here, so these run after everybody who reads as one of them.
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 OBJECTS = """
 SELECT c.relkind::text || ' ' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
