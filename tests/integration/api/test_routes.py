@@ -211,7 +211,7 @@ Served = tuple[World, int, uvicorn.Server]
 
 @pytest.fixture
 def served(database: object) -> Iterator[Served]:
-    world = build_world(database, doorbell_heartbeat_s=0.3)  # type: ignore[arg-type]
+    world = build_world(database, doorbell_heartbeat_s=0.3)
     prepare(world)
     with serving(world) as (port, server):
         yield world, port, server

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -215,7 +217,7 @@ def test_only_batches_that_change_live_are_moved(kind: str, worker: WorkerTarget
     assert math.isfinite(node.governing.due_s()) is moves
 
 
-def sample_of(node: Node, latency_ms: float = 10.0, **more: object) -> DeviceSample:
+def sample_of(node: Node, latency_ms: float = 10.0, **more: Any) -> DeviceSample:
     """A calm device whose workers hold what is overlaid."""
     overlaid = node.held
     wanted = {replica.replica: spec_of(replica) for replica in overlaid.devices[0].replicas}
@@ -230,7 +232,7 @@ def sample_of(node: Node, latency_ms: float = 10.0, **more: object) -> DeviceSam
         )
         for reading in node.devices.workers()
     )
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "uuid": node.uuid,
         "power_w": 100.0,
         "energy_j": 100.0,
@@ -242,17 +244,17 @@ def sample_of(node: Node, latency_ms: float = 10.0, **more: object) -> DeviceSam
         "healthy": True,
         "workers": workers,
     }
-    return DeviceSample(**(fields | more))  # type: ignore[arg-type]
+    return DeviceSample(**(fields | more))
 
 
 def batches(target: NodeTarget) -> list[int]:
     return [replica.batch for replica in target.devices[0].replicas]
 
 
-def calm(node: Node, **more: object) -> NodeTarget:
+def calm(node: Node, **more: Any) -> NodeTarget:
     """One period in which the node sees a sample and applies what follows."""
     node.clock.pass_s(1.0)
-    node.governing.observe((sample_of(node, **more),))  # type: ignore[arg-type]
+    node.governing.observe((sample_of(node, **more),))
     overlaid = node.governing.overlay(node.target)
     node.apply(overlaid)
     return overlaid
@@ -350,15 +352,8 @@ def test_where_clocks_cannot_be_set_only_batches_move() -> None:
     node = Node()
     node.start()
     refusing = replace(node.inventory, capabilities={"set_clock": "no privilege"})
-
-    class Refusing:
-        def inventory(self) -> tuple[object, ...]:
-            return (refusing,)
-
-        def settings(self, uuid: str) -> object:
-            return node.devices.settings(uuid)
-
-    node.governing = Governing(Refusing(), node.clock)  # type: ignore[arg-type]
+    with patch.object(node.devices, "inventory", return_value=(refusing,)):
+        node.governing = Governing(node.devices, node.clock)
     node.governing.overlay(node.target)
     node.devices.set_clock(node.uuid, node.near(700))
     overlaid = calm(node)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
-from agents.errors import DeviceError, OutOfRangeError
+from agents.errors import DeviceError, NotSupportedError, OutOfRangeError
 from agents.helper.audit import Audit
 from agents.helper.desk import Desk
 from agents.helper.journal import Originals
@@ -73,7 +73,7 @@ class DoubleBoards:
         )
 
     def reading(self, uuid: str) -> BoardReading:
-        raise NotImplementedError
+        raise NotSupportedError(f"{uuid}: a helper has no business with telemetry")
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         return ()

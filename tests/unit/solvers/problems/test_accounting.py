@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from solvers.problems.accounting import Bill, Usage, bill
 V100, T4 = 0.191, 0.024
 
 
-def usage(price: float, memory_gb: float, whole_gb: float, **changes: object) -> Usage:
+def usage(price: float, memory_gb: float, whole_gb: float, **changes: Any) -> Usage:
     made = Usage(
         gpu="a",
         price_per_gb_s=price,
@@ -21,7 +22,7 @@ def usage(price: float, memory_gb: float, whole_gb: float, **changes: object) ->
         begin_s=0,
         end_s=600,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 @pytest.mark.parametrize(("price", "whole_gb", "shared", "whole"), [(V100, 32, 343.8, 3667.2), (T4, 16, 43.2, 230.4)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ def poisson(rate_rps: float, span_s: float, seed: int = 1) -> np.ndarray:
     return arrival_times_s(Steady(rate_rps=rate_rps), Source(name="test", seed=seed), 0.0, span_s)
 
 
-def at(*times_s: float, servers: tuple[Server, ...] = (TEN,), until_s: float = 10.0, **rest: object) -> Stretch:
+def at(*times_s: float, servers: tuple[Server, ...] = (TEN,), until_s: float = 10.0, **rest: Any) -> Stretch:
     made = Stretch(from_s=0.0, until_s=until_s, arrivals_s=np.array(times_s), servers=servers)
-    return replace(made, **rest)  # type: ignore[arg-type]
+    return replace(made, **rest)
 
 
 def serve(stretch: Stretch, seed: int = 0) -> Outcome:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Service
 from solvers.planners.base import Planner
 from solvers.planners.registry import create, think
 from solvers.verify.checks import is_fatal, verify
@@ -37,11 +39,11 @@ class Course:
         return plan
 
 
-def farm(*services: object, **changes: object) -> Snapshot:
+def farm(*services: Service, **changes: Any) -> Snapshot:
     """Four V100 and four T4, one in each node."""
     devices = [builders.device(f"v{at}", 0, "v100") for at in range(4)]
     devices += [builders.device(f"t{at}", 0, "t4") for at in range(4)]
-    return builders.snapshot(devices, services, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(devices, services, **changes)
 
 
 def types_of(plan: Plan) -> set[str]:

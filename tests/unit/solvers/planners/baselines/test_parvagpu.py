@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from solvers.domain.workload import Service
 from tests import builders
 from tests.unit.solvers.planners.baselines.course import Course, farm
 
 
-def v100s(count: int, *services: object) -> Course:
+def v100s(count: int, *services: Service) -> Course:
     devices = [builders.device("v", at, "v100") for at in range(count)]
-    return Course("parvagpu", builders.snapshot(devices, services))  # type: ignore[arg-type]
+    return Course("parvagpu", builders.snapshot(devices, services))
 
 
 @pytest.mark.parametrize("rate", [10.0, 250.0, 1400.0])

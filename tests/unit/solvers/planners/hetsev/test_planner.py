@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import Affinity, AntiAffinity
+from solvers.domain.workload import Affinity, AntiAffinity, Service
 from solvers.planners.hetsev.parameters import Parameters
 from solvers.planners.hetsev.planner import HetSev
 from solvers.verify.checks import is_fatal, verify
@@ -19,11 +20,11 @@ from tests import builders
 STEP_S = 15.0
 
 
-def farm(*services: object, **changes: object) -> Snapshot:
+def farm(*services: Service, **changes: Any) -> Snapshot:
     """Four V100 and four T4."""
     devices = [builders.device(f"v{at}", 0, "v100") for at in range(4)]
     devices += [builders.device(f"t{at}", 0, "t4") for at in range(4)]
-    return builders.snapshot(devices, services, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(devices, services, **changes)
 
 
 class Run:
