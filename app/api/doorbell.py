@@ -18,13 +18,12 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.feed_thread import FeedThread
 from app.api.metrics import StreamMetrics
 from app.logs import EventLog
 
 HEARTBEAT = b": still here\n"
 STREAM_S_MAX = 3600.0
-_BACKOFF_S_MIN = 0.2
-_BACKOFF_S_MAX = 5.0
 
 
 class GenerationFeed(Protocol):
@@ -152,7 +151,7 @@ def _line(generation: int) -> bytes:
     return b'{"generation": %d}\n' % generation
 
 
-class Listener:
+class Listener(FeedThread[GenerationFeed]):
     """The thread that hears PostgreSQL and rings the hub."""
 
     def __init__(
@@ -161,42 +160,15 @@ class Listener:
         connect: Callable[[], AbstractContextManager[GenerationFeed]],
         log: EventLog,
     ) -> None:
+        super().__init__("doorbell", connect, self._listen, log)
         self._hub = hub
-        self._connect = connect
-        self._log = log
-        self.closing = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to listen; returns at once, also while PostgreSQL is away."""
-        self._loop = loop
-        self._thread = threading.Thread(target=self._run, name="headroom-doorbell", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread and let every stream end; called on the event loop."""
-        self.closing.set()
+        super().stop()
         self._hub.wake()
 
-    def join(self) -> None:
-        """Wait for the thread to have ended."""
-        if self._thread is not None:
-            self._thread.join(timeout=5.0)
-
-    def _run(self) -> None:
-        backoff_s = _BACKOFF_S_MIN
-        while not self.closing.is_set():
-            try:
-                with self._connect() as feed:
-                    backoff_s = _BACKOFF_S_MIN
-                    self._follow(feed)
-            except Exception as error:  # noqa: BLE001 - whatever broke the connection, the cure is a new one
-                self._log.warning("doorbell.disconnected", error, backoff_s=backoff_s)
-                self.closing.wait(backoff_s)
-                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
-
-    def _follow(self, feed: GenerationFeed) -> None:
+    def _listen(self, feed: GenerationFeed) -> None:
         """Ring for every generation of one connection."""
         self._ring(feed.current())
         while not self.closing.is_set():
@@ -204,5 +176,4 @@ class Listener:
                 self._ring(generation)
 
     def _ring(self, generation: int) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hub.ring, generation)
+        self.tell(self._hub.ring, generation)

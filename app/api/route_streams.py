@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.doorbell import HEARTBEAT, STREAM_S_MAX, Hub, disconnected
+from app.api.feed_thread import FeedThread
 from app.api.metrics import StreamMetrics
 from app.logs import EventLog
 from app.services.route_changes import Changed
@@ -35,7 +36,6 @@ PAUSE_S = 0.05
 LEISURE = 4.0
 """A large fleet takes longer to read; unasked it is read only after so many times as long."""
 LISTEN_S = 0.5
-_BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
 Table = Mapping[str, Mapping[str, Any]]
 
 
@@ -135,7 +135,7 @@ class RouteStream(Response):
             await hub.wait(seen, max(0.0, due_at - loop.time()), gone)
 
 
-class RouteReader:
+class RouteReader(FeedThread[Changed]):
     """The thread that reads routes for the board while somebody watches."""
 
     def __init__(
@@ -145,58 +145,29 @@ class RouteReader:
         read: Callable[[], Table],
         log: EventLog,
     ) -> None:
+        super().__init__("routes", connect, self._watch, log)
         self._board = board
-        self._connect = connect
         self._read = read
-        self._log = log
-        self._closing = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; returns at once, also while PostgreSQL is away."""
-        self._loop = loop
-        self._thread = threading.Thread(target=self._run, name="headroom-routes", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread and wake every stream; called on the event loop."""
-        self._closing.set()
+        super().stop()
         self._board.hub.wake()
 
-    def join(self) -> None:
-        """Wait for the thread to have ended."""
-        if self._thread is not None:
-            self._thread.join(timeout=5.0)
-
-    def _run(self) -> None:
-        backoff_s = _BACKOFF_S_MIN
-        while not self._closing.is_set():
-            try:
-                with self._connect() as changed:
-                    self._publish()
-                    backoff_s = _BACKOFF_S_MIN
-                    self._follow(changed)
-            except Exception as error:  # noqa: BLE001 - whatever broke the connection, the cure is a new one
-                self._log.warning("routes.disconnected", error, backoff_s=backoff_s)
-                self._closing.wait(backoff_s)
-                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
-
-    def _follow(self, changed: Changed) -> None:
+    def _watch(self, changed: Changed) -> None:
+        self._publish()
         read_at_s, took_s = time.monotonic(), 0.0
-        while not self._closing.is_set():
+        while not self.closing.is_set():
             news = changed(LISTEN_S)
             due_s = read_at_s + max(READ_EVERY_S, LEISURE * took_s)
             if self._board.watched and (news or time.monotonic() >= due_s):
                 read_at_s = time.monotonic()
                 self._publish()
                 took_s = time.monotonic() - read_at_s
-                self._closing.wait(max(PAUSE_S, took_s / 2.0))
+                self.closing.wait(max(PAUSE_S, took_s / 2.0))
 
     def _publish(self) -> None:
         if not self._board.watched:
             return
         ticket = self._board.ticket()
-        table = self._read()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._board.publish, ticket, table)
+        self.tell(self._board.publish, ticket, self._read())
