@@ -1,0 +1,56 @@
+"""What a claim is and how it is judged.
+
+Owns the records that `headroom arena claims` prints. A claim is judged by running something: a claim without a run is no
+claim. It refuses to round in favour: `measured` tells the number that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ClaimClass(StrEnum):
+    """How a claim can be checked."""
+
+    EXACT = "E"
+    PROPERTY = "P"
+    STATISTICAL = "S"
+    HARDWARE = "G"
+
+
+class Status(StrEnum):
+    """What came of a claim; NOT_REPRODUCED: it ran, the stated figure was not reached, and the note says why."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NOT_REPRODUCED = "not_reproduced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen."""
+
+    measured: str
+    status: Status
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much may be spent: seeds for statistical claims, examples for properties, worker processes."""
+
+    seeds: int = 3
+    examples: int = 200
+    jobs: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim, by its number in the catalogue of requirements (`AC-HET-06`)."""
+
+    id: str
+    kind: ClaimClass
+    stated: str
+    judge: Callable[[Effort], Evidence]
