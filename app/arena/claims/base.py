@@ -1,7 +1,7 @@
 """What a claim is and how it is judged.
 
-Owns the records that `headroom arena claims` prints. A claim is judged by running something: a claim without a run is no
-claim. It refuses to round in favour: `measured` tells the number that was seen.
+Owns the records that `headroom arena claims` prints. A claim is judged by running something: a claim without a run is
+none. It refuses to round in favour: `measured` tells the number that was seen.
 """
 
 from __future__ import annotations
