@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from solvers.control.judging import held, inside, is_bad, latency_of, power_of, readings_of, settled, unknown
 from solvers.control.knobs import batch_below, batches_above, clock_below, clocks_above
 from solvers.control.records import (
     Barrier,
@@ -26,7 +27,7 @@ from solvers.control.records import (
     Setting,
     Settings,
 )
-from solvers.control.table import Ends, Wish, Zone, power_zone, wish_of, zone
+from solvers.control.table import Ends, Wish, Zone, wish_of
 
 BARRIERS_MAX = 16
 """Remembered per device; the oldest are forgotten first."""
@@ -35,7 +36,7 @@ BARRIERS_MAX = 16
 def first_state(envelope: DeviceEnvelope, setting: Setting) -> DeviceState:
     """Begin with a setting, brought into the envelope. Its batches are in the order of the envelope's replicas."""
     names = tuple(replica.replica for replica in envelope.replicas)
-    return DeviceState(uuid=envelope.uuid, replicas=names, setting=_inside(envelope, setting))
+    return DeviceState(uuid=envelope.uuid, replicas=names, setting=inside(envelope, setting))
 
 
 def fitted(envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
@@ -53,28 +54,32 @@ def fitted(envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> De
     return replace(begun, period=state.period)
 
 
-def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
-    """Decide one period. `state` must be of this envelope: from `first_state`, `fitted` or an earlier decision."""
+def next_period(state: DeviceState) -> DeviceState:
+    """The state one period later, without experience that is too old."""
     period = state.period + 1
     barriers = tuple(barrier for barrier in state.barriers if barrier.until_period > period)
-    state = replace(state, period=period, barriers=barriers)
-    held = _unknown(envelope, reading)
-    if held:
-        return Decision(state=state, power=None, verdicts=(), clock=Wish.HOLD, bad=False, held=held)
-    power = _power_zone(settings, envelope, reading)
-    measured = {replica.replica: replica for replica in reading.replicas}
+    return replace(state, period=period, barriers=barriers)
+
+
+def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+    """Decide one period. `state` must be of this envelope: from `first_state`, `fitted` or an earlier decision."""
+    state = next_period(state)
+    why = unknown(envelope, reading)
+    if why:
+        return held(state, why)
+    power = power_of(settings, envelope, reading)
     verdicts = tuple(
-        _verdict(settings, envelope, state, (position, measured.get(replica.replica), power))
-        for position, replica in enumerate(envelope.replicas)
+        _verdict(settings, envelope, state, (position, measured, power))
+        for position, measured in enumerate(readings_of(envelope, reading))
     )
     late = any(verdict.latency is Zone.HIGH for verdict in verdicts)
-    bad = power is Zone.HIGH or late
+    bad = is_bad(power, verdicts)
     state = _remember(settings, state, power, late=late)
     turn = _Turn(settings=settings, envelope=envelope, state=state, verdicts=verdicts, reading=reading)
     setting, clock = turn.moved()
     state, repartition = _count_bad(settings, turn, bad=bad)
     return Decision(
-        state=_moved(state, setting),
+        state=moved(state, setting),
         power=power,
         verdicts=verdicts,
         clock=clock,
@@ -100,7 +105,7 @@ class _Turn:
         if down:
             lower = clock_below(setting.clock_mhz_sm, self.envelope.clocks_mhz_sm, self.settings.clock_step_mhz)
             return replace(setting, clock_mhz_sm=lower), Wish.CLOCK_DOWN
-        if not self._settled():
+        if not settled(self.settings, self.state):
             return setting, Wish.HOLD
         setting = self._grown(setting)
         if not self._clock_up_agreed():
@@ -148,11 +153,6 @@ class _Turn:
                 return wanted
         return setting
 
-    def _settled(self) -> bool:
-        """Whether measurements show the last change."""
-        changed = self.state.changed_period
-        return changed is None or self.state.period - changed >= self.settings.settle_periods
-
     def _clock_up_agreed(self) -> bool:
         """One clock, many replicas. Who breaks its limit with its smallest batch has nothing left but the clock and
         outranks those that would only grow; else everybody who still could grow must agree.
@@ -167,23 +167,6 @@ class _Turn:
         return any(barrier.forbids(wanted) for barrier in self.state.barriers)
 
 
-def _unknown(envelope: DeviceEnvelope, reading: DeviceReading) -> str:
-    """Why nothing may be decided; empty when enough is known."""
-    if reading.stale:
-        return "measurements are too old"
-    if envelope.power_w_cap is not None and reading.power_w is None:
-        return "power is not measured"
-    return ""
-
-
-def _power_zone(settings: Settings, envelope: DeviceEnvelope, reading: DeviceReading) -> Zone:
-    if reading.power_capped:
-        return Zone.HIGH
-    if envelope.power_w_cap is None or reading.power_w is None:
-        return Zone.LOW
-    return power_zone(reading.power_w, envelope.power_w_cap, settings.power_low_part)
-
-
 def _verdict(
     settings: Settings,
     envelope: DeviceEnvelope,
@@ -193,11 +176,9 @@ def _verdict(
     """A replica's zone and wish. `measured`: its position, its reading, the device's power zone."""
     position, reading, power = measured
     replica = envelope.replicas[position]
-    if reading is None or (reading.latency_ms is None and replica.latency_ms_limit is not None):
+    latency = latency_of(settings, replica, reading)
+    if reading is None or latency is None:
         return ReplicaVerdict(replica=replica.replica, latency=None, wish=Wish.HOLD)
-    latency = Zone.LOW
-    if replica.latency_ms_limit is not None and reading.latency_ms is not None:
-        latency = zone(reading.latency_ms, replica.latency_ms_limit, settings.latency_low_part)
     ends = _ends(settings, envelope, state, (position, reading.filled))
     return ReplicaVerdict(replica=replica.replica, latency=latency, wish=wish_of(power, latency, ends))
 
@@ -247,8 +228,8 @@ def _remember(settings: Settings, state: DeviceState, power: Zone, *, late: bool
     return replace(state, barriers=(*kept, *learned)[-BARRIERS_MAX:], raised_period=None if proved else raised)
 
 
-def _moved(state: DeviceState, setting: Setting) -> DeviceState:
-    """The state with a new setting."""
+def moved(state: DeviceState, setting: Setting) -> DeviceState:
+    """The state with a new setting, and when that was."""
     if setting == state.setting:
         return state
     before = state.setting
@@ -298,12 +279,20 @@ def _donor(replicas: Sequence[ReplicaEnvelope], strain: dict[str, float], wanted
     return min(able, key=lambda each: (strain[each.replica], each.replica)).replica if able else None
 
 
-def _inside(envelope: DeviceEnvelope, setting: Setting) -> Setting:
-    batches = tuple(
-        min(max(batch, replica.batch_min), replica.batch_max)
-        for batch, replica in zip(setting.batches, envelope.replicas, strict=True)
-    )
-    clocks, clock = envelope.clocks_mhz_sm, setting.clock_mhz_sm
-    if clocks and clock not in clocks:
-        clock = max((each for each in clocks if each <= clock), default=clocks[0])
-    return Setting(batches=batches, clock_mhz_sm=clock)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Morak:
+    """This loop as a controller."""
+
+    settings: Settings
+
+    def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
+        """Begin as planned."""
+        return first_state(envelope, planned)
+
+    def fitted(self, envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
+        """Go on under a new envelope."""
+        return fitted(envelope, state, planned)
+
+    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+        """Decide one period."""
+        return step(self.settings, envelope, state, reading)

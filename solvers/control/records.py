@@ -113,6 +113,23 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How far a binary search of a device's batch has come."""
+
+    low: int
+    """The largest batch known to keep the limit; one below the smallest allowed while none is."""
+    high: int
+    """The smallest batch known to break it; one above the largest allowed while none is."""
+    batch: int
+    """The one that is tried, or was found."""
+
+    @property
+    def middle(self) -> int:
+        """The next one to try."""
+        return max(self.low + 1, (self.low + self.high) // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """What the governor remembers of a device. `replicas` and `setting.batches` are in the same order."""
 
@@ -126,6 +143,8 @@ class DeviceState:
     raised_period: int | None = None
     """When something was last raised; None again as soon as it proved good, bad, or was taken back."""
     barriers: tuple[Barrier, ...] = ()
+    search: Search | None = None
+    """Of controllers that search; None for all others."""
 
     def batch(self, replica: str) -> int:
         """A replica's batch."""
@@ -191,7 +210,13 @@ def state_from_plain(plain: object) -> DeviceState:
         changed_period=None if changed is None else _whole(changed),
         raised_period=None if raised is None else _whole(raised),
         barriers=barriers,
+        search=None if item.get("search") is None else _search(item["search"]),
     )
+
+
+def _search(plain: object) -> Search:
+    item = _mapping(plain)
+    return Search(low=_whole(item.get("low")), high=_whole(item.get("high")), batch=_whole(item.get("batch")))
 
 
 def _barrier(plain: object) -> Barrier:
