@@ -1,4 +1,4 @@
-"""Moves batches and clocks inside their envelopes between plans: runs the governor of `solvers.control` on this node.
+"""Moves batches and clocks inside their envelopes between plans: runs controllers of `solvers.control` on this node.
 
 Owns the translation both ways (targets to envelopes, samples to readings, states back to a target), the rhythm, and
 what the log is told. It touches no device: the applier makes the devices hold the overlaid target and reads back as
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget
-from solvers.control.governor import first_state, fitted, step
 from solvers.control.records import (
     Decision,
     DeviceEnvelope,
@@ -30,6 +29,7 @@ from solvers.control.records import (
     state_from_plain,
     state_to_plain,
 )
+from solvers.control.registry import Controller, controller, names
 from solvers.control.table import Wish
 
 PERIOD_S = 1.0
@@ -49,6 +49,7 @@ class _Governed:
     """A device under the governor."""
 
     target: DeviceTarget
+    loop: Controller
     envelope: DeviceEnvelope
     state: DeviceState
     decided_s: float
@@ -113,6 +114,8 @@ class Governing:
 
     def problems(self) -> tuple[str, ...]:
         """Devices that cannot keep their limits by governing alone, as sentences for the receipt."""
+        if self._target is not None and self._target.governor not in names():
+            return (f"this agent knows no controller called {self._target.governor}; batches and clocks stay",)
         return tuple(
             _sentence(uuid, governed.wanted)
             for uuid, governed in sorted(self._governed.items())
@@ -139,8 +142,11 @@ class Governing:
     def _take(self, target: NodeTarget) -> None:
         """Take over a new target: what is still inside its envelope stays."""
         before = self._recalled | {uuid: governed.state for uuid, governed in self._governed.items()}
+        if self._target is not None and self._target.governor != target.governor:
+            # Another controller begins where the one before ended, with none of its experience.
+            self._governed = {}
         found = {}
-        for device in target.devices:
+        for device in target.devices if target.governor in names() else ():
             inventory = self._inventory.get(device.uuid)
             envelope = None if inventory is None else envelope_of(device, inventory)
             if inventory is None or envelope is None:
@@ -150,12 +156,13 @@ class Governing:
                 # Nothing changed for it: what it has learned and counted stays.
                 found[device.uuid] = replace(standing, target=device)
                 continue
+            loop = controller(target.governor, self._settings)
             planned, held = _planned(device, envelope), before.get(device.uuid)
-            state = first_state(envelope, planned) if held is None else fitted(envelope, held, planned)
             found[device.uuid] = _Governed(
                 target=device,
+                loop=loop,
                 envelope=envelope,
-                state=state,
+                state=loop.first(envelope, planned) if held is None else loop.fitted(envelope, held, planned),
                 decided_s=self._now_s(),
                 turned_s=self._now_s(),
                 used_s=self._now_s(),
@@ -182,7 +189,7 @@ class Governing:
 
     def _decide(self, governed: _Governed, reading: DeviceReading) -> None:
         before = governed.state.setting.batches
-        decision = step(self._settings, governed.envelope, governed.state, reading)
+        decision = governed.loop.step(governed.envelope, governed.state, reading)
         governed.state, governed.decision = decision.state, decision
         self._note(governed, decision, before)
 

@@ -107,6 +107,8 @@ class NodeTarget:
     generation: int
     plan: str | None
     devices: tuple[DeviceTarget, ...]
+    governor: str = "morak"
+    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control.registry`)."""
 
 
 def decode_node_target(plain: object) -> NodeTarget:
@@ -117,6 +119,7 @@ def decode_node_target(plain: object) -> NodeTarget:
         generation=whole_of(top, "generation"),
         plan=optional_text_of(top, "plan"),
         devices=tuple(_decode_device(item) for item in items_of(top, "devices")),
+        governor=text_of(top, "governor") if "governor" in top else "morak",
     )
 
 

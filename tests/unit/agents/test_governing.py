@@ -13,7 +13,7 @@ import pytest
 from agents.devices.base import DeviceSample, WorkerSample, WorkerState
 from agents.devices.fake.board import Board
 from agents.devices.fake.host import FakeDevices
-from agents.governing import AGENT_SETTINGS, Governing
+from agents.governing import AGENT_SETTINGS, Governing, envelope_of
 from agents.steps import spec_of
 from agents.wire import NodeTarget, WorkerTarget
 from solvers.control.governor import first_state, step
@@ -25,6 +25,7 @@ from solvers.control.records import (
     ReplicaReading,
     Setting,
 )
+from solvers.control.registry import controller, names
 from solvers.control.table import Wish
 from solvers.sim.truth import gpu_truth
 from tests.unit.agents.builders import FakeClock, device_target, fake_devices, node_target, replica_target
@@ -396,3 +397,38 @@ def test_the_next_agent_goes_on_where_this_one_was() -> None:
 def test_a_memory_that_cannot_be_read_is_refused(broken: object) -> None:
     with pytest.raises(ValueError, match="governor"):
         Node().governing.recall(broken)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_target_chooses_the_controller_by_name(name: str) -> None:
+    node = Node()
+    node.target = replace(node.target, governor=name)
+    node.start()
+    overlaid, envelope = node.held, envelope_of(node.target.devices[0], node.inventory)
+    assert envelope is not None
+    planned = Setting(batches=(2, 2), clock_mhz_sm=node.near(900))
+    begun = controller(name, AGENT_SETTINGS).first(envelope, planned).setting
+    assert (tuple(batches(overlaid)), overlaid.devices[0].clock_mhz_sm) == (begun.batches, begun.clock_mhz_sm)
+    calm(node)
+    assert [decision.held for decision in node.governing.decisions().values()] == [""]
+
+
+def test_another_controller_goes_on_from_the_settings_of_the_one_before() -> None:
+    node = Node()
+    node.start()
+    for _ in range(9):
+        calm(node)
+    node.target = replace(node.target, generation=2, governor="clipper_l")
+    overlaid = node.governing.overlay(node.target)
+    assert batches(overlaid) == [7, 7]
+    assert overlaid.devices[0].clock_mhz_sm == node.inventory.clocks_mhz_sm[-1]
+
+
+def test_an_unknown_controller_moves_nothing_and_says_so() -> None:
+    node = Node()
+    node.target = replace(node.target, governor="from-the-future")
+    node.start()
+    assert calm(node) == node.target
+    assert node.governing.problems() == (
+        "this agent knows no controller called from-the-future; batches and clocks stay",
+    )
