@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from app.errors import FieldFault, FieldsError, ReferencedError
 from app.store import documents, pair_points, profiles, progress, targets, tokens
 from app.store.documents import Key, Kind
+from solvers.control import registry as controllers
 from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
@@ -72,6 +73,7 @@ def check(session: Session, value: object, cluster: str) -> None:
             _check_power_cap(faults, value, cluster)
         case Policy():
             _check_planners(faults, value)
+            _check_governor(faults, value)
     faults.settle()
 
 
@@ -108,6 +110,12 @@ def _check_planners(faults: _Faults, value: Policy) -> None:
     for index, planner in enumerate(value.planners):
         if planner not in known:
             faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+
+
+def _check_governor(faults: _Faults, value: Policy) -> None:
+    known = controllers.names()
+    if value.governor not in known:
+        faults.add("/governor", f"there is no controller {value.governor}; known are {', '.join(known)}")
 
 
 def check_unused(session: Session, kind: Kind, key: Key) -> None:

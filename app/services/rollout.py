@@ -121,6 +121,7 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
                 _device_target(device, settings.get(device.id), tuple(replicas[device.id]))
                 for device in sorted(devices[node.id], key=lambda each: each.id)
             ),
+            governor=snapshot.policy.governor,
         )
         for node in sorted(snapshot.nodes, key=lambda each: each.id)
     )

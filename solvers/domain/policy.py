@@ -79,9 +79,12 @@ class Policy:
     device_silent_after_s: float = 30.0
     """A device whose node is silent for longer is not planned on."""
     seed: int = 1
+    governor: str = "morak"
+    """The controller that moves batches and clocks inside their envelopes between plans."""
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
+        check_name("governor", self.governor)
         check_distinct("planners", self.planners)
         for planner in self.planners:
             check_name("planners", planner)
