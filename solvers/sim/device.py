@@ -169,8 +169,8 @@ def serve_fluid(
 ) -> tuple[Served, ...]:
     """The stretch in closed form, whatever its length: one outcome per tenant, at the times of the settled state.
 
-    With a limit, loads between 83 and 130 % of capacity are told badly (the tests say how badly); nearly all others
-    within 5 %.
+    Violations and completions are within 5 % of those of single requests, also at the edge of capacity; the tests of
+    `solvers.sim.serving` say which tight limits are not.
     """
     return tuple(
         serve(each.queue, tenant.rate_rps * interval_s, interval_s, table, each.limit_ms)

@@ -5,8 +5,9 @@ free (greedy batching, no artificial wait); arrivals are Poisson; requests that 
 their turn comes, unless their batch alone takes longer than the limit: those are served late. The answer is closed-form
 (no event loop), so that an interval costs the same at 1 and at 100,000 requests: steady state = self-consistent batch
 size, uniform residual of the running batch, correlated spread of batch sizes and an exponential spill beyond a full
-batch (with Siegmund's correction); backlog and overload = a fluid that fills or drains linearly. The tests compare it
-with a discrete-event simulation and state how far off it may be.
+batch (with Siegmund's correction); backlog and overload = a fluid that fills or drains linearly; what a limit
+turns away near capacity = the walk of `solvers.sim.hopeless`. The tests compare it with a discrete-event simulation and
+with `solvers.sim.requests`, and state how far off it may be.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
+
+from solvers.sim.hopeless import OVERSHOOT, Dropping, dropping, exponent, interpolated
 
 QUEUE_S_MAX = 30.0
 """Without a latency limit, the queue holds at most this many seconds of capacity; what comes on top is dropped."""
@@ -24,6 +27,12 @@ FULL = 0.999
 """Beyond this part of capacity the queue is treated as filling."""
 ROUNDING = 1.0 + 1e-9
 """A server that just meets its limit meets it, whatever the last digit says."""
+LOST_MIN = 1e-4
+"""A stable server that drops less is taken as it is."""
+CALM, ROOMY, EDGE = 0.85, 1.6, 0.97
+"""Below this part of capacity, or beyond so many full batches of limit, the thinned stable server is believed as well;
+batches that are not full are never told at more than the last part of capacity.
+"""
 _PHASES = tuple((k + 0.5) / 8 for k in range(8))
 _SPREAD = ((-1.28, 0.2), (-0.52, 0.2), (0.0, 0.2), (0.52, 0.2), (1.04, 0.1), (1.55, 0.06), (2.33, 0.04))
 """Standard normal points with weights, for the number of arrivals during a batch."""
@@ -67,21 +76,9 @@ def serve(
         return Served(completed=0.0, violated=0.0, dropped=0.0, queue=0.0, batch_mean=0.0, busy=0.0, execution_ms=0.0)
     interval_ms = 1000.0 * interval_s
     rate = arrived / interval_ms
-    batch_max, full_ms = len(exec_ms), exec_ms[-1]
-    capacity = batch_max / full_ms
-    steady = _steady(rate, exec_ms, latency_ms_limit) if rate < FULL * capacity else None
-    if steady is not None and steady.lost > 0.0:
-        # What is dropped no longer loads the server, so the others wait less than the first answer says.
-        for _ in range(2):
-            lost = steady.lost
-            steady = _steady(rate * (1.0 - 0.5 * lost), exec_ms, latency_ms_limit)
-    floor = 0.0 if steady is None else steady.standing
-    wait_ms = 1000.0 * QUEUE_S_MAX if latency_ms_limit is None else max(full_ms, latency_ms_limit - full_ms)
-    ceiling = capacity * wait_ms
-    backlog = _Backlog(
-        queue=queue, drift=rate - capacity, capacity=capacity, exec_ms=exec_ms, floor=floor, ceiling=ceiling
-    )
-    filled = backlog.run(interval_ms)
+    batch_max = len(exec_ms)
+    steady = _settled(rate, exec_ms, latency_ms_limit)
+    filled = _backlog(queue, rate, exec_ms, latency_ms_limit, steady).run(interval_ms)
     fluid_part = filled.lasted_ms / interval_ms
     dropped, end, points, batch, busy = filled.dropped, filled.queue_end, filled.points, float(batch_max), fluid_part
     if steady is not None and fluid_part < 1.0:
@@ -102,7 +99,7 @@ def serve(
         queue=max(0.0, queue + arrived - completed - dropped),
         batch_mean=batch,
         busy=busy,
-        execution_ms=_at(exec_ms, max(1.0, batch)),
+        execution_ms=interpolated(exec_ms, max(1.0, batch)),
         latency_ms_p50=p50,
         latency_ms_p95=p95,
         latency_ms_p99=p99,
@@ -120,16 +117,71 @@ class _Steady:
     busy: float
 
 
-def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _Steady:
-    """The state a stable server settles in."""
+def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _Steady | None:
+    """What the server settles in, or None where nothing does: it is overloaded and drops nothing as hopeless."""
+    capacity = len(exec_ms) / exec_ms[-1]
+    steady = _steady(rate, exec_ms, limit_ms) if rate < FULL * capacity else None
+    if limit_ms is None or (steady is not None and steady.lost < LOST_MIN):
+        return steady
+    # What is dropped no longer loads the server, so the others wait less than the first answer says.
+    if exec_ms[-1] > limit_ms * ROUNDING:
+        return None if steady is None else _thinned(rate, exec_ms, limit_ms, steady)
+    walk = dropping(rate, exec_ms, limit_ms * ROUNDING)
+    if steady is not None and (rate < CALM * capacity or limit_ms > ROOMY * exec_ms[-1]):
+        thinned = _thinned(rate, exec_ms, limit_ms, steady)
+        if thinned.lost <= walk.lost:
+            return thinned
+    return _at_the_edge(rate, exec_ms, limit_ms, walk)
+
+
+def _thinned(rate: float, exec_ms: Sequence[float], limit_ms: float, steady: _Steady) -> _Steady:
+    """The stable server that is sent only what it does not drop: the part is found by bisection."""
+    low, high = 0.0, steady.lost
+    for _ in range(6):
+        middle = 0.5 * (low + high)
+        steady = _steady(rate * (1.0 - middle), exec_ms, limit_ms)
+        low, high = (middle, high) if steady.lost > middle else (low, middle)
+    return replace(steady, lost=0.5 * (low + high))
+
+
+def _at_the_edge(rate: float, exec_ms: Sequence[float], limit_ms: float, walk: Dropping) -> _Steady:
+    """A server whose full batches leave work behind until the oldest of it is hopeless."""
+    carried = rate * (1.0 - walk.lost)
+    stable = min(carried, EDGE * len(exec_ms) / exec_ms[-1])
+    batch, during = _self_consistent(stable, exec_ms)
+    short = list(_steady_points(stable, exec_ms, batch, during, spills=False))
+    kept = [point for point in short if point.latency_ms <= limit_ms * ROUNDING]
+    points = [point._replace(weight=point.weight * walk.part_short) for point in kept or short]
+    batch = walk.part_short * min(batch, walk.batch) + (1.0 - walk.part_short) * walk.batch
+    batch = max(1.0, batch)
+    middle = 1.0 - walk.part_short - walk.part_top
+    behind = [(walk.left_behind(level), middle / len(_PHASES)) for level in _PHASES] + [(walk.room, walk.part_top)]
+    for left, weight in behind:
+        for phase in _PHASES:
+            latency_ms = walk.full_ms + (left + phase * walk.batch) / rate
+            points.append(_Point(min(limit_ms, latency_ms), walk.full_ms, weight / len(_PHASES)))
+    total = sum(point.weight for point in points)
+    mean_ms = sum(point.latency_ms * point.weight for point in points) / total
+    busy = min(1.0, carried * interpolated(exec_ms, batch) / batch)
+    return _Steady(standing=carried * mean_ms, points=points, lost=walk.lost, batch=batch, busy=busy)
+
+
+def _self_consistent(rate: float, exec_ms: Sequence[float]) -> tuple[float, float]:
+    """The batch size that gathers itself, and the requests that come while it executes."""
     batch_max = float(len(exec_ms))
     batch, during = 1.0, 0.0
     for _ in range(40):
-        during = rate * _at(exec_ms, batch)
+        during = rate * interpolated(exec_ms, batch)
         wanted = min(batch_max, max(1.0, during + math.exp(-during)))
         if abs(wanted - batch) < 1e-3:
             break
         batch += 0.7 * (wanted - batch)
+    return batch, during
+
+
+def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _Steady:
+    """The state a stable server settles in."""
+    batch, during = _self_consistent(rate, exec_ms)
     kept, lost = [], 0.0
     for point in _steady_points(rate, exec_ms, batch, during):
         if latency_ms_limit is not None and point.latency_ms > latency_ms_limit * ROUNDING >= point.own_ms:
@@ -137,24 +189,26 @@ def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | Non
         elif point.weight > 0.0:
             kept.append(point)
     mean_ms = sum(point.latency_ms * point.weight for point in kept)
-    busy = min(1.0, rate * _at(exec_ms, batch) / batch)
+    busy = min(1.0, rate * interpolated(exec_ms, batch) / batch)
     return _Steady(standing=rate * mean_ms, points=kept, lost=lost, batch=batch, busy=busy)
 
 
-def _steady_points(rate: float, exec_ms: Sequence[float], batch: float, during: float) -> Iterator[_Point]:
+def _steady_points(
+    rate: float, exec_ms: Sequence[float], batch: float, during: float, spills: bool = True
+) -> Iterator[_Point]:
     """Requests that find the server free, and those that wait for the batch that runs. Weights sum to 1."""
     batch_max, full_ms = float(len(exec_ms)), exec_ms[-1]
     free = math.exp(-during) / batch
     yield _Point(exec_ms[0], exec_ms[0], free)
     # A long batch gathers a long next batch: sizes are an autoregressive chain, which widens their spread.
-    memory = min(0.9, rate * (_at(exec_ms, batch + 0.5) - _at(exec_ms, max(1.0, batch - 0.5))))
+    memory = min(0.9, rate * (interpolated(exec_ms, batch + 0.5) - interpolated(exec_ms, max(1.0, batch - 0.5))))
     sigma = math.sqrt(during / (1.0 - memory * memory))
-    spill_part, spill_mean = _spill(rate * full_ms, len(exec_ms))
+    spill_part, spill_mean = _spill(rate * full_ms, len(exec_ms)) if spills else (0.0, 0.0)
     spilt = _SPILL if spill_part > 0.0 else ()
     waits = [(full_ms * size * spill_mean / batch_max, size_weight) for size, size_weight in spilt]
     for spread, spread_weight in _SPREAD:
-        own_ms = _at(exec_ms, min(batch_max, max(1.0, 1.0 + during + spread * sigma)))
-        now_ms = _at(exec_ms, min(batch_max, max(1.0, batch + memory * spread * sigma)))
+        own_ms = interpolated(exec_ms, min(batch_max, max(1.0, 1.0 + during + spread * sigma)))
+        now_ms = interpolated(exec_ms, min(batch_max, max(1.0, batch + memory * spread * sigma)))
         for phase in _PHASES:
             weight = (1.0 - free) * spread_weight / len(_PHASES)
             base_ms = phase * now_ms + own_ms
@@ -168,13 +222,8 @@ def _spill(during_full: float, batch_max: int) -> tuple[float, float]:
     load = during_full / batch_max
     if load < 0.3:
         return 0.0, 0.0
-    theta = 2.0 * (1.0 - load) + 2.0 * (1.0 - load) ** 2
-    for _ in range(30):
-        step = (during_full * math.expm1(theta) - theta * batch_max) / (during_full * math.exp(theta) - batch_max)
-        theta -= step
-        if abs(step) < 1e-9:
-            break
-    part = math.exp(-theta * 0.583 * math.sqrt(during_full))
+    theta = exponent(during_full, float(batch_max))
+    part = math.exp(-theta * OVERSHOOT * math.sqrt(during_full))
     return (part, 1.0 / theta) if part > 1e-3 else (0.0, 0.0)
 
 
@@ -189,42 +238,75 @@ class _Filled:
     points: list[_Point]
 
 
+def _backlog(
+    queue: float, rate: float, exec_ms: Sequence[float], limit_ms: float | None, steady: _Steady | None
+) -> _Backlog:
+    """The way of the queue towards where it settles."""
+    capacity = len(exec_ms) / exec_ms[-1]
+    drops = limit_ms is not None and exec_ms[-1] <= limit_ms * ROUNDING
+    wait_ms = max(exec_ms[-1], (limit_ms or 0.0) - exec_ms[-1]) if drops else 1000.0 * QUEUE_S_MAX
+    floor = 0.0 if steady is None else steady.standing
+    drift = rate - capacity
+    if drops and steady is not None:
+        # Near capacity a queue also wanders to its place, as fast as Poisson arrivals scatter.
+        wander = rate / max(1.0, floor)
+        drift = max(drift, wander) if drift >= 0.0 and queue < floor else min(drift, -wander)
+    ceiling = floor if drift > 0.0 and steady is not None else max(capacity * wait_ms, floor)
+    latest_ms = limit_ms if drops and limit_ms is not None else math.inf
+    return _Backlog(
+        queue=queue,
+        drift=drift,
+        rate=rate,
+        exec_ms=exec_ms,
+        floor=floor,
+        ceiling=ceiling,
+        latest_ms=latest_ms,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Backlog:
-    """A queue that changes by `drift` per millisecond while the server works at capacity, in floor…ceiling."""
+    """A queue that changes by `drift` per millisecond, in floor…ceiling. Where they are one and the same when it comes
+    there, it has settled; a ceiling above the floor turns away what comes on top.
+    """
 
     queue: float
     drift: float
-    capacity: float
+    rate: float
     exec_ms: Sequence[float]
     floor: float
     ceiling: float
+    latest_ms: float
+    """What would be answered later is dropped instead."""
 
     def run(self, interval_ms: float) -> _Filled:
-        """Advance by at most `interval_ms`; a shorter answer means that the backlog is gone: steady state follows."""
-        ceiling = max(self.ceiling, self.floor)
-        dropped = max(0.0, self.queue - ceiling)
+        """Advance by at most `interval_ms`; a shorter answer means that the queue settled: steady state follows."""
+        dropped = max(0.0, self.queue - self.ceiling)
         start = self.queue - dropped
         if self.drift < 0.0:
             if start <= self.floor:
                 return _Filled(0.0, start, 0.0, dropped, [])
             lasted_ms = min(interval_ms, (start - self.floor) / -self.drift)
             end = start + self.drift * lasted_ms
-            return _Filled(lasted_ms, end, self.capacity * lasted_ms, dropped, self._ramp(start, end, 1.0))
-        filling_ms = interval_ms if self.drift == 0.0 else min(interval_ms, (ceiling - start) / self.drift)
+            return _Filled(lasted_ms, end, (self.rate - self.drift) * lasted_ms, dropped, self._ramp(start, end, 1.0))
+        filling_ms = interval_ms if self.drift == 0.0 else min(interval_ms, (self.ceiling - start) / self.drift)
         end = start + self.drift * filling_ms
+        completed = max(0.0, self.rate - self.drift) * filling_ms
+        if self.floor > 0.0:
+            return _Filled(filling_ms, end, completed, dropped, self._ramp(start, end, 1.0) if filling_ms > 0.0 else [])
         dropped += self.drift * (interval_ms - filling_ms)
         part = filling_ms / interval_ms
         points = self._ramp(start, end, part) + self._ramp(end, end, 1.0 - part)
-        return _Filled(interval_ms, end, self.capacity * interval_ms, dropped, points)
+        return _Filled(interval_ms, end, max(0.0, self.rate - self.drift) * interval_ms, dropped, points)
 
     def _ramp(self, start: float, end: float, weight: float) -> list[_Point]:
         """What completes while the queue goes from start to end: its wait in line, then its own batch."""
         made = []
         for phase in _PHASES:
             waiting = start + (end - start) * phase
-            own_ms = _at(self.exec_ms, min(float(len(self.exec_ms)), max(1.0, waiting)))
-            made.append(_Point(max(waiting / self.capacity, phase * own_ms) + own_ms, own_ms, weight / len(_PHASES)))
+            own_ms = interpolated(self.exec_ms, min(float(len(self.exec_ms)), max(1.0, waiting)))
+            waited_ms = max(waiting * self.exec_ms[-1] / len(self.exec_ms), phase * own_ms)
+            made.append(_Point(min(self.latest_ms, waited_ms + own_ms), own_ms, weight / len(_PHASES)))
         return made
 
 
@@ -251,12 +333,3 @@ def _above(points: list[_Point], limit_ms: float) -> float:
     return (
         sum(point.weight for point in points if point.latency_ms > limit_ms * ROUNDING) / total if total > 0.0 else 0.0
     )
-
-
-def _at(exec_ms: Sequence[float], batch: float) -> float:
-    """Execution time of a fractional batch size, by linear interpolation."""
-    low = int(batch)
-    if low >= len(exec_ms):
-        return exec_ms[-1]
-    part = batch - low
-    return exec_ms[low - 1] * (1.0 - part) + exec_ms[low] * part

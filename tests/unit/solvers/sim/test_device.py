@@ -1,9 +1,7 @@
 """A device's fixed point, and the fluid mode of its stretch against the request level.
 
-Violations and completions are compared as parts of what arrived. Where the fluid mode is worse is stated here: between
-83 and 130 % of what full batches carry. Just below capacity it expects far more drops than single requests show (up to
-nearly all); just above, with small batches, fewer. Elsewhere one tenant in twenty is off by more than about 1 %, and
-the worst of a thousand by 11 %.
+Violations and completions are compared as parts of what arrived: on average within half a point, also at the edge of
+capacity; where tenants are worse is stated here.
 """
 
 from __future__ import annotations
@@ -141,18 +139,16 @@ def compare(device: DeviceLoad, draw: np.random.Generator) -> list[Compared]:
     return found
 
 
-def test_the_fluid_mode_agrees_with_single_requests_within_five_per_cent_but_at_the_edge_of_capacity() -> None:
+def test_the_fluid_mode_agrees_with_single_requests_within_five_per_cent() -> None:
     draw = np.random.default_rng(11)
     seen = [each for _ in range(60) for each in compare(random_load(draw), draw)]
     edge = [each for each in seen if 0.83 < each.load < 1.3]
-    rest = [each for each in seen if not 0.83 < each.load < 1.3]
-    assert len(rest) > 60
+    assert len(seen) - len(edge) > 60
     assert len(edge) > 20
-    for off in ("completed_off", "violations_off"):
-        far = np.array([getattr(each, off) for each in rest])
-        assert float(np.mean(far)) <= 0.005
-        assert float(np.quantile(far, 0.95)) <= 0.05
-        assert float(np.max(far)) <= 0.12
-        near = [getattr(each, off) for each in edge]
-        assert 0.02 < float(np.mean(near)) <= 0.13
-    assert float(np.mean([each.busy_off for each in rest])) <= 0.02
+    for group in (edge, seen):
+        for off in ("completed_off", "violations_off"):
+            far = np.array([getattr(each, off) for each in group])
+            assert float(np.mean(far)) <= 0.006
+            assert float(np.quantile(far, 0.95)) <= 0.03
+            assert float(np.max(far)) <= 0.06
+    assert float(np.mean([each.busy_off for each in seen])) <= 0.02
