@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from solvers.cycle.attempts import Asking, Propose
     from solvers.domain.evidence import Finding, Reason
     from solvers.domain.plan import Proposal, Unplaced
+    from solvers.domain.policy import PlannerSetting
     from solvers.planners.base import PlanRequest
 
 SHORT_SHOWN = 20
@@ -47,7 +48,34 @@ class Showing:
     why_not: str | None = None
 
 
-def plan_file(file: str, wish: Wish, showing: Showing) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Settings of planners for one look; they hold beside the policy's and before them."""
+
+    settings: tuple[PlannerSetting, ...] = ()
+
+    def check(self, wish: Wish) -> None:
+        """Raise InputError for a planner or a parameter that there is not."""
+        from app.arena import own
+        from solvers.planners import registry
+
+        known_planner(wish.planner)
+        for item in self.settings:
+            known_planner(item.planner)
+            registry.with_settings(own.create(item.planner), {item.name: item.value})
+
+    def propose(self, planner: str, request: PlanRequest) -> Proposal:
+        """Run a planner of Headroom's or one's own in this process."""
+        from app.arena import own
+        from solvers.domain.evidence import SilentReporter
+        from solvers.planners import registry
+
+        settings = registry.settings_of(request.snapshot.policy, planner)
+        settings |= {item.name: item.value for item in self.settings if item.planner == planner}
+        return registry.think(own.create(planner, settings), request, None, SilentReporter()).proposal
+
+
+def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     """Plan from a snapshot's file and say what came of it. Raises CommandError unless the plan verifies."""
     out, output = showing.out, showing.output
     if out is not None:
@@ -58,11 +86,11 @@ def plan_file(file: str, wish: Wish, showing: Showing) -> None:
     from solvers.domain.codec import to_plain
     from solvers.domain.snapshot import Snapshot
 
-    known_planner(wish.planner)
+    tuning.check(wish)
     begun_s = time.monotonic()
     snapshot = read_value(Snapshot, file)
     read_s = time.monotonic()
-    chosen = solved(snapshot, wish, asking())
+    chosen = solved(snapshot, wish, asking(tuning))
     planned_s = time.monotonic()
     outcome = outcome_of(snapshot, chosen)
     if out is not None and chosen.plan is not None:
@@ -72,7 +100,7 @@ def plan_file(file: str, wish: Wish, showing: Showing) -> None:
     found = insight_of(snapshot, chosen, wish)
     insight = plain["insight"] = told_insight(found)
     if showing.why_not is not None:
-        plain["why_not"] = why_not_offline(snapshot, showing.why_not, (chosen, found), (wish, asking()))
+        plain["why_not"] = why_not_offline(snapshot, showing.why_not, (chosen, found), (wish, asking(tuning)))
     told = [
         *_head(outcome),
         *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
@@ -91,21 +119,23 @@ def plan_file(file: str, wish: Wish, showing: Showing) -> None:
 
 
 def known_planner(name: str | None) -> None:
-    """Raise InputError for a planner that nobody knows."""
+    """Raise InputError for a planner that nobody knows, and as `own.load_planner` does for one of a file."""
+    from app.arena import own
     from solvers.planners import registry
 
-    if name is not None and name not in registry.names():
+    if name is not None and own.is_own(name):
+        own.load_planner(name)
+    elif name is not None and name not in registry.names():
         raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
 
 
-def asking() -> Asking:
+def asking(tuning: Tuning | None = None) -> Asking:
     """Planners and verifier, run in this process."""
     from solvers.cycle.attempts import Asking
     from solvers.domain.evidence import SilentReporter
-    from solvers.planners import registry
     from solvers.verify.checks import verify
 
-    return Asking(propose=_told(registry.propose), verify=verify, reporter=SilentReporter())
+    return Asking(propose=_told((tuning or Tuning()).propose), verify=verify, reporter=SilentReporter())
 
 
 def _told(propose: Propose) -> Propose:

@@ -16,6 +16,7 @@ from app.cli.connection import Server, Token, connect
 from app.cli.explaining import why_not_online
 from app.cli.explaining_tables import binding_lines, candidate_table, way_lines, why_not_lines
 from app.cli.output import Format, Output, show
+from app.cli.planners import Settings, read_settings
 from app.cli.planning_tables import choice_table, gap_table, plan_head
 from app.cli.wishing import DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
 from app.client import Document
@@ -44,6 +45,7 @@ def plan(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what the plan comes to, without tables.")] = False,
     snapshot: SnapshotFile = None,
     planner: PlannerName = None,
+    settings: Settings = None,
     deadline_s: DeadlineS = None,
     work_units: WorkUnits = None,
     seed: Seed = None,
@@ -68,10 +70,11 @@ def plan(
         wish = Wish(
             lane=CycleLane(lane.value), planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed
         )
-        offline.plan_file(snapshot, wish, offline.Showing(out=out, output=output, quiet=quiet, why_not=why_not))
+        showing = offline.Showing(out=out, output=output, quiet=quiet, why_not=why_not)
+        offline.plan_file(snapshot, wish, showing, offline.Tuning(settings=read_settings(settings or ())))
         return
-    if any(option is not None for option in (planner, deadline_s, work_units, seed, out)):
-        raise InputError("--planner, --deadline-s, --work-units, --seed and --out go with --snapshot")
+    if any(option is not None for option in (planner, settings, deadline_s, work_units, seed, out)):
+        raise InputError("--planner, --set, --deadline-s, --work-units, --seed and --out go with --snapshot")
     with connect(server, token) as client:
         made = client.plan({"lane": lane.value})
         explained = client.explain(made["id"])

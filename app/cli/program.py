@@ -19,6 +19,7 @@ from app.cli import (
     declare,
     explaining,
     modelling,
+    planners,
     planning,
     processes,
     profiling,
@@ -81,6 +82,7 @@ app.command(rich_help_panel=_MODEL)(modelling.predict)
 app.command(rich_help_panel=_MODEL)(profiling.profile)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
+app.command(rich_help_panel=_PLAN)(planners.planners)
 app.command(rich_help_panel=_PLAN)(explaining.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)

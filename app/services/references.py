@@ -19,7 +19,7 @@ from solvers.control import registry as controllers
 from solvers.domain.device import Device, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
-from solvers.errors import StateError
+from solvers.errors import FieldError, StateError
 from solvers.planners import registry
 
 DEFAULT = "default"
@@ -110,6 +110,10 @@ def _check_planners(faults: _Faults, value: Policy) -> None:
     for index, planner in enumerate(value.planners):
         if planner not in known:
             faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+    try:
+        registry.check_settings(value)
+    except FieldError as error:
+        faults.add(error.field, error.message, "value-invalid")
 
 
 def _check_governor(faults: _Faults, value: Policy) -> None:

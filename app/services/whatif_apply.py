@@ -87,6 +87,10 @@ def _policy(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
         return snapshot
     for index, planner in enumerate(policy.planners):
         faults.known("planner", planner, registry.names(), f"/policy/planners/{index}")
+    try:
+        registry.check_settings(policy)
+    except FieldError as error:
+        faults.add(f"/policy{error.field}", error.message)
     return replace(snapshot, policy=policy)
 
 

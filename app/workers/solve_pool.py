@@ -26,7 +26,7 @@ from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.errors import EngineError, HeadroomError, TransientError
 from solvers.planners.base import Planner, PlanRequest, Thought
-from solvers.planners.registry import think
+from solvers.planners.registry import settings_of, think, with_settings
 
 PlannerFactory = Callable[[str], Planner]
 """Makes a planner by name; must be importable in the child (a module's function)."""
@@ -279,7 +279,8 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
 def _answer(factory: PlannerFactory, name: str, request: PlanRequest, state: bytes | None) -> Answer:
     recorder = _Recorder()
     try:
-        thought = think(factory(name), request, state, recorder)
+        planner = with_settings(factory(name), settings_of(request.snapshot.policy, name))
+        thought = think(planner, request, state, recorder)
         proposal: object = thought.proposal
         if not isinstance(proposal, Proposal):
             return Answer(

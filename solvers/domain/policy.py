@@ -9,7 +9,16 @@ from enum import StrEnum
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import PolicyName
 from solvers.domain.objective import Term
-from solvers.domain.value import check_distinct, check_name, check_not_negative, check_positive, check_range, value
+from solvers.domain.value import (
+    check_distinct,
+    check_finite,
+    check_name,
+    check_not_negative,
+    check_positive,
+    check_range,
+    check_text,
+    value,
+)
 from solvers.errors import FieldError
 
 HOURS_PER_DAY = 24
@@ -24,6 +33,23 @@ class CostBasis(StrEnum):
     """Price x SM share of every replica: the bill that tenants get. Energy is not in it."""
     DEVICE = "device"
     """The whole price of every device in use, and the energy it draws, idle power included: what the operator pays."""
+
+
+@value
+class PlannerSetting:
+    """One tuning parameter of one planner; which there are, planners say themselves."""
+
+    planner: str
+    name: str
+    value: bool | float | str
+
+    def __post_init__(self) -> None:
+        check_name("planner", self.planner)
+        check_text("name", self.name, 64)
+        if isinstance(self.value, str):
+            check_text("value", self.value)
+        else:
+            check_finite("value", self.value)
 
 
 @value
@@ -79,6 +105,8 @@ class Policy:
     device_silent_after_s: float = 30.0
     """A device whose node is silent for longer is not planned on."""
     seed: int = 1
+    planner_settings: tuple[PlannerSetting, ...] = ()
+    """How planners are tuned where it is not by their defaults."""
     governor: str = "morak"
     """The controller that moves batches and clocks inside their envelopes between plans."""
 
@@ -116,6 +144,7 @@ class Policy:
         check_range("gain_pct_min", self.gain_pct_min, 0, 100)
         check_range("changes_max", self.changes_max, 1, 100_000)
         check_positive("device_silent_after_s", self.device_silent_after_s)
+        check_distinct("planner_settings", (f"{item.planner}.{item.name}" for item in self.planner_settings))
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Proposal
-from solvers.domain.value import check_range, value
+from solvers.domain.value import value
 from solvers.models.baselines.gpulet import PUBLISHED
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.baselines.traits import Traits, limit_ms
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Settled
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -35,19 +37,23 @@ DUST = 1e-9
 class Parameters:
     """The published constants."""
 
-    sizes_pct: tuple[int, ...] = (20, 40, 50, 60, 80, 100)
-    partitions_max: int = 2
-    batch_max: int = 32
-    gain_min: float = 0.05
-    """A step to a larger partition that gains less throughput than this part is ignored."""
-    caution: float = 1.1
-    """Estimated latencies are taken so many times."""
+    sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (
+        20,
+        40,
+        50,
+        60,
+        80,
+        100,
+    )
+    partitions_max: Annotated[int, Tune("partitions of a GPU", 1, 8)] = 2
+    batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
+    gain_min: Annotated[
+        float, Tune("a step to a larger partition that gains less throughput than this part is ignored", 0, 1)
+    ] = 0.05
+    caution: Annotated[float, Tune("estimated latencies are taken so many times", 1, 10)] = 1.1
 
     def __post_init__(self) -> None:
-        check_range("partitions_max", self.partitions_max, 1, 8)
-        check_range("batch_max", self.batch_max, 1, 65536)
-        check_range("gain_min", self.gain_min, 0, 1)
-        check_range("caution", self.caution, 1, 10)
+        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True)

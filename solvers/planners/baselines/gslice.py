@@ -8,18 +8,20 @@ remembered unrounded, so that small steps add up. It refuses to predict.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
-from solvers.domain.value import check_range, value
+from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
 from solvers.planners.baselines.traits import limit_ms
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
@@ -34,17 +36,13 @@ WHOLE_PCT = 100.0
 class Parameters:
     """The published constants, and where a service begins."""
 
-    band: float = 0.05
-    """Residuals from 0 to this change nothing."""
-    batch_max: int = 32
-    share_pct_first: float = 30.0
-    share_pct_least: float = 5.0
+    band: Annotated[float, Tune("residuals from 0 to this change nothing", 0, 1)] = 0.05
+    batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
+    share_pct_first: Annotated[float, Tune("share with which a service begins", 1, 100)] = 30.0
+    share_pct_least: Annotated[float, Tune("least share that is wished for", 1, 100)] = 5.0
 
     def __post_init__(self) -> None:
-        check_range("band", self.band, 0, 1)
-        check_range("batch_max", self.batch_max, 1, 65536)
-        check_range("share_pct_first", self.share_pct_first, 1, 100)
-        check_range("share_pct_least", self.share_pct_least, 1, 100)
+        check_tuned(self)
 
 
 @value

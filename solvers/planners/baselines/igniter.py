@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Proposal
-from solvers.domain.value import check_positive, value
+from solvers.domain.value import value
 from solvers.models.papers.igniter_interference import (
     CACHE,
     CLOCK_MHZ_PER_W,
@@ -26,6 +27,7 @@ from solvers.models.papers.igniter_interference import (
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.baselines.traits import Traits, limit_ms
 from solvers.planners.draft import Draft
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.needs import Need
 
@@ -42,11 +44,11 @@ DUST = 1e-9
 class Parameters:
     """What the table does not tell."""
 
-    input_mb: float = 0.602
-    """Of one request: an image of 224 x 224 pixels in single precision."""
+    input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602
+    """An image of 224 x 224 pixels in single precision."""
 
     def __post_init__(self) -> None:
-        check_positive("input_mb", self.input_mb)
+        check_tuned(self)
 
 
 def batch_for(limit: float, rate_rps: float, bandwidth_gb_per_s: float, input_mb: float) -> int:

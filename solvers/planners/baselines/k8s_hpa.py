@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
-from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(name="k8s_hpa", version="1", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
@@ -31,20 +33,18 @@ DUST = 1e-9
 class Parameters:
     """The autoscaler's defaults. Times in seconds."""
 
-    target: float = 0.80
-    """Demand over capacity that is aimed at."""
-    tolerance: float = 0.1
-    down_window_s: float = 300.0
-    up_period_s: float = 60.0
-    """Within such a period replicas at most double, or grow by `up_pods`, whichever is more."""
-    up_pods: int = 4
+    target: Annotated[float, Tune("demand over capacity that is aimed at", 0.01, 1)] = 0.80
+    tolerance: Annotated[float, Tune("a metric this near to the target, as a part of it, changes nothing", 0, 1)] = 0.1
+    down_window_s: Annotated[
+        float, Tune("replicas fall to the highest recommendation within this window", 0, 86_400)
+    ] = 300.0
+    up_period_s: Annotated[
+        float, Tune("within such a period replicas at most double, or grow by up_pods, whichever is more", 1, 86_400)
+    ] = 60.0
+    up_pods: Annotated[int, Tune("see up_period_s", 1, 1000)] = 4
 
     def __post_init__(self) -> None:
-        check_range("target", self.target, 0.01, 1)
-        check_range("tolerance", self.tolerance, 0, 1)
-        check_not_negative("down_window_s", self.down_window_s)
-        check_positive("up_period_s", self.up_period_s)
-        check_range("up_pods", self.up_pods, 1, 1000)
+        check_tuned(self)
 
 
 @value

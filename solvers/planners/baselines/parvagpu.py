@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Proposal
-from solvers.domain.value import check_range, value
+from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.baselines.traits import Traits, limit_ms
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Floats, Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -36,12 +38,11 @@ DUST = 1e-9
 class Parameters:
     """Sizes of segments, and what counts as filled little."""
 
-    step_pct: int = 10
-    filled_little_pct: float = 50.0
+    step_pct: Annotated[int, Tune("sizes of segments are multiples of this", 1, 100)] = 10
+    filled_little_pct: Annotated[float, Tune("GPUs filled to at most this are emptied into others", 0, 100)] = 50.0
 
     def __post_init__(self) -> None:
-        check_range("step_pct", self.step_pct, 1, 100)
-        check_range("filled_little_pct", self.filled_little_pct, 0, 100)
+        check_tuned(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,18 @@ def test_policies_name_planners_there_are(world: World) -> None:
     assert "greedy" in found["errors"][0]["detail"]
 
 
+def test_policies_tune_planners_by_what_these_have(world: World) -> None:
+    setting = {"planner": "hetsev", "name": "share_pct", "value": 40}
+    policy = {**spec(spare_policy()), "planner_settings": [setting]}
+    assert world.call("PUT", "/v1/policies/spare", plain=policy).status_code in (200, 201)
+    assert world.call("GET", "/v1/policies/spare").json()["planner_settings"] == [setting]
+    for wrong, part in (({"planner": "wizard"}, "planner"), ({"name": "share"}, "name"), ({"value": "much"}, "value")):
+        policy["planner_settings"] = [setting, {**setting, "planner": "hetsev", "name": "queues", **wrong}]
+        pointer = f"/planner_settings/1/{part}"
+        found = _problem(world.call("PUT", "/v1/policies/spare", plain=policy), 422, "field-invalid", pointer)
+        assert len(found["errors"]) == 1
+
+
 def test_nothing_is_deleted_under_a_name_that_is_being_used(world: World) -> None:
     """Rival puts and deletions in every order: never a service whose model is gone."""
 

@@ -14,11 +14,12 @@ from app.cli import offline
 from app.cli.failures import Exit
 from app.cli.output import usd
 from solvers.domain.codec import canonical_json, digest, from_json
-from solvers.domain.plan import Plan, Proposal
+from solvers.domain.evidence import Reporter
+from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
 from solvers.planners import registry
-from solvers.planners.base import PlanRequest
-from solvers.planners.registry import propose
+from solvers.planners.base import Planner, PlanRequest, Thought
+from solvers.planners.registry import propose, think
 from tests import builders
 from tests.unit.app.cli.conftest import Headroom
 
@@ -158,13 +159,59 @@ def test_wrong_usage_is_told(words: tuple[str, ...], told: str, headroom: Headro
 def test_what_a_solver_library_prints_does_not_mix_with_the_answer(
     files: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def noisy(name: str, request: PlanRequest) -> Proposal:
+    def noisy(planner: Planner, request: PlanRequest, state: bytes | None, reporter: Reporter) -> Thought:
         os.write(1, b"a library speaks\n")
-        return propose(name, request)
+        return think(planner, request, state, reporter)
 
-    monkeypatch.setattr(registry, "propose", noisy)
+    monkeypatch.setattr(registry, "think", noisy)
     asked = offline.asking().propose("greedy", builders.request(PICTURE))
     os.write(1, b"the answer\n")
     said = capfd.readouterr()
     assert asked.plan is not None
     assert (said.out, said.err) == ("the answer\n", "a library speaks\n")
+
+
+def test_a_planner_is_tuned_for_one_look(files: Path, headroom: Headroom) -> None:
+    look = ("plan", "--snapshot", f"{files}/s.json", "--planner", "hetsev", "--out", f"{files}/p.json")
+    shares = {}
+    for share in (50, 30):
+        said = headroom(*look, "--set", f"hetsev.share_pct={share}", "--set", "hetsev.anti_affinity=soft")
+        assert said.status == Exit.OK, said.err
+        plan = from_json(Plan, (files / "p.json").read_text())
+        assert plan.snapshot == digest(PICTURE)
+        shares[share] = {item.share_pct_sm for item in plan.assignments}
+    assert shares == {50: {50}, 30: {30}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("hetsev.share=30", "hetsev has no parameter share; it has saturation, "),
+        ("hetsev.share_pct=much", "hetsev's parameter share_pct must be a whole number from 1 to 100, got 'much'"),
+        ("nobody.share=30", "there is no planner nobody; known are "),
+        ("share_pct=30", "--set share_pct=30: write PLANNER.PARAMETER=VALUE"),
+        ("hetsev.share_pct", "--set hetsev.share_pct: write PLANNER.PARAMETER=VALUE"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(files: Path, headroom: Headroom, setting: str, said: str) -> None:
+    found = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", "hetsev", "--set", setting)
+    assert (found.status, found.out) == (Exit.USAGE, "")
+    assert said in found.err
+
+
+def test_planners_are_listed_with_what_can_be_tuned(headroom: Headroom) -> None:
+    listed = headroom("planners", "-o", "json")
+    assert listed.status == Exit.OK
+    assert [item["name"] for item in listed.json] == list(registry.names())
+    shown = headroom("planners").out
+    assert all(name in shown for name in registry.names())
+    one = headroom("planners", "hetsev", "-o", "json").json
+    first = one["parameters"][0]
+    assert (first["name"], first["kind"], first["default"]) == ("saturation", "number", 0.8)
+    assert (first["low"], first["high"]) == (0.05, 1)
+    told = headroom("planners", "gpulet").out
+    assert "20,40,50,60,80,100" in told
+    assert "rising whole numbers" in told
+    assert "nothing of it can be tuned" in headroom("planners", "joint").out
+    unknown = headroom("planners", "nobody")
+    assert unknown.status == Exit.USAGE

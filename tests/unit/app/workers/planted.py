@@ -6,14 +6,18 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.ids import Digest, Generation
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
+from solvers.domain.value import value
 from solvers.errors import EngineError
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.tuning import Tune, check_tuned
 
 
 def empty_plan(request: PlanRequest, snapshot: Digest | None = None, parent: int | None = None) -> Plan:
@@ -145,9 +149,34 @@ class Mindful(Planted):
         return Thought(proposal=_good(request, reporter), state=state + b"." * int(self.spec.version))
 
 
-def build(name: str) -> Planted:
+@value
+class Loudness:
+    """How often a planner speaks."""
+
+    events: Annotated[int, Tune("so many", 0, 9)] = 1
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+
+
+@dataclass(frozen=True)
+class Tuned(Stateless):
+    """Speaks as often as it is told."""
+
+    spec: PlannerSpec = field(default_factory=lambda: PlannerSpec(name="tuned", version="1", knobs=()))
+    parameters: Loudness = field(default_factory=Loudness)
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        for _ in range(self.parameters.events):
+            reporter.event("loud")
+        return _answer(empty_plan(request))
+
+
+def build(name: str) -> Planted | Tuned:
     if name == "mindful":
         return Mindful("good")
+    if name == "tuned":
+        return Tuned()
     if name not in _BEHAVIOURS:
         raise EngineError(f"no planner is called {name}")
     return Planted(name)

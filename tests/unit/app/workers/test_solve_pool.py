@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from app.workers.solve_pool import PoolLimits, SolvePool
 from solvers.domain.ids import ClusterName, PolicyName
 from solvers.domain.plan import ProposalStatus
-from solvers.domain.policy import Policy
+from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, TransientError
 from solvers.planners.base import Budget, PlanRequest
@@ -31,6 +32,12 @@ SNAPSHOT = Snapshot(
 
 def request_of(deadline_s: float = 20.0) -> PlanRequest:
     return PlanRequest(snapshot=SNAPSHOT, movable=(), budget=Budget(deadline_s=deadline_s), seed=1)
+
+
+def tuned_request(planner: str, events: int) -> PlanRequest:
+    setting = PlannerSetting(planner=planner, name="events", value=events)
+    policy = replace(SNAPSHOT.policy, planner_settings=(setting,))
+    return replace(request_of(), snapshot=replace(SNAPSHOT, policy=policy))
 
 
 class Heard:
@@ -145,6 +152,21 @@ def test_bad_answer_is_an_engine_error_and_the_child_lives(pool: SolvePool, plan
         pool.propose(planner, request_of())
     assert pool.propose("good", request_of()).plan is not None
     assert pool.child_pid == child
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_a_planner_is_tuned_as_the_policy_of_the_request_says(pool: SolvePool, heard: Heard, times: int) -> None:
+    heard.events.clear()
+    pool.propose("tuned", tuned_request("tuned", times))
+    assert len(heard.events) == times
+
+
+def test_a_setting_that_a_planner_does_not_have_is_its_error(pool: SolvePool) -> None:
+    with pytest.raises(EngineError, match="tuned's parameter events must be a whole number from 0 to 9, got 10"):
+        pool.propose("tuned", tuned_request("tuned", 10))
+    with pytest.raises(EngineError, match="good has no parameter events; it has none"):
+        pool.propose("good", tuned_request("good", 1))
+    assert pool.propose("good", tuned_request("tuned", 10)).plan is not None
 
 
 def test_events_are_bounded(pool: SolvePool, heard: Heard) -> None:
