@@ -39,6 +39,28 @@ class Demand:
             check_not_negative(field, getattr(self, field))
 
 
+class BrokenLimit(StrEnum):
+    """Which limit a device could not keep by moving batches and clock alone."""
+
+    POWER = "power"
+    LATENCY = "latency"
+
+
+@value
+class RepartitionWish:
+    """What a device's controller asks planners for after bad periods in a row. For latency: so much more share for a
+    replica, from a donor or else from what is free. For power: a replica less.
+    """
+
+    cause: BrokenLimit
+    replica: ReplicaId
+    donor: ReplicaId | None = None
+    share_pct_sm: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("share_pct_sm", self.share_pct_sm, 0, 100)
+
+
 @value
 class DeviceTelemetry:
     """Latest reading of a device."""
@@ -51,6 +73,8 @@ class DeviceTelemetry:
     temperature_c: float | None = None
     healthy: bool = True
     age_s: float
+    repartition: RepartitionWish | None = None
+    """What its controller asks for since it last kept its limits."""
 
     def __post_init__(self) -> None:
         check_not_negative("power_w", self.power_w)
