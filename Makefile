@@ -25,7 +25,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test check format lint types contracts fast lock openapi library bench test-gpu clean system-deps
+.PHONY: help venv up down test check format lint types contracts fast lock openapi scenarios library bench test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m app.api.export openapi
+
+scenarios: $(VENV)/.dev-stamp ## Write the JSON Schema of scenario files
+	$(BIN)/python -m app.arena.loading examples/scenarios
 
 library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public measurements in HEADROOM_DATA
 	$(BIN)/python -m benchmarks.build_library

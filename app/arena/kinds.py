@@ -28,9 +28,12 @@ DATA_VARIABLE = "HEADROOM_DATA"
 class Form(BaseModel):
     """Closed, immutable, and without coercion between types."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def completed(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        """What a file may leave out although a record of the core needs it."""
+        return plain
 
 
 @dataclass(frozen=True, slots=True)

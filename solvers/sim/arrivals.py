@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ BLOCK_S = 60.0
 """How much time one stream of arrivals covers."""
 DAILY_STEPS = 288
 """Into how many pieces of constant rate a daily pattern's period is cut."""
+RAMP_STEP_S = 5.0
+"""Longest piece of constant rate on a ramp."""
 
 
 class Spacing(StrEnum):
@@ -114,7 +117,35 @@ class Replayed:
         check_positive("time_scale", self.time_scale)
 
 
-ArrivalPattern: TypeAlias = Steady | Bursts | Daily | Replayed
+@value
+class RatePoint:
+    """A rate at a moment."""
+
+    at_s: float
+    rate_rps: float
+
+    def __post_init__(self) -> None:
+        check_not_negative("at_s", self.at_s)
+        check_not_negative("rate_rps", self.rate_rps)
+
+
+@value
+class Course:
+    """Rates by points in time: straight lines between them, or each held until the next. The first holds before its
+    moment, the last for ever.
+    """
+
+    points: tuple[RatePoint, ...]
+    ramp: bool = True
+    spacing: Spacing = Spacing.POISSON
+
+    def __post_init__(self) -> None:
+        times = [point.at_s for point in self.points]
+        if not times or times != sorted(set(times)):
+            raise FieldError("points", "points must rise in time, and there must be one")
+
+
+ArrivalPattern: TypeAlias = Steady | Bursts | Daily | Replayed | Course
 
 
 @value
@@ -171,6 +202,8 @@ def rate_path(pattern: ArrivalPattern, source: Source, until_s: float) -> RatePa
             return _daily_path(pattern, until_s)
         case Replayed():
             return _replayed_path(pattern, until_s)
+        case Course():
+            return _course_path(pattern, until_s)
 
 
 def _burst_path(pattern: Bursts, source: Source, until_s: float) -> RatePath:
@@ -205,6 +238,21 @@ def _replayed_path(pattern: Replayed, until_s: float) -> RatePath:
     rates: NDArray[np.float64] = np.array(pattern.rates_rps)[np.arange(bins) % len(pattern.rates_rps)]
     edges: NDArray[np.float64] = np.arange(bins + 1, dtype=np.float64) * bin_s
     return RatePath(edges, rates * pattern.rate_scale)
+
+
+def _course_path(pattern: Course, until_s: float) -> RatePath:
+    at_s = np.array([point.at_s for point in pattern.points])
+    rates = np.array([point.rate_rps for point in pattern.points])
+    if not pattern.ramp:
+        edges: NDArray[np.float64] = np.unique(np.concatenate(([0.0], at_s[1:], [max(until_s, at_s[-1] + 1.0)])))
+        return RatePath(edges, rates[np.searchsorted(at_s[1:], edges[:-1], side="right")])
+    # The pieces follow from the points alone, so that a longer path begins with the shorter one.
+    pieces = [
+        np.linspace(begin, end, max(1, int(np.ceil((end - begin) / RAMP_STEP_S))), endpoint=False)
+        for begin, end in pairwise(at_s)
+    ]
+    edges = np.unique(np.concatenate(([0.0], *pieces, [at_s[-1], max(until_s, at_s[-1] + 1.0)])))
+    return RatePath(edges, np.interp(0.5 * (edges[1:] + edges[:-1]), at_s, rates))
 
 
 def arrival_times_s(pattern: ArrivalPattern, source: Source, from_s: float, until_s: float) -> NDArray[np.float64]:
