@@ -8,6 +8,7 @@ It refuses to choose configurations and devices.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from solvers.domain.evidence import Reason
@@ -54,10 +55,12 @@ class Case:
     menus: dict[WorkloadId, Menu]
 
     @staticmethod
-    def of(request: PlanRequest) -> Case:
-        """Split the standing target into pinned and movable and list every workload's options."""
+    def of(request: PlanRequest, clocks: Mapping[DeviceId, DeviceSetting] | None = None) -> Case:
+        """Split the standing target into pinned and movable and list every workload's options. `clocks`: of planners
+        that set them, for the devices where they may.
+        """
         snapshot = request.snapshot.with_offers()
-        held = _held(snapshot, request.movable)
+        held = {**_held(snapshot, request.movable), **(clocks or {})}
         fleet = open_fleet(snapshot, held)
         beliefs = Beliefs.of(snapshot, fleet.classes)
         movable = set(request.movable)

@@ -217,7 +217,13 @@ class Draft:
     def finish(self) -> None:
         """Let workloads that are short keep what else of theirs stands, and waiting jobs take what is spare."""
         for need in self.needs:
-            settled = with_last_resort(self.case, self.open(need))
+            with_last_resort(self.case, self.open(need))
+        self.settle_rest()
+
+    def settle_rest(self) -> None:
+        """Say who is short, and let waiting jobs take what is spare."""
+        for need in self.needs:
+            settled = self.open(need)
             if settled.rate_rps_short and not settled.blockers:
                 facts = (Fact(name="rate_rps_short", value=round(settled.rate_rps_short, 4)),)
                 settled.blockers.append(Reason(code=ReasonCode.WAITS_IN_LINE, subject=need.workload, facts=facts))

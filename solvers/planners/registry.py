@@ -62,6 +62,16 @@ _FACTORIES = {
         "HetSev",
         "counts of instances per GPU type by an integer programme, co-located by worst fit",
     ),
+    "morak": (
+        "solvers.planners.morak.planner",
+        "Morak",
+        "virtual GPUs sized by the knee of latency over share, batches and clock left to the controller",
+    ),
+    "whole_gpu": (
+        "solvers.planners.morak.planner",
+        "WholeGpu",
+        "every replica a GPU of its own, batches and clock left to the controller",
+    ),
     "joint": ("solvers.planners.joint.planner", "Joint", "all knobs in one problem, with a proven bound"),
     "greedy": (
         "solvers.planners.greedy.planner",

@@ -1,0 +1,39 @@
+"""How Morak's planner is tuned. Owns the parameters and their ranges; its controller is tuned in `solvers.control`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from solvers.control.knee import GAIN_PART_MIN, THROUGHPUT_PART
+from solvers.domain.value import value
+from solvers.planners.tuning import Tune, check_tuned
+
+
+class Goal(StrEnum):
+    """How many virtual GPUs there shall be."""
+
+    THROUGHPUT = "throughput"
+    """As many as fit: copies of every service spread over all GPUs."""
+    DEVICES = "devices"
+    """As many as the demand needs at the largest batch, on as few GPUs as hold them."""
+
+
+@value
+class Parameters:
+    """See each."""
+
+    goal: Annotated[Goal, Tune("many copies over all GPUs, or few GPUs for the demand")] = Goal.THROUGHPUT
+    knee_batch: Annotated[int, Tune("the knee is read at the first measured batch from this on", 1, 65536)] = 16
+    knee_gain_part: Annotated[float, Tune("ten percent more share must gain this part of a latency", 0.001, 0.9)] = (
+        GAIN_PART_MIN
+    )
+    ceiling_part: Annotated[float, Tune("a batch with this part of the best throughput is the ceiling", 0.1, 1.0)] = (
+        THROUGHPUT_PART
+    )
+    clock_mhz_start: Annotated[int, Tune("clocks begin here, or as far above as promises need", 1, 10000)] = 600
+    copies_per_device: Annotated[int, Tune("most virtual GPUs of one service on one GPU", 1, 48)] = 4
+    forget_s: Annotated[float, Tune("how long what controllers asked for is kept", 1.0)] = 3600.0
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
