@@ -15,6 +15,7 @@ import typer
 
 from app.cli import (
     access,
+    arena,
     checking,
     declare,
     explaining,
@@ -55,7 +56,7 @@ INTERRUPTED = 130
 _ClickError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _LOCAL, _DECLARE, _PLAN, _WATCH = "One machine and its processes", "Declare", "Plan and explain", "Watch and account"
-_MODEL = "Measure and predict"
+_MODEL, _COMPARE = "Measure and predict", "Compare policies"
 
 app.command(rich_help_panel=_LOCAL)(processes.up)
 app.command(rich_help_panel=_LOCAL)(processes.down)
@@ -88,6 +89,7 @@ app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
 app.add_typer(snapshots.snapshot, name="snapshot", rich_help_panel=_PLAN)
+app.add_typer(arena.arena, name="arena", rich_help_panel=_COMPARE)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)

@@ -1,0 +1,188 @@
+"""Who competes: contenders as people write them, and planners as benches ask for them, one's own files included.
+
+Owns the names of contenders that are more than one planner (ours with its fallback, a controller between plans), the
+settings on their labels, and the loading of a planner from a file. It refuses to tune: what a setting means and may be
+is the planner's own business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from solvers.domain.value import value
+from solvers.errors import EngineError, FieldError, InputError
+from solvers.planners import registry
+from solvers.planners.base import Planner
+from solvers.planners.tuning import Scalar
+from solvers.sim.outcome import Contender, Setting
+
+CONTROLLERS = ("batchdvfs", "clipper_l", "clipper_p", "dfs", "morak")
+NAMED: Mapping[str, tuple[tuple[str, ...], str | None]] = {
+    "headroom": (("joint", "greedy"), None),
+}
+"""Contenders whose chain of planners or controller does not follow from their name."""
+OWN_MODULE = "headroom_own_planner_"
+
+
+@value
+class OwnPlanner:
+    """A planner in a file of the user's. The source itself travels, so that a cluster needs no copy of the file."""
+
+    name: str
+    """As planners are named in a contender: `my_policy.py:MyPlanner`."""
+    source: str
+    place: str
+    """Where the file lies, for tracebacks only."""
+
+    @property
+    def class_name(self) -> str:
+        """The class to make."""
+        return self.name.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A contender with the files that its planners come from."""
+
+    contender: Contender
+    own: tuple[OwnPlanner, ...] = ()
+
+
+def entry_of(text: str) -> Entry:
+    """A contender as people write it: a name, `planner+fallback@controller`, or `file.py:Class`. Raises InputError."""
+    chain, _, controller = text.strip().partition("@")
+    planners, governor = NAMED.get(chain, (tuple(part.strip() for part in chain.split("+")), None))
+    own = tuple(own_planner(part) for part in planners if ".py:" in part)
+    planners = tuple(Path(part).name if ".py:" in part else part for part in planners)
+    for name in planners:
+        if ".py:" not in name and name not in registry.names():
+            raise InputError(
+                f"there is no planner {name!r}; known are {', '.join(contender_names())}, or a file.py:Class"
+            )
+    if controller and controller not in CONTROLLERS:
+        raise InputError(f"there is no controller {controller!r}; known are {', '.join(CONTROLLERS)}")
+    label = text.strip() if not own else "+".join(planners) + (f"@{controller}" if controller else "")
+    return Entry(contender=Contender(label=label, planners=planners, governor=controller or governor), own=own)
+
+
+def contender_names() -> tuple[str, ...]:
+    """What can be named by one word."""
+    return tuple(sorted({*registry.names(), *NAMED}))
+
+
+def own_planner(text: str) -> OwnPlanner:
+    """Read `file.py:Class`. Raises InputError for a file that cannot be read or has no such class."""
+    file, _, class_name = text.rpartition(":")
+    path = Path(file)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+    made = OwnPlanner(name=f"{path.name}:{class_name}", source=source, place=str(path.resolve()))
+    try:
+        _class_of(made)
+    except EngineError as error:
+        raise InputError(error.message) from None
+    return made
+
+
+def tuned_entries(entries: Sequence[Entry], settings: Sequence[str], policy: Sequence[str]) -> tuple[Entry, ...]:
+    """The same contenders with `planner.parameter=value` settings and `field=value` of the policy, said on their
+    labels. Raises InputError for a setting that nobody has.
+    """
+    wanted: dict[str, list[Setting]] = {}
+    for text in settings:
+        name, parameter, said = _parted(text, "planner.parameter=value")
+        wanted.setdefault(name, []).append(Setting(name=parameter, value=said))
+    fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
+    made = tuple(_tuned(entry, wanted, fields) for entry in entries)
+    known = {name for entry in entries for name in (entry.contender.label, entry.contender.planners[0])}
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"nobody here is called {name}; contenders are {', '.join(sorted(known))}")
+    labels = [entry.contender.label for entry in made]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise InputError(f"two contenders are called {twice[0]}")
+    return made
+
+
+def _tuned(entry: Entry, wanted: Mapping[str, list[Setting]], policy: tuple[Setting, ...]) -> Entry:
+    names = dict.fromkeys((entry.contender.planners[0], entry.contender.label))
+    by_name = {item.name: item for name in names for item in wanted.get(name, [])}
+    settings = tuple(by_name[name] for name in sorted(by_name))
+    if settings:
+        try:
+            PlannersOf(entry.own)(entry.contender.planners[0], settings)
+        except FieldError as error:
+            raise InputError(error.message) from None
+    label = entry.contender.label
+    label += f"({', '.join(f'{item.name}={item.value}' for item in settings)})" if settings else ""
+    label += f"[{', '.join(f'{item.name}={item.value}' for item in policy)}]" if policy else ""
+    return replace(entry, contender=replace(entry.contender, label=label, settings=settings, policy=policy))
+
+
+def _parted(text: str, form: str) -> tuple[str, str, str]:
+    name, equals, said = text.partition("=")
+    planner, dot, parameter = name.strip().rpartition(".")
+    if not (equals and dot and planner and parameter):
+        raise InputError(f"{text!r} is no setting; write {form}")
+    return planner, parameter, _json(said)
+
+
+def _field(text: str) -> Setting:
+    name, equals, said = text.partition("=")
+    if not (equals and name.strip()):
+        raise InputError(f"{text!r} is no setting; write field=value")
+    return Setting(name=name.strip(), value=_json(said))
+
+
+def _json(said: str) -> str:
+    """What was written, as JSON: numbers and truth values as themselves, anything else as a string."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        found = said
+    return json.dumps(found if isinstance(found, bool | int | float | str) else said)
+
+
+class PlannersOf:
+    """Makes planners by name, those of one's own files first; what benches are handed."""
+
+    def __init__(self, own: tuple[OwnPlanner, ...] = ()) -> None:
+        self._own = {item.name: item for item in own}
+
+    def __call__(self, name: str, settings: tuple[Setting, ...]) -> Planner:
+        """A planner with this tuning. Raises EngineError for an unknown name, FieldError for a bad setting."""
+        said: dict[str, Scalar] = {item.name: json.loads(item.value) for item in settings}
+        if name not in self._own:
+            return registry.create(name, said)
+        made = _class_of(self._own[name])()
+        return registry.with_settings(cast("Planner", made), said)
+
+
+def _class_of(own: OwnPlanner) -> Any:
+    """The class in a file's source, loaded once for each content. Raises EngineError."""
+    name = OWN_MODULE + hashlib.sha256(f"{own.place}\n{own.source}".encode()).hexdigest()[:16]
+    module = sys.modules.get(name)
+    if module is None:
+        module = ModuleType(name)
+        module.__file__ = own.place
+        # Frozen dataclasses look their module up by name while it is still being read.
+        sys.modules[name] = module
+        try:
+            exec(compile(own.source, own.place, "exec"), module.__dict__)
+        except Exception as error:
+            del sys.modules[name]
+            raise EngineError(f"{own.place}: {type(error).__name__}: {error}") from error
+    found = getattr(module, own.class_name, None)
+    if not isinstance(found, type):
+        raise EngineError(f"{own.place} has no class {own.class_name}")
+    return found
