@@ -50,7 +50,8 @@ svg .tick{font-size:9.5px}.bars{max-width:46rem}.faint .fill{opacity:.35}
 .grid{stroke:var(--rule);stroke-width:1}.line{fill:none;stroke-width:1.4;stroke-linejoin:round}
 .line.asked{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 2}
 .plots{display:grid;grid-template-columns:8.5rem repeat(var(--plots),minmax(9.5rem,1fr));gap:.2rem .6rem;
-align-items:center;font-size:.85rem}.plots .head{font-weight:600;color:var(--soft);font-size:.8rem}.plots .name{overflow-wrap:anywhere}
+align-items:center;font-size:.85rem}.plots .head{font-weight:600;color:var(--soft);font-size:.8rem}
+.plots .name{overflow-wrap:anywhere}
 details{margin:.8rem 0}summary{cursor:pointer;color:var(--soft)}
 ul.toc{columns:18rem;padding-left:1.1rem;margin:.4rem 0}
 @media(max-width:700px){body{padding:.7rem .7rem 3rem;font-size:14px}h1{font-size:1.35rem}
