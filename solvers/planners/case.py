@@ -22,6 +22,7 @@ from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Option, Options
+from solvers.problems.company import Press
 from solvers.problems.fleet import Fleet, Search, Seat, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
@@ -182,9 +183,16 @@ def with_last_resort(case: Case, settled: Settled) -> Settled:
         if seat is None or assignment.replica in held:
             continue
         option, alone = case.assess(fleet, need, assignment)
-        if option is not None:
+        if option is None:
+            seat = replace(seat, press=_unpromising(case.beliefs.press_of(assignment, fleet.class_at(seat.device))))
+        else:
             seat = _standing_seat(need, option, seat.device, alone=alone)
         item = Placed(seat=seat, option=option, standing=assignment)
         if fleet.fits(search_of(need, seat), seat.device) and affordable(settled, item):
             settled.add(item)
     return settled
+
+
+def _unpromising(press: Press) -> Press:
+    """Of a replica that promises nothing: it bears anybody, and still slows its neighbours as much as it does."""
+    return Press(pressure=press.pressure)
