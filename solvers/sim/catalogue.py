@@ -46,6 +46,8 @@ class GpuTruth:
     clocks_mhz_sm: tuple[int, ...]
     """Every SM clock that can be locked, rising."""
     sm_granularity: int = 2
+    like: str = ""
+    """The type whose measured networks hold for this one too: a slice behaves like its GPU, a smaller memory alike."""
 
     @property
     def clock_mhz_sm_max(self) -> int:
@@ -75,6 +77,8 @@ class ModelTruth:
     memory_mib_weights: float
     memory_mib_per_input: float
     launch_s: float
+    power_floor: float = 0.03
+    """Part of the power of full work that executing draws even where the SMs wait."""
 
 
 def _clocks(low_mhz: int, high_mhz: int, step_mhz: float) -> tuple[int, ...]:
@@ -84,21 +88,28 @@ def _clocks(low_mhz: int, high_mhz: int, step_mhz: float) -> tuple[int, ...]:
 # name, product, SMs, memory MiB, SM speed, DRAM GB/s, PCIe GB/s, idle W, context W, TDP W, lowest limit W, clocks MHz
 _GPUS = (
     ("t4", "Tesla T4", 40, 15360, 1.0, 320, 16, 10, 4, 70, 60, _clocks(300, 1590, 15)),
+    ("v100-16gb", "Tesla V100-SXM2-16GB", 80, 16384, 1.0, 900, 16, 25, 28, 300, 150, _clocks(135, 1530, 7.5)),
     ("v100", "Tesla V100-SXM2-32GB", 80, 32768, 1.0, 900, 16, 25, 28, 300, 150, _clocks(135, 1530, 7.5)),
     ("a100", "NVIDIA A100-SXM4-80GB", 108, 81920, 1.36, 2039, 32, 50, 18, 400, 100, _clocks(210, 1410, 15)),
+    ("a100-40gb", "NVIDIA A100-SXM4-40GB", 108, 40960, 1.36, 1555, 32, 50, 18, 400, 100, _clocks(210, 1410, 15)),
     ("l4", "NVIDIA L4", 58, 23034, 1.35, 300, 32, 13, 5, 72, 40, _clocks(210, 2040, 15)),
     ("a10", "NVIDIA A10", 72, 23028, 1.32, 600, 32, 20, 8, 150, 100, _clocks(210, 1695, 15)),
     ("a30", "NVIDIA A30", 56, 24576, 1.36, 933, 32, 30, 10, 165, 100, _clocks(210, 1440, 15)),
+    ("a40", "NVIDIA A40", 84, 46068, 1.32, 696, 32, 30, 45, 300, 100, _clocks(210, 1740, 15)),
     ("l40s", "NVIDIA L40S", 142, 46068, 1.45, 864, 32, 35, 70, 350, 100, _clocks(210, 2520, 15)),
     ("h100", "NVIDIA H100 80GB HBM3", 132, 81559, 2.2, 3350, 64, 70, 45, 700, 200, _clocks(345, 1980, 15)),
     ("p40", "Tesla P40", 30, 22919, 1.2, 346, 16, 12, 38, 250, 125, _clocks(544, 1531, 21)),
     ("p100", "Tesla P100-PCIE-16GB", 56, 16280, 0.8, 732, 16, 26, 6, 250, 125, _clocks(544, 1328, 14)),
+    ("rtx-2060", "GeForce RTX 2060", 30, 6144, 0.92, 336, 16, 8, 22, 160, 125, _clocks(300, 2100, 15)),
+    ("rtx-2060-super", "GeForce RTX 2060 SUPER", 34, 8192, 0.92, 448, 16, 9, 25, 175, 125, _clocks(300, 2100, 15)),
     ("rtx-2080ti", "GeForce RTX 2080 Ti", 68, 11264, 0.92, 616, 16, 15, 40, 250, 100, _clocks(300, 2100, 15)),
     ("rtx-3080", "GeForce RTX 3080", 68, 10240, 1.3, 760, 32, 20, 60, 320, 100, _clocks(210, 2100, 15)),
+    ("rtx-3080ti", "GeForce RTX 3080 Ti", 80, 12288, 1.3, 912, 32, 20, 66, 350, 100, _clocks(210, 2100, 15)),
     ("rtx-3090", "GeForce RTX 3090", 82, 24576, 1.3, 936, 32, 25, 75, 350, 100, _clocks(210, 2100, 15)),
     ("rtx-4090", "GeForce RTX 4090", 128, 24564, 1.5, 1008, 32, 20, 45, 450, 150, _clocks(210, 3105, 15)),
 )
-GPUS: dict[str, GpuTruth] = {row[0]: GpuTruth(*row) for row in _GPUS}
+_LIKE = {"v100-16gb": "v100", "a100-40gb": "a100"}
+GPUS: dict[str, GpuTruth] = {row[0]: GpuTruth(*row, like=_LIKE.get(row[0], "")) for row in _GPUS}
 
 # Columns in the order of ModelTruth: name, fixed, io, work, SMs of the first input, exponent, traffic of weights and
 # of an input, kernels, L2 pressure, L2 and DRAM sensitivity, power intensity, MiB of weights and input, launch seconds.
