@@ -7,28 +7,27 @@ is the planner's own business.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
 
+from app.arena.own import is_own, planner_from, source_of
+from solvers.control import registry as controllers
 from solvers.domain.value import value
-from solvers.errors import EngineError, FieldError, InputError
+from solvers.errors import FieldError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.planners.tuning import Scalar
 from solvers.sim.outcome import Contender, Setting
 
-CONTROLLERS = ("batchdvfs", "clipper_l", "clipper_p", "dfs", "morak")
 NAMED: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "headroom": (("joint", "greedy"), None),
+    "morak": (("morak",), "morak"),
+    # These know no partitions: their controllers move whole GPUs.
+    **{name: (("whole_gpu",), name) for name in controllers.names() if name != "morak"},
 }
 """Contenders whose chain of planners or controller does not follow from their name."""
-OWN_MODULE = "headroom_own_planner_"
 
 
 @value
@@ -41,10 +40,9 @@ class OwnPlanner:
     place: str
     """Where the file lies, for tracebacks only."""
 
-    @property
-    def class_name(self) -> str:
-        """The class to make."""
-        return self.name.rpartition(":")[2]
+    def planner(self) -> Planner:
+        """One such planner. Raises InputError."""
+        return planner_from(self.source, self.place, self.name.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +57,15 @@ def entry_of(text: str) -> Entry:
     """A contender as people write it: a name, `planner+fallback@controller`, or `file.py:Class`. Raises InputError."""
     chain, _, controller = text.strip().partition("@")
     planners, governor = NAMED.get(chain, (tuple(part.strip() for part in chain.split("+")), None))
-    own = tuple(own_planner(part) for part in planners if ".py:" in part)
-    planners = tuple(Path(part).name if ".py:" in part else part for part in planners)
+    own = tuple(own_planner(part) for part in planners if is_own(part))
+    planners = tuple(Path(part).name if is_own(part) else part for part in planners)
     for name in planners:
-        if ".py:" not in name and name not in registry.names():
+        if not is_own(name) and name not in registry.names():
             raise InputError(
                 f"there is no planner {name!r}; known are {', '.join(contender_names())}, or a file.py:Class"
             )
-    if controller and controller not in CONTROLLERS:
-        raise InputError(f"there is no controller {controller!r}; known are {', '.join(CONTROLLERS)}")
+    if controller and controller not in controllers.names():
+        raise InputError(f"there is no controller {controller!r}; known are {', '.join(controllers.names())}")
     label = text.strip() if not own else "+".join(planners) + (f"@{controller}" if controller else "")
     return Entry(contender=Contender(label=label, planners=planners, governor=controller or governor), own=own)
 
@@ -78,18 +76,10 @@ def contender_names() -> tuple[str, ...]:
 
 
 def own_planner(text: str) -> OwnPlanner:
-    """Read `file.py:Class`. Raises InputError for a file that cannot be read or has no such class."""
+    """Read `file.py:Class`. Raises NotFoundError and InputError as `app.arena.own` does."""
     file, _, class_name = text.rpartition(":")
-    path = Path(file)
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    made = OwnPlanner(name=f"{path.name}:{class_name}", source=source, place=str(path.resolve()))
-    try:
-        _class_of(made)
-    except EngineError as error:
-        raise InputError(error.message) from None
+    made = OwnPlanner(name=f"{Path(file).name}:{class_name}", source=source_of(file), place=str(Path(file).resolve()))
+    made.planner()
     return made
 
 
@@ -164,25 +154,4 @@ class PlannersOf:
         said: dict[str, Scalar] = {item.name: json.loads(item.value) for item in settings}
         if name not in self._own:
             return registry.create(name, said)
-        made = _class_of(self._own[name])()
-        return registry.with_settings(cast("Planner", made), said)
-
-
-def _class_of(own: OwnPlanner) -> Any:
-    """The class in a file's source, loaded once for each content. Raises EngineError."""
-    name = OWN_MODULE + hashlib.sha256(f"{own.place}\n{own.source}".encode()).hexdigest()[:16]
-    module = sys.modules.get(name)
-    if module is None:
-        module = ModuleType(name)
-        module.__file__ = own.place
-        # Frozen dataclasses look their module up by name while it is still being read.
-        sys.modules[name] = module
-        try:
-            exec(compile(own.source, own.place, "exec"), module.__dict__)
-        except Exception as error:
-            del sys.modules[name]
-            raise EngineError(f"{own.place}: {type(error).__name__}: {error}") from error
-    found = getattr(module, own.class_name, None)
-    if not isinstance(found, type):
-        raise EngineError(f"{own.place} has no class {own.class_name}")
-    return found
+        return registry.with_settings(self._own[name].planner(), said)
