@@ -141,11 +141,19 @@ def compiled_loop() -> Loop | None:
 
 def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | None = None) -> Outcome:
     """Run the stretch. `loop` overrides the choice of compiled or plain, which changes nothing but the speed."""
-    lanes, requests = _lanes(stretch), _requests(stretch, draw)
-    carried_in_s = np.minimum(lanes["free_s"], stretch.until_s) - stretch.from_s
+    lanes, requests = lanes_of(stretch), _requests(stretch, draw)
+    before = lanes.copy()
     (loop or compiled_loop() or request_loop.run)(
-        Work(lanes, _exec_s(stretch.servers), requests), stretch.router.value, stretch.until_s
+        Work(lanes, exec_table_s(stretch.servers), requests), stretch.router.value, stretch.until_s
     )
+    return outcome_of(stretch, before, lanes, requests)
+
+
+def outcome_of(
+    stretch: Stretch, before: NDArray[np.void], lanes: NDArray[np.void], requests: NDArray[np.void]
+) -> Outcome:
+    """What a loop left behind, as an outcome. `before`: the replicas as the loop found them."""
+    carried_in_s = np.minimum(before["free_s"], stretch.until_s) - stretch.from_s
     ran_over_s = np.where(lanes["batches"] > 0, np.maximum(0.0, lanes["free_s"] - stretch.until_s), 0.0)
     return Outcome(
         arrival_s=requests["arrival_s"],
@@ -159,11 +167,13 @@ def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | Non
     )
 
 
-def _states(stretch: Stretch) -> tuple[Carried, ...]:
+def states_of(stretch: Stretch) -> tuple[Carried, ...]:
+    """The state of every server at the beginning."""
     return stretch.carried or tuple(Carried() for _ in stretch.servers)
 
 
-def _exec_s(servers: tuple[Server, ...]) -> NDArray[np.float64]:
+def exec_table_s(servers: tuple[Server, ...]) -> NDArray[np.float64]:
+    """Seconds by replica and batch size less one, rows filled up with their last value."""
     exec_s = np.empty((len(servers), max((len(server.exec_ms) for server in servers), default=1)))
     for row, server in enumerate(servers):
         exec_s[row] = server.exec_ms[-1] / 1000.0
@@ -171,9 +181,10 @@ def _exec_s(servers: tuple[Server, ...]) -> NDArray[np.float64]:
     return exec_s
 
 
-def _lanes(stretch: Stretch) -> NDArray[np.void]:
+def lanes_of(stretch: Stretch) -> NDArray[np.void]:
+    """Every server as the loop takes it."""
     lanes = np.zeros(len(stretch.servers), dtype=LANE)
-    for lane, server, state in zip(lanes, stretch.servers, _states(stretch), strict=True):
+    for lane, server, state in zip(lanes, stretch.servers, states_of(stretch), strict=True):
         lane["batch_max"], lane["wait_s"] = len(server.exec_ms), server.wait_ms / 1000.0
         lane["queue_max"], lane["weight"] = server.queue_max, server.weight
         lane["free_s"], lane["full_s"] = max(stretch.from_s, state.free_s), -np.inf
@@ -183,7 +194,7 @@ def _lanes(stretch: Stretch) -> NDArray[np.void]:
 
 
 def _requests(stretch: Stretch, draw: np.random.Generator) -> NDArray[np.void]:
-    waiting = [(at_s, lane) for lane, state in enumerate(_states(stretch)) for at_s in state.waiting_s]
+    waiting = [(at_s, lane) for lane, state in enumerate(states_of(stretch)) for at_s in state.waiting_s]
     old, sigma = len(waiting), stretch.noise_sigma
     requests = np.zeros(old + len(stretch.arrivals_s), dtype=REQUEST)
     requests["arrival_s"][:old] = [at_s for at_s, _ in waiting]
