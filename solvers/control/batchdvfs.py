@@ -34,15 +34,16 @@ class BatchDvfs:
     settings: Settings
 
     def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
-        """Begin in the middle of the batches, at the highest clock: nothing is held back before the cap asks for it."""
-        clock = envelope.clocks_mhz_sm[-1] if envelope.clocks_mhz_sm else planned.clock_mhz_sm
-        search = _search(envelope)
-        begun = first_state(envelope, replace(planned, clock_mhz_sm=clock))
-        return replace(begun, setting=_with_batch(envelope, begun.setting, search.middle), search=search)
+        """Begin in the middle of the batches, at the planned clock. From a high clock it would end with small batches
+        there, and serve less for the same power.
+        """
+        begun, search = first_state(envelope, planned), _search(envelope)
+        return replace(begun, setting=_with_batch(envelope, begun.setting, search.batch), search=search)
 
     def fitted(self, envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
         """Go on under a new envelope with a new search."""
-        return replace(fitted(envelope, state, planned), search=_search(envelope))
+        found, search = fitted(envelope, state, planned), _search(envelope)
+        return replace(found, setting=_with_batch(envelope, found.setting, search.batch), search=search)
 
     def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
         """Decide one period."""
@@ -80,8 +81,7 @@ class _Turn:
         if search.batch <= floor:
             return self._clock_down()
         if search.batch > search.low:
-            narrowed = replace(search, high=search.batch)
-            return self._at(replace(narrowed, batch=narrowed.middle)), Wish.HOLD
+            return self._at(_next(replace(search, high=search.batch))), Wish.HOLD
         # It held before: something drifted a little, most of the time. If a step down is too much as well, all is open.
         near = batch_below(search.batch, floor, self.settings.batch_step_part)
         return self._at(Search(low=floor - 1, high=search.batch, batch=near)), Wish.HOLD
@@ -93,15 +93,14 @@ class _Turn:
         if not may_grow:
             return self.state, Wish.HOLD
         if search.high - search.low > 1:
-            return self._at(replace(search, batch=search.middle)), Wish.HOLD
+            return self._at(_next(search)), Wish.HOLD
         if power is not Zone.LOW:
             return known, Wish.HOLD
         if search.batch >= _ceiling(self.envelope):
             return self._clock_up(known)
         changed = self.state.changed_period or 0
         if self.state.period - changed >= self.settings.barrier_periods:
-            again = replace(search, high=_ceiling(self.envelope) + 1)
-            return self._at(replace(again, batch=again.middle)), Wish.HOLD
+            return self._at(_next(replace(search, high=_ceiling(self.envelope) + 1))), Wish.HOLD
         return known, Wish.HOLD
 
     @property
@@ -147,8 +146,12 @@ def _ceiling(envelope: DeviceEnvelope) -> int:
 
 def _search(envelope: DeviceEnvelope) -> Search:
     """Nothing is known yet: the first probe is the middle."""
-    open_ = Search(low=_floor(envelope) - 1, high=_ceiling(envelope) + 1, batch=1)
-    return replace(open_, batch=open_.middle)
+    return _next(Search(low=_floor(envelope) - 1, high=_ceiling(envelope) + 1, batch=_floor(envelope)))
+
+
+def _next(search: Search) -> Search:
+    """The probe in the middle; what is known to hold when there is nothing between."""
+    return replace(search, batch=(search.low + search.high) // 2)
 
 
 def _with_batch(envelope: DeviceEnvelope, setting: Setting, batch: int) -> Setting:

@@ -123,11 +123,6 @@ class Search:
     batch: int
     """The one that is tried, or was found."""
 
-    @property
-    def middle(self) -> int:
-        """The next one to try."""
-        return max(self.low + 1, (self.low + self.high) // 2)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:

@@ -1,0 +1,157 @@
+"""One device under a controller and full load, period after period: what Morak's own evaluation measures.
+
+Owns that loop: every replica always has a full batch waiting, the device settles under the setting that is held, the
+controller reads the period's execution times and peak power, each with noise of the measurement, and its decision holds
+from the next period on. The board's own power limit is not the cap: who does not look at the cap exceeds it. What the
+truth says of a setting is worked out once. It refuses to place, and to move shares; it tells when it was asked to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.control.records import (
+    DeviceEnvelope,
+    DeviceReading,
+    DeviceState,
+    ReplicaEnvelope,
+    ReplicaReading,
+    Setting,
+)
+from solvers.control.registry import Controller
+from solvers.sim.device import DeviceLoad, Tenant, settle
+from solvers.sim.truth import GpuTruth
+
+SATURATING_RPS = 1e9
+"""More than anything can serve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A replica: its model, its part of the device, and how far its batch may grow."""
+
+    model: str
+    share_pct_sm: int
+    batch_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What shall be kept: the device's peak power, and the execution time of everybody's batches."""
+
+    power_w_cap: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernedDevice:
+    """A device, what is on it, and what shall be kept. `clocks_mhz_sm`: what the controller may lock, rising."""
+
+    gpu: GpuTruth
+    parts: tuple[Part, ...]
+    limits: Limits
+    clocks_mhz_sm: tuple[int, ...]
+
+    @property
+    def envelope(self) -> DeviceEnvelope:
+        """All batches from one on, all these clocks."""
+        return DeviceEnvelope(
+            uuid=self.gpu.name,
+            power_w_cap=self.limits.power_w_cap,
+            clocks_mhz_sm=self.clocks_mhz_sm,
+            replicas=tuple(
+                ReplicaEnvelope(
+                    replica=f"{part.model}-{position}",
+                    batch_min=1,
+                    batch_max=part.batch_max,
+                    latency_ms_limit=self.limits.latency_ms,
+                    share_pct_sm=part.share_pct_sm,
+                )
+                for position, part in enumerate(self.parts)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long and how noisily: relative standard deviations of a period's latency and peak power."""
+
+    periods: int
+    seed: int
+    latency_noise: float = 0.01
+    power_noise: float = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """One period as it was, in the order of the parts."""
+
+    setting: Setting
+    power_w: float
+    latency_ms: tuple[float, ...]
+    rate_rps: tuple[float, ...]
+    repartition: bool
+
+    def keeps(self, limits: Limits) -> bool:
+        """Whether power and every latency were within their limits."""
+        return self.power_w <= limits.power_w_cap and max(self.latency_ms) <= limits.latency_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a controller did, and where it stands."""
+
+    periods: tuple[Period, ...]
+    state: DeviceState
+
+
+def govern(device: GovernedDevice, loop: Controller, start: Setting | DeviceState, course: Course) -> Run:
+    """Let a controller run, from a setting or on from where it stood. What a period shows was held in it; the
+    controller's answer holds in the next.
+    """
+    envelope, drawn = device.envelope, np.random.default_rng(course.seed)
+    begun = loop.first(envelope, start) if isinstance(start, Setting) else loop.fitted(envelope, start, start.setting)
+    state, periods = begun, list[Period]()
+    known: dict[Setting, tuple[tuple[float, ...], float]] = {}
+    for _ in range(course.periods):
+        setting = state.setting
+        if setting not in known:
+            known[setting] = _settled(device, setting)
+        means, power_w = known[setting]
+        noise = drawn.standard_normal(len(means) + 1)
+        latencies = tuple(
+            float(mean * max(0.5, 1.0 + course.latency_noise * each)) for mean, each in zip(means, noise, strict=False)
+        )
+        seen_w = float(power_w * max(0.5, 1.0 + course.power_noise * noise[-1]))
+        readings = tuple(
+            ReplicaReading(replica=replica.replica, latency_ms=latency)
+            for replica, latency in zip(envelope.replicas, latencies, strict=True)
+        )
+        decision = loop.step(envelope, state, DeviceReading(power_w=seen_w, replicas=readings))
+        rates = tuple(1000.0 * batch / mean for batch, mean in zip(setting.batches, means, strict=True))
+        periods.append(
+            Period(
+                setting=setting,
+                power_w=seen_w,
+                latency_ms=latencies,
+                rate_rps=rates,
+                repartition=decision.repartition is not None,
+            )
+        )
+        state = decision.state
+    return Run(periods=tuple(periods), state=state)
+
+
+def _settled(device: GovernedDevice, setting: Setting) -> tuple[tuple[float, ...], float]:
+    """Milliseconds of everybody's full batches and watts under a setting."""
+    tenants = tuple(
+        Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=batch, rate_rps=SATURATING_RPS)
+        for part, batch in zip(device.parts, setting.batches, strict=True)
+    )
+    load = DeviceLoad(
+        gpu=device.gpu, clock_mhz_sm=setting.clock_mhz_sm, power_limit_w=device.gpu.tdp_w, tenants=tenants
+    )
+    found = settle(load)
+    return tuple(table[-1] for table in found.exec_ms), found.power_w
