@@ -36,7 +36,7 @@ ALIKE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class Disturbances:
     """What neighbours add to the latency of 1: who suffers, who presses (by number), at what share."""
 
     suffers: Ints
@@ -53,19 +53,25 @@ def interference_of(
     met = [name for name, known in zip(names, _met(suite, gpu_type, names), strict=True) if known]
     if not met:
         return {}
-    answers = _asked(suite, gpu_type, met, caution_std)
-    suffers, presses, exponent = _fitted(answers, len(met))
+    return fit_interference(met, _asked(suite, gpu_type, met, caution_std), ProfileOrigin.FITTED)
+
+
+def fit_interference(
+    names: Sequence[ModelName], answers: Disturbances, origin: ProfileOrigin
+) -> dict[ModelName, Interference]:
+    """Numbers under which nobody is disturbed less than was answered; the answers number these names."""
+    suffers, presses, exponent = _fitted(answers, len(names))
     told = suffers[answers.suffers] * presses[answers.presses] * (answers.share_pct / 100) ** exponent
-    raised = np.ones(len(met))
+    raised = np.ones(len(names))
     np.maximum.at(raised, answers.suffers, answers.added / told)
     return {
         name: Interference(
             pressure=round(min(float(presses[place]), NUMBER_MAX), 6),
             exponent=round(exponent, 6),
             sensitivity=round(min(float(suffers[place] * raised[place]) * (1 + 1e-5), NUMBER_MAX), 6),
-            origin=ProfileOrigin.FITTED,
+            origin=origin,
         )
-        for place, name in enumerate(met)
+        for place, name in enumerate(names)
     }
 
 
@@ -91,7 +97,7 @@ def _met(suite: Suite, gpu_type: str, names: list[ModelName]) -> list[bool]:
     return [bool(item) for item in answer.origin[::2] == Origin.MEASURED]
 
 
-def _asked(suite: Suite, gpu_type: str, met: list[ModelName], caution_std: float) -> _Answers:
+def _asked(suite: Suite, gpu_type: str, met: list[ModelName], caution_std: float) -> Disturbances:
     count = len(met)
     ahead = sorted({step % count for step in range(1, PARTNERS + 1)})
     pairs = sorted({tuple(sorted((first, (first + step) % count))) for first in range(count) for step in ahead})
@@ -112,10 +118,10 @@ def _asked(suite: Suite, gpu_type: str, met: list[ModelName], caution_std: float
         found.append((np.array(two), np.array(one), mine, added[1::2]))
     suffers, presses, shares, added = (np.concatenate([part[side] for part in found]) for side in range(4))
     known = np.isfinite(added)
-    return _Answers(suffers[known].astype(np.int64), presses[known].astype(np.int64), shares[known], added[known])
+    return Disturbances(suffers[known].astype(np.int64), presses[known].astype(np.int64), shares[known], added[known])
 
 
-def _fitted(answers: _Answers, count: int) -> tuple[Floats, Floats, float]:
+def _fitted(answers: Disturbances, count: int) -> tuple[Floats, Floats, float]:
     """Sensitivities, pressures and the exponent: least squares of logarithms, the scale set by the usual pressure."""
     rows = np.arange(len(answers.added))
     design = np.zeros((len(rows), 2 * count + 1))

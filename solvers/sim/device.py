@@ -57,6 +57,8 @@ class DeviceLoad:
     power_limit_w: float
     tenants: tuple[Tenant, ...] = ()
     trainees: tuple[Trainee, ...] = ()
+    slow: float = 1.0
+    """Everything takes so many times as long as it should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,140 +1,180 @@
-"""What a simulated stretch was worth: SLO violations, throughput, energy, money and training, summed over stretches.
+"""What a simulated run was worth: requests and their latencies by service, money, energy, use and training over time.
 
-Owns the sums and the ratios read off them; both modes fill the same tallies, so that their numbers can be compared. A
+Owns the sums and the ratios read off them; both modes fill the same books, so that their numbers can be compared. A
 request is violated when it is answered late or dropped. It refuses to keep single requests: percentiles come from a
-histogram with steps of 2 %, so a tally costs the same after a minute and after a month.
+histogram with steps of 2 %, so a book costs the same after a minute and after a month.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from solvers.sim.requests import Outcome
-from solvers.sim.serving import Served
+from solvers.domain.ids import ServiceId
+from solvers.domain.workload import Service, SloKind, SloScope
+from solvers.sim.outcome import ServiceOutcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STEP = 1.02
 _LEAST_MS = 0.01
-_BINS = 1200
+BINS = 1200
 """Up to 0.01 ms times 1.02 ** 1200, which is more than two days."""
 JOULES_PER_KWH = 3.6e6
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceTally:
-    """One service: requests as numbers, fractional in fluid mode. Waiting ones are in none of the sums yet."""
+def bin_of(latency_ms: float) -> int:
+    """Where a latency stands in a histogram."""
+    return min(BINS - 1, int(math.log(max(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)))
 
+
+def bins_of(latency_ms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Where latencies stand in a histogram."""
+    index = (np.log(np.maximum(latency_ms, _LEAST_MS) / _LEAST_MS) / math.log(_STEP)).astype(np.int64)
+    return np.minimum(index, BINS - 1)
+
+
+def percentile_ms(histogram: NDArray[np.float64], percentile: float) -> float | None:
+    """Latency that this percentage of answers keeps, up to 2 % too high; None without answers."""
+    total = float(histogram.sum())
+    if total <= 0.0:
+        return None
+    index = int(np.searchsorted(np.cumsum(histogram), total * percentile / 100.0 - 1e-9 * total))
+    return float(_LEAST_MS * _STEP ** (min(index, BINS - 1) + 1))
+
+
+@dataclass(slots=True)
+class Flow:
+    """What became of a service's requests in a stretch."""
+
+    asked: float = 0.0
     completed: float = 0.0
     late: float = 0.0
     dropped: float = 0.0
-    histogram: NDArray[np.float64] = field(default_factory=lambda: np.zeros(_BINS))
-    """Answers by latency; empty in fluid mode, which knows no single ones."""
 
-    def __add__(self, other: ServiceTally) -> ServiceTally:
-        return ServiceTally(
-            self.completed + other.completed,
-            self.late + other.late,
-            self.dropped + other.dropped,
-            self.histogram + other.histogram,
+
+@dataclass(slots=True)
+class ServiceBook:
+    """One service over a run. Latencies are of what its SLO speaks of: the execution alone, or the whole request."""
+
+    service: ServiceId
+    limit_ms: float | None
+    percentile: float
+    execution_only: bool
+    rps_min: float | None = None
+    total: Flow = field(default_factory=Flow)
+    window: Flow = field(default_factory=Flow)
+    windows: int = 0
+    windows_violation_pct: float = 0.0
+    """Summed over windows."""
+    histogram: NDArray[np.float64] = field(default_factory=lambda: np.zeros(BINS))
+
+    @classmethod
+    def of(cls, service: Service) -> ServiceBook:
+        """An empty one."""
+        slo = service.slo
+        return cls(
+            service=service.id,
+            limit_ms=slo.latency_ms if slo.kind is SloKind.LATENCY else None,
+            percentile=slo.percentile,
+            execution_only=slo.scope is SloScope.EXECUTION,
+            rps_min=slo.throughput_rps_min,
         )
 
-    @property
-    def violation_fraction(self) -> float:
-        """Late and dropped as a part of all that ended; 0 when nothing did."""
-        ended = self.completed + self.dropped
-        return (self.late + self.dropped) / ended if ended > 0.0 else 0.0
+    def take(self, flow: Flow) -> None:
+        """Add a stretch; its latencies go straight into the histogram."""
+        for sums in (self.total, self.window):
+            sums.asked += flow.asked
+            sums.completed += flow.completed
+            sums.late += flow.late
+            sums.dropped += flow.dropped
 
-    def latency_ms(self, percentile: float) -> float | None:
-        """Latency that this percentage of answers keeps, up to 2 % too high; None without single answers."""
-        total = float(self.histogram.sum())
-        if total <= 0.0:
-            return None
-        index = int(np.searchsorted(np.cumsum(self.histogram), total * percentile / 100.0 - 1e-9))
-        return float(_LEAST_MS * _STEP ** (index + 1))
+    def close_window(self) -> Flow:
+        """End a window; what it saw. Windows in which nothing was asked or nothing ended do not count."""
+        flow, self.window = self.window, Flow()
+        ended = flow.completed + flow.dropped
+        if flow.asked > 0.0 and ended > 0.0:
+            self.windows += 1
+            self.windows_violation_pct += 100.0 * (flow.late + flow.dropped) / ended
+        return flow
+
+    def begin_anew(self) -> None:
+        """Nothing so far counts."""
+        self.total, self.window = Flow(), Flow()
+        self.windows, self.windows_violation_pct = 0, 0.0
+        self.histogram = np.zeros(BINS)
+
+    def outcome(self, span_s: float) -> ServiceOutcome:
+        """The whole run in numbers."""
+        total = self.total
+        ended = total.completed + total.dropped
+        bad = (total.late + total.dropped) / ended if ended > 0.0 else 0.0
+        enough = self.rps_min is None or total.completed / span_s >= self.rps_min
+        starved = ended <= 0.0 < total.asked
+        return ServiceOutcome(
+            service=self.service,
+            asked=total.asked,
+            completed=total.completed,
+            late=total.late,
+            dropped=total.dropped,
+            latency_ms_p50=percentile_ms(self.histogram, 50.0),
+            latency_ms_p95=percentile_ms(self.histogram, 95.0),
+            latency_ms_p99=percentile_ms(self.histogram, 99.0),
+            windows=self.windows,
+            windows_violation_pct_mean=self.windows_violation_pct / self.windows if self.windows else 0.0,
+            attained=enough and not starved and bad <= 1.0 - self.percentile / 100.0 + 1e-12,
+        )
 
 
-def tally_requests(outcome: Outcome, limit_ms: float | None) -> ServiceTally:
-    """A stretch at request level. Each request is counted in the stretch in which its fate is known."""
-    latency = outcome.latency_ms[outcome.batch > 0]
-    index = np.floor(np.log(np.maximum(latency, _LEAST_MS) / _LEAST_MS) / np.log(_STEP)).astype(np.int64)
-    counts = np.bincount(np.minimum(index, _BINS - 1), minlength=_BINS).astype(np.float64)
-    return ServiceTally(
-        completed=float(len(latency)),
-        late=0.0 if limit_ms is None else float(outcome.late(limit_ms)),
-        dropped=float(np.count_nonzero(outcome.dropped)),
-        histogram=counts,
-    )
+@dataclass(slots=True)
+class Sums:
+    """Everything that adds up over time but requests; each field is an amount, or an amount times seconds."""
 
-
-def tally_fluid(outcomes: Iterable[Served]) -> ServiceTally:
-    """A stretch in fluid mode: the outcomes of all of a service's replicas."""
-    total = ServiceTally()
-    for each in outcomes:
-        total += ServiceTally(completed=each.completed, late=each.violated, dropped=each.dropped)
-    return total
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTally:
-    """One device: how long it was rented, its joules and dollars, the share-seconds in use
-    (1 = the whole device for one second), and iterations trained.
-    """
-
-    rented_s: float = 0.0
+    seconds: float = 0.0
+    gpu_s: float = 0.0
+    """Rented, in whole GPUs."""
+    device_s: float = 0.0
+    replica_s: float = 0.0
+    """Ready."""
+    device_usd: float = 0.0
+    energy_usd: float = 0.0
     energy_j: float = 0.0
-    cost_usd: float = 0.0
-    busy_share_s: float = 0.0
+    busy_gpu_s: float = 0.0
+    """Shares at work, in whole GPUs."""
     iterations: float = 0.0
+    caps_s: float = 0.0
+    """Every power cap for as long as it holds."""
+    caps_over_s: float = 0.0
+    limits_s: float = 0.0
+    """Every replica that executes and has a latency limit, for as long as it does."""
+    limits_over_s: float = 0.0
 
-    def __add__(self, other: DeviceTally) -> DeviceTally:
-        return DeviceTally(
-            rented_s=self.rented_s + other.rented_s,
-            energy_j=self.energy_j + other.energy_j,
-            cost_usd=self.cost_usd + other.cost_usd,
-            busy_share_s=self.busy_share_s + other.busy_share_s,
-            iterations=self.iterations + other.iterations,
-        )
-
-    @property
-    def utilisation(self) -> float:
-        """Part of the rented device time in which shares worked; 0 when nothing was rented."""
-        return self.busy_share_s / self.rented_s if self.rented_s > 0.0 else 0.0
-
-    @property
-    def energy_kwh(self) -> float:
-        """Energy as it is billed."""
-        return self.energy_j / JOULES_PER_KWH
+    def add(self, other: Sums) -> None:
+        """All fields."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetScore:
-    """A whole run in the numbers by which policies are compared."""
-
-    violation_fraction: float
-    """Of all services' requests together."""
-    throughput_rps: float
-    """Answers in time."""
-    cost_usd: float
-    energy_kwh: float
-    utilisation: float
-    iterations: float
+_SUMMED = tuple(item.name for item in fields(Sums))
 
 
-def score(services: Iterable[ServiceTally], devices: Iterable[DeviceTally], span_s: float) -> FleetScore:
-    """Sum up a run of `span_s`."""
-    asked = sum(services, ServiceTally())
-    held = sum(devices, DeviceTally())
-    return FleetScore(
-        violation_fraction=asked.violation_fraction,
-        throughput_rps=(asked.completed - asked.late) / span_s,
-        cost_usd=held.cost_usd,
-        energy_kwh=held.energy_kwh,
-        utilisation=held.utilisation,
-        iterations=held.iterations,
-    )
+def over_part(sigma: float, mean_ms: float, limit_ms: float | None) -> float:
+    """Part of log-normal times of this mean and spread that are above a limit."""
+    if limit_ms is None:
+        return 0.0
+    if sigma <= 0.0:
+        return float(mean_ms > limit_ms * (1.0 + 1e-9))
+    return 0.5 * math.erfc((math.log(limit_ms / mean_ms) / sigma + 0.5 * sigma) / math.sqrt(2.0))
+
+
+_NINTHS = (-1.593, -0.967, -0.589, -0.282, 0.0, 0.282, 0.589, 0.967, 1.593)
+"""Middles of nine equal parts of a standard normal number."""
+
+
+def spread_bins(sigma: float, mean_ms: float) -> tuple[int, ...]:
+    """Bins of nine equal parts of log-normal times of this mean and spread."""
+    return tuple(bin_of(mean_ms * math.exp(sigma * each - 0.5 * sigma * sigma)) for each in _NINTHS)

@@ -1,0 +1,164 @@
+"""What planners may know of a simulated world's hardware: profiles as somebody would have measured them before.
+
+Owns the measuring: every model alone on every GPU type over the scenario's grid, with noise, and pairs side by side at
+a few shares and batches, from which the numbers of mutual pressure are fitted. The same scenario and seed measure the
+same, whoever contends. It refuses what was not asked for: training jobs are not measured, nor what does not fit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from solvers.domain.device import GpuType
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOrigin
+from solvers.domain.streams import Streams
+from solvers.domain.value import value
+from solvers.errors import InputError
+from solvers.models.pressing import ADDED_MIN, BATCHES, PARTNERS, SHARES_PCT, Disturbances, fit_interference
+from solvers.sim.scenario import Profiling, WorldScenario
+from solvers.sim.truth import GpuTruth, Resident, dynamic_power_w, execution_ms, gpu_truth, memory_mib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TAIL = 2.326
+"""Standard deviations that 99 % of normal numbers are below."""
+DIGITS = 6
+SOURCE = "simulated measurement"
+
+
+@value
+class Measuring:
+    """What is measured."""
+
+    profiling: Profiling
+    models: tuple[ModelName, ...]
+    gpu_types: tuple[GpuType, ...]
+    latency_noise: float
+    seed: int
+
+
+def profiles_of(scenario: WorldScenario, seed: int) -> tuple[Profile, ...]:
+    """Profiles of all models of a scenario on all GPU types that its fleet and its offers have."""
+    used = {device.gpu_type for device in scenario.fleet.devices}
+    used |= {offer.gpu_type for offer in scenario.fleet.offers}
+    return _measured(
+        Measuring(
+            profiling=scenario.profiling,
+            models=tuple(sorted(model.name for model in scenario.models)),
+            gpu_types=tuple(
+                sorted((each for each in scenario.fleet.gpu_types if each.name in used), key=lambda each: each.name)
+            ),
+            latency_noise=scenario.latency_noise,
+            seed=seed,
+        )
+    )
+
+
+def known_truth(gpu_type: GpuTypeName) -> GpuTruth:
+    """How a GPU type behaves. Raises InputError for one that no simulated world has."""
+    truth = gpu_truth(gpu_type)
+    if truth is None:
+        raise InputError(f"no simulated world has GPUs of type {gpu_type}", gpu_type=gpu_type)
+    return truth
+
+
+@lru_cache(maxsize=16)
+def _measured(measuring: Measuring) -> tuple[Profile, ...]:
+    streams = Streams(measuring.seed)
+    found = []
+    for gpu_type in measuring.gpu_types:
+        truth = known_truth(gpu_type.name)
+        pressed: dict[ModelName, Interference] = {}
+        if measuring.profiling.interference:
+            pressed = _pairs(measuring, truth, streams.stream(f"profiling/pairs/{gpu_type.name}"))
+        found += [
+            Profile(
+                model=model,
+                gpu_type=gpu_type.name,
+                grid=_grid(measuring, gpu_type, model, streams.stream(f"profiling/{model}/{gpu_type.name}")),
+                interference=pressed.get(model),
+            )
+            for model in measuring.models
+        ]
+    return tuple(sorted(found, key=lambda each: (each.model, each.gpu_type)))
+
+
+def _grid(measuring: Measuring, gpu_type: GpuType, model: ModelName, draw: np.random.Generator) -> ProfileGrid:
+    """One model alone on one GPU type: a cell that does not fit into its memory has latency 0."""
+    truth, plan = known_truth(gpu_type.name), measuring.profiling
+    clocks = _clocks(gpu_type.clocks_mhz_sm, plan.clocks)
+    memory = [memory_mib(model, batch) for batch in plan.batches]
+    latency, power = [], []
+    for clock in clocks:
+        for share in plan.shares_pct_sm:
+            for batch, mib in zip(plan.batches, memory, strict=True):
+                load = Resident(model=model, share_pct_sm=share, batch=batch)
+                mean_ms = execution_ms(truth, load, clock) * float(np.exp(plan.noise * draw.standard_normal()))
+                latency.append(mean_ms if mib <= gpu_type.memory_mib else 0.0)
+                power.append(dynamic_power_w(truth, load, clock))
+    tail = float(np.exp(TAIL * measuring.latency_noise))
+    return ProfileGrid(
+        clocks_mhz_sm=clocks,
+        shares_pct_sm=plan.shares_pct_sm,
+        batches=plan.batches,
+        latency_ms=_short(latency),
+        latency_ms_p99=_short([each * tail for each in _short(latency)]) if tail > 1.0 else (),
+        power_w=_short(power),
+        memory_mib=_short(memory),
+        origin=ProfileOrigin.SIMULATED,
+        source=SOURCE,
+    )
+
+
+def _clocks(table: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """So many clocks of a table, evenly, the highest among them, the lowest not."""
+    count = min(count, len(table))
+    places = {round((step + 1) / count * len(table)) - 1 for step in range(count)}
+    return tuple(table[place] for place in sorted(places))
+
+
+def _short(numbers: Sequence[float]) -> tuple[float, ...]:
+    """As many digits as a measurement deserves."""
+    return tuple(float(f"{number:.{DIGITS}g}") for number in numbers)
+
+
+def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
+    """Each model beside its next few in order of name, at a few shares and batches: what it suffers, and fits that."""
+    models = measuring.models
+    count = len(models)
+    ahead = sorted({step % count for step in range(PARTNERS + 1)})
+    suffers, presses, shares, added = [], [], [], []
+    for first in range(count):
+        for second in sorted({(first + step) % count for step in ahead}):
+            for share in SHARES_PCT:
+                for batch in BATCHES:
+                    for one, two in ((first, second), (second, first)):
+                        suffers.append(one)
+                        presses.append(two)
+                        shares.append(share)
+                        added.append(_added(truth, (models[one], models[two]), (share, int(batch))))
+    noise = measuring.profiling.noise * draw.standard_normal(len(added))
+    return fit_interference(
+        list(models),
+        Disturbances(
+            suffers=np.array(suffers, dtype=np.int64),
+            presses=np.array(presses, dtype=np.int64),
+            share_pct=np.array(shares),
+            added=np.maximum(np.array(added) + noise, ADDED_MIN),
+        ),
+        ProfileOrigin.SIMULATED,
+    )
+
+
+def _added(truth: GpuTruth, pair: tuple[ModelName, ModelName], how: tuple[float, int]) -> float:
+    """What the second of a pair, at this share, adds to the time of the first, as a part of it."""
+    share, batch = how
+    clock = truth.clock_mhz_sm_max
+    mine = Resident(model=pair[0], share_pct_sm=int(100 - share), batch=batch)
+    theirs = Resident(model=pair[1], share_pct_sm=int(share), batch=batch)
+    return execution_ms(truth, mine, clock, (theirs,)) / execution_ms(truth, mine, clock) - 1.0
