@@ -80,7 +80,8 @@ def _claim(program: Program, limits: Limits, hint: Floats | None) -> Claim:
             timeLimit=None if limits.work is not None else max(0.0, limits.time_s),
             maxNodes=None if limits.work is None else max(0, int(limits.work)),
             gapRel=limits.gap or None,
-            threads=max(1, limits.threads),
+            # Even one thread of CBC's own leaves a run idle for ten seconds, once in some hundred; none never does.
+            threads=limits.threads if limits.threads > 1 else None,
             warmStart=hinted and bool(program.integer.any()),
             options=[f"randomCbcSeed {limits.seed}"],
         )

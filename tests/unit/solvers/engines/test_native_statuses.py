@@ -59,6 +59,16 @@ def test_a_gap_is_not_proof_of_more_than_the_gap() -> None:
     assert 0 < answer.gap <= 0.05
 
 
+def test_cbc_is_not_asked_for_a_single_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would now and then wait for ten seconds for nothing."""
+    asked: list[int | None] = []
+    make = pulp.COIN_CMD
+    monkeypatch.setattr(pulp, "COIN_CMD", lambda **options: asked.append(options["threads"]) or make(**options))
+    for threads in (1, 2):
+        assert cbc.Cbc().solve(hard(count=8)[0], Limits(time_s=20.0, threads=threads)).status is EngineStatus.OPTIMAL
+    assert asked == [None, 2]
+
+
 def test_a_missing_cbc_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", "/nowhere/cbc")
     with pytest.raises(EngineError, match="does not run"):
