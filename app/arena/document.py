@@ -108,20 +108,20 @@ def _find(node: yaml.Node, where: Where) -> tuple[int, str]:
     for number, step in enumerate(where):
         found = _step(node, step)
         if found is not None:
-            line, node = found
-            path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+            line, node, said = found
+            path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{said}"
         elif number == len(where) - 1 and isinstance(step, str) and isinstance(node, yaml.MappingNode):
             path += f"{'.' if path else ''}{step}" if step and step != "/" else ""
     return line, path
 
 
-def _step(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
+def _step(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node, str] | None:
     if isinstance(node, yaml.MappingNode):
         for key, item in node.value:
             # Records of the core say `span_s` where a file says `span`.
             if key.value in (str(step), str(step).removesuffix("_s")):
-                return key.start_mark.line + 1, item
+                return key.start_mark.line + 1, item, str(key.value)
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         item = node.value[step]
-        return item.start_mark.line + 1, item
+        return item.start_mark.line + 1, item, str(step)
     return None

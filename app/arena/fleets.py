@@ -18,7 +18,7 @@ from solvers.domain.offer import Offer
 from solvers.sim.scenario import Fleet
 from solvers.sim.truth import gpu_truth
 
-CLUSTER = "sim"
+CLUSTER = "simulated"
 """The cluster's name, which is the subject of its power cap."""
 
 

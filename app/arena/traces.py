@@ -83,8 +83,8 @@ def _twitter(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[n
     if form.bin is not None and form.bin < 10.0:
         if form.day != 5 or form.bin != 1.0:
             raise context.refusal((*where, "bin"), "bins shorter than 10s are there for day 5 alone, of 1s")
-        return _column(context.source(where, "twitter-rate", "day5_per_second.csv"), "requests"), 1.0
-    rates = _column(context.source(where, "twitter-rate", "rate_10s.csv"), "requests") / 10.0
+        return _column(context.source((*where, "source"), "twitter-rate", "day5_per_second.csv"), "requests"), 1.0
+    rates = _column(context.source((*where, "source"), "twitter-rate", "rate_10s.csv"), "requests") / 10.0
     if form.day is not None:
         per_day = int(DAY_S / 10.0)
         rates = rates[(form.day - 1) * per_day : form.day * per_day]
@@ -94,12 +94,12 @@ def _twitter(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[n
 
 
 def _azure(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    return _counted(context.source(where, "azure-llm-2023", f"{form.part}.csv"), form.bin or 10.0)
+    return _counted(context.source((*where, "source"), "azure-llm-2023", f"{form.part}.csv"), form.bin or 10.0)
 
 
 def _mooncake(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
     # Requests come in batches every 3 s, so shorter bins would be bursts that nobody saw.
-    return _counted(context.source(where, "mooncake-conversation", "conversation.csv"), form.bin or 15.0)
+    return _counted(context.source((*where, "source"), "mooncake-conversation", "conversation.csv"), form.bin or 15.0)
 
 
 def _counted(path: Path, bin_s: float) -> tuple[NDArray[np.float64], float]:
@@ -111,7 +111,7 @@ def _counted(path: Path, bin_s: float) -> tuple[NDArray[np.float64], float]:
 
 
 def _muxserve(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    path = context.source(where, "muxserve-lmsys-rates", "rates.csv")
+    path = context.source((*where, "source"), "muxserve-lmsys-rates", "rates.csv")
     found = {row["service"]: float(row["rate_rps"]) for row in _rows(path) if int(row["condense"]) == form.condense}
     if not found:
         raise context.refusal((*where, "condense"), f"the source has no rates at {form.condense}")
@@ -121,7 +121,7 @@ def _muxserve(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[
 
 
 def _dlrm(form: TraceForm, where: Where, context: Context) -> tuple[NDArray[np.float64], float]:
-    path = context.source(where, "alibaba-dlrm-2025", "gpu_instances_per_app_hourly.csv")
+    path = context.source((*where, "source"), "alibaba-dlrm-2025", "gpu_instances_per_app_hourly.csv")
     rows = list(_rows(path))
     if form.app is None or form.app not in rows[0]:
         raise context.refusal((*where, "app"), "name one of its services, app_0 to app_155")

@@ -6,9 +6,8 @@ to know how a world runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 
 from app.arena.document import Where
 from app.arena.fleets import fleet_of
@@ -27,8 +26,9 @@ FORM = WorldForm
 
 def build(form: WorldForm, context: Context) -> Bench:
     """The bench of a file. Raises InputError."""
-    made: Callable[[WorldScenario], Bench] = import_module("solvers.sim.world").World
-    return made(scenario_of(form, context))
+    from solvers.sim.world import World
+
+    return World(scenario_of(form, context))
 
 
 def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
