@@ -16,6 +16,7 @@ import typer
 from app.cli import (
     access,
     arena,
+    arena_claims,
     checking,
     declare,
     explaining,
@@ -90,6 +91,7 @@ app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
 app.add_typer(snapshots.snapshot, name="snapshot", rich_help_panel=_PLAN)
 app.add_typer(arena.arena, name="arena", rich_help_panel=_COMPARE)
+arena.arena.command(name="claims")(arena_claims.judge)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 
 class ClaimClass(StrEnum):
@@ -39,11 +40,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much may be spent: seeds for statistical claims, examples for properties, worker processes."""
+    """How much may be spent: seeds for statistical claims, examples for properties, worker processes. Runs are kept in
+    `results`, and what is there already is not run again; without it they are forgotten.
+    """
 
     seeds: int = 3
     examples: int = 200
     jobs: int = 1
+    results: Path | None = None
+    data: Path | None = None
+    """Folder of public data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,117 @@
+"""HetSev's evaluation, simulated: its planner against the Kubernetes autoscaler on the same closed loops of clients.
+
+Owns the reading of outcomes into the paper's figures and their comparison with what is stated. A figure that is not
+reached is told as it is. It refuses to run anything by itself: `runs` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from app.arena.claims.base import Effort, Evidence, Status
+from app.arena.claims.runs import Outcomes, mean_metric, outcomes, scenarios
+from solvers.sim.outcome import Outcome, Window
+
+OURS, THEIRS = "hetsev", "k8s_hpa"
+PRODUCTION, FLUCTUATING, COST = "hetsev-production", "hetsev-fluctuating", "hetsev-cost"
+SPIKE_FROM_S = 3500.0
+PEAK_WINDOWS = 12
+"""A minute of windows of 5 s: a peak is held, not touched."""
+
+
+def judge_06(effort: Effort) -> Evidence:
+    """Ratios in the spike, means over seeds."""
+    found = outcomes(PRODUCTION, (OURS, THEIRS), effort)
+    throughput = ratio(found, lambda outcome: peak(outcome.windows))
+    utilisation = ratio(found, lambda outcome: fmean(at.utilisation_pct * at.devices_used for at in spike(outcome)))
+    response = ratio(found, tail_ms)
+    reached = throughput >= 2.21 and utilisation >= 2.56 and response <= 1 / 2.3
+    measured = (
+        f"peak throughput {throughput:.2f}x, cluster utilisation {utilisation:.2f}x, "
+        f"response time {response:.3f}x (1/{1 / response:.2f})"
+    )
+    return Evidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {_resources(found)}")
+
+
+def judge_07(effort: Effort) -> Evidence:
+    """Throughput before the spike."""
+    found = outcomes(PRODUCTION, (OURS, THEIRS), effort)
+    throughput = ratio(
+        found, lambda outcome: fmean(at.in_time_rps for at in outcome.windows if at.until_s <= SPIKE_FROM_S)
+    )
+    kept = abs(throughput - 1.0) <= 0.05
+    measured = f"throughput {throughput:.3f}x"
+    return Evidence(measured=measured, status=Status.PASS if kept else Status.FAIL, note=_seeds(found))
+
+
+def judge_08(effort: Effort) -> Evidence:
+    """Violations of the fluctuating load."""
+    found = outcomes(FLUCTUATING, (OURS, THEIRS), effort)
+    requests = mean_metric(found[OURS], "violation_pct")
+    windows = mean_metric(found[OURS], "windows_violation_pct")
+    most = max(at.replicas for outcome in found[OURS] for at in outcome.windows)
+    measured = f"{requests:.2f} % of requests, {windows:.2f} % in the mean window, at most {most:.0f} instances"
+    theirs = f"{THEIRS}: {mean_metric(found[THEIRS], 'violation_pct'):.2f} % of requests"
+    reached = requests <= 1.12 and windows < 4.0 and most <= 18
+    return Evidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {theirs}")
+
+
+def judge_09(effort: Effort) -> Evidence:
+    """Cost by three accountings, each model in a run of its own."""
+    by_rule: dict[str, list[float]] = {"paper": [], "reserved": [], "occupied": []}
+    kept: list[bool] = []
+    names = scenarios(COST)
+    for name in names:
+        found = outcomes(name, (OURS, THEIRS), effort)
+        kept += [mean_metric(some, "attained_pct") >= 100.0 for some in found.values()]
+        for rule, ratios in by_rule.items():
+            metric = f"cost_{rule}_usd"
+            ratios.append(mean_metric(found[THEIRS], metric) / mean_metric(found[OURS], metric))
+    told = {rule: f"{fmean(ratios):.2f}x (best {max(ratios):.2f}x)" for rule, ratios in by_rule.items()}
+    reached = all(kept) and fmean(by_rule["paper"]) >= 1.79 and max(by_rule["paper"]) >= 2.15
+    slo = "SLO kept by both" if all(kept) else "SLO missed in some run"
+    others = f"by reserved memory {told['reserved']}, by occupied GPUs {told['occupied']}"
+    note = f"{effort.seeds} seeds; {len(names)} scenarios; {others}"
+    return Evidence(measured=f"{told['paper']}, {slo}", status=_status(reached), note=note)
+
+
+def ratio(found: Outcomes, read: Callable[[Outcome], float]) -> float:
+    """Ours over theirs, of means over seeds."""
+    return fmean(map(read, found[OURS])) / fmean(map(read, found[THEIRS]))
+
+
+def spike(outcome: Outcome) -> list[Window]:
+    """Windows after the low load."""
+    return [at for at in outcome.windows if at.from_s >= SPIKE_FROM_S]
+
+
+def peak(windows: Sequence[Window]) -> float:
+    """The highest rate of requests answered in time that was held for a minute."""
+    rates = [at.in_time_rps for at in windows]
+    return max(fmean(rates[at : at + PEAK_WINDOWS]) for at in range(max(1, len(rates) - PEAK_WINDOWS + 1)))
+
+
+def tail_ms(outcome: Outcome) -> float:
+    """The 95th percentile over services by their requests; with this load it lies in the spike."""
+    known = [(each.completed, each.latency_ms_p95) for each in outcome.services if each.latency_ms_p95 is not None]
+    return sum(completed * tail for completed, tail in known) / sum(completed for completed, _ in known)
+
+
+def _status(reached: bool) -> Status:
+    return Status.PASS if reached else Status.NOT_REPRODUCED
+
+
+def _seeds(found: Outcomes) -> str:
+    number = len(found[OURS])
+    return f"{number} seed{'' if number == 1 else 's'}"
+
+
+def _resources(found: Outcomes) -> str:
+    """What each of them used in the spike, which is why figures are as they are."""
+    parts = []
+    for label, some in found.items():
+        windows = [at for outcome in some for at in spike(outcome)]
+        gpus, replicas = fmean(at.devices_used for at in windows), fmean(at.replicas for at in windows)
+        parts.append(f"{label} in the spike: {gpus:.1f} GPUs, {replicas:.1f} instances")
+    return ", ".join(parts)
