@@ -214,17 +214,18 @@ def _with_batch(setting: Setting, position: int, batch: int) -> Setting:
 
 
 def _remember(settings: Settings, state: DeviceState, power: Zone, *, late: bool) -> DeviceState:
-    """Learn from the last raise: a limit broken right after it was broken by it."""
+    """Learn what breaks a limit. Power above the cap is the setting's doing whenever it shows, because measurements
+    scatter and a setting just below the cap breaks it now and then. Latencies also rise with load, so only a limit
+    broken right after a raise was broken by it.
+    """
     raised = state.raised_period
-    if raised is None:
-        return state
     until = state.period + settings.barrier_periods
-    causes = [Cause.POWER] * (power is Zone.HIGH) + [Cause.LATENCY] * late
+    causes = [Cause.POWER] * (power is Zone.HIGH) + [Cause.LATENCY] * (late and raised is not None)
     learned = tuple(Barrier(setting=state.setting, cause=cause, until_period=until) for cause in causes)
     kept = tuple(
         old for old in state.barriers if not any(new.cause is old.cause and new.forbids(old.setting) for new in learned)
     )
-    proved = bool(causes) or state.period - raised >= settings.settle_periods
+    proved = raised is None or bool(causes) or state.period - raised >= settings.settle_periods
     return replace(state, barriers=(*kept, *learned)[-BARRIERS_MAX:], raised_period=None if proved else raised)
 
 

@@ -30,11 +30,12 @@ SATURATING_RPS = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A replica: its model, its part of the device, and how far its batch may grow."""
+    """A replica: its model, its part of the device, and between what its batch may move."""
 
     model: str
     share_pct_sm: int
     batch_max: int
+    batch_min: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class GovernedDevice:
 
     @property
     def envelope(self) -> DeviceEnvelope:
-        """All batches from one on, all these clocks."""
+        """All batches of the parts, all these clocks."""
         return DeviceEnvelope(
             uuid=self.gpu.name,
             power_w_cap=self.limits.power_w_cap,
@@ -64,7 +65,7 @@ class GovernedDevice:
             replicas=tuple(
                 ReplicaEnvelope(
                     replica=f"{part.model}-{position}",
-                    batch_min=1,
+                    batch_min=part.batch_min,
                     batch_max=part.batch_max,
                     latency_ms_limit=self.limits.latency_ms,
                     share_pct_sm=part.share_pct_sm,
@@ -142,6 +143,13 @@ def govern(device: GovernedDevice, loop: Controller, start: Setting | DeviceStat
         )
         state = decision.state
     return Run(periods=tuple(periods), state=state)
+
+
+def alone_ms(gpu: GpuTruth, part: Part) -> float:
+    """Milliseconds of a part's largest batch with the device to itself at its highest clock: a point of a profile."""
+    tenant = Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=part.batch_max, rate_rps=SATURATING_RPS)
+    load = DeviceLoad(gpu=gpu, clock_mhz_sm=gpu.clock_mhz_sm_max, power_limit_w=2.0 * gpu.tdp_w, tenants=(tenant,))
+    return settle(load).exec_ms[0][-1]
 
 
 def _settled(device: GovernedDevice, setting: Setting) -> tuple[tuple[float, ...], float]:
