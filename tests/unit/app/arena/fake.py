@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from app.arena.contenders import entry_of
+from app.arena.kinds import Context, Form
+from app.arena.running import Order, Task, run_task, tasks_of
+from app.arena.store import ResultFolder
 from solvers.domain.ids import JobId, ServiceId
 from solvers.errors import EngineError, InputError
 from solvers.sim.outcome import (
@@ -102,6 +108,46 @@ class FakeBench:
 def load(path: Path, data: Path) -> FakeBench:
     """Read such a scenario."""
     try:
-        return FakeBench(**json.loads(path.read_text(encoding="utf-8")))
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return FakeBench(**{name: item for name, item in plain.items() if name != "kind"})
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
+
+
+class FakeForm(Form):
+    """Such a scenario as a kind of its own."""
+
+    kind: Literal["fake"]
+    name: str
+    fails: str | None = None
+    dies: str | None = None
+
+
+FORM = FakeForm
+
+
+def build(form: FakeForm, context: Context) -> FakeBench:
+    """The bench of such a file."""
+    return FakeBench(name=form.name, fails=form.fails, dies=form.dies)
+
+
+def scenario(folder: Path, name: str, **more: str) -> Path:
+    """A file of such a scenario."""
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps({"kind": "fake", "name": name, **more}), encoding="utf-8")
+    return path
+
+
+def tasks(paths: Sequence[Path], contenders: Sequence[str], seeds: int = 2) -> tuple[Task, ...]:
+    """Runs of such scenarios, which worker processes can load as well."""
+    order = Order(paths=tuple(paths), seeds=seeds, data=Path(), loader=LOADER)
+    return tasks_of(order, lambda about: [entry_of(name) for name in contenders])
+
+
+def folder_of(folder: Path, wanted: Sequence[Task]) -> ResultFolder:
+    """Their results, run here."""
+    kept = ResultFolder(folder)
+    kept.want(wanted)
+    for task in kept.missing(wanted):
+        kept.put(run_task(task, lambda part: None))
+    return kept
