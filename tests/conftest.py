@@ -1,9 +1,19 @@
-"""What every test shares: reproducible property tests without a wall-clock deadline, for machines that are busy."""
+"""What every test shares: reproducible property tests without a wall-clock deadline, for machines that are busy, and
+temporary files in memory where there is room.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
 
 settings.register_profile(
     "house", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -14,3 +24,15 @@ settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Flags of our own."""
     parser.addoption("--golden-rewrite", action="store_true", help="write golden files anew; review the difference")
+
+
+def pytest_configure() -> None:
+    """Put temporary files into memory unless told where: processes crash here, never the kernel, so no disk need be
+    waited for. A database of hundreds of files is copied there for nearly every integration test.
+    """
+    if "TMPDIR" in os.environ or not MEMORY.is_dir():
+        return
+    runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    if runs_programs and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None

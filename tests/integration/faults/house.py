@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.05
 DEADLINE_S = 30.0
 TEMPLATE = "headroom_template"
-SCRATCH_BYTES_MIN = 2**30
 
 # Short periods: a fault, its discovery and the recovery fit into seconds.
 QUICK: Mapping[str, str] = {
@@ -76,18 +75,11 @@ def free_port() -> int:
         return port
 
 
-def _scratch() -> Path:
-    """In memory where there is room: processes crash here, never the kernel, so no disk need be waited for."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > SCRATCH_BYTES_MIN
-    return memory if roomy else Path(tempfile.gettempdir())
-
-
 class Postgres:
     """A server of its own, which can crash and come back at the same address, with a database per house."""
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="headroom-faults-", dir=_scratch()))
+        self.home = Path(tempfile.mkdtemp(prefix="headroom-faults-"))
         self._count = 0
         try:
             self.url = embedded_url(self.home)
