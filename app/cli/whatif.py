@@ -1,4 +1,4 @@
-"""The command that asks what if: simulate, against a server's live fleet or a snapshot's file.
+"""The command that asks what if: simulate, against a server's live fleet or a snapshot's file; or a scenario's run.
 
 Owns the question's options and where it is answered. Nothing is ever changed: a server only plans, and a file is only
 read. What is printed is `whatif_tables`'.
@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from app.cli import offline
+from app.cli.arena import DATA, Data
+from app.cli.arena_one import Single, simulate_scenario
 from app.cli.changes import read_changes
 from app.cli.connection import Server, Token, connect
 from app.cli.declare import Files
@@ -45,6 +47,10 @@ def simulate(
     output: Output = Format.TABLE,
     *,
     snapshot: SnapshotFile = None,
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", help="Run this scenario of the arena instead: a file or a name.")
+    ] = None,
+    data: Data = DATA,
     advise: Annotated[
         int,
         typer.Option("--advise", min=0, max=8, metavar="[N]", help="Which GPU types to add next: try the N best."),
@@ -60,7 +66,18 @@ def simulate(
     server: Server = None,
     token: Token = None,
 ) -> None:
-    """What would change if: plan the fleet as it is and as the files say, and show the difference. Changes nothing."""
+    """What would change if: plan the fleet as it is and as the files say, and show the difference. Changes nothing.
+
+    With --scenario: run one contender through a simulated scenario and print its numbers.
+    """
+    if scenario is not None:
+        if files or snapshot is not None or advise:
+            raise InputError("--scenario stands alone: it takes neither files of changes, nor a snapshot, nor --advise")
+        policy = {"deadline_s": deadline_s, "work_units": work_units}
+        fields = tuple(f"{name}={item}" for name, item in policy.items() if item is not None)
+        single = Single(scenario=scenario, planner=planner, seed=seed or 0, data=data, policy=fields)
+        simulate_scenario(single, output)
+        return
     question: Document = {"lane": lane.value, "advise": advise, "devices": devices}
     wish = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}
     question |= {name: item for name, item in wish.items() if item is not None}

@@ -1,0 +1,58 @@
+"""One scenario run once: what `simulate --scenario` does.
+
+Owns the choice of contender where none is named (the first that the scenario proposes) and what is printed. Nothing is
+kept; the arena keeps.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.cli.arena import contenders_by, scenario_paths
+from app.cli.arena_tables import outcome_tables
+from app.cli.failures import CommandError
+from app.cli.output import Format, show
+from solvers.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """What is run: a scenario's file or name, a contender, a seed, and what overrides the scenario's policy."""
+
+    scenario: str
+    planner: str | None
+    seed: int
+    data: Path
+    policy: tuple[str, ...] = ()
+
+
+def simulate_scenario(single: Single, output: Format) -> None:
+    """Run it and print its numbers. Raises CommandError when the run fails."""
+    from app.arena.progress import Bars
+    from app.arena.running import Ended, Event, Order, tasks_of
+    from app.arena.workers import run_here
+    from solvers.domain.codec import to_plain
+
+    paths = scenario_paths([single.scenario])
+    chosen = contenders_by(single.planner, [], [], list(single.policy))
+    tasks = tasks_of(Order(paths=paths, seeds=single.seed + 1, data=single.data), lambda about: chosen(about)[:1])
+    if not tasks:
+        raise InputError("name a contender with --planner: this scenario proposes none")
+    ended: list[Ended] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Ended):
+            ended.append(event)
+        if bars is not None:
+            bars(event)
+
+    wanted = [task for task in tasks if task.seed == single.seed]
+    with Bars(len(wanted)) if sys.stderr.isatty() else nullcontext() as bars:
+        run_here(wanted, 1, hear)
+    record = ended[0].finished.record
+    if record.outcome is None:
+        raise CommandError(f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}")
+    show(to_plain(record.outcome), output, outcome_tables(record.about, record.outcome))
