@@ -11,14 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import mul
 
 from solvers.sim.serving import Served, serve
 from solvers.sim.truth import (
     GpuTruth,
     Resident,
-    board_power_w,
     clock_reached_mhz,
+    dynamic_power_w,
     execution_curve_ms,
+    idle_power_w,
     slowdown,
     training_iteration_ms,
 )
@@ -85,54 +87,85 @@ def settle(load: DeviceLoad) -> DeviceState:
     return state
 
 
-def _residents(load: DeviceLoad, busy: Sequence[float]) -> list[Resident]:
-    serving = [
-        Resident(model=each.model, share_pct_sm=each.share_pct_sm, batch=each.batch, busy=part)
-        for each, part in zip(load.tenants, busy, strict=True)
+@dataclass(frozen=True, slots=True)
+class _Company:
+    """All that is on a device at a clock, whatever its rates. Tenants come first, then trainees. `factor[i][j]` and
+    `extra_ms[i][j]`: what j adds to i, were it always busy; `watts`: what each draws, were it always busy.
+    """
+
+    residents: tuple[Resident, ...]
+    alone_ms: tuple[tuple[float, ...], ...]
+    """A trainee has one time, its iteration's."""
+    factor: tuple[tuple[float, ...], ...]
+    extra_ms: tuple[tuple[float, ...], ...]
+    watts: tuple[float, ...]
+    apart: bool
+    """Whether shares fit next to each other: only then what neighbours do adds up."""
+
+    def disturbed(self, gpu: GpuTruth, clock_mhz_sm: int, busy: Sequence[float]) -> list[tuple[float, float]]:
+        """Factor and milliseconds on top for each, when all are as busy as this."""
+        if self.apart:
+            return [
+                (1.0 + sum(map(mul, factors, busy)), sum(map(mul, extras, busy)))
+                for factors, extras in zip(self.factor, self.extra_ms, strict=True)
+            ]
+        working = [replace(each, busy=part) for each, part in zip(self.residents, busy, strict=True)]
+        return [
+            slowdown(gpu, each, clock_mhz_sm, working[:index] + working[index + 1 :])
+            for index, each in enumerate(working)
+        ]
+
+
+@lru_cache(maxsize=16384)
+def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trainees: tuple[Trainee, ...]) -> _Company:
+    residents = [
+        *(Resident(model=each.model, share_pct_sm=each.share_pct_sm, batch=each.batch) for each in tenants),
+        *(Resident(model=each.model, share_pct_sm=each.share_pct_sm, training=True) for each in trainees),
     ]
-    return serving + [
-        Resident(model=each.model, share_pct_sm=each.share_pct_sm, training=True) for each in load.trainees
+    trained = [
+        (training_iteration_ms(gpu, each, clock_mhz_sm, (), (job.iteration_ms_reference, job.gpu_reference)),)
+        for each, job in zip(residents[len(tenants) :], trainees, strict=True)
     ]
+    added = [
+        [(1.0, 0.0) if one is other else slowdown(gpu, one, clock_mhz_sm, (other,)) for other in residents]
+        for one in residents
+    ]
+    return _Company(
+        residents=tuple(residents),
+        alone_ms=(*(execution_curve_ms(gpu, each, clock_mhz_sm) for each in residents[: len(tenants)]), *trained),
+        factor=tuple(tuple(factor - 1.0 for factor, _ in row) for row in added),
+        extra_ms=tuple(tuple(extra_ms for _, extra_ms in row) for row in added),
+        watts=tuple(dynamic_power_w(gpu, each, clock_mhz_sm) for each in residents),
+        apart=sum(each.share_pct_sm for each in residents) <= 100,
+    )
 
 
 def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
     """What follows when tenants are as busy as this: their times, and how busy those make them."""
-    gpu, residents = load.gpu, _residents(load, busy)
-    clock = clock_reached_mhz(gpu, residents, load.clock_mhz_sm, load.power_limit_w)
-    others = [residents[:index] + residents[index + 1 :] for index in range(len(residents))]
-    tables = tuple(
-        _disturbed(_alone_ms(gpu, each, clock), slowdown(gpu, residents[index], clock, others[index]))
-        for index, each in enumerate(replace(tenant, rate_rps=0.0) for tenant in load.tenants)
+    gpu, serving = load.gpu, len(load.tenants)
+    spread = (*busy, *(1.0 for _ in load.trainees))
+    still = tuple(Tenant(model=e.model, share_pct_sm=e.share_pct_sm, batch=e.batch, rate_rps=0.0) for e in load.tenants)
+    clock, company = load.clock_mhz_sm, _company(gpu, load.clock_mhz_sm, still, load.trainees)
+    idle_w = idle_power_w(gpu, company.residents)
+    if idle_w + sum(map(mul, company.watts, spread)) > load.power_limit_w:
+        residents = [replace(each, busy=part) for each, part in zip(company.residents, spread, strict=True)]
+        clock = clock_reached_mhz(gpu, residents, load.clock_mhz_sm, load.power_limit_w)
+        company = _company(gpu, clock, still, load.trainees)
+    by = company.disturbed(gpu, clock, spread)
+    times = tuple(
+        tuple((each * factor + extra_ms) * load.slow for each in alone_ms)
+        for alone_ms, (factor, extra_ms) in zip(company.alone_ms, by, strict=True)
     )
-    iterations = tuple(
-        training_iteration_ms(
-            gpu, residents[index], clock, others[index], (each.iteration_ms_reference, each.gpu_reference)
-        )
-        for index, each in enumerate(load.trainees, start=len(load.tenants))
-    )
-    found = tuple(busy_part(each.rate_rps, table) for each, table in zip(load.tenants, tables, strict=True))
-    working = [
-        replace(each, busy=part) for each, part in zip(residents, (*found, *(1.0 for _ in load.trainees)), strict=True)
-    ]
+    found = tuple(busy_part(each.rate_rps, table) for each, table in zip(load.tenants, times, strict=False))
+    drawn_w = idle_w + sum(map(mul, company.watts, (*found, *spread[serving:])))
     return DeviceState(
         clock_mhz_sm=clock,
-        power_w=board_power_w(gpu, working, clock, load.power_limit_w),
-        exec_ms=tables,
+        # A limit holds as long as the lowest clock can hold it.
+        power_w=drawn_w if clock <= gpu.clocks_mhz_sm[0] else min(drawn_w, load.power_limit_w),
+        exec_ms=times[:serving],
         busy=found,
-        iteration_ms=iterations,
+        iteration_ms=tuple(each for (each,) in times[serving:]),
     )
-
-
-@lru_cache(maxsize=4096)
-def _alone_ms(gpu: GpuTruth, tenant: Tenant, clock_mhz_sm: int) -> tuple[float, ...]:
-    """The tenant's times without neighbours: the costly part, and the same in every round."""
-    resident = Resident(model=tenant.model, share_pct_sm=tenant.share_pct_sm, batch=tenant.batch)
-    return execution_curve_ms(gpu, resident, clock_mhz_sm)
-
-
-def _disturbed(alone_ms: tuple[float, ...], by: tuple[float, float]) -> tuple[float, ...]:
-    factor, extra_ms = by
-    return tuple(each * factor + extra_ms for each in alone_ms)
 
 
 def busy_part(rate_rps: float, exec_ms: Sequence[float]) -> float:

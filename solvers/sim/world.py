@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from solvers.control import registry
 from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
@@ -18,7 +19,7 @@ from solvers.domain.ids import Generation
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.errors import FieldError
+from solvers.errors import FieldError, InputError
 from solvers.sim.faults import Faults
 from solvers.sim.kernel import Kernel
 from solvers.sim.metrics import ServiceBook
@@ -26,7 +27,9 @@ from solvers.sim.outcome import About, Contender, Outcome, Planners, Progress, c
 from solvers.sim.ports import CLUSTER, InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
 from solvers.sim.profiling import known_truth, profiles_of
 from solvers.sim.scenario import Level, WorldScenario
-from solvers.sim.truth import launch_s, memory_mib
+from solvers.sim.truth import GpuTruth, launch_s, memory_mib, mig_truth
+from solvers.sim.world_fluid import Fluid
+from solvers.sim.world_governing import Governing
 from solvers.sim.world_ledger import Ledger, clipped
 from solvers.sim.world_loads import Loads
 from solvers.sim.world_nodes import Nodes
@@ -65,10 +68,13 @@ class World:
         policy = policy_of(scenario.policy, contender)
         state = state_of(scenario, policy)
         loads = Loads(state, apart=scenario.level is Level.REQUEST)
+        governing = _governing(contender.governor or scenario.governor, state, loads)
         nodes = Nodes(
             state=state,
-            launch_s=lambda model: launch_s(model) * scenario.launch_scale,
+            launch_s=lambda model, cell: launch_s(model, cell.truth) * scenario.launch_scale,
             memory_mib=memory_mib,
+            queue_of=loads.queue_of,
+            on_change=_unheard if governing is None else governing.take,
         )
         observer = WorldObserver(scenario, state, loads, policy, profiles_of(scenario, seed))
         run = Run(
@@ -80,7 +86,8 @@ class World:
             ledger=Ledger(
                 window_s=scenario.rhythm.stretch_s, fleet_gpus=sum(cell.gpu_part for cell in state.cells.values())
             ),
-            serving=Requests.of(scenario, state, loads, seed),
+            serving=(Fluid if scenario.level is Level.FLUID else Requests).of(scenario, state, loads, seed),
+            governing=governing,
             seed=seed,
         )
         run.ports = Ports(
@@ -110,6 +117,19 @@ class World:
         run.state.wish = Wish.of(target)
         for host in run.state.hosts.values():
             run.nodes.hear(host, run.state.wish, instantly=True)
+
+
+def _unheard(cell: Cell) -> None:
+    """Nobody governs."""
+
+
+def _governing(name: str | None, state: State, loads: Loads) -> Governing | None:
+    """The controllers of this name. Raises InputError for an unknown one."""
+    if name is None:
+        return None
+    if name not in registry.names():
+        raise InputError(f"no controller is called {name}; there are {', '.join(registry.names())}")
+    return Governing(state, loads, registry.controller(name))
 
 
 def policy_of(policy: Policy, contender: Contender) -> Policy:
@@ -147,7 +167,7 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
         cell = Cell(
             device=device,
             gpu_type=gpu_type,
-            truth=known_truth(device.gpu_type),
+            truth=truth_of(device),
             host=host,
             usd_per_h=prices.price_usd_per_h(device),
             gpu_part=device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0,
@@ -177,6 +197,12 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
     for cell in cells.values():
         state.touch(cell)
     return state
+
+
+def truth_of(device: Device) -> GpuTruth:
+    """How a device behaves: a whole GPU, or its slice of one. Raises InputError for unknown hardware."""
+    whole = known_truth(device.gpu_type)
+    return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
 
 
 def _domains(scenario: WorldScenario, device: Device) -> tuple[int, ...]:

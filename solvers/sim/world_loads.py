@@ -51,7 +51,8 @@ class Load:
     queues: list[float] = field(default_factory=list)
     state: DeviceState | None = None
     served: list[Served | None] = field(default_factory=list)
-    rates: tuple[float, ...] = ()
+    seconds: float = 0.0
+    """How long the stretch was that was served last, in fluid mode."""
 
     @property
     def power_w(self) -> float:
@@ -61,6 +62,12 @@ class Load:
         if self.state is not None:
             return self.state.power_w
         return idle_power_w(self.base.gpu, _STANDING if self.holds else ())
+
+    def served_by(self, process: Process) -> Served | None:
+        """The last stretch of one that executes on one of the devices, in fluid mode."""
+        actors = process.cell.actors
+        place = actors.index(process) if process in actors else len(self.served)
+        return self.served[place] if place < len(self.served) else None
 
     @property
     def busy_part(self) -> float:
@@ -103,6 +110,23 @@ class Loads:
                     service = ServiceId(seat.workload)
                     self.weights[service] = self.weights.get(service, 0.0) + seat.weight * len(load.cells)
         return True
+
+    def queue_of(self, process: Process) -> float:
+        """What waits at a process in fluid mode."""
+        load, actors = self.of_cell.get(process.cell.id), process.cell.actors
+        if load is None or process not in actors:
+            return process.queue
+        place = actors.index(process)
+        return load.queues[place] if place < len(load.queues) else 0.0
+
+    def queued(self, service: ServiceId) -> float:
+        """What waits at all processes of a service in fluid mode."""
+        return sum(
+            queue * len(load.cells)
+            for load in self.by_key.values()
+            for seat, queue in zip(load.seats, load.queues, strict=False)
+            if ServiceId(seat.workload) == service
+        )
 
     def settle(self, load: Load, rates: tuple[float, ...]) -> DeviceState:
         """How the load's devices run at these rates of its tenants."""
@@ -156,7 +180,6 @@ class Loads:
         load.queues = [
             (queue * count + process.queue) / (count + 1) for queue, process in zip(load.queues, tenants, strict=True)
         ]
-        load.rates = ()
         load.cells[cell.id] = cell
         self.of_cell[cell.id] = load
 

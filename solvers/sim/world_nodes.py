@@ -45,11 +45,15 @@ class _Sorted:
 
 @dataclass(slots=True)
 class Nodes:
-    """All agents of the fleet. `launch_s` says how long a model takes to start."""
+    """All agents of the fleet. `launch_s` says how long a model takes to start on a device."""
 
     state: State
-    launch_s: Callable[[str], float]
+    launch_s: Callable[[str, Cell], float]
     memory_mib: Callable[[str, int], float]
+    queue_of: Callable[[Process], float]
+    """What waits at a process in fluid mode."""
+    on_change: Callable[[Cell], None]
+    """Hears of every device that was told something, or whose processes changed."""
     starts: int = 0
     stops: int = 0
     usages: list[Usage] = field(default_factory=list)
@@ -71,6 +75,7 @@ class Nodes:
         if wanted or cell.processes:
             found = self._sort(cell, wanted, instantly=instantly)
             self._start(cell, wanted, found, instantly=instantly)
+        self.on_change(cell)
         self.state.touch(cell)
 
     def end(self, process: Process) -> None:
@@ -89,7 +94,7 @@ class Nodes:
         if lane is not None and process in lane.processes:
             lane.processes.remove(process)
             lane.waiting_s = np.sort(np.concatenate((lane.waiting_s, np.array(process.carried.waiting_s))))
-            lane.waiting += process.queue
+            lane.waiting += self.queue_of(process)
             process.carried, process.queue = Carried(), 0.0
         process.state = ReplicaState.FAILED
         self.state.touch(cell)
@@ -185,7 +190,7 @@ class Nodes:
         self.starts += 1
         cell.processes.append(process)
         state.replicas.setdefault(item.replica, []).append(process)
-        took_s = 0.0 if instantly else self.launch_s(item.model)
+        took_s = 0.0 if instantly else self.launch_s(item.model, cell)
         if took_s <= 0.0:
             self._ready(process)
         else:

@@ -8,13 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
 from solvers.domain.ids import ReplicaId
 from solvers.domain.snapshot import Replica, ReplicaState
 from solvers.domain.telemetry import DeviceTelemetry, ReplicaTelemetry
-from solvers.sim.metrics import percentile_ms
+from solvers.sim.metrics import BINS, percentile_ms
+from solvers.sim.serving import Served
 from solvers.sim.truth import memory_mib
 from solvers.sim.world_loads import Load, Loads
 from solvers.sim.world_state import Cell, Host, Meter, Process, State
+
+_NO_ANSWERS = np.zeros(BINS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +101,34 @@ def _device(cell: Cell, load: Load | None) -> DeviceTelemetry:
 
 def _reading(process: Process, load: Load | None, now_s: float) -> ReplicaTelemetry:
     meter, process.report = process.report, Meter(since_s=now_s)
+    served = load.served_by(process) if load is not None else None
+    if served is not None and load is not None:
+        return _fluid_reading(process, served, load.seconds)
     seconds = now_s - meter.since_s
     ended = meter.completed + meter.dropped
-    p50, p99 = latencies_ms(process, meter, load)
+    histogram = meter.histogram if meter.histogram is not None else _NO_ANSWERS
     return ReplicaTelemetry(
         replica=process.item.replica,
         rate_rps=round(max(0.0, meter.arrived) / seconds, 6) if seconds > 0.0 else 0.0,
-        latency_ms_p50=p50,
-        latency_ms_p99=p99,
-        queue_length=round(process.waiting, 6),
+        latency_ms_p50=percentile_ms(histogram, 50.0),
+        latency_ms_p99=percentile_ms(histogram, 99.0),
+        queue_length=float(process.waiting),
         batch_mean=round(meter.completed / meter.batches, 6) if meter.batches > 0.0 else 0.0,
         violation_fraction=round(min(1.0, (meter.late + meter.dropped) / ended), 9) if ended > 0.0 else 0.0,
         age_s=0.0,
     )
 
 
-def latencies_ms(process: Process, meter: Meter, load: Load | None) -> tuple[float | None, float | None]:
-    """Median and 99th percentile: of single requests where there are any, else of the last stretch."""
-    if meter.histogram is not None:
-        return percentile_ms(meter.histogram, 50.0), percentile_ms(meter.histogram, 99.0)
-    if load is not None and process in process.cell.actors:
-        place = process.cell.actors.index(process)
-        served = load.served[place] if place < len(load.served) else None
-        if served is not None:
-            return served.latency_ms_p50, served.latency_ms_p99
-    return None, None
+def _fluid_reading(process: Process, served: Served, seconds: float) -> ReplicaTelemetry:
+    """Of the last stretch alone."""
+    ended = served.completed + served.dropped
+    return ReplicaTelemetry(
+        replica=process.item.replica,
+        rate_rps=round(ended / seconds, 6),
+        latency_ms_p50=served.latency_ms_p50,
+        latency_ms_p99=served.latency_ms_p99,
+        queue_length=round(served.queue, 6),
+        batch_mean=round(served.batch_mean, 6),
+        violation_fraction=round(min(1.0, (served.violated + served.dropped) / ended), 9) if ended > 0.0 else 0.0,
+        age_s=0.0,
+    )

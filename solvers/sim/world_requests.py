@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from solvers.domain.streams import Streams
+from solvers.sim.closed_loop import Clients, serve_clients
 from solvers.sim.metrics import BINS, Flow, bins_of, over_part, spread_bins
 from solvers.sim.requests import Outcome, Router, Server, Stretch, serve_requests
 from solvers.sim.scenario import Routing
@@ -64,21 +65,40 @@ def serve_lane(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights:
     lane.waiting_s = np.empty(0)
     if not any(weight > 0.0 for weight in weights):
         arrivals_s, lane.waiting_s = np.empty(0), arrivals_s
-    processes = lane.processes
-    if processes and (len(arrivals_s) or any(each.carried.waiting_s or each.carried.free_s for each in processes)):
-        stretch = Stretch(
-            from_s=span.from_s,
-            until_s=span.until_s,
-            arrivals_s=arrivals_s,
-            servers=tuple(_server(each.exec_ms, weight) for each, weight in zip(processes, weights, strict=True)),
-            carried=tuple(each.carried for each in processes),
-            router=ROUTERS[lane.traffic.routing],
-            limit_ms=lane.limit_ms if lane.traffic.drop and not lane.book.execution_only else None,
-            noise_sigma=span.sigma,
-        )
-        _read(lane, span, serve_requests(stretch, span.draw(f"requests/{lane.id}")), flow)
+    idle = not any(each.carried.waiting_s or each.carried.free_s for each in lane.processes)
+    if lane.processes and (len(arrivals_s) or not idle):
+        stretch = _stretch(lane, span, arrivals_s, weights)
+        _read(lane, serve_requests(stretch, span.draw(f"requests/{lane.id}")), span.sigma, flow)
     flow.dropped += _drop_hopeless(lane, span.until_s)
     return flow
+
+
+def serve_clients_of(lane: Lane, clients: Clients, span: Span, weights: list[float]) -> Flow:
+    """Serve a service whose clients wait for their answers. Who waited at a process that is gone gives up, and comes
+    again as a new client.
+    """
+    given_up, lane.waiting_s = len(lane.waiting_s), np.empty(0)
+    waited = sum(len(each.carried.waiting_s) for each in lane.processes)
+    stretch = _stretch(lane, span, np.empty(0), weights)
+    outcome, lane.clients = serve_clients(stretch, clients, span.draw(f"clients/{lane.id}"))
+    flow = Flow(asked=float(len(outcome.arrival_s) - waited), dropped=float(given_up))
+    flow.dropped += float(np.count_nonzero(outcome.dropped & (outcome.replica < 0)))
+    _read(lane, outcome, span.sigma, flow)
+    return flow
+
+
+def _stretch(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Stretch:
+    processes = lane.processes
+    return Stretch(
+        from_s=span.from_s,
+        until_s=span.until_s,
+        arrivals_s=arrivals_s,
+        servers=tuple(_server(each.exec_ms, weight) for each, weight in zip(processes, weights, strict=True)),
+        carried=tuple(each.carried for each in processes),
+        router=ROUTERS[lane.traffic.routing],
+        limit_ms=lane.limit_ms if lane.traffic.drop and not lane.book.execution_only else None,
+        noise_sigma=span.sigma,
+    )
 
 
 def _drop_hopeless(lane: Lane, now_s: float) -> float:
@@ -91,18 +111,18 @@ def _drop_hopeless(lane: Lane, now_s: float) -> float:
     return float(dropped)
 
 
-def _read(lane: Lane, span: Span, outcome: Outcome, flow: Flow) -> None:
+def _read(lane: Lane, outcome: Outcome, sigma: float, flow: Flow) -> None:
     """From what the kernel says to the service's books and its processes' meters."""
     processes, count = lane.processes, len(lane.processes)
     done = outcome.batch > 0
     by, sizes = outcome.replica[done], outcome.batch[done]
     latency_ms = 1000.0 * (outcome.finish_s[done] - outcome.arrival_s[done])
     completed = np.bincount(by, minlength=count)
-    dropped = np.bincount(outcome.replica[outcome.dropped], minlength=count)
+    dropped = np.bincount(outcome.replica[outcome.dropped & (outcome.replica >= 0)], minlength=count)
     arrived = completed + dropped + [len(each.waiting_s) for each in outcome.carried]
     arrived = arrived - [len(each.carried.waiting_s) for each in processes]
     if lane.book.execution_only:
-        histograms, late = _executions(lane, span.sigma, by, sizes)
+        histograms, late = _executions(lane, sigma, by, sizes)
     else:
         index = by * BINS + bins_of(latency_ms)
         histograms = np.bincount(index, minlength=count * BINS).reshape(count, BINS).astype(np.float64)
@@ -135,7 +155,7 @@ def _executions(
     """How long batches took, weighted by their requests: histograms and late parts by process."""
     count = len(lane.processes)
     histograms, late = np.zeros((count, BINS)), np.zeros(count)
-    largest = max(len(each.exec_ms) for each in lane.processes) + 1
+    largest = max((len(each.exec_ms) for each in lane.processes), default=1) + 1
     matrix = np.bincount(by * largest + sizes, minlength=count * largest).reshape(count, largest)
     for place, size in zip(*np.nonzero(matrix), strict=True):
         requests = float(matrix[place, size])

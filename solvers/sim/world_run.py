@@ -23,7 +23,9 @@ from solvers.sim.kernel import Priority
 from solvers.sim.metrics import Flow, Sums
 from solvers.sim.outcome import Deed, Progress
 from solvers.sim.ports import Counting, LastRecord, WorldObserver
-from solvers.sim.scenario import Level, WorldScenario
+from solvers.sim.scenario import WorldScenario
+from solvers.sim.world_fluid import Fluid
+from solvers.sim.world_governing import Governing
 from solvers.sim.world_ledger import Count, Ledger
 from solvers.sim.world_loads import Load, Loads
 from solvers.sim.world_nodes import Nodes
@@ -46,7 +48,8 @@ class Run:
     nodes: Nodes
     observer: WorldObserver
     ledger: Ledger
-    serving: Requests
+    serving: Requests | Fluid
+    governing: Governing | None
     seed: int
     ports: Ports | None = None
     journal: LastRecord = field(default_factory=LastRecord)
@@ -54,6 +57,7 @@ class Run:
     deeds: list[Deed] = field(default_factory=list)
     promotions: int = 0
     cycles_due: int = 0
+    periods: int = 0
     index: int = 0
     before: Count = field(default_factory=Count)
     """What had happened by the end of the warm-up."""
@@ -69,6 +73,8 @@ class Run:
             kernel.at(due_s, Priority.CYCLE, self._cycle)
             self.cycles_due += 1
             due_s = self.cycles_due * rhythm.cycle_s
+        if self.governing is not None:
+            kernel.at(rhythm.governor_s, Priority.GOVERN, self._govern)
         if self.scenario.warmup_s > 0.0:
             kernel.at(self.scenario.warmup_s, Priority.FAULT, self._warm)
         for work in self.state.works.values():
@@ -78,6 +84,15 @@ class Run:
     def _warm(self) -> None:
         self.ledger.forget(lane.book for lane in self.state.lanes.values())
         self.before = self.count()
+
+    def _govern(self) -> None:
+        if self.governing is None:
+            raise InvariantError("a period without controllers")
+        self.governing.period()
+        self.periods += 1
+        due_s = (self.periods + 1) * self.scenario.rhythm.governor_s
+        if due_s < self.scenario.span_s:
+            self.state.kernel.at(max(due_s, self.state.now_s), Priority.GOVERN, self._govern)
 
     def _cycle(self) -> None:
         if self.ports is None:
@@ -143,21 +158,16 @@ class Run:
         while kernel.now_s < span_s:
             window_ends_s = window * step_s
             until_s = min(kernel.next_s(), window_ends_s, span_s)
-            if self.scenario.level is Level.FLUID:
-                until_s = min(until_s, self.serving.next_edge_s(kernel.now_s))
+            until_s = min(until_s, self.serving.next_edge_s(kernel.now_s))
             self._stretch(kernel.now_s, until_s)
             kernel.move(until_s)
             if until_s >= window_ends_s or until_s >= span_s:
                 self.ledger.close_window(until_s, (lane.book for lane in self.state.lanes.values()))
                 window += 1
             kernel.happen()
-            self.check()
             if int(100 * until_s / span_s) > told:
                 told = int(100 * until_s / span_s)
                 progress(told / 100.0)
-
-    def check(self) -> None:
-        """What must hold after every event; nothing here, tests look closer."""
 
     def _stretch(self, from_s: float, until_s: float) -> None:
         span = Span(
@@ -203,6 +213,8 @@ class Run:
         sums.energy_usd = sums.energy_j / 3600.0 * self.observer.policy.usd_per_wh(span.from_s)
         self.serving.account(sums, span)
         self.ledger.take(sums, gpus, power_w)
+        if self.governing is not None:
+            self.governing.watch()
 
     def _account_load(self, sums: Sums, load: Load, seconds: float) -> None:
         count, cell = len(load.cells), load.example

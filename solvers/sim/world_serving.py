@@ -14,13 +14,13 @@ import numpy as np
 
 from solvers.domain.ids import ServiceId
 from solvers.domain.workload import WorkloadKind
-from solvers.errors import InputError
 from solvers.sim.arrivals import Source
+from solvers.sim.closed_loop import Clients
 from solvers.sim.metrics import Flow, Sums
-from solvers.sim.scenario import Open, Saturating, WorldScenario
+from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
 from solvers.sim.world_asking import Times
 from solvers.sim.world_loads import Load, Loads
-from solvers.sim.world_requests import Span, serve_full, serve_lane
+from solvers.sim.world_requests import Span, serve_clients_of, serve_full, serve_lane
 from solvers.sim.world_state import Lane, Process, State
 
 if TYPE_CHECKING:
@@ -36,19 +36,22 @@ class Requests:
     state: State
     loads: Loads
     asking: dict[ServiceId, Times] = field(default_factory=dict)
+    lately: dict[ServiceId, float] = field(default_factory=dict)
+    """Rates of closed loops in the last stretch."""
     _weights: dict[int, float] = field(default_factory=dict)
     """Of processes, by serial."""
 
     @classmethod
     def of(cls, scenario: WorldScenario, state: State, loads: Loads, seed: int) -> Requests:
-        """Of a scenario. Raises InputError for load that cannot be simulated request by request."""
+        """Of a scenario."""
         made = cls(state, loads)
         for traffic in scenario.traffic:
             service = traffic.service.id
             if isinstance(traffic.load, Open):
                 made.asking[service] = Times(traffic.load.pattern, Source(name=service, seed=seed))
-            elif not isinstance(traffic.load, Saturating):
-                raise InputError(f"{service}: closed loops of clients cannot be simulated yet")
+            elif isinstance(traffic.load, Closed):
+                state.lanes[service].clients = Clients(traffic.load)
+                made.lately[service] = traffic.service.rate_rps_declared
         return made
 
     def next_edge_s(self, now_s: float) -> float:  # noqa: ARG002 - the fluid mode asks this too
@@ -58,7 +61,7 @@ class Requests:
     def serve(self, span: Span) -> dict[ServiceId, Flow]:
         """Settle every device under what it is about to get, and serve every service."""
         arrivals = {service: times.between(span.from_s, span.until_s) for service, times in sorted(self.asking.items())}
-        rates = {service: len(times_s) / span.seconds for service, times_s in arrivals.items()}
+        rates = self.lately | {service: len(times_s) / span.seconds for service, times_s in arrivals.items()}
         for load in self.loads.by_key.values():
             if load.seats:
                 self._settle(load, rates, span.seconds)
@@ -100,6 +103,10 @@ class Requests:
         weights = [self._weights[each.serial] for each in lane.processes]
         for process in lane.processes:
             process.lately = (process.report.busy_s, process.report.batches)
+        if lane.clients is not None:
+            flow = serve_clients_of(lane, lane.clients, span, weights)
+            self.lately[lane.id] = flow.asked / span.seconds
+            return flow
         if not self._is_full(lane.id):
             return serve_lane(lane, span, arrivals_s, weights)
         total = Flow()

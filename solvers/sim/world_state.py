@@ -19,6 +19,7 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import RepartitionWish
 from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
+from solvers.sim.closed_loop import Clients
 from solvers.sim.kernel import Kernel
 from solvers.sim.metrics import ServiceBook
 from solvers.sim.requests import Carried
@@ -193,6 +194,8 @@ class Lane:
     waiting_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     waiting: float = 0.0
     """In fluid mode."""
+    clients: Clients | None = None
+    """Of a closed loop, request by request."""
     asked_until: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
     """Sums of what was asked until moments, the oldest first."""
     asked: float = 0.0
