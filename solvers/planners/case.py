@@ -8,11 +8,11 @@ It refuses to choose configurations and devices.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from solvers.domain.evidence import Reason
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
@@ -169,9 +169,9 @@ def affordable(settled: Settled, item: Placed) -> bool:
     return within_budget and fleet.gpus(item.seat.device, item.seat.share_pct) <= quota_left + 1e-9
 
 
-def with_last_resort(case: Case, settled: Settled) -> Settled:
+def with_last_resort(case: Case, settled: Settled, let_go: Collection[ReplicaId] = ()) -> Settled:
     """A workload that is short keeps whatever else of it stands and fits: a slow answer is better than none, and the
-    plan says so.
+    plan says so. `let_go`: replicas that were stopped on purpose.
     """
     fleet, need = settled.fleet, settled.need
     held = {item.standing.replica for item in settled.placed if item.standing is not None}
@@ -180,7 +180,7 @@ def with_last_resort(case: Case, settled: Settled) -> Settled:
         if served or len(settled.placed) >= need.replicas_max:
             break
         seat = standing_seat(fleet, assignment, dedicated=need.affinity.dedicated, power_w=assignment.power_w_planned)
-        if seat is None or assignment.replica in held:
+        if seat is None or assignment.replica in held or assignment.replica in let_go:
             continue
         option, alone = case.assess(fleet, need, assignment)
         if option is None:

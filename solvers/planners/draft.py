@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import GpuTypeName, WorkloadId
+from solvers.domain.ids import GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import LAUNCH_S_DEFAULT
@@ -38,6 +38,8 @@ class Draft:
     case: Case
     fleet: Fleet
     settled: dict[WorkloadId, Settled] = field(default_factory=dict)
+    let_go: set[ReplicaId] = field(default_factory=set)
+    """Standing replicas that were stopped on purpose: nobody keeps them for want of better ones."""
 
     @staticmethod
     def of(request: PlanRequest, case: Case | None = None) -> Draft:
@@ -74,9 +76,17 @@ class Draft:
         mine = [number for number, kind in enumerate(self.fleet.classes) if kind.gpu_type == gpu_type]
         return np.isin(self.options(need).device_class, mine)
 
-    def fixed(self, need: Need, share_pct: int) -> list[Option]:
+    def stop(self, need: Need, item: Placed) -> None:
+        """Take a replica off the books, for good where it stands."""
+        self.fleet.lift(item.seat)
+        self.open(need).placed.remove(item)
+        if item.standing is not None:
+            self.let_go.add(item.standing.replica)
+
+    def fixed(self, need: Need, share_pct: int, batch: int | None = None) -> list[Option]:
         """One configuration for each class of devices, whatever the demand: the smallest share from `share_pct` on
-        (else the largest there is), with the batch that serves most.
+        (else the largest there is), with the batch that serves most; or with this one, the largest below it where it
+        was not measured or breaks the promise, else the smallest.
         """
         options = self.options(need)
         found: list[Option] = []
@@ -86,6 +96,9 @@ class Draft:
             enough = shares[shares >= share_pct]
             share = int(enough.min()) if len(enough) else int(shares.max())
             mine = mine[shares == share]
+            if batch is not None:
+                sizes = options.batch[mine]
+                mine = mine[sizes == (sizes[sizes <= batch].max() if (sizes <= batch).any() else sizes.min())]
             keys = (options.batch[mine], options.latency_ms[mine], -options.capacity_rps[mine])
             found.append(self.option(need, int(mine[np.lexsort(keys)[0]])))
         return found
@@ -217,7 +230,7 @@ class Draft:
     def finish(self) -> None:
         """Let workloads that are short keep what else of theirs stands, and waiting jobs take what is spare."""
         for need in self.needs:
-            with_last_resort(self.case, self.open(need))
+            with_last_resort(self.case, self.open(need), self.let_go)
         self.settle_rest()
 
     def settle_rest(self) -> None:

@@ -151,7 +151,7 @@ def listing(planner: Planner) -> Listing:
         knobs=spec.knobs,
         needs_profiles=spec.needs_profiles,
         remembers=isinstance(planner, Remembering),
-        parameters=parameters_of(type(planner.parameters)) if isinstance(planner, Tunable) else (),
+        parameters=parameters_of(planner.parameters) if isinstance(planner, Tunable) else (),
     )
 
 

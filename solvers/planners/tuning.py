@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from solvers.domain.value import check_finite, value
 from solvers.errors import FieldError
@@ -32,6 +32,30 @@ class Kind(StrEnum):
     CHOICE = "choice"
     WHOLES = "wholes"
     """Several rising whole numbers, written `20,40,100`."""
+    COUNTS = "counts"
+    """A whole number for each name, written `resnet50=8,bert=2`."""
+
+
+class Counts(str):
+    """A whole number from 1 on for each name, as text. Raises ValueError for other text."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str = "") -> Self:
+        """Read it once, so that what is wrong is found where it is set."""
+        made = super().__new__(cls, text)
+        if any(count < 1 for count in made.by_name.values()):
+            raise ValueError("counts start at 1")
+        return made
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """The numbers."""
+        parts = [part.partition("=") for part in self.split(",")] if self else []
+        found = {name.strip(): int(count) for name, _, count in parts}
+        if len(found) < len(parts) or not all(found):
+            raise ValueError("every name is counted once")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +88,8 @@ class Parameter:
             return "true or false"
         if self.kind is Kind.CHOICE:
             return "one of " + ", ".join(self.choices)
+        if self.kind is Kind.COUNTS:
+            return "names with whole numbers, as in resnet50=8,bert=2"
         noun = {Kind.WHOLE: "a whole number", Kind.NUMBER: "a number"}.get(
             self.kind, "rising whole numbers, as in 20,40"
         )
@@ -82,12 +108,11 @@ class Tunable(Protocol):
         ...
 
 
-def parameters_of(record: type) -> tuple[Parameter, ...]:
-    """What a record of parameters publishes, in its own order."""
-    made = record()
-    return tuple(
-        _published(field.name, getattr(made, field.name), *_declared(record)[field.name]) for field in fields(record)
-    )
+def parameters_of(record: object) -> tuple[Parameter, ...]:
+    """What a record of parameters publishes, in its own order; its values are told as the defaults."""
+    kind: type = type(record)
+    declared = _declared(kind)
+    return tuple(_published(name, getattr(record, name), *declared[name]) for name in declared)
 
 
 def check_tuned(record: object) -> None:
@@ -135,7 +160,7 @@ def _declared(record: type) -> dict[str, tuple[type, Tune]]:
 
 
 def _published(name: str, default: object, kind: type, tune: Tune) -> Parameter:
-    kinds = {bool: Kind.FLAG, int: Kind.WHOLE, float: Kind.NUMBER, tuple: Kind.WHOLES}
+    kinds = {bool: Kind.FLAG, int: Kind.WHOLE, float: Kind.NUMBER, tuple: Kind.WHOLES, Counts: Kind.COUNTS}
     choices = tuple(str(item.value) for item in kind) if issubclass(kind, Enum) else tune.choices
     return Parameter(
         name=name,

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
+
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
@@ -19,13 +21,16 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Tho
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.memory import kept, recalled
+from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Counts, Tune, check_tuned
+from solvers.problems.choice import Option
 from solvers.problems.needs import Need
 
-SPEC = PlannerSpec(name="k8s_hpa", version="1", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
-FORM = "k8s-hpa-1"
+SPEC = PlannerSpec(name="k8s_hpa", version="2", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
+FORM = "k8s-hpa-2"
 WHOLE_PCT = 100
+MOMENTS_MAX = 1000
 DUST = 1e-9
 
 
@@ -42,6 +47,12 @@ class Parameters:
         float, Tune("within such a period replicas at most double, or grow by up_pods, whichever is more", 1, 86_400)
     ] = 60.0
     up_pods: Annotated[int, Tune("see up_period_s", 1, 1000)] = 4
+    rate_window_s: Annotated[
+        float, Tune("demand is the mean over so long; 0: the busiest moment that the snapshot tells of", 0, 86_400)
+    ] = 120.0
+    batches: Annotated[
+        Counts, Tune("batch of each model, as in resnet50=8,bert=2; without one, the batch that serves most")
+    ] = Counts()
 
     def __post_init__(self) -> None:
         check_tuned(self)
@@ -58,10 +69,11 @@ class Moment:
 
 @value
 class Scaler:
-    """One service's recent moments, the oldest first."""
+    """One service's recent moments and rates, the oldest first."""
 
     workload: WorkloadId
     moments: tuple[Moment, ...] = ()
+    rates: tuple[Sample, ...] = ()
 
 
 @value
@@ -109,42 +121,44 @@ class K8sHpa(Stateless):
         """The plan, and the recommendations to remember."""
         memory = recalled(Memory, state)
         known = memory.scalers if memory is not None and memory.form == FORM else ()
-        before = {item.workload: item.moments for item in known}
+        before = {item.workload: item for item in known}
         draft = Draft.of(request, on_whole_devices(Case.of(request)))
         standing = draft.stand()
         for need in draft.needs:
             draft.keep(need, standing[need.workload], standing[need.workload])
         scalers, reasons = [], []
         for need in draft.needs:
-            moments, wanted = self._wanted(draft, need, before.get(need.workload, ()))
-            scalers.append(Scaler(workload=need.workload, moments=moments))
-            reasons.append(_reason(need, moments[-1], wanted))
+            scaler, wanted = self._wanted(draft, need, before.get(need.workload, Scaler(workload=need.workload)))
+            scalers.append(scaler)
+            reasons.append(_reason(need, scaler.moments[-1], wanted))
             self._scale(draft, need, wanted)
         reporter.event("k8s_hpa.scaled", services=float(len(scalers)))
         ordered = tuple(sorted(scalers, key=lambda item: item.workload))
         return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(Memory(form=FORM, scalers=ordered)))
 
-    def _wanted(self, draft: Draft, need: Need, moments: tuple[Moment, ...]) -> tuple[tuple[Moment, ...], int]:
-        """Replicas wanted now, and the moments to remember."""
-        running, now_s = draft.open(need).placed, draft.case.snapshot.taken_at_s
+    def _wanted(self, draft: Draft, need: Need, before: Scaler) -> tuple[Scaler, int]:
+        """What to remember, and the replicas wanted now."""
+        running, now_s, parameters = draft.open(need).placed, draft.case.snapshot.taken_at_s, self.parameters
+        seen = (item for item in before.rates if 0 <= now_s - item.at_s <= parameters.rate_window_s)
+        rates = (*seen, sampled(draft.case, need))[-MOMENTS_MAX:]
+        rate_rps = mean_rate_rps(rates, parameters.rate_window_s) if parameters.rate_window_s else need.rate_rps_least
         least = max(need.replicas_floor, 1 if need.rate_rps_least > 0 else 0)
         current, capacity_rps = len(running), sum(item.capacity_rps for item in running)
         # Without a replica there is no metric: the floor is started.
-        asked = recommended(current, need.rate_rps_least / capacity_rps, self.parameters) if capacity_rps else least
+        asked = recommended(current, rate_rps / capacity_rps, parameters) if capacity_rps else least
         asked = min(max(asked, least), need.replicas_max)
-        wanted = stabilised(current, asked, now_s, moments, self.parameters)
-        longest_s = max(self.parameters.down_window_s, self.parameters.up_period_s)
-        recent = tuple(item for item in moments if 0 <= now_s - item.at_s < longest_s)
-        return (*recent, Moment(at_s=now_s, recommended=asked, current=current)), max(wanted, min(least, asked))
+        wanted = stabilised(current, asked, now_s, before.moments, parameters)
+        longest_s = max(parameters.down_window_s, parameters.up_period_s)
+        recent = [item for item in before.moments if 0 <= now_s - item.at_s < longest_s][1 - MOMENTS_MAX :]
+        moments = (*recent, Moment(at_s=now_s, recommended=asked, current=current))
+        return Scaler(workload=need.workload, moments=moments, rates=rates), max(wanted, min(least, asked))
 
-    @staticmethod
-    def _scale(draft: Draft, need: Need, wanted: int) -> None:
+    def _scale(self, draft: Draft, need: Need, wanted: int) -> None:
         """Stop the latest slots, or start replicas on types drawn at random."""
         settled = draft.open(need)
         for item in sorted(settled.placed, key=_slot, reverse=True)[: max(0, len(settled.placed) - wanted)]:
-            draft.fleet.lift(item.seat)
-            settled.placed.remove(item)
-        kinds = draft.fixed(need, WHOLE_PCT)
+            draft.stop(need, item)
+        kinds = draft.fixed(need, WHOLE_PCT, self.parameters.batches.by_name.get(need.model))
         if not kinds:
             draft.refuse(need)
             return
@@ -152,13 +166,20 @@ class K8sHpa(Stateless):
         rng = draft.request.streams.stream(f"k8s_hpa.{generation}.{need.workload}")
         while len(settled.placed) < wanted:
             blocked = None
-            for at in rng.permutation(len(kinds)):
-                blocked = draft.put(settled, kinds[int(at)], draft.best_fit)
+            for at in _drawn(rng, kinds):
+                blocked = draft.put(settled, kinds[at], draft.best_fit)
                 if blocked is None:
                     break
             if blocked is not None:
                 draft.block(settled, blocked, kinds[0])
                 return
+
+
+def _drawn(rng: np.random.Generator, kinds: list[Option]) -> list[int]:
+    """Types in random order, each as likely whatever its number of classes (prices, nodes) is; by class within one."""
+    types = sorted({item.gpu_type for item in kinds})
+    order = [types[int(at)] for at in rng.permutation(len(types))]
+    return sorted(range(len(kinds)), key=lambda at: (order.index(kinds[at].gpu_type), at))
 
 
 def _slot(item: Placed) -> tuple[int, str]:

@@ -21,6 +21,7 @@ from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_by_one
 from solvers.planners.draft import Draft
 from solvers.planners.hetsev.parameters import Parameters
+from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
 from solvers.problems.choice import Floats, Option
 from solvers.problems.counts import Direction, Scaling, Whole
@@ -29,6 +30,7 @@ from solvers.problems.needs import Need
 DUST = 1e-6
 USD_PER_H_LEAST = 0.01
 """Where GPUs cost nothing, fewer of them are still better."""
+SAMPLES_MAX = 1000
 FREE_MS = 1e12
 """Limit on latency of what promises none."""
 
@@ -46,7 +48,7 @@ class Remembered:
     """What is kept of one service. Moments in seconds; None: not now."""
 
     workload: WorkloadId
-    rates_rps: tuple[float, ...] = ()
+    rates: tuple[Sample, ...] = ()
     saturated_since_s: float | None = None
     dispensable_since_s: float | None = None
     acted_at_s: float | None = None
@@ -93,17 +95,25 @@ class Controlled:
     room: Room
 
     @property
+    def rate_rps(self) -> float:
+        """The demand that is controlled for."""
+        parameters = self.parameters
+        if not parameters.rate_window_s or not self.memory.rates:
+            return self.need.rate_rps_least
+        return mean_rate_rps(self.memory.rates, parameters.rate_window_s)
+
+    @property
     def load(self) -> float:
         """Demand over what runs can serve (the paper's saturation); inf where nothing does."""
         capacity_rps = sum(item.capacity_rps for item in self.running)
-        if self.need.rate_rps_least <= 0:
+        if self.rate_rps <= 0:
             return 0.0
-        return self.need.rate_rps_least / capacity_rps if capacity_rps > 0 else math.inf
+        return self.rate_rps / capacity_rps if capacity_rps > 0 else math.inf
 
     @property
     def risk_per_s(self) -> float:
         """The paper's lambda: the more, the more the rate varied lately."""
-        rates = self.memory.rates_rps
+        rates = [item.rate_rps for item in self.memory.rates[-self.parameters.rates_remembered :]]
         mean = float(np.mean(rates)) if rates else 0.0
         return self.parameters.risk_per_s * (1 + (float(np.std(rates)) / mean if mean > 0 else 0.0))
 
@@ -111,10 +121,11 @@ class Controlled:
 def decide(service: Controlled) -> tuple[Decision, Remembered]:
     """What to do now, and what to remember of it."""
     parameters, need, before = service.parameters, service.need, service.memory
-    now_s, load = service.draft.case.snapshot.taken_at_s, service.load
-    rates = (*before.rates_rps, need.rate_rps_least)[-parameters.rates_remembered :]
-    after = replace(before, rates_rps=rates, saturated_since_s=None, dispensable_since_s=None)
+    now_s = service.draft.case.snapshot.taken_at_s
+    rates = _remembered((*before.rates, sampled(service.draft.case, need)), parameters)
+    after = replace(before, rates=rates, saturated_since_s=None, dispensable_since_s=None)
     service = replace(service, memory=after)
+    load = service.load
     nothing = Decision(action=Action.NONE, load=load)
     starved = len(service.running) < need.replicas_floor or math.isinf(load)
     if starved or load > parameters.saturation * (1 + DUST):
@@ -130,6 +141,13 @@ def decide(service: Controlled) -> tuple[Decision, Remembered]:
     if now_s - max(since, acted_at_s) < parameters.cooldown_s:
         return nothing, replace(after, dispensable_since_s=since)
     return _solved(service, shrinking, Action.IN), after
+
+
+def _remembered(rates: tuple[Sample, ...], parameters: Parameters) -> tuple[Sample, ...]:
+    """So many rates as the window and the spread ask for."""
+    now_s = rates[-1].at_s
+    recent = [at for at, item in enumerate(rates) if 0 <= now_s - item.at_s <= parameters.rate_window_s]
+    return rates[max(0, min([len(rates) - parameters.rates_remembered, *recent])) :][-SAMPLES_MAX:]
 
 
 def grow(service: Controlled) -> Decision:
@@ -174,8 +192,10 @@ def _stopped(programme: Programme, change: Whole) -> tuple[Placed, ...]:
 def programme_of(service: Controlled, direction: Direction) -> Programme:
     """The paper's programme for this service. Resources: room by type, the owner's ceiling and floor, budget, quota."""
     draft, need, parameters = service.draft, service.need, service.parameters
-    starts = draft.fixed(need, parameters.share_pct)
+    starts = draft.fixed(need, parameters.share_pct, parameters.batches.by_name.get(need.model))
     options = {_key(option): option for option in starts}
+    shrinks = direction is Direction.IN
+    aimed_at = min(parameters.saturation, parameters.target_saturation) if shrinks else parameters.target_saturation
     members: dict[tuple[int, ...], list[Placed]] = {key: [] for key in options}
     for item in sorted(service.running, key=_name):
         if item.option is not None:
@@ -184,7 +204,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     listed = list(options.values())
     counts = np.array([len(members[key]) for key in options], dtype=np.int64)
     growing = np.arange(len(listed)) < len(starts)
-    room = [service.room(need, option) for option in starts] if direction is not Direction.IN else [0] * len(starts)
+    room = [service.room(need, option) for option in starts] if not shrinks else [0] * len(starts)
     spare = np.concatenate([np.array(room, dtype=np.float64), np.zeros(len(listed) - len(starts))])
     needs, limits = _resources(draft, need, listed, counts)
     return Programme(
@@ -198,7 +218,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
             needs=np.concatenate([np.eye(len(listed)), needs]),
             limits=np.concatenate([counts + spare, limits]),
             running=counts,
-            wanted_rps=need.rate_rps_least / parameters.saturation,
+            wanted_rps=service.rate_rps / aimed_at,
             limit_ms=FREE_MS if need.limit_ms is None else need.limit_ms * (1 + DUST),
             risk_per_s=service.risk_per_s,
             direction=direction,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
-from solvers.planners.tuning import Tune, check_tuned
+from solvers.planners.tuning import Counts, Tune, check_tuned
 
 
 @value
@@ -17,6 +17,12 @@ class Parameters:
         float,
         Tune("demand over capacity above which a service grows, and below which it stays when it shrinks", 0.05, 1),
     ] = 0.80
+    target_saturation: Annotated[
+        float, Tune("demand over capacity that growth aims at; 1 grows to the demand itself, as printed", 0.05, 1)
+    ] = 0.80
+    rate_window_s: Annotated[
+        float, Tune("demand is the mean over so long; 0: the busiest moment that the snapshot tells of", 0, 86_400)
+    ] = 120.0
     sustained_s: Annotated[float, Tune("how long a service must be saturated before it grows", 0, 86_400)] = 30.0
     cooldown_s: Annotated[
         float,
@@ -34,6 +40,9 @@ class Parameters:
     queues: Annotated[int, Tune("k: groups in which new instances wait for a place", 1, 64)] = 4
     round_size: Annotated[int, Tune("beta: instances that are picked from the queues at a time", 1, 10_000)] = 8
     share_pct: Annotated[int, Tune("SM share of every instance; the paper bounds memory alone", 1, 100)] = 50
+    batches: Annotated[
+        Counts, Tune("batch of each model, as in resnet50=8,bert=2; without one, the batch that serves most")
+    ] = Counts()
     anti_affinity: Annotated[
         AntiAffinity, Tune("whether instances of one model may share a GPU; the owner's own rule holds beside it")
     ] = AntiAffinity.HARD

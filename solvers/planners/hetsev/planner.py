@@ -3,7 +3,7 @@
 Owns a cycle's course: what stands and keeps its promise stays; controllers grow and shrink; new instances wait in
 queues and are placed by worst fit, never beside an instance of their model; what finds no place waits on, and services
 that lost the room they counted on choose again. Replicas that no longer keep their promise are replaced. It refuses to
-forecast: it sees the rates of the snapshot.
+forecast: it sees the mean of the rates that were.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from solvers.problems.choice import Floats, Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
-SPEC = PlannerSpec(name="hetsev", version="1", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
-FORM = "hetsev-1"
+SPEC = PlannerSpec(name="hetsev", version="2", knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT))
+FORM = "hetsev-2"
 PASSES = 4
 """How often controllers that are short are asked again after others took the room they counted on."""
 
@@ -165,13 +165,11 @@ class HetSev(Stateless):
 
     def _controlled(self, cycle: _Cycle, need: Need, remembered: Remembered) -> tuple[Decision, Remembered]:
         """The service's decision, with what it stops gone from the books."""
-        settled = cycle.draft.open(need)
         if not len(cycle.draft.options(need)):
             cycle.draft.refuse(need)
         decision, after = decide(self._service(cycle, need, remembered))
         for item in decision.stop:
-            cycle.draft.fleet.lift(item.seat)
-            settled.placed.remove(item)
+            cycle.draft.stop(need, item)
         return decision, after
 
     def _service(self, cycle: _Cycle, need: Need, remembered: Remembered) -> Controlled:

@@ -11,9 +11,14 @@ from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand
 from solvers.domain.workload import Affinity, AntiAffinity, Service
+from solvers.planners.hetsev.deciding import Remembered
 from solvers.planners.hetsev.parameters import Parameters
-from solvers.planners.hetsev.planner import HetSev
+from solvers.planners.hetsev.planner import HetSev, Memory
+from solvers.planners.memory import recalled
+from solvers.planners.rates import mean_rate_rps
+from solvers.planners.tuning import Counts
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -32,12 +37,14 @@ class Run:
 
     def __init__(self, picture: Snapshot, parameters: Parameters | None = None) -> None:
         self.picture, self.state = picture, b""
-        self.planner = HetSev(parameters=parameters or Parameters())
+        self.planner = HetSev(parameters=parameters or Parameters(rate_window_s=0))
         self.plan: Plan | None = None
 
     def step(self, rate_rps: float, seconds: float = STEP_S) -> list[str]:
         """Plan at a rate, then let so much time pass; the replicas that stand then."""
-        demand = builders.demand("demo/vision", rate_rps)
+        return self.step_with(builders.demand("demo/vision", rate_rps), seconds)
+
+    def step_with(self, demand: Demand, seconds: float = STEP_S) -> list[str]:
         self.picture = replace(self.picture, demands=(demand,))
         request = builders.request(self.picture)
         thought = self.planner.think(request, self.state, SilentReporter())
@@ -52,6 +59,12 @@ class Run:
         return [item.replica for item in plan.assignments]
 
     @property
+    def memory(self) -> Remembered:
+        memory = recalled(Memory, self.state)
+        assert memory is not None
+        return memory.services[0]
+
+    @property
     def capacity_rps(self) -> float:
         assert self.plan is not None
         return sum(item.capacity_rps for item in self.plan.assignments)
@@ -63,6 +76,48 @@ def test_it_sizes_for_eighty_percent() -> None:
     assert run.capacity_rps >= 200 / 0.8
     assert run.plan is not None
     assert {item.share_pct_sm for item in run.plan.assignments} == {50}
+
+
+def test_demand_is_the_mean_of_two_minutes() -> None:
+    """Each demand here is the mean of a minute, so a step of demand is seen whole only a minute later."""
+    run = Run(farm(builders.service()), Parameters(sustained_s=0, anti_affinity=AntiAffinity.OFF))
+    run.step(100)
+    means, counts = list[float](), list[int]()
+    for _ in range(6):
+        counts.append(len(run.step(400)))
+        means.append(mean_rate_rps(run.memory.rates, 120))
+    assert means == [250, 300, 325, 340, 400, 400]
+    assert counts == sorted(counts)
+    assert run.capacity_rps >= 400 / 0.8 - 1e-9
+
+
+def test_growth_aims_where_it_is_told() -> None:
+    aims = {}
+    for aim in (0.4, 0.8, 1.0):
+        run = Run(farm(builders.service()), Parameters(target_saturation=aim))
+        run.step(200)
+        assert run.capacity_rps >= 200 / aim
+        aims[aim] = run.capacity_rps
+    assert aims[0.4] > aims[0.8] >= aims[1.0]
+
+
+def test_batches_are_those_of_the_paper_where_they_are_given() -> None:
+    for batches, wanted in (("resnet50=4", 4), ("resnet50=5", 4), ("bert=2,resnet50=2", 2)):
+        run = Run(farm(builders.service()), Parameters(batches=Counts(batches)))
+        run.step(200)
+        assert run.plan is not None
+        assert {item.batch for item in run.plan.assignments} == {wanted}
+
+
+def test_what_it_stops_does_not_stay_for_want_of_better() -> None:
+    """The busiest moment is above what is left after shrinking, the mean is far below it."""
+    run = Run(farm(builders.service()), Parameters(cooldown_s=15))
+    high = len(run.step(400))
+    demand = replace(builders.demand("demo/vision", 60.0), rate_rps_upper=400.0, rate_rps_mean=60.0)
+    low = high
+    for _ in range(16):
+        low = len(run.step_with(demand))
+    assert low < high
 
 
 def test_it_grows_only_after_a_sustained_period() -> None:
