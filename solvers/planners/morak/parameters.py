@@ -24,7 +24,7 @@ class Parameters:
     """See each."""
 
     goal: Annotated[Goal, Tune("many copies over all GPUs, or few GPUs for the demand")] = Goal.THROUGHPUT
-    knee_batch: Annotated[int, Tune("the knee is read at the first measured batch from this on", 1, 65536)] = 16
+    knee_batch: Annotated[int, Tune("the knee is read at the first measured batch from this on", 1, 65536)] = 1
     knee_gain_part: Annotated[float, Tune("ten percent more share must gain this part of a latency", 0.001, 0.9)] = (
         GAIN_PART_MIN
     )

@@ -1,0 +1,183 @@
+"""Virtual GPUs at their knees, open envelopes, whole GPUs for who knows no partitioning, and answers to controllers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from solvers.control.knee import batch_ceiling, knee_share_pct
+from solvers.domain.change import Target
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.ids import DeviceId, Generation, ReplicaId
+from solvers.domain.plan import Assignment, Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import BrokenLimit, DeviceTelemetry, RepartitionWish
+from solvers.domain.workload import SloScope
+from solvers.planners import registry
+from solvers.planners.base import Thought
+from solvers.planners.tuning import Scalar
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+DEVICES = tuple(builders.device("a", index, "t4") for index in range(4))
+TOP_MHZ = 1590
+NAMES = ("one", "two", "three")
+EXECUTION = builders.slo(300.0, scope=SloScope.EXECUTION)
+CURVE = {share: builders.latency_ms("t4", 16, share) for share in builders.SHARES}
+KNEE_PCT = knee_share_pct(CURVE, 0.2)
+SETTINGS: dict[str, Scalar] = {"knee_batch": 16, "knee_gain_part": 0.2, "copies_per_device": 1}
+
+
+def room(**changes: object) -> Snapshot:
+    services = [builders.service(name, slo=EXECUTION, rate_rps_declared=5.0, replicas_max=8) for name in NAMES]
+    return builders.snapshot(DEVICES, services, **changes)  # type: ignore[arg-type]
+
+
+def thought(
+    picture: Snapshot, name: str = "morak", state: bytes | None = None, settings: dict[str, Scalar] | None = None
+) -> Thought:
+    planner = registry.create(name, SETTINGS if settings is None else settings)
+    found = registry.think(planner, builders.request(picture), state, SilentReporter())
+    assert found.proposal.plan is not None
+    assert not is_fatal(verify(picture, found.proposal.plan, builders.everything_movable(picture)))
+    return found
+
+
+def plan_of(found: Thought) -> Plan:
+    assert found.proposal.plan is not None
+    return found.proposal.plan
+
+
+def by_device(plan: Plan) -> dict[DeviceId, list[Assignment]]:
+    found: dict[DeviceId, list[Assignment]] = defaultdict(list)
+    for item in plan.assignments:
+        found[item.device].append(item)
+    return found
+
+
+def after(picture: Snapshot, plan: Plan, generation: int, *seen: DeviceTelemetry) -> Snapshot:
+    target = Target(generation=Generation(generation), assignments=plan.assignments, settings=plan.settings)
+    return replace(picture, target=target, device_telemetry=seen)
+
+
+def asking(device: DeviceId, wish: RepartitionWish) -> DeviceTelemetry:
+    return DeviceTelemetry(
+        device=device,
+        power_w=60.0,
+        utilisation_pct=90.0,
+        memory_mib_used=1.0,
+        clock_mhz_sm=TOP_MHZ,
+        age_s=1.0,
+        repartition=wish,
+    )
+
+
+def test_copies_of_every_service_are_spread_over_all_gpus_by_their_knees() -> None:
+    assert 3 * KNEE_PCT > 100 > 2 * KNEE_PCT
+    plan = plan_of(thought(room()))
+    held = by_device(plan)
+    assert set(held) == {device.id for device in DEVICES}
+    for items in held.values():
+        assert [item.share_pct_sm for item in items] == [KNEE_PCT] * 2
+        assert len({item.workload for item in items}) == 2
+    assert sorted(Counter(item.workload for item in plan.assignments).values()) == [2, 3, 3]
+
+
+def test_batches_begin_small_and_end_at_the_ceiling_with_every_clock_open() -> None:
+    plan = plan_of(thought(room()))
+    served = {batch: batch / builders.latency_ms("t4", batch, KNEE_PCT) for batch in builders.BATCHES}
+    for item in plan.assignments:
+        envelope = item.envelope
+        assert (item.batch, envelope.batch_min, envelope.batch_max) == (1, 1, batch_ceiling(served))
+        assert (envelope.clock_mhz_sm_min, envelope.clock_mhz_sm_max) == (TOP_MHZ - 600, TOP_MHZ)
+    assert {setting.clock_mhz_sm for setting in plan.settings} == {None}
+
+
+def test_the_clock_begins_low_where_it_was_measured_and_every_batch_still_keeps_its_promise() -> None:
+    low = builders.profile(clocks=(TOP_MHZ - 600, TOP_MHZ - 300, TOP_MHZ))
+    assert {item.clock_mhz_sm for item in plan_of(thought(room(profiles=(low,)))).settings} == {TOP_MHZ - 600}
+    tight = [builders.service(name, slo=replace(EXECUTION, latency_ms=200.0), rate_rps_declared=5.0) for name in NAMES]
+    strict = plan_of(thought(builders.snapshot(DEVICES, tight, profiles=(low,))))
+    assert {item.clock_mhz_sm for item in strict.settings} == {TOP_MHZ - 300}
+    assert {item.envelope.batch_max for item in strict.assignments} == {32}
+
+
+def test_for_few_gpus_it_stops_where_the_demand_is_met() -> None:
+    plan = plan_of(thought(room(), settings={**SETTINGS, "goal": "devices"}))
+    assert Counter(item.workload for item in plan.assignments) == {f"demo/{name}": 1 for name in NAMES}
+    assert len(by_device(plan)) == 2
+
+
+def test_who_knows_no_partitioning_has_whole_gpus_in_turn() -> None:
+    plan = plan_of(thought(room(), "whole_gpu", settings={}))
+    held = by_device(plan)
+    assert all(len(items) == 1 and items[0].share_pct_sm == 100 for items in held.values())
+    assert sorted(Counter(item.workload for item in plan.assignments).values()) == [1, 1, 2]
+    assert all(item.envelope.clock_mhz_sm_min < item.envelope.clock_mhz_sm_max for item in plan.assignments)
+
+
+def test_a_late_replica_gets_share_once_for_each_generation_and_its_donor_gives_it() -> None:
+    picture = room()
+    first = thought(picture)
+    device, items = sorted(by_device(plan_of(first)).items())[0]
+    worst, donor = items
+    wish = RepartitionWish(cause=BrokenLimit.LATENCY, replica=worst.replica, donor=donor.replica, share_pct_sm=5)
+    asked = after(picture, plan_of(first), 2, asking(device, wish))
+    second = thought(asked, state=first.state)
+    shares = {item.workload: item.share_pct_sm for item in by_device(plan_of(second))[device]}
+    assert shares == {worst.workload: KNEE_PCT + 5, donor.workload: KNEE_PCT - 5}
+    others = [item for item in plan_of(second).assignments if item.device != device]
+    assert {item.share_pct_sm for item in others} == {KNEE_PCT}
+    repeated = thought(asked, state=second.state)
+    assert plan_of(repeated).assignments == plan_of(second).assignments
+    third = thought(after(picture, plan_of(second), 3, asking(device, wish)), state=second.state)
+    assert {item.share_pct_sm for item in by_device(plan_of(third))[device]} == {KNEE_PCT + 10, KNEE_PCT - 10}
+
+
+def test_above_the_cap_a_service_leaves_the_device_if_it_has_another() -> None:
+    picture = room()
+    first = thought(picture)
+    device, items = sorted(by_device(plan_of(first)).items())[0]
+    wish = RepartitionWish(cause=BrokenLimit.POWER, replica=items[0].replica)
+    second = thought(after(picture, plan_of(first), 2, asking(device, wish)), state=first.state)
+    assert items[0].workload not in {item.workload for item in by_device(plan_of(second))[device]}
+    assert items[0].workload in {item.workload for item in plan_of(second).assignments}
+    alone = replace(picture, devices=DEVICES[:1], services=picture.services[:1])
+    only = thought(alone)
+    (replica,) = plan_of(only).assignments
+    kept = RepartitionWish(cause=BrokenLimit.POWER, replica=replica.replica)
+    again = thought(after(alone, plan_of(only), 2, asking(replica.device, kept)), state=only.state)
+    assert [item.device for item in plan_of(again).assignments] == [replica.device]
+
+
+def test_what_was_asked_is_forgotten_in_time_and_wishes_of_strangers_count_nothing() -> None:
+    picture = room()
+    first = thought(picture)
+    device, items = sorted(by_device(plan_of(first)).items())[0]
+    stranger = RepartitionWish(cause=BrokenLimit.LATENCY, replica=ReplicaId("demo/none#0"), share_pct_sm=5)
+    unmoved = thought(after(picture, plan_of(first), 2, asking(device, stranger)), state=first.state)
+    assert {item.share_pct_sm for item in plan_of(unmoved).assignments} == {KNEE_PCT}
+    wish = RepartitionWish(cause=BrokenLimit.LATENCY, replica=items[0].replica, share_pct_sm=5)
+    second = thought(after(picture, plan_of(first), 2, asking(device, wish)), state=first.state)
+    assert KNEE_PCT + 5 in {item.share_pct_sm for item in plan_of(second).assignments}
+    later = replace(after(picture, plan_of(second), 3), taken_at_s=picture.taken_at_s + 4000.0)
+    assert {item.share_pct_sm for item in plan_of(thought(later, state=second.state)).assignments} == {KNEE_PCT}
+
+
+def test_what_stands_is_planned_again_unchanged() -> None:
+    picture = room()
+    first = thought(picture)
+    again = thought(after(picture, plan_of(first), 2), state=first.state)
+    knobs = [(item.replica, item.device, item.share_pct_sm, item.envelope) for item in plan_of(first).assignments]
+    assert [(i.replica, i.device, i.share_pct_sm, i.envelope) for i in plan_of(again).assignments] == knobs
+
+
+@pytest.mark.parametrize("name", ["morak", "whole_gpu"])
+def test_what_the_start_does_not_serve_is_said_to_be_short(name: str) -> None:
+    services = [builders.service("big", slo=EXECUTION, rate_rps_declared=5000.0, replicas_max=2)]
+    plan = plan_of(thought(builders.snapshot(DEVICES, services), name, settings={}))
+    (short,) = plan.unplaced
+    assert short.rate_rps_short > 1000.0
+    assert {reason.code for reason in short.reasons} == {ReasonCode.WAITS_IN_LINE}
