@@ -148,7 +148,7 @@ def test_the_fluid_mode_agrees_with_single_requests_within_five_per_cent() -> No
     for group in (edge, seen):
         for off in ("completed_off", "violations_off"):
             far = np.array([getattr(each, off) for each in group])
-            assert float(np.mean(far)) <= 0.006
+            assert float(np.mean(far)) <= 0.01
             assert float(np.quantile(far, 0.95)) <= 0.03
             assert float(np.max(far)) <= 0.06
     assert float(np.mean([each.busy_off for each in seen])) <= 0.02

@@ -1,5 +1,6 @@
 """How simulated GPUs behave: published magnitudes, monotonicity, interference, power, derived models."""
 
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import pytest
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.sim.catalogue import GPUS, MODELS, model_truth
+from solvers.sim.catalogue_pairs import model_on, training_sms
 from solvers.sim.truth import (
+    GpuTruth,
     Resident,
     board_power_w,
     clock_reached_mhz,
@@ -15,8 +18,12 @@ from solvers.sim.truth import (
     execution_curve_ms,
     execution_ms,
     gpu_truth,
+    launch_s,
     memory_mib,
+    mig_truth,
+    slowdown,
     sm_count_of_share,
+    swap_s,
     training_iteration_ms,
 )
 
@@ -54,7 +61,7 @@ def test_a_t4_takes_about_twice_as_long_as_a_v100() -> None:
 
 
 @given(gpu=gpus, model=models, batch=st.integers(1, 64), share=st.integers(1, 99))
-def test_more_share_is_never_slower(gpu, model: str, batch: int, share: int) -> None:
+def test_more_share_is_never_slower(gpu: GpuTruth, model: str, batch: int, share: int) -> None:
     smaller, larger = (
         execution_ms(gpu, resident(model, each, batch), gpu.clock_mhz_sm_max) for each in (share, share + 1)
     )
@@ -62,7 +69,9 @@ def test_more_share_is_never_slower(gpu, model: str, batch: int, share: int) -> 
 
 
 @given(gpu=gpus, model=models, share=st.integers(1, 100), batch=st.integers(2, 64))
-def test_larger_batches_take_longer_but_serve_more_per_second(gpu, model: str, share: int, batch: int) -> None:
+def test_larger_batches_take_longer_but_serve_more_per_second(
+    gpu: GpuTruth, model: str, share: int, batch: int
+) -> None:
     curve = execution_curve_ms(gpu, resident(model, share, batch), gpu.clock_mhz_sm_max)
     assert len(curve) == batch
     assert all(shorter < longer for shorter, longer in pairwise(curve))
@@ -71,7 +80,9 @@ def test_larger_batches_take_longer_but_serve_more_per_second(gpu, model: str, s
 
 
 @given(gpu=gpus, model=models, share=st.integers(1, 100), batch=st.integers(1, 32), data=st.data())
-def test_a_lower_clock_is_slower_and_draws_less(gpu, model: str, share: int, batch: int, data: st.DataObject) -> None:
+def test_a_lower_clock_is_slower_and_draws_less(
+    gpu: GpuTruth, model: str, share: int, batch: int, data: st.DataObject
+) -> None:
     low, high = sorted(data.draw(st.lists(st.sampled_from(gpu.clocks_mhz_sm), min_size=2, max_size=2, unique=True)))
     one = resident(model, share, batch)
     assert execution_ms(gpu, one, low) > execution_ms(gpu, one, high)
@@ -79,7 +90,7 @@ def test_a_lower_clock_is_slower_and_draws_less(gpu, model: str, share: int, bat
 
 
 @given(gpu=gpus, share=st.integers(1, 100))
-def test_shares_are_whole_units_of_sms_rounded_down(gpu, share: int) -> None:
+def test_shares_are_whole_units_of_sms_rounded_down(gpu: GpuTruth, share: int) -> None:
     sms = sm_count_of_share(gpu, share)
     assert sms % gpu.sm_granularity == 0
     assert gpu.sm_granularity <= sms <= gpu.sm_count
@@ -120,12 +131,99 @@ def test_a_training_iteration_on_the_whole_reference_type_takes_the_reference_ti
     whole = Resident(model="resnet50", share_pct_sm=100, training=True)
     half = Resident(model="resnet50", share_pct_sm=50, training=True)
     assert training_iteration_ms(V100, whole, 1530, (), (200.0, V100)) == pytest.approx(200.0)
-    assert training_iteration_ms(V100, half, 1530, (), (200.0, V100)) == pytest.approx(384.0)
+    # Half of the SMs fill 0.745 of what all of them fill for this network, and 8 % of an iteration needs none.
+    assert training_iteration_ms(V100, half, 1530, (), (200.0, V100)) == pytest.approx(262.5, rel=1e-3)
     assert training_iteration_ms(T4, whole, 1590, (), (200.0, V100)) > 300.0
 
 
+def test_training_saturates_as_measured_on_mig_slices() -> None:
+    """A residual network at a batch of 128 takes 2.2 times as long on a seventh of an A100, not 7 times."""
+    whole = Resident(model="resnet50", share_pct_sm=100, training=True)
+    a100 = GPUS["a100-40gb"]
+    seventh = mig_truth(a100, 14, 4864)
+    slower = training_iteration_ms(seventh, whole, 1410, (), (1.0, a100))
+    assert 2.0 < slower < 3.5
+    bert = replace(whole, model="bert-base")
+    assert training_iteration_ms(seventh, bert, 1410, (), (1.0, a100)) > 1.5 * slower
+
+
+@pytest.mark.parametrize(("sms", "memory_mib", "batch", "published_per_s"), [(42, 40192, 16, 1188), (14, 9728, 1, 197)])
+def test_published_throughput_of_mig_slices_is_met(
+    sms: int, memory_mib: int, batch: int, published_per_s: float
+) -> None:
+    part = mig_truth(GPUS["a100"], sms, memory_mib)
+    each_ms = execution_ms(part, resident("resnet50", 100, batch), part.clock_mhz_sm_max)
+    assert 1000.0 * batch / each_ms == pytest.approx(published_per_s, rel=0.1)
+
+
+def test_a_slice_has_its_part_of_everything_but_the_clock() -> None:
+    whole = GPUS["a100"]
+    half = mig_truth(whole, 54, whole.memory_mib // 2)
+    assert (half.sm_count, half.memory_mib, half.like) == (54, 40960, "a100")
+    assert half.memory_bandwidth_gb_per_s == whole.memory_bandwidth_gb_per_s / 2
+    assert (half.tdp_w, half.idle_w) == (whole.tdp_w / 2, whole.idle_w / 2)
+    assert half.clocks_mhz_sm == whole.clocks_mhz_sm
+    assert mig_truth(half, 27, 20480).like == "a100"
+
+
+def test_processes_without_share_limits_divide_a_full_gpu_and_overlap_on_an_idle_one() -> None:
+    """Published with ParvaGPU: on 3 of 7 slices two processes of resnet50 get 1.14 times what one gets, at batch 16."""
+    slice_ = mig_truth(GPUS["a100"], 42, 40192)
+
+    def gain(model: str, batch: int, processes: int) -> float:
+        one = resident(model, 100, batch)
+        alone_ms = execution_ms(slice_, one, 1410)
+        return processes * alone_ms / execution_ms(slice_, one, 1410, [one] * (processes - 1))
+
+    assert gain("resnet50", 16, 2) == pytest.approx(1.14, abs=0.08)
+    assert gain("resnet50", 128, 4) == pytest.approx(1.0, abs=0.15)
+    assert gain("mobilenet", 1, 2) > 1.8
+
+
+def test_shares_that_fit_do_not_crowd_and_those_that_overlap_do_the_more_the_further() -> None:
+    times = [
+        execution_ms(V100, resident("resnet50", share, 16), 1530, [resident("vgg19", share, 16)])
+        / execution_ms(V100, resident("resnet50", share, 16), 1530)
+        for share in (50, 60, 80, 100)
+    ]
+    assert times[0] < 1.2
+    assert times == sorted(times)
+    assert times[-1] > 1.5
+
+
+def test_what_waits_on_its_host_suffers_less_from_a_crowd() -> None:
+    crowd = [resident("vgg19", 100, 16)] * 2
+    plain, hosted = (resident(model, 100, 8) for model in ("resnet50", "resnet50-tfs"))
+    assert slowdown(V100, hosted, 1530, crowd)[0] < slowdown(V100, plain, 1530, crowd)[0]
+
+
+def test_swapping_is_the_way_over_pcie_and_launching_includes_it() -> None:
+    assert swap_s(V100, 9600.0) == pytest.approx(1.0486, rel=1e-3)
+    assert swap_s(GPUS["h100"], 9600.0) == pytest.approx(swap_s(V100, 9600.0) / 4)
+    assert launch_s("vgg19", V100) - launch_s("vgg19") == pytest.approx(swap_s(V100, 548.0))
+
+
+def test_power_of_published_v100_states_is_met() -> None:
+    for model, batch, share, published_w in (
+        ("resnet50", 16, 50, 187.0),
+        ("alexnet", 1, 10, 81.0),
+        ("vgg19", 1, 10, 82.0),
+    ):
+        found = board_power_w(V100, [resident(model, share, batch)], 1530, 300.0)
+        assert found == pytest.approx(published_w, rel=0.08)
+
+
+def test_a_type_behaves_like_the_one_it_is_a_variant_of() -> None:
+    small, large = GPUS["a100-40gb"], GPUS["a100"]
+    assert model_on(small, "resnet50") == model_on(large, "ResNet-50") != model_truth("resnet50")
+    assert model_on(V100, "resnet50") == model_truth("resnet50")
+    assert training_sms("ResNet-152") == training_sms("resnet50") < training_sms("never-measured")
+
+
 @given(gpu=gpus, model=models, share=st.integers(10, 100), batch=st.integers(1, 32), part=st.floats(0.0, 1.0))
-def test_a_power_limit_lowers_the_clock_until_it_holds(gpu, model: str, share: int, batch: int, part: float) -> None:
+def test_a_power_limit_lowers_the_clock_until_it_holds(
+    gpu: GpuTruth, model: str, share: int, batch: int, part: float
+) -> None:
     crowd = [resident(model, share, batch)]
     limit_w = gpu.power_limit_w_min + part * (gpu.tdp_w - gpu.power_limit_w_min)
     clock = clock_reached_mhz(gpu, crowd, gpu.clock_mhz_sm_max, limit_w)
