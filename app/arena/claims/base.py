@@ -6,7 +6,7 @@ none. It refuses to round in favour: `measured` tells the number that was seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -60,3 +60,8 @@ class Claim:
     kind: ClaimClass
     stated: str
     judge: Callable[[Effort], Evidence]
+
+
+def found(measured: str, wrong: Sequence[str]) -> Evidence:
+    """Evidence of a claim that holds unless something was found wrong; the first findings are told."""
+    return Evidence(measured=measured, status=Status.FAIL if wrong else Status.PASS, note="; ".join(wrong[:3]))

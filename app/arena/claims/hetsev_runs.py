@@ -1,4 +1,5 @@
-"""HetSev's evaluation, simulated: its planner against the Kubernetes autoscaler on the same closed loops of clients.
+"""HetSev's evaluation, simulated: tenants of a GPU, and its planner against the Kubernetes autoscaler on the same
+closed loops of clients.
 
 Owns the reading of outcomes into the paper's figures and their comparison with what is stated. A figure that is not
 reached is told as it is. It refuses to run anything by itself: `runs` does.
@@ -9,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+import numpy as np
+
 from app.arena.claims.base import Effort, Evidence, Status
 from app.arena.claims.runs import Outcomes, mean_metric, outcomes, scenarios
+from solvers.sim.fixtures import hetsev_pairs, hetsev_replicas
 from solvers.sim.outcome import Outcome, Window
 
 OURS, THEIRS = "hetsev", "k8s_hpa"
@@ -18,6 +22,25 @@ PRODUCTION, FLUCTUATING, COST = "hetsev-production", "hetsev-fluctuating", "hets
 SPIKE_FROM_S = 3500.0
 PEAK_WINDOWS = 12
 """A minute of windows of 5 s: a peak is held, not touched."""
+
+
+def judge_05(_effort: Effort) -> Evidence:
+    """The simulated hardware's own answers for the paper's pairs, and for copies of one network on a V100."""
+    pairs = hetsev_pairs()
+    increases = np.array([pair.increase for pair in pairs])
+    same = np.array([pair.models[0] == pair.models[1] for pair in pairs])
+    tail_pct = 100 * float(np.quantile(increases, 0.9))
+    identical_pct, different_pct = 100 * float(increases[same].mean()), 100 * float(increases[~same].mean())
+    gains = [each.throughput_rps[-1] / each.throughput_rps[0] for each in hetsev_replicas()]
+    gain = float(np.mean(gains))
+    wrong = [
+        *([] if tail_pct < 18 else ["the 90th percentile is too high"]),
+        *([] if identical_pct > different_pct else ["identical pairs are not worse"]),
+        *([] if abs(gain / 1.85 - 1) <= 0.1 else ["replicas gain another factor"]),
+    ]
+    kinds = f"identical pairs {identical_pct:.1f} %, different ones {different_pct:.1f} %"
+    measured = f"90th percentile {tail_pct:.1f} % of {len(pairs)} pairs; {kinds}; three replicas {gain:.2f}x"
+    return Evidence(measured=measured, status=Status.NOT_REPRODUCED if wrong else Status.PASS, note="; ".join(wrong))
 
 
 def judge_06(effort: Effort) -> Evidence:
