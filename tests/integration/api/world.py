@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import httpx
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from agents.wire import DeviceInventory, Join, encode
-from app.api.app import create_app
+from app.api import app as application
 from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.services.actors import Deed
@@ -180,7 +182,8 @@ def build_world(database: Database, **settings: Any) -> World:
         beliefs=Beliefs(database),
         propose=registry.propose,
     )
-    app = create_app(context)
+    with mock.patch.object(application, "_add_routes", _share_routes):
+        app = application.create_app(context)
     with database.transaction() as session:
         ensure_defaults(session)
         deed = Deed(actor="test")
@@ -198,6 +201,22 @@ def build_world(database: Database, **settings: Any) -> World:
         secrets={name: each.secret for name, each in issued.items()},
         ids={name: each.token.id for name, each in issued.items()},
     )
+
+
+_routes: list[BaseRoute] = []
+_add_routes = application._add_routes
+
+
+def _share_routes(app: FastAPI) -> None:
+    """Routes know nothing of their application, and making them takes longer than most tests: the first application of
+    a process makes them for all.
+    """
+    if _routes:
+        app.router.routes.extend(_routes)
+        return
+    own = len(app.router.routes)
+    _add_routes(app)
+    _routes.extend(app.router.routes[own:])
 
 
 def spec(value: object) -> dict[str, Any]:
