@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
-from app.services.retiring import leaving, still_leaving, with_leaving
+from app.services.retiring import still_leaving, with_leaving
 from app.services.workers import latency_limit, worker_target
 from app.store import progress, targets
 from app.store.engine import Database
+from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord
 from solvers.domain.change import Transition
 from solvers.domain.codec import Plain, digest

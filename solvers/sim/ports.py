@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Target, Transition
 from solvers.domain.codec import digest
+from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reporter
-from solvers.domain.ids import ClusterName, Generation, NodeId
+from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId
 from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
@@ -30,7 +32,7 @@ from solvers.sim.outcome import Planners, Setting
 from solvers.sim.scenario import Saturating, WorldScenario
 from solvers.sim.world_loads import Loads
 from solvers.sim.world_reports import NodeReport, read_node
-from solvers.sim.world_state import Host, Lane, State, Wish
+from solvers.sim.world_state import Host, Lane, Leave, State, Wish
 
 CLUSTER = ClusterName("simulated")
 
@@ -223,8 +225,26 @@ class WorldActuator:
             settings=plan.settings,
         )
         self.promotions += 1
-        self.spread(Wish.of(target), record)
+        self.spread(Wish.of(target, self._leaving(plan, record.snapshot)), record)
         return target.generation
+
+    def _leaving(self, plan: Plan, snapshot: Snapshot) -> dict[DeviceId, dict[ReplicaId, Leave]]:
+        """What may go on for a while, from this plan on or from an earlier one, where it fits beside the plan."""
+        now_s, cells = self.state.now_s, self.state.cells
+        going = [Leave(each.assignment, now_s + each.retire_after_s) for each in leaving(plan, snapshot)]
+        earlier = [leave for by in self.state.wish.leaving.values() for leave in by.values() if leave.until_s > now_s]
+        beside = Wish.of(Target(assignments=plan.assignments)).by_device
+        found: dict[DeviceId, dict[ReplicaId, Leave]] = {}
+        for leave in (*going, *earlier):
+            cell, replica = cells[leave.item.device], leave.item.replica
+            kept = found.setdefault(cell.id, {})
+            held = [*beside.get(cell.id, {}).values(), *(each.item for each in kept.values()), leave.item]
+            fits = sum(each.share_pct_sm for each in held) <= 100
+            fits = fits and sum(each.memory_mib_limit for each in held) <= cell.device.memory_mib
+            planned_here = any(replica in beside.get(each.id, {}) for each in cell.host.cells)
+            if fits and not planned_here and replica not in kept and cell.mode is not DeviceMode.DEDICATED:
+                kept[replica] = leave
+        return found
 
 
 @dataclass(slots=True)

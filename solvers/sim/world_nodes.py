@@ -39,6 +39,7 @@ class _Sorted:
 
     keep: dict[ReplicaId, Process] = field(default_factory=dict)
     standing: dict[ReplicaId, Process] = field(default_factory=dict)
+    retiring: list[Process] = field(default_factory=list)
     under_way: int = 0
     """How many will make room by themselves."""
 
@@ -139,9 +140,12 @@ class Nodes:
         replica = process.item.replica
         replacement = found.keep.get(replica)
         replaced = replacement is not None and replacement.routed
+        leave = process.cell.host.heard.leaving.get(process.cell.id, {}).get(replica)
         awaited = replica in wanted or self._awaited_elsewhere(process)
         if process.state is not ReplicaState.READY or process.item.kind is WorkloadKind.JOB:
             self.end(process)
+        elif leave is not None and self.state.now_s < leave.until_s and _fixed(leave.item) == _fixed(process.item):
+            found.retiring.append(process)
         elif awaited and not replaced and replica not in found.standing:
             found.standing[replica] = process
             found.under_way += replacement is not None
@@ -149,13 +153,13 @@ class Nodes:
             found.under_way += self.drain(process)
 
     def _awaited_elsewhere(self, process: Process) -> bool:
-        """Whether its replica belongs on another device that can hold it, and is not ready there."""
+        """Whether its replica belongs on another device of this node, and is not ready there."""
         replica = process.item.replica
         place = self.state.wish.places.get(replica)
         if place is None or place == process.cell.id:
             return False
         cell = self.state.cells[place]
-        if cell.gone or not cell.host.reachable:
+        if cell.gone or cell.host is not process.cell.host:
             return False
         return not any(each.cell is cell and each.routed for each in self.state.replicas[replica])
 
@@ -173,7 +177,11 @@ class Nodes:
             if has_room(cell, wanted[replica]):
                 self._launch(cell, wanted[replica], instantly=instantly)
                 started += 1
-        if waiting and not started and not found.under_way and found.standing:
+        stuck = bool(waiting) and not started and not found.under_way
+        if stuck and found.retiring:
+            for process in found.retiring:
+                self.drain(process)
+        elif stuck and found.standing:
             self.drain(found.standing[min(found.standing, key=growth)])
 
     def _launch(self, cell: Cell, item: Assignment, *, instantly: bool) -> None:

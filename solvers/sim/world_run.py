@@ -120,6 +120,8 @@ class Run:
         for device in {**dict.fromkeys(before.by_device), **dict.fromkeys(wish.by_device)}:
             self.state.touch(self.state.cells[device])
         self.tell("promotion", _told(record, plan))
+        for until_s in sorted({leave.until_s for by in wish.leaving.values() for leave in by.values()}):
+            self.state.kernel.at(until_s, Priority.APPLY, lambda: self._part(wish))
         instantly = self.scenario.warm_start and self.journal.closed == 0
         if instantly:
             self._hear(wish, instantly=True)
@@ -127,6 +129,11 @@ class Run:
             self.state.kernel.at(
                 self.state.now_s + self.scenario.rhythm.apply_delay_s, Priority.APPLY, lambda: self._hear(wish)
             )
+
+    def _part(self, wish: Wish) -> None:
+        """The time of some that went on beside a target is over."""
+        for device in wish.leaving:
+            self.nodes.reconcile(self.state.cells[device])
 
     def _hear(self, wish: Wish, *, instantly: bool = False) -> None:
         for host in self.state.hosts.values():

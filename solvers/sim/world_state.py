@@ -82,6 +82,14 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """A replica that is not planned where it is any more, and until when it may go on there."""
+
+    item: Assignment
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """A target by device, and where its replicas belong."""
 
@@ -89,15 +97,18 @@ class Wish:
     by_device: Mapping[DeviceId, Mapping[ReplicaId, Assignment]] = field(default_factory=dict)
     settings: Mapping[DeviceId, DeviceSetting] = field(default_factory=dict)
     places: Mapping[ReplicaId, DeviceId] = field(default_factory=dict)
+    leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] = field(default_factory=dict)
+    """What may go on for a while beside it."""
 
     @classmethod
-    def of(cls, target: Target) -> Wish:
+    def of(cls, target: Target, leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] | None = None) -> Wish:
         """Sorted out."""
         by_device: dict[DeviceId, dict[ReplicaId, Assignment]] = {}
         for item in target.assignments:
             by_device.setdefault(item.device, {})[item.replica] = item
         settings = {item.device: item for item in target.settings}
-        return cls(target, by_device, settings, {item.replica: item.device for item in target.assignments})
+        places = {item.replica: item.device for item in target.assignments}
+        return cls(target, by_device, settings, places, leaving or {})
 
 
 @dataclass(slots=True, eq=False)

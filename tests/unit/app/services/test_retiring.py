@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from agents.wire import NodeTarget
-from app.services.retiring import FORGOTTEN_S, LAUNCHES, REPLACED_S_MAX, REPLACED_S_MIN, still_leaving, with_leaving
+from app.services.retiring import still_leaving, with_leaving
 from app.services.rollout import going_on, node_targets
+from solvers.cycle.leaving import FORGOTTEN_S, LAUNCHES, REPLACED_S_MAX, REPLACED_S_MIN
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
