@@ -72,6 +72,11 @@ _FACTORIES = {
         "WholeGpu",
         "every replica a GPU of its own, batches and clock left to the controller",
     ),
+    "oracle": (
+        "solvers.planners.baselines.oracle",
+        "Oracle",
+        "the best plan there is, by looking at all of them; refuses all but small pictures",
+    ),
     "joint": ("solvers.planners.joint.planner", "Joint", "all knobs in one problem, with a proven bound"),
     "greedy": (
         "solvers.planners.greedy.planner",
