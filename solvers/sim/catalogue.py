@@ -3,8 +3,8 @@
 Owns two tables and the rule for names that are in neither. Planners never see them; they see profiles and reports.
 Where the numbers come from:
 
-* alexnet, resnet50, vgg19, ssd-resnet50: least-squares fits (`benchmarks/calibrate_truth.py`) to the solo latencies
-  that the authors of iGniter (Xu et al., IEEE TPDS 34(3), 2023) published for a V100 under MPS with TensorRT FP32. Mean
+* alexnet, resnet50, vgg19, ssd-resnet50: least-squares fits (`benchmarks.calibrate_truth`) to the solo latencies that
+  the authors of iGniter (Xu et al., IEEE TPDS 34(3), 2023) published for a V100 under MPS with TensorRT FP32. Mean
   absolute error 1.6, 1.6, 0.8 and 1.0 %, worst cell 10.3, 8.1, 5.3 and 6.2 %. Licence: their repository
   (icloud-ecnu/igniter, b1ff2ab) states none, so nothing of their files is handed on; kept here are coefficients of our
   own formula, fitted by our own code; interference is set by hand to the size they show. Sources whose

@@ -9,7 +9,7 @@ Where the numbers come from:
 * rtx-2080ti: solved for what Morak's paper prints (`solvers.sim.fixtures`): GoogLeNet's throughput and power alone and
   as four, and the knees of the share. What the paper does not print is an estimate.
 * SMs that training uses: fits to iteration times on MIG slices of an A100 published with MISO (SoCC'22, MIT licence);
-  mean error 2 to 6 % by network and batch size, 8 to 24 % for one number by network, which is what is kept here.
+  mean error 2 to 6 % by network and batch size, 8 to 25 % for one number by network, which is what is kept here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ rtx-2080ti mobilenet 0.55 0.2643 12.01 3.5 0.872 0.0147 0.12  0.48   0.6639
 rtx-2080ti resnet50  0.764 0.2643 40.01 9  0.872 0.102  0.09  0.6    0.6639
 rtx-2080ti resnet101 1.45 0.2643 76.02 9   0.872 0.18   0.14  0.6    0.6639
 """
-_TRAINING_SMS = {"bert": 120.0, "mobilenet": 23.0, "resnet": 48.0, "deepspeech": 39.0, "neumf": 32.0, "cyclegan": 139.0}
+_TRAINING_SMS = {
+    "bert": 120.0,
+    "mobilenet": 23.0,
+    "resnet": 48.0,
+    "deepspeech": 39.0,
+    "neumf": 32.0,
+    "cyclegan": 139.0,
+    "embedding": 32.0,
+}
 TRAINING_SMS_ELSE = 120.0
 """Estimate for networks that nobody measured: large batches of large inputs fill a GPU."""
 

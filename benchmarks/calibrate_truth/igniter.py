@@ -1,16 +1,14 @@
-"""Fits the truth's latency coefficients to published V100 measurements and prints how far the committed ones are off.
+"""Times, slowdowns and power of a V100 under MPS, published with iGniter.
 
-Owns the fit behind the first four rows of `solvers.sim.catalogue`. Reads `igniter-v100` from the folder HEADROOM_DATA
-names; that data may not be redistributed, so only coefficients are committed. Run as `python -m
-benchmarks.calibrate_truth [--fit]`.
+Owns the fits behind the first four rows of `solvers.sim.catalogue` and behind every network's power. The data may not
+be redistributed, so only coefficients are committed.
 """
 
 from __future__ import annotations
 
 import csv
-import os
+import json
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from solvers.sim.catalogue import GPUS, MODELS, ModelTruth
-from solvers.sim.truth import SHARE_OF_FULL_BANDWIDTH, Resident, execution_ms, sm_count_of_share
+from solvers.sim.truth import SHARE_OF_FULL_BANDWIDTH, Resident, board_power_w, execution_ms, sm_count_of_share
 
 V100 = GPUS["v100"]
 NAMES = {"alexnet": "alexnet", "resnet50": "resnet50", "vgg19": "vgg19", "ssd": "ssd-resnet50"}
@@ -51,7 +49,7 @@ def fit(model: ModelTruth, cells: dict[Cell, float]) -> tuple[float, ...]:
     def residual(point: np.ndarray) -> np.ndarray:
         fixed, io, work, first, exponent = unpack(point)
         busy = (sms**-2.0 + (first * batch**exponent) ** -2.0) ** -0.5
-        return weight * np.log((fixed + io * batch + work * batch / busy + memory) / times)
+        return np.asarray(weight * np.log((fixed + io * batch + work * batch / busy + memory) / times))
 
     starts = [
         [np.log(fixed), np.log(0.02), np.log(work), np.log(first), 0.0]
@@ -101,21 +99,39 @@ def print_pairs(folder: Path, cells: dict[Cell, float]) -> None:
     )
 
 
-def main() -> None:
-    """Print errors, and with --fit the coefficients of a new fit."""
-    folder = Path(os.environ.get("HEADROOM_DATA", "")) / "igniter-v100"
-    if not folder.is_dir():
-        sys.exit("HEADROOM_DATA does not name a folder with igniter-v100")
+def power(folder: Path) -> dict[Cell, tuple[float, float]]:
+    """Published watts of the board and MHz of its clock, by (model, batch, share), each executing without pause."""
+    tables: dict[str, dict[str, list[list[float]]]] = defaultdict(dict)
+    for line in (folder / "igniter_model_config.jsonl").read_text(encoding="utf-8").splitlines():
+        for name, found in json.loads(line).items():
+            tables[name].update({part: found[part] for part in ("power", "frequency") if part in found})
+    return {
+        (NAMES[name], batch, share): (tables[name]["power"][row][column], tables[name]["frequency"][row][column])
+        for name in NAMES
+        for row, batch in enumerate((1, 16, 32))
+        for column, share in enumerate((10, 50, 100))
+    }
+
+
+def print_power(folder: Path) -> None:
+    """Error of the board's power at the clock that it ran at."""
+    errors = []
+    for (name, batch, share), (published_w, clock) in power(folder).items():
+        resident = Resident(model=name, share_pct_sm=share, batch=batch)
+        errors.append(abs(board_power_w(V100, [resident], clock, 1e9) / published_w - 1.0))
+    mean, worst = 100 * statistics.mean(errors), 100 * max(errors)
+    print(f"{len(errors)} board powers: mean error {mean:.1f} %, worst {worst:.1f} %")
+
+
+def report(data: Path, fitting: bool) -> None:
+    """Print errors, and when fitting the coefficients of a new fit."""
+    folder = data / "igniter-v100"
     cells = solo(folder)
     print_solo(cells)
     print_pairs(folder, cells)
-    if "--fit" in sys.argv[1:]:
-        for name in NAMES.values():
-            mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
-            found = fit(MODELS[name], mine)
-            values = dict(zip(("fixed", "io", "work", "SMs", "exponent"), found, strict=True))
-            print(f"{name:13}", ", ".join(f"{part} {value:.4g}" for part, value in values.items()))
-
-
-if __name__ == "__main__":
-    main()
+    print_power(folder)
+    for name in NAMES.values() if fitting else ():
+        mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
+        found = fit(MODELS[name], mine)
+        values = dict(zip(("fixed", "io", "work", "SMs", "exponent"), found, strict=True))
+        print(f"{name:13}", ", ".join(f"{part} {value:.4g}" for part, value in values.items()))
