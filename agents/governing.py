@@ -323,6 +323,7 @@ def _replica_envelope(replica: ReplicaTarget) -> ReplicaEnvelope:
         batch_max=high,
         latency_ms_limit=replica.latency_ms_limit,
         share_pct_sm=replica.share_pct_sm,
+        execution_only=replica.latency_execution_only,
     )
 
 

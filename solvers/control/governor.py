@@ -74,7 +74,8 @@ def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, readi
     )
     late = any(verdict.latency is Zone.HIGH for verdict in verdicts)
     bad = is_bad(power, verdicts)
-    state = _remember(settings, state, power, late=late)
+    blamed = late and (state.raised_period is not None or _setting_is_late(envelope, verdicts))
+    state = _remember(settings, state, power, late=blamed)
     turn = _Turn(settings=settings, envelope=envelope, state=state, verdicts=verdicts, reading=reading)
     setting, clock = turn.moved()
     state, repartition = _count_bad(settings, turn, bad=bad)
@@ -213,14 +214,22 @@ def _with_batch(setting: Setting, position: int, batch: int) -> Setting:
     return replace(setting, batches=batches)
 
 
+def _setting_is_late(envelope: DeviceEnvelope, verdicts: Sequence[ReplicaVerdict]) -> bool:
+    """Whether somebody is late by execution alone."""
+    return any(
+        replica.execution_only and verdict.latency is Zone.HIGH
+        for replica, verdict in zip(envelope.replicas, verdicts, strict=True)
+    )
+
+
 def _remember(settings: Settings, state: DeviceState, power: Zone, *, late: bool) -> DeviceState:
     """Learn what breaks a limit. Power above the cap is the setting's doing whenever it shows, because measurements
-    scatter and a setting just below the cap breaks it now and then. Latencies also rise with load, so only a limit
-    broken right after a raise was broken by it.
+    scatter and a setting just below the cap breaks it now and then. Latencies also rise with load: `late` is told when
+    they were broken right after a raise, or count execution alone.
     """
     raised = state.raised_period
     until = state.period + settings.barrier_periods
-    causes = [Cause.POWER] * (power is Zone.HIGH) + [Cause.LATENCY] * (late and raised is not None)
+    causes = [Cause.POWER] * (power is Zone.HIGH) + [Cause.LATENCY] * late
     learned = tuple(Barrier(setting=state.setting, cause=cause, until_period=until) for cause in causes)
     kept = tuple(
         old for old in state.barriers if not any(new.cause is old.cause and new.forbids(old.setting) for new in learned)

@@ -43,6 +43,8 @@ class ReplicaEnvelope:
     batch_max: int
     latency_ms_limit: float | None
     share_pct_sm: int
+    execution_only: bool = False
+    """Whether the limit counts execution alone: then a latency is the setting's doing, never the load's."""
 
     @property
     def fixed(self) -> bool:

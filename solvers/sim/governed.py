@@ -69,6 +69,7 @@ class GovernedDevice:
                     batch_max=part.batch_max,
                     latency_ms_limit=self.limits.latency_ms,
                     share_pct_sm=part.share_pct_sm,
+                    execution_only=True,
                 )
                 for position, part in enumerate(self.parts)
             ),

@@ -1,10 +1,10 @@
 """Morak's evaluation on simulated boards: four RTX 2080 Ti, four networks, five controllers, full load.
 
 Owns the set-ups and how they are counted. Baselines know no partitioning: each network has one of the four boards.
-Morak cuts every board by the knees that a profile of the truth shows, either for three of the four networks in turn
-(`MIXED`: their knees do not fit all four) or for copies of the network that a baseline would have there (`SAME`, which
-is how the paper shows one bar for each network). All begin with batch 1 at 600 MHz and may lock every clock. It refuses
-to count the way up: means are over the second half of a run.
+Morak cuts every board by the knees that a profile of the truth shows: for copies of the network that a baseline would
+have there (`SAME`: every network has as much hardware as with a baseline, and one figure as the paper's bars), or for
+three of the four networks in turn (`MIXED`: their knees do not fit all four). All begin with batch 1 at 600 MHz and may
+lock every clock. It refuses to count the way up: means are over the second half of a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASELINES = ("clipper_l", "clipper_p", "dfs", "batchdvfs")
 PERIODS = 400
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SHARES_PCT = tuple(range(10, 101, 10))
-KNEE_BATCH = 16
+KNEE_BATCH = 1
 
 
 class Cut(StrEnum):
@@ -48,7 +48,7 @@ def board() -> GpuTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """One contender under limits; the last three switch knobs off, for ablations."""
+    """One contender under limits. A fixed batch or clock switches a knob off, for ablations."""
 
     controller: str
     cut: Cut
@@ -57,6 +57,7 @@ class Contest:
     batch_fixed: int | None = None
     clock_fixed: int | None = None
     gpu: GpuTruth = field(default_factory=board)
+    networks: tuple[str, ...] = NETWORKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +104,18 @@ def ceiling(gpu: GpuTruth, network: str, share_pct: int) -> int:
 
 def boards(contest: Contest) -> tuple[tuple[Part, ...], ...]:
     """What is on each of the four boards."""
-    gpu = contest.gpu
+    gpu, names = contest.gpu, contest.networks
     if contest.cut is Cut.WHOLE:
         # Only Morak knows a ceiling for its batches.
-        highest = {name: ceiling(gpu, name, 100) for name in NETWORKS} if contest.controller == "morak" else {}
-        return tuple((_part(contest, name, 100, highest.get(name, BATCHES[-1])),) for name in NETWORKS)
-    sizes = {name: knee_pct(gpu, name) for name in NETWORKS}
+        highest = {name: ceiling(gpu, name, 100) for name in names} if contest.controller == "morak" else {}
+        return tuple((_part(contest, name, 100, highest.get(name, BATCHES[-1])),) for name in names)
+    sizes = {name: knee_pct(gpu, name) for name in names}
     if contest.cut is Cut.SAME:
-        lists = [[name] * (100 // sizes[name]) for name in NETWORKS]
+        lists = [[name] * (100 // sizes[name]) for name in names]
     else:
-        lists = [_first_fit([*NETWORKS[turn:], *NETWORKS[:turn]], sizes) for turn in range(len(NETWORKS))]
+        lists = [_first_fit([*names[turn:], *names[:turn]], sizes) for turn in range(len(names))]
     return tuple(
-        tuple(_part(contest, name, sizes[name], ceiling(gpu, name, sizes[name])) for name in names) for names in lists
+        tuple(_part(contest, name, sizes[name], ceiling(gpu, name, sizes[name])) for name in listed) for listed in lists
     )
 
 
@@ -141,17 +142,17 @@ def tally(contest: Contest, seed: int, periods: int = PERIODS) -> Tally:
     runs = [(parts, _run(contest, parts, seed * 101 + number, periods)) for number, parts in enumerate(boards(contest))]
     second = [(parts, run[periods // 2 :]) for parts, run in runs]
     every = [period for _, run in second for period in run]
-    limits = contest.limits
-    rates = {name: sum(_mean(parts, run, name, _rate) for parts, run in second) for name in NETWORKS}
-    drawn = {name: sum(_mean(parts, run, name, _watts(parts)) for parts, run in second) for name in NETWORKS}
+    limits, names = contest.limits, contest.networks
+    rates = {name: sum(_mean(parts, run, name, _rate) for parts, run in second) for name in names}
+    drawn = {name: sum(_mean(parts, run, name, _watts(parts)) for parts, run in second) for name in names}
     waits = {
         name: [period.latency_ms[place] for parts, run in second for place in _places(parts, name) for period in run]
-        for name in NETWORKS
+        for name in names
     }
     return Tally(
         rate_rps=rates,
-        energy_j={name: drawn[name] / rates[name] for name in NETWORKS},
-        latency_ms={name: fmean(waits[name]) for name in NETWORKS},
+        energy_j={name: drawn[name] / rates[name] for name in names},
+        latency_ms={name: fmean(waits[name]) for name in names},
         power_w=fmean(period.power_w for period in every),
         kept_part=fmean(period.keeps(limits) for period in every),
         hot_part=fmean(period.power_w > limits.power_w_cap for period in every),
@@ -166,7 +167,7 @@ def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> Tally:
     found = [tally(contest, seed, periods) for seed in range(seeds)]
 
     def by_network(read: Callable[[Tally], Mapping[str, float]]) -> dict[str, float]:
-        return {name: fmean(read(each)[name] for each in found) for name in NETWORKS}
+        return {name: fmean(read(each)[name] for each in found) for name in contest.networks}
 
     return Tally(
         rate_rps=by_network(lambda each: each.rate_rps),
