@@ -220,6 +220,7 @@ def _replica_envelope(state: State, item: Assignment) -> ReplicaEnvelope:
         batch_max=high,
         latency_ms_limit=lane.limit_ms if lane is not None else None,
         share_pct_sm=item.share_pct_sm,
+        execution_only=lane is not None and lane.book.execution_only,
     )
 
 
