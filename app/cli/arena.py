@@ -167,9 +167,8 @@ def contenders_by(
     from app.arena.contenders import entry_of, tuned_entries
 
     def chosen(about: About) -> Sequence[Entry]:
-        names = [name.strip() for name in planners.split(",") if name.strip()] if planners is not None else []
-        proposed = names or ([] if more and planners is not None else list(about.planners))
-        return tuned_entries([entry_of(name) for name in dict.fromkeys((*proposed, *more))], settings, policy)
+        named = about.planners if planners is None else [name.strip() for name in planners.split(",") if name.strip()]
+        return tuned_entries([entry_of(name) for name in dict.fromkeys((*named, *more))], settings, policy)
 
     return chosen
 

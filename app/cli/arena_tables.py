@@ -23,7 +23,9 @@ def comparison_tables(compared: Sequence[Comparison]) -> list[Any]:
     for each in compared:
         metrics = shown_metrics(each)
         columns = ("rank", "contender", *(f">{name}" for name in metrics), f">{each.about.goal} vs {each.reference}")
-        parts.append(rows(columns, [_line(row, metrics, each) for row in each.rows], title=each.about.title))
+        # A title of the table's own would be folded to its width.
+        parts.append(each.about.title)
+        parts.append(rows(columns, [_line(row, metrics, each) for row in each.rows]))
         parts.append(f"{_rule(each.about)}; * differs from {each.reference} by more than noise (5 %, Holm)")
         if each.verdict is not None:
             parts.append(verdict_line(each.verdict, each.about))
@@ -76,15 +78,12 @@ def about_table(found: Iterable[About]) -> Any:
 
 def outcome_tables(about: About, outcome: Outcome) -> list[Any]:
     """One run in numbers."""
+    metrics = [
+        (item.name, item.value, item.better.value) for item in sorted(outcome.metrics, key=lambda item: item.name)
+    ]
     parts: list[Any] = [
-        rows(
-            ("metric", ">value", "good is"),
-            [
-                (item.name, item.value, item.better.value)
-                for item in sorted(outcome.metrics, key=lambda item: item.name)
-            ],
-            title=f"{about.title}: {outcome.contender}, seed {outcome.seed}",
-        )
+        f"{about.title}: {outcome.contender}, seed {outcome.seed}",
+        rows(("metric", ">value", "good is"), metrics),
     ]
     if outcome.services:
         services = [

@@ -59,11 +59,11 @@ def judge_01(effort: Effort) -> Evidence:
         change, _ = scale(worked(CASES[name]), create(engine), Limits())
         wanted, objective = CASES[name][6:]
         if change is None or tuple(change) != wanted or abs(worked(CASES[name]).objective(change) - objective) > EXACT:
-            wrong.append(f"{name} by {engine}: {None if change is None else tuple(change)}")
+            wrong.append(f"{name} by {engine}: {None if change is None else change.tolist()}")
     for name, (wanted, objective) in ONE_TYPE.items():
         plain = scale_one_type(worked(CASES[name]))
         if plain is None or tuple(plain) != wanted or abs(worked(CASES[name]).objective(plain) - objective) > EXACT:
-            wrong.append(f"{name} by the plain rule: {None if plain is None else tuple(plain)}")
+            wrong.append(f"{name} by the plain rule: {None if plain is None else plain.tolist()}")
     rng = np.random.default_rng(11)
     compared = 0
     for number in range(5 * effort.examples):
