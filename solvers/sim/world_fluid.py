@@ -41,8 +41,6 @@ class Fluid:
     _kept: dict[tuple[object, ...], Served] = field(default_factory=dict)
     _answer_s: dict[ServiceId, float] = field(default_factory=dict)
     """How long clients of a closed loop waited for their answers lately."""
-    _answered: dict[ServiceId, float] = field(default_factory=dict)
-    """How many of them heard something, per second."""
 
     @classmethod
     def of(cls, scenario: WorldScenario, state: State, loads: Loads, seed: int) -> Fluid:
@@ -69,7 +67,7 @@ class Fluid:
                 self._load(load, rates, flows, span)
         for lane in self.state.lanes.values():
             if isinstance(lane.traffic.load, Closed):
-                self._listen(lane, flows[lane.id], span.seconds)
+                self._listen(lane, flows[lane.id])
         return flows
 
     def account(self, sums: Sums, span: Span) -> None:
@@ -93,12 +91,11 @@ class Fluid:
         waiting = lane.waiting + self.loads.queued(lane.id)
         # Each client asks once in a turn; those that wait ask again only when they are answered.
         turn_s = max(LEAST, load.think_s_mean + self._answer_s.get(lane.id, 0.0))
-        answered = self._answered.get(lane.id, 0.0) * span.seconds
+        answered = self.loads.capacity_rps(lane.id) * span.seconds
         return Flow(asked=min(clients * span.seconds / turn_s, max(0.0, clients - waiting) + answered))
 
-    def _listen(self, lane: Lane, flow: Flow, seconds: float) -> None:
-        """How long an answer took lately, by the last stretch's middle request, and how many there were."""
-        self._answered[lane.id] = (flow.completed + flow.dropped) / seconds
+    def _listen(self, lane: Lane, flow: Flow) -> None:
+        """How long an answer took lately, by the last stretch's middle request."""
         found = [
             served.latency_ms_p50 / 1000.0
             for load in self.loads.by_key.values()

@@ -128,6 +128,15 @@ class Loads:
             if ServiceId(seat.workload) == service
         )
 
+    def capacity_rps(self, service: ServiceId) -> float:
+        """What full batches of all that a service has would carry, as devices were settled last."""
+        return sum(
+            1000.0 * len(table) / table[-1] * len(load.cells)
+            for load in self.by_key.values()
+            for seat, table in zip(load.seats, load.state.exec_ms if load.state is not None else (), strict=False)
+            if ServiceId(seat.workload) == service and seat.weight > 0.0
+        )
+
     def settle(self, load: Load, rates: tuple[float, ...]) -> DeviceState:
         """How the load's devices run at these rates of its tenants."""
         steps = tuple(map(_step, rates))

@@ -7,6 +7,7 @@ cycle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.cycle.cycle import run_cycle
@@ -156,8 +157,8 @@ class Run:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def go(self, progress: Progress) -> None:
-        """To the end."""
+    def go(self, progress: Progress, watch: Callable[[], None] | None = None) -> None:
+        """To the end. `watch` is asked to look after every stretch, and after the events that follow it."""
         kernel, span_s = self.state.kernel, self.scenario.span_s
         step_s, window = self.scenario.rhythm.stretch_s, 1
         told = 0
@@ -168,10 +169,14 @@ class Run:
             until_s = min(until_s, self.serving.next_edge_s(kernel.now_s))
             self._stretch(kernel.now_s, until_s)
             kernel.move(until_s)
+            if watch is not None:
+                watch()
             if until_s >= window_ends_s or until_s >= span_s:
                 self.ledger.close_window(until_s, (lane.book for lane in self.state.lanes.values()))
                 window += 1
             kernel.happen()
+            if watch is not None:
+                watch()
             if int(100 * until_s / span_s) > told:
                 told = int(100 * until_s / span_s)
                 progress(told / 100.0)
