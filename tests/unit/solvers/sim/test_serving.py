@@ -142,7 +142,7 @@ def test_with_a_limit_it_agrees_with_single_requests_at_half_to_one_and_a_half_o
     batches of two or three.
     """
     draw = np.random.default_rng(17)
-    off = np.array([off_from_single_requests(draw) for _ in range(120)])
+    off = np.array([off_from_single_requests(draw) for _ in range(60)])
     assert off.mean(axis=0) == pytest.approx([0.0, 0.0, 0.0], abs=0.05)
     assert float(off[:, :2].mean()) <= 0.012
     assert float(np.quantile(off[:, :2], 0.94)) <= 0.05
