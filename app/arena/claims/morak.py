@@ -13,7 +13,7 @@ from itertools import product
 
 from app.arena.claims.base import Claim, ClaimClass, Effort, Evidence, Status
 from app.arena.claims.morak_properties import periods_are_sound, steady_and_back, table_is_total
-from app.arena.claims.morak_runs import BASELINES, NETWORKS, Contest, Cut, Tally, board, mean_tally
+from app.arena.claims.morak_runs import BASELINES, NETWORKS, PERIODS, Contest, Cut, Tally, board, mean_tally
 from solvers.control.records import Settings
 from solvers.sim.fixtures import knees_2080ti, morak_triples
 from solvers.sim.governed import Limits
@@ -99,12 +99,9 @@ def _steady(effort: Effort) -> Evidence:
     )
 
 
-def _baselines(limits: Limits, effort: Effort, periods: int | None = None) -> dict[str, Tally]:
-    more = {} if periods is None else {"periods": periods}
-    return {
-        name: mean_tally(Contest(controller=name, cut=Cut.WHOLE, limits=limits), effort.seeds, **more)
-        for name in BASELINES
-    }
+def _baselines(limits: Limits, effort: Effort, periods: int = PERIODS) -> dict[str, Tally]:
+    contests = {name: Contest(controller=name, cut=Cut.WHOLE, limits=limits) for name in BASELINES}
+    return {name: mean_tally(contest, effort.seeds, periods) for name, contest in contests.items()}
 
 
 def _gain_pct(mine: float, theirs: float) -> float:

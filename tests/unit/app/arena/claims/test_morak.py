@@ -1,0 +1,122 @@
+"""Morak's claims: what is exact or a property is judged here, and what the statistical ones count is as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.arena.claims import morak, morak_properties
+from app.arena.claims.base import ClaimClass, Effort, Status
+from app.arena.claims.morak_runs import BASELINES, NETWORKS, Contest, Cut, Tally, board, boards, knee_pct, tally
+from solvers.control.table import TABLE, Wish, Zone
+from solvers.sim.governed import Limits
+
+LIMITS = Limits(power_w_cap=150.0, latency_ms=100.0)
+SMALL = Effort(seeds=1, examples=12)
+BY_ID = {claim.id: claim for claim in morak.CLAIMS}
+
+
+def contest(controller: str, cut: Cut) -> Contest:
+    return Contest(controller=controller, cut=cut, limits=LIMITS)
+
+
+def test_every_claim_of_the_catalogue_is_there_once() -> None:
+    assert list(BY_ID) == [f"AC-MOR-{number:02d}" for number in range(1, 9)]
+    assert [BY_ID[name].kind.value for name in BY_ID] == ["E", "E", "P", "P", "S", "S", "S", "G"]
+
+
+@pytest.mark.parametrize("name", ["AC-MOR-02", "AC-MOR-03", "AC-MOR-04"])
+def test_exact_and_property_claims_pass(name: str) -> None:
+    evidence = BY_ID[name].judge(SMALL)
+    assert (evidence.status, evidence.note if BY_ID[name].kind is ClaimClass.PROPERTY else "") == (Status.PASS, "")
+
+
+def test_the_triples_are_met_where_they_do_not_contradict_themselves() -> None:
+    evidence = BY_ID["AC-MOR-01"].judge(SMALL)
+    assert evidence.status is Status.NOT_REPRODUCED
+    assert "changes recomputed: True" in evidence.measured
+    assert "no truth meets both" in evidence.note
+
+
+def test_a_broken_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**TABLE, (Zone.HIGH, Zone.LOW): (Wish.CLOCK_UP,)}
+    monkeypatch.setattr("solvers.control.table.TABLE", wrong)
+    assert morak_properties.table_is_total().broken > 0
+    assert BY_ID["AC-MOR-03"].judge(SMALL).status is Status.FAIL
+
+
+def test_boards_are_cut_by_knees_and_baselines_know_none() -> None:
+    gpu = board()
+    sizes = {name: knee_pct(gpu, name) for name in NETWORKS}
+    assert (sizes["mobilenet"], sizes["googlenet"], sizes["resnet101"]) == (20, 30, 30)
+    for cut in (Cut.SAME, Cut.MIXED):
+        cuts = boards(contest("morak", cut))
+        assert len(cuts) == 4
+        assert all(sum(part.share_pct_sm for part in parts) <= 100 for parts in cuts)
+        assert all(part.share_pct_sm == sizes[part.model] for parts in cuts for part in parts)
+    assert [{part.model for part in parts} for parts in boards(contest("morak", Cut.SAME))] == [{n} for n in NETWORKS]
+    assert all(len(parts) == 3 for parts in boards(contest("morak", Cut.MIXED)))
+    whole = boards(contest("dfs", Cut.WHOLE))
+    assert [[(part.model, part.share_pct_sm) for part in parts] for parts in whole] == [[(n, 100)] for n in NETWORKS]
+
+
+def test_a_tally_counts_what_it_says() -> None:
+    found = tally(contest("morak", Cut.SAME), 1, periods=120)
+    assert found == tally(contest("morak", Cut.SAME), 1, periods=120)
+    assert found.total_rps == pytest.approx(sum(found.rate_rps.values()))
+    assert found.kept_rps <= found.total_rps
+    drawn_w = sum(found.energy_j[name] * found.rate_rps[name] for name in NETWORKS)
+    assert drawn_w == pytest.approx(4 * found.power_w)
+    shared = tally(contest("morak", Cut.MIXED), 1, periods=120)
+    assert sum(shared.energy_j[n] * shared.rate_rps[n] for n in NETWORKS) == pytest.approx(4 * shared.power_w)
+    assert found.hot_part + found.late_part >= 1.0 - found.kept_part
+
+
+def test_switched_off_knobs_do_not_move() -> None:
+    fixed = replace(contest("morak", Cut.SAME), batch_fixed=8)
+    assert {part.batch_min == part.batch_max == 8 for parts in boards(fixed) for part in parts} == {True}
+    slow = tally(replace(contest("morak", Cut.SAME), clock_fixed=600), 1, periods=60)
+    fast = tally(replace(contest("morak", Cut.SAME), clock_fixed=board().clock_mhz_sm_max), 1, periods=60)
+    assert slow.total_rps < fast.total_rps
+
+
+def one(total: float) -> Tally:
+    even = dict.fromkeys(NETWORKS, total / 4)
+    return Tally(
+        rate_rps=even,
+        energy_j=dict.fromkeys(NETWORKS, 100.0 / total),
+        latency_ms=dict.fromkeys(NETWORKS, 50.0),
+        power_w=140.0,
+        kept_part=1.0,
+        hot_part=0.2,
+        late_part=0.2,
+        repartitions=0,
+        kept_rps=total,
+    )
+
+
+@pytest.mark.parametrize(("ours", "status"), [(240.0, Status.PASS), (160.0, Status.NOT_REPRODUCED)])
+@pytest.mark.parametrize("name", ["AC-MOR-05", "AC-MOR-07"])
+def test_figures_pass_only_when_they_are_reached(
+    name: str, ours: float, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        morak, "mean_tally", lambda asked, *_: one(ours if asked.controller not in BASELINES else 100.0)
+    )
+    assert BY_ID[name].judge(SMALL).status is status
+
+
+@pytest.mark.parametrize(
+    ("kept", "late", "status"),
+    [
+        (0.995, 0.1, Status.PASS),
+        (0.98, 0.1, Status.NOT_REPRODUCED),
+        (0.995, 0.0, Status.NOT_REPRODUCED),
+    ],
+)
+def test_limits_must_be_kept_by_morak_and_broken_by_baselines(
+    kept: float, late: float, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(morak, "mean_tally", lambda *_: replace(one(100.0), kept_part=kept, late_part=late))
+    assert BY_ID["AC-MOR-06"].judge(SMALL).status is status
