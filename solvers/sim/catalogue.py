@@ -116,7 +116,7 @@ _GPUS = (
     ("rtx-4090", "GeForce RTX 4090", 128, 24564, 1.5, 1008, 32, 20, 45, 450, 150, _clocks(210, 3105, 15)),
 )
 _LIKE = {"v100-16gb": "v100", "a100-40gb": "a100"}
-GPUS: dict[str, GpuTruth] = {row[0]: GpuTruth(*row, like=_LIKE.get(row[0], "")) for row in _GPUS}
+GPUS: dict[str, GpuTruth] = {row[0]: replace(GpuTruth(*row), like=_LIKE.get(row[0], "")) for row in _GPUS}
 
 # Columns in the order of ModelTruth: name, fixed, io, work, SMs of the first input, exponent, traffic of weights and
 # of an input, kernels, L2 pressure, L2 and DRAM sensitivity, power intensity, MiB of weights and input, launch seconds.

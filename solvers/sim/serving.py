@@ -127,7 +127,8 @@ def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _
     if exec_ms[-1] > limit_ms * ROUNDING:
         return None if steady is None else _thinned(rate, exec_ms, limit_ms, steady)
     walk = dropping(rate, exec_ms, limit_ms * ROUNDING)
-    if steady is not None and (rate < CALM * capacity or limit_ms > ROOMY * exec_ms[-1]):
+    worth = walk.lost >= LOST_MIN and (rate < CALM * capacity or limit_ms > ROOMY * exec_ms[-1])
+    if steady is not None and worth:
         thinned = _thinned(rate, exec_ms, limit_ms, steady)
         if thinned.lost <= walk.lost:
             return thinned
@@ -137,7 +138,7 @@ def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _
 def _thinned(rate: float, exec_ms: Sequence[float], limit_ms: float, steady: _Steady) -> _Steady:
     """The stable server that is sent only what it does not drop: the part is found by bisection."""
     low, high = 0.0, steady.lost
-    for _ in range(6):
+    for _ in range(5):
         middle = 0.5 * (low + high)
         steady = _steady(rate * (1.0 - middle), exec_ms, limit_ms)
         low, high = (middle, high) if steady.lost > middle else (low, middle)
@@ -209,12 +210,14 @@ def _steady_points(
     for spread, spread_weight in _SPREAD:
         own_ms = interpolated(exec_ms, min(batch_max, max(1.0, 1.0 + during + spread * sigma)))
         now_ms = interpolated(exec_ms, min(batch_max, max(1.0, batch + memory * spread * sigma)))
+        weight = (1.0 - free) * spread_weight
         for phase in _PHASES:
-            weight = (1.0 - free) * spread_weight / len(_PHASES)
-            base_ms = phase * now_ms + own_ms
-            yield _Point(base_ms, own_ms, weight * (1.0 - spill_part))
-            for wait_ms, wait_weight in waits:
-                yield _Point(base_ms + wait_ms, own_ms, weight * spill_part * wait_weight)
+            yield _Point(phase * now_ms + own_ms, own_ms, weight * (1.0 - spill_part) / len(_PHASES))
+        # Whole batches of wait make the phase matter less: two stand for all.
+        for wait_ms, wait_weight in waits:
+            each = 0.5 * weight * spill_part * wait_weight
+            yield _Point(0.25 * now_ms + own_ms + wait_ms, own_ms, each)
+            yield _Point(0.75 * now_ms + own_ms + wait_ms, own_ms, each)
 
 
 def _spill(during_full: float, batch_max: int) -> tuple[float, float]:
