@@ -16,6 +16,7 @@ import numpy as np
 
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
+from solvers.domain.workload import AntiAffinity
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_by_one
@@ -31,6 +32,7 @@ DUST = 1e-6
 USD_PER_H_LEAST = 0.01
 """Where GPUs cost nothing, fewer of them are still better."""
 SAMPLES_MAX = 1000
+WHOLE_PCT = 100
 FREE_MS = 1e12
 """Limit on latency of what promises none."""
 
@@ -192,7 +194,7 @@ def _stopped(programme: Programme, change: Whole) -> tuple[Placed, ...]:
 def programme_of(service: Controlled, direction: Direction) -> Programme:
     """The paper's programme for this service. Resources: room by type, the owner's ceiling and floor, budget, quota."""
     draft, need, parameters = service.draft, service.need, service.parameters
-    starts = draft.fixed(need, parameters.share_pct, parameters.batches.by_name.get(need.model))
+    starts = draft.fixed(need, _share_pct(draft, need, parameters), parameters.batches.by_name.get(need.model))
     options = {_key(option): option for option in starts}
     shrinks = direction is Direction.IN
     aimed_at = min(parameters.saturation, parameters.target_saturation) if shrinks else parameters.target_saturation
@@ -224,6 +226,19 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
             direction=direction,
         ),
     )
+
+
+def _share_pct(draft: Draft, need: Need, parameters: Parameters) -> int:
+    """What every instance gets: as set, or the largest measured part that lets all possible tenants meet on a GPU."""
+    if parameters.share_pct:
+        return parameters.share_pct
+    tenants = parameters.tenants_max
+    if parameters.anti_affinity is AntiAffinity.HARD:
+        models = {other.model for other in draft.needs} | {item.model for item in draft.case.pinned}
+        tenants = min(tenants, len(models))
+    shares = draft.options(need).share_pct
+    fitting = shares[shares <= WHOLE_PCT // tenants]
+    return int(fitting.max()) if len(fitting) else 1
 
 
 def _key(option: Option) -> tuple[int, ...]:

@@ -39,7 +39,17 @@ class Parameters:
     ] = 10
     queues: Annotated[int, Tune("k: groups in which new instances wait for a place", 1, 64)] = 4
     round_size: Annotated[int, Tune("beta: instances that are picked from the queues at a time", 1, 10_000)] = 8
-    share_pct: Annotated[int, Tune("SM share of every instance; the paper bounds memory alone", 1, 100)] = 50
+    share_pct: Annotated[
+        int, Tune("SM share of every instance; 0: of as many as may meet on a GPU, each the same part of it", 0, 100)
+    ] = 0
+    """The paper limits nobody's SMs: an instance alone has the whole GPU. Shares are fixed here, so the least harm is
+    done by cutting a GPU into as many parts as there can be tenants."""
+    tenants_max: Annotated[
+        int,
+        Tune(
+            "so many instances meet on a GPU at most, for a share_pct of 0; fewer where there are fewer models", 1, 16
+        ),
+    ] = 4
     batches: Annotated[
         Counts, Tune("batch of each model, as in resnet50=8,bert=2; without one, the batch that serves most")
     ] = Counts()

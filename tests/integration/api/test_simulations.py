@@ -108,7 +108,7 @@ def test_changes_that_name_nothing_are_pointed_at(busy: World) -> None:
         ({}, "/changes"),
         ({"changes": {"surprise": 1}}, "/changes/surprise"),
         ({"changes": {"rates": [{"service": "demo/vision"}]}}, "/changes/rates/0/factor"),
-        ({**TWICE, "planner": "oracle"}, "/planner"),
+        ({**TWICE, "planner": "prophet"}, "/planner"),
         ({**TWICE, "deadline_s": 400.0}, "/deadline_s"),
         ({"advise": 9}, "/advise"),
         ({"changes": {"policy": {"seed": "x"}}}, "/changes/policy/seed"),
@@ -156,7 +156,7 @@ def test_a_service_is_explained_by_plans_made_now(busy: World) -> None:
     ("more", "status", "pointer"),
     [
         ({}, 422, "/why_not"),
-        ({"slo_curve": True, "planner": "oracle"}, 422, "/planner"),
+        ({"slo_curve": True, "planner": "prophet"}, 422, "/planner"),
         ({"slo_curve": True, "deadline_s": 100.0}, 422, "/deadline_s"),
         ({"slo_curve": True, "surprise": 1}, 422, "/surprise"),
         ({"why_not": "zx81"}, 404, None),

@@ -144,7 +144,7 @@ def test_missing_and_damaged_files_are_one_line(tmp_path: Path, headroom: Headro
     [
         (("plan", "--planner", "greedy"), "go with --snapshot"),
         (("plan", "--snapshot", "s.json", "--apply"), "--apply needs a server"),
-        (("plan", "--snapshot", "s.json", "--planner", "oracle"), "there is no planner oracle"),
+        (("plan", "--snapshot", "s.json", "--planner", "prophet"), "there is no planner prophet"),
         (("plan", "--snapshot", "s.json", "--out", "/no/such/folder/p.json"), "there is no folder"),
         (("verify", "--snapshot", "s.json"), "name both files"),
         (("verify",), "name a plan file and a snapshot file"),
@@ -187,7 +187,7 @@ def test_a_planner_is_tuned_for_one_look(files: Path, headroom: Headroom) -> Non
     ("setting", "said"),
     [
         ("hetsev.share=30", "hetsev has no parameter share; it has saturation, "),
-        ("hetsev.share_pct=much", "hetsev's parameter share_pct must be a whole number from 1 to 100, got 'much'"),
+        ("hetsev.share_pct=much", "hetsev's parameter share_pct must be a whole number from 0 to 100, got 'much'"),
         ("nobody.share=30", "there is no planner nobody; known are "),
         ("share_pct=30", "--set share_pct=30: write PLANNER.PARAMETER=VALUE"),
         ("hetsev.share_pct", "--set hetsev.share_pct: write PLANNER.PARAMETER=VALUE"),

@@ -117,7 +117,7 @@ def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
             power_caps=[{"scope": "node", "subject": "z", "limit_w": 1.0}],
             power_caps_removed=[{"scope": "node", "subject": "b"}],
             prices=[{"gpu_type": "t5", "usd_per_h": 1.0}, {"gpu_type": "t4", "kind": "spot", "factor": 2.0}],
-            policy={"planners": ["oracle"]},
+            policy={"planners": ["prophet"]},
         )
     )
     assert set(found) == {

@@ -52,7 +52,7 @@ def test_a_policys_settings_tune_its_planners() -> None:
     after = registry.propose("hetsev", builders.request(replace(plain, policy=policy))).plan
     assert before is not None
     assert after is not None
-    assert {item.share_pct_sm for item in before.assignments} == {50}
+    assert {item.share_pct_sm for item in before.assignments} == {100}
     assert {item.share_pct_sm for item in after.assignments} == {30}
 
 

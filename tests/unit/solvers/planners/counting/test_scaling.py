@@ -123,6 +123,18 @@ def test_ac_het_01_it_equals_trying_everything() -> None:
     assert solved >= 3
 
 
+def test_ac_het_01_all_engines_find_the_same_optimum() -> None:
+    rng, solved = np.random.default_rng(5), 0
+    for _ in range(25):
+        problem = anything(rng)
+        changes = [scale(problem, create(engine), Limits())[0] for engine in ENGINES]
+        found = [problem.objective(change) for change in changes if change is not None]
+        assert len(found) in (0, len(ENGINES))
+        assert not found or max(found) - min(found) <= 1e-6
+        solved += bool(found)
+    assert solved >= 10
+
+
 def test_where_no_type_can_do_it_alone_the_plain_rule_takes_one_after_the_other() -> None:
     problem = Scaling(
         usd=np.array([1.0, 3.0]),

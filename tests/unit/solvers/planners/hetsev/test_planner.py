@@ -37,7 +37,7 @@ class Run:
 
     def __init__(self, picture: Snapshot, parameters: Parameters | None = None) -> None:
         self.picture, self.state = picture, b""
-        self.planner = HetSev(parameters=parameters or Parameters(rate_window_s=0))
+        self.planner = HetSev(parameters=parameters or Parameters(rate_window_s=0, share_pct=50))
         self.plan: Plan | None = None
 
     def step(self, rate_rps: float, seconds: float = STEP_S) -> list[str]:
@@ -89,6 +89,30 @@ def test_demand_is_the_mean_of_two_minutes() -> None:
     assert means == [250, 300, 325, 340, 400, 400]
     assert counts == sorted(counts)
     assert run.capacity_rps >= 400 / 0.8 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "share"),
+    [
+        (1, {}, 100),
+        (2, {}, 50),
+        (3, {}, 30),
+        (4, {}, 25),
+        (4, {"tenants_max": 2}, 50),
+        (1, {"anti_affinity": AntiAffinity.OFF}, 25),
+        (3, {"share_pct": 70}, 70),
+    ],
+)
+def test_shares_are_cut_for_as_many_as_may_meet(models: int, changes: dict[str, Any], share: int) -> None:
+    names = ("bert", "gpt", "resnet50", "yolo")[:models]
+    services = [builders.service(name, model=name, rate_rps_declared=20) for name in names]
+    profiles = [
+        builders.profile(name, kind, shares=(10, 25, 30, 50, 70, 100)) for name in names for kind in ("t4", "v100")
+    ]
+    request = builders.request(farm(*services, profiles=profiles))
+    plan = HetSev(parameters=Parameters(**changes)).propose(request, b"", SilentReporter()).plan
+    assert plan is not None
+    assert {item.share_pct_sm for item in plan.assignments} == {share}
 
 
 def test_growth_aims_where_it_is_told() -> None:
