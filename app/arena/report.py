@@ -11,7 +11,7 @@ from html import escape
 
 from app.arena.report_plots import goal_bars, plots
 from app.arena.report_style import COLOURS, style
-from app.arena.report_tables import figure, job_table, metric_table, service_table, signed
+from app.arena.report_tables import figure, job_table, metric_table, percent, service_table
 from app.arena.running import RunRecord
 from app.arena.stats import OURS, Comparison, Row, Verdict, comparisons
 from solvers.sim.outcome import About, Better
@@ -92,7 +92,7 @@ def _matrix_cell(row: Row | None, compared: Comparison) -> str:
     best = next((each.cell(compared.about.goal) for each in compared.rows if each.rank == 1), None)
     away = ""
     if best is not None and abs(best.summary.mean) > 0 and row.rank != 1:
-        away = f"{signed(100 * (goal.summary.mean / best.summary.mean - 1))} %"
+        away = percent(100 * (goal.summary.mean / best.summary.mean - 1))
     name = ' class="best"' if row.rank == 1 else ""
     return f"<td{name}>{figure(goal.summary.mean)}<small>{away or f'rank {row.rank}'}</small></td>"
 
@@ -133,9 +133,9 @@ def _verdict(verdict: Verdict | None, about: About) -> str:
     told = f"{escape(about.goal)} cannot be compared"
     if verdict.gain_pct is not None:
         word = "better" if verdict.gain_pct >= 0 else "worse"
-        told = f"{escape(about.goal)} {word} by <b>{figure(abs(verdict.gain_pct))} %</b>"
+        told = f"{escape(about.goal)} {word} by <b>{abs(verdict.gain_pct):.1f} %</b>"
         if verdict.gain_pct_low is not None and verdict.gain_pct_high is not None:
-            told += f" (interval {signed(verdict.gain_pct_low)} to {signed(verdict.gain_pct_high)} %)"
+            told += f" (interval {percent(verdict.gain_pct_low)} to {percent(verdict.gain_pct_high)})"
     guard = ""
     if about.guard is not None:
         guard = f"; {escape(about.guard)} {'no worse, but for noise' if verdict.guard_kept else '<b>worse</b>'}"

@@ -10,7 +10,7 @@ from html import escape
 from statistics import fmean
 
 from app.arena.report_svg import Bar, Frame, Line, bars, chart
-from app.arena.report_tables import figure
+from app.arena.report_tables import figure, half_width
 from app.arena.running import RunRecord
 from app.arena.stats import Comparison
 from solvers.sim.outcome import Window
@@ -34,8 +34,7 @@ def goal_bars(compared: Comparison, styles: Mapping[str, str]) -> str:
         cell = row.cell(compared.about.goal)
         if cell is None:
             continue
-        half = f" ± {figure(cell.summary.high - cell.summary.mean)}" if cell.summary.high is not None else ""
-        note = f"{figure(cell.summary.mean)}{half}{'' if row.eligible else ' ✗'}"
+        note = f"{figure(cell.summary.mean)}{half_width(cell.summary)}{'' if row.eligible else ' ✗'}"
         items.append(
             Bar(
                 label=row.contender,
@@ -47,7 +46,7 @@ def goal_bars(compared: Comparison, styles: Mapping[str, str]) -> str:
                 faint=not row.eligible,
             )
         )
-    return f"<h3>{escape(compared.about.goal)}</h3>{bars(items)}" if items else ""
+    return f'<h3>{escape(compared.about.goal)}</h3><div class="wide">{bars(items)}</div>' if items else ""
 
 
 def plots(records: Sequence[RunRecord], contenders: Sequence[str], styles: Mapping[str, str]) -> str:

@@ -35,6 +35,7 @@ h3{font-size:1rem;margin:1.6rem 0 .4rem}p{margin:.3rem 0 .7rem;max-width:60rem}a
 .soft{color:var(--soft)}
 .verdict{background:var(--wash);border-left:3px solid var(--c0);padding:.5rem .8rem;border-radius:3px}
 .wide{overflow-x:auto;-webkit-overflow-scrolling:touch;max-width:100%}
+.bars+.wide,.wide+.wide{margin-top:.9rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.88rem}
 th,td{padding:.32rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule);vertical-align:top}
 th{font-weight:600;color:var(--soft);font-size:.8rem}
@@ -57,7 +58,8 @@ ul.toc{columns:18rem;padding-left:1.1rem;margin:.4rem 0}
 @media(max-width:700px){body{padding:.7rem .7rem 3rem;font-size:14px}h1{font-size:1.35rem}
 .plots{grid-template-columns:repeat(2,1fr)}.plots .head{display:none}
 .plots .name{grid-column:1/-1;margin-top:.7rem;font-weight:600}
-.plots .caption{display:block}}
+.plots .caption{display:block}
+.bars{min-width:34rem}}
 .caption{display:none;color:var(--soft);font-size:.76rem}
 @media print{h2{break-before:page}}
 """

@@ -10,7 +10,7 @@ from html import escape
 from statistics import fmean
 
 from app.arena.running import RunRecord
-from app.arena.stats import Cell, Comparison, Row
+from app.arena.stats import Cell, Comparison, Row, Summary
 from solvers.sim.outcome import Better, JobOutcome
 
 FIRST_METRICS = 5
@@ -27,9 +27,17 @@ def figure(number: float | None) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
 
 
-def signed(number: float) -> str:
-    """With its sign."""
-    return ("+" if number >= 0 else "") + figure(number)
+def percent(number: float) -> str:
+    """A signed difference in percent: one digit after the point, none from a thousand on."""
+    return f"{number:+,.{0 if abs(number) >= 1000 else 1}f} %".replace("-", "−")
+
+
+def half_width(summary: Summary) -> str:
+    """The interval as ± to two digits; nothing for a single seed."""
+    if summary.high is None:
+        return ""
+    half = summary.high - summary.mean
+    return f" ± {figure(float(f'{half:.2g}'))}"
 
 
 def metric_table(compared: Comparison, styles: Mapping[str, str]) -> str:
@@ -74,14 +82,13 @@ def _standing(row: Row, compared: Comparison) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return "–"
-    half = f" ± {figure(cell.summary.high - cell.summary.mean)}" if cell.summary.high is not None else ""
     told = cell.versus
     mark = '<span class="mark">*</span>' if told is not None and told.distinct else ""
     small = ""
     if told is not None and told.relative_pct is not None:
-        p = f", p {told.p:.2g}" if told.p is not None else ""
-        small = f"<small>{signed(told.relative_pct)} %{p}</small>"
-    return f"{figure(cell.summary.mean)}{half}{mark}{small}"
+        p = "" if told.p is None else ", p &lt; 0.001" if told.p < 0.001 else f", p {told.p:.2g}"
+        small = f"<small>{percent(told.relative_pct)}{p}</small>"
+    return f"{figure(cell.summary.mean)}{half_width(cell.summary)}{mark}{small}"
 
 
 def service_table(records: Sequence[RunRecord], contenders: Sequence[str]) -> str:

@@ -58,7 +58,9 @@ Reference = Annotated[str | None, typer.Option("--reference", help="Whom the oth
 def run(
     scenarios: Annotated[list[str], typer.Argument(metavar="SCENARIO…", help="Files, folders, or names from `list`.")],
     *,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results; what is there already is not run again.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the results; what is there already is not run again.")
+    ] = Path("arena-results"),
     planners: Annotated[
         str | None, typer.Option("--planners", metavar="A,B,C", help="Contenders. Default: the scenario's own list.")
     ] = None,

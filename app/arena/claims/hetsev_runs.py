@@ -20,8 +20,8 @@ from solvers.sim.outcome import Outcome, Window
 OURS, THEIRS = "hetsev", "k8s_hpa"
 PRODUCTION, FLUCTUATING, COST = "hetsev-production", "hetsev-fluctuating", "hetsev-cost"
 SPIKE_FROM_S = 3500.0
-PEAK_WINDOWS = 12
-"""A minute of windows of 5 s: a peak is held, not touched."""
+MINUTE_WINDOWS = 12
+"""Of 5 s: a peak is held, not touched."""
 
 
 def judge_05(_effort: Effort) -> Evidence:
@@ -44,17 +44,19 @@ def judge_05(_effort: Effort) -> Evidence:
 
 
 def judge_06(effort: Effort) -> Evidence:
-    """Ratios in the spike, means over seeds."""
+    """Ratios in the spike, means over seeds. The paper says "up to": the greatest ratio that was held for a minute."""
     found = outcomes(PRODUCTION, (OURS, THEIRS), effort)
-    throughput = ratio(found, lambda outcome: peak(outcome.windows))
-    utilisation = ratio(found, lambda outcome: fmean(at.utilisation_pct * at.devices_used for at in spike(outcome)))
+    throughput = best_minute(found, lambda at: at.in_time_rps)
+    utilisation = best_minute(found, lambda at: at.utilisation_pct * at.devices_used)
     response = ratio(found, tail_ms)
     reached = throughput >= 2.21 and utilisation >= 2.56 and response <= 1 / 2.3
     measured = (
-        f"peak throughput {throughput:.2f}x, cluster utilisation {utilisation:.2f}x, "
+        f"throughput up to {throughput:.2f}x, cluster utilisation up to {utilisation:.2f}x, "
         f"response time {response:.3f}x (1/{1 / response:.2f})"
     )
-    return Evidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {_resources(found)}")
+    peaks = ratio(found, lambda outcome: max(minutes([at.in_time_rps for at in spike(outcome)])))
+    note = f"{_seeds(found)}; peak over peak {peaks:.2f}x; {_resources(found)}"
+    return Evidence(measured=measured, status=_status(reached), note=note)
 
 
 def judge_07(effort: Effort) -> Evidence:
@@ -109,10 +111,19 @@ def spike(outcome: Outcome) -> list[Window]:
     return [at for at in outcome.windows if at.from_s >= SPIKE_FROM_S]
 
 
-def peak(windows: Sequence[Window]) -> float:
-    """The highest rate of requests answered in time that was held for a minute."""
-    rates = [at.in_time_rps for at in windows]
-    return max(fmean(rates[at : at + PEAK_WINDOWS]) for at in range(max(1, len(rates) - PEAK_WINDOWS + 1)))
+def best_minute(found: Outcomes, read: Callable[[Window], float]) -> float:
+    """The greatest ratio of ours to theirs that was held for a minute of the spike; the mean over seeds."""
+    best = []
+    for ours, theirs in zip(found[OURS], found[THEIRS], strict=True):
+        pairs = zip(*(minutes([read(at) for at in spike(outcome)]) for outcome in (ours, theirs)), strict=True)
+        best.append(max(left / right for left, right in pairs if right > 0.0))
+    return fmean(best)
+
+
+def minutes(numbers: Sequence[float]) -> list[float]:
+    """Means over every minute."""
+    count = max(1, len(numbers) - MINUTE_WINDOWS + 1)
+    return [fmean(numbers[at : at + MINUTE_WINDOWS]) for at in range(count)]
 
 
 def tail_ms(outcome: Outcome) -> float:
