@@ -45,7 +45,8 @@ class Dropping:
         """The number left behind that this part of the batches with any stay below."""
         if abs(self.decay * self.room) < 1e-6:
             return self.room * level
-        return -math.log1p(level * math.expm1(min(FAR, -self.decay * self.room))) / self.decay
+        grown = max(-1.0 + 1e-15, level * math.expm1(min(FAR, -self.decay * self.room)))
+        return min(self.room, -math.log1p(grown) / self.decay)
 
 
 def interpolated(exec_ms: Sequence[float], batch: float) -> float:
@@ -89,9 +90,10 @@ def dropping(rate_per_ms: float, exec_ms: Sequence[float], limit_ms: float) -> D
 def exponent(during: float, batch: float) -> float:
     """The decay of what a walk with steps Poisson(`during`) - `batch` leaves behind; below 0 where it grows."""
     load = during / batch
-    decay = 2.0 * (1.0 - load) + (2.0 * (1.0 - load) ** 2 if load < 1.0 else 0.0)
     if abs(1.0 - load) < 1e-4:
-        return decay
+        return 2.0 * (1.0 - load)
+    # From beyond the root, Newton's steps never cross it.
+    decay = -2.0 * math.log(load)
     for _ in range(50):
         step = (during * math.expm1(decay) - decay * batch) / (during * math.exp(decay) - batch)
         decay -= step
