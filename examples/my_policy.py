@@ -4,7 +4,7 @@ Try it without a server, tune it, and let it compete (docs/own-policy.md says mo
 
     headroom plan --snapshot fleet.json --planner examples/my_policy.py:MyPlanner
     headroom planners examples/my_policy.py:MyPlanner
-    headroom arena run twitter-day5 --planner examples/my_policy.py:MyPlanner --planner headroom
+    headroom arena run examples/scenarios/twitter-autoscaling.yaml --planner examples/my_policy.py:MyPlanner --out runs
 
 What it does in every cycle:
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
@@ -139,11 +141,16 @@ class TestPlanner:
         assert isinstance(planner.learn(planner.first_state(), b"outcome"), bytes)
 
 
-@each_planner
-def test_runs_in_a_spawned_child(name: str) -> None:
-    request = builders.request(world())
+@pytest.fixture(scope="module")
+def child() -> Iterator[Pool]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        text = pool.apply(in_child, (name, request))
+        yield pool
+
+
+@each_planner
+def test_runs_in_a_spawned_child(name: str, child: Pool) -> None:
+    request = builders.request(world())
+    text = child.apply(in_child, (name, request))
     assert text == canonical_json(propose(name, request))
 
 
