@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.calibrate_truth import clocks, igniter, slices, speeds, training
+from benchmarks.calibrate_truth import clocks, igniter, printed, slices, speeds, training
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     if not (data / "igniter-v100").is_dir():
         sys.exit("HEADROOM_DATA does not name a folder with igniter-v100")
     fitting = "--fit" in sys.argv[1:]
-    for source in (igniter, slices, training, clocks, speeds):
+    for source in (igniter, slices, training, clocks, speeds, printed):
         print(f"-- {source.__name__.rsplit('.', 1)[-1]}")
         source.report(data, fitting)
 

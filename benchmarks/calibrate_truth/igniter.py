@@ -16,7 +16,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from solvers.sim.catalogue import GPUS, MODELS, ModelTruth
-from solvers.sim.truth import SHARE_OF_FULL_BANDWIDTH, Resident, board_power_w, execution_ms, sm_count_of_share
+from solvers.sim.truth import (
+    CLOCK_EXPONENT_OF_POWER,
+    SHARE_OF_FULL_BANDWIDTH,
+    Resident,
+    board_power_w,
+    execution_ms,
+    sm_count_of_share,
+    wanted,
+)
 
 V100 = GPUS["v100"]
 NAMES = {"alexnet": "alexnet", "resnet50": "resnet50", "vgg19": "vgg19", "ssd": "ssd-resnet50"}
@@ -123,6 +131,30 @@ def print_power(folder: Path) -> None:
     print(f"{len(errors)} board powers: mean error {mean:.1f} %, worst {worst:.1f} %")
 
 
+def fit_power(published: dict[Cell, tuple[float, float]]) -> np.ndarray:
+    """Intensity of each network, floor, watts of waiting for memory against computing, and watts of an idle context."""
+    names, rows = list(NAMES.values()), []
+    for (name, batch, share), (published_w, clock) in published.items():
+        one = Resident(model=name, share_pct_sm=share, batch=batch)
+        (running, filled), model = wanted(V100, one, clock), MODELS[name]
+        fixed_ms = model.fixed_ms + model.io_ms_per_input * batch
+        alone_ms = fixed_ms / (1.0 - running)
+        compute = (
+            model.work_ms_sm_per_input * batch * V100.clock_mhz_sm_max / (filled * V100.sm_count * clock) / alone_ms
+        )
+        fast = filled * (clock / V100.clock_mhz_sm_max) ** CLOCK_EXPONENT_OF_POWER
+        rows.append((names.index(name), fast, compute, running - compute, published_w))
+    index, fast, compute, memory, watts = np.array(rows).T
+
+    def residual(point: np.ndarray) -> np.ndarray:
+        floor, waiting, idle_w = point[-3:]
+        active = floor + (1.0 - floor) * (compute + waiting * memory)
+        dynamic = point[index.astype(int)] * (V100.tdp_w - idle_w) * fast * active
+        return np.asarray((idle_w + dynamic) / watts - 1.0)
+
+    return np.asarray(least_squares(residual, [1.3] * len(names) + [0.1, 0.5, 53.0]).x)
+
+
 def report(data: Path, fitting: bool) -> None:
     """Print errors, and when fitting the coefficients of a new fit."""
     folder = data / "igniter-v100"
@@ -130,6 +162,8 @@ def report(data: Path, fitting: bool) -> None:
     print_solo(cells)
     print_pairs(folder, cells)
     print_power(folder)
+    if fitting:
+        print("power:", ", ".join(f"{value:.3g}" for value in fit_power(power(folder))))
     for name in NAMES.values() if fitting else ():
         mine = {cell: time_ms for cell, time_ms in cells.items() if cell[0] == name}
         found = fit(MODELS[name], mine)
