@@ -36,7 +36,7 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
     place = context.document.placing
     library = _Models(form, context)
     fleet = fleet_of(form, context)
-    traffic = tuple(each for index, entry in enumerate(form.services) for each in _traffic(entry, index, form, context))
+    traffic = _all_traffic(form, context)
     jobs = tuple(JobEntry(job=each.job, at_s=each.at) for each in form.jobs)
     for index, stream in enumerate(form.job_streams):
         with place("job_streams", index):
@@ -135,6 +135,16 @@ class _Models:
         for index, stream in enumerate(self.form.job_streams):
             for number, template in enumerate(stream.templates):
                 yield template.gpu_type_reference, ("job_streams", index, "templates", number, "gpu_type_reference")
+
+
+def _all_traffic(form: WorldForm, context: Context) -> tuple[Traffic, ...]:
+    found: dict[str, Traffic] = {}
+    for index, entry in enumerate(form.services):
+        for each in _traffic(entry, index, form, context):
+            if each.service.id in found:
+                raise context.refusal(("services", index, "name"), f"there is a service {each.service.id} already")
+            found[each.service.id] = each
+    return tuple(found.values())
 
 
 def _traffic(form: ServiceForm, index: int, world: WorldForm, context: Context) -> Iterator[Traffic]:

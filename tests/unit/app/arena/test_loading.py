@@ -71,6 +71,11 @@ FAULTS = [
     ("kind: world", "kind: word", "f.yaml:1: kind: no kind word; there are world"),
     ("kind: world\n", "", "f.yaml:1: kind: say `kind`; there are world"),
     (
+        "services:",
+        "services:\n  - {name: one, model: vgg16, slo: {latency_ms: 9}, load: {pattern: steady, rate_rps: 1}}",
+        "f.yaml:10: services[1].name: there is a service sim/one already",
+    ),
+    (
         "pattern: steady, rate_rps: 20",
         "pattern: points, points: [[5s, 1], [1s, 2]]",
         "f.yaml:12: services[0].load.points: points must rise in time",
