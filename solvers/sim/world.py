@@ -14,7 +14,7 @@ from solvers.control import registry
 from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
-from solvers.domain.device import Device, PowerScope
+from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope
 from solvers.domain.ids import Generation
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
@@ -154,13 +154,6 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
     """Everything that stands, empty. Raises InputError for hardware that no simulated world has."""
     hosts = {node.id: Host(node) for node in sorted(scenario.fleet.nodes, key=lambda each: each.id)}
     types = {each.name: each for each in scenario.fleet.gpu_types}
-    prices = Snapshot(
-        cluster=CLUSTER,
-        taken_at_s=0.0,
-        policy=policy,
-        gpu_types=scenario.fleet.gpu_types,
-        nodes=scenario.fleet.nodes,
-    )
     cells = {}
     for device in sorted(scenario.fleet.devices, key=lambda each: each.id):
         gpu_type, host = types[device.gpu_type], hosts[device.node]
@@ -169,7 +162,7 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
             gpu_type=gpu_type,
             truth=truth_of(device),
             host=host,
-            usd_per_h=prices.price_usd_per_h(device),
+            usd_per_h=_usd_per_h(device, gpu_type, host.node, policy),
             gpu_part=device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0,
             cap_w=min(
                 (
@@ -179,7 +172,7 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
                 ),
                 default=None,
             ),
-            domains=_domains(scenario, device),
+            domains=_domains(scenario.fleet.power_caps, device, host.node),
         )
         host.cells.append(cell)
         cells[device.id] = cell
@@ -205,13 +198,18 @@ def truth_of(device: Device) -> GpuTruth:
     return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
 
 
-def _domains(scenario: WorldScenario, device: Device) -> tuple[int, ...]:
+def _usd_per_h(device: Device, gpu_type: GpuType, node: Node, policy: Policy) -> float:
+    """As pictures price it."""
+    alone = Snapshot(cluster=CLUSTER, taken_at_s=0.0, policy=policy, gpu_types=(gpu_type,), nodes=(node,))
+    return alone.price_usd_per_h(device)
+
+
+def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[int, ...]:
     """Numbers of the power caps, but for those of devices, that count a device."""
-    racks = {node.id: node.rack for node in scenario.fleet.nodes}
-    subjects = {PowerScope.NODE: device.node, PowerScope.RACK: racks[device.node]}
+    subjects: dict[PowerScope, str] = {PowerScope.NODE: device.node, PowerScope.RACK: node.rack}
     return tuple(
         number
-        for number, cap in enumerate(scenario.fleet.power_caps)
+        for number, cap in enumerate(caps)
         if cap.scope is PowerScope.CLUSTER or subjects.get(cap.scope) == cap.subject
     )
 
