@@ -46,7 +46,7 @@ td.best small{color:inherit}
 .mark{color:var(--c1);font-weight:700}
 .swatch{display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.45em}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:12px}svg .tick,svg .note{fill:var(--soft)}
-svg .tick{font-size:9.5px}.bars{max-width:46rem}.faint .fill{opacity:.35}
+svg .tick{font-size:9.5px}.bars{max-width:37rem}.faint .fill{opacity:.35}
 .whisker{stroke:var(--ink);fill:none;stroke-width:1.2}
 .grid{stroke:var(--rule);stroke-width:1}.line{fill:none;stroke-width:1.4;stroke-linejoin:round}
 .line.asked{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 2}
@@ -58,8 +58,7 @@ ul.toc{columns:18rem;padding-left:1.1rem;margin:.4rem 0}
 @media(max-width:700px){body{padding:.7rem .7rem 3rem;font-size:14px}h1{font-size:1.35rem}
 .plots{grid-template-columns:repeat(2,1fr)}.plots .head{display:none}
 .plots .name{grid-column:1/-1;margin-top:.7rem;font-weight:600}
-.plots .caption{display:block}
-.bars{min-width:34rem}}
+.plots .caption{display:block}}
 .caption{display:none;color:var(--soft);font-size:.76rem}
 @media print{h2{break-before:page}}
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-BAR_HEIGHT, BAR_GAP, LABEL_WIDTH, BARS_WIDTH, FIGURE_WIDTH = 18, 8, 150, 720, 150
+BAR_HEIGHT, BAR_GAP, LABEL_WIDTH, BARS_WIDTH, FIGURE_WIDTH = 18, 8, 150, 580, 130
 CHART_WIDTH, CHART_HEIGHT, LEFT, BOTTOM, TOP = 260, 120, 44, 18, 8
 POINTS_MAX = 150
 TICKS = 3
