@@ -83,8 +83,9 @@ down: ## Stop what `make up` started; the data stays
 # --- proving ----------------------------------------------------------------------------------------------------------
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=...)
-	@# Two at a time, each file in one process; then those that must have the machine to themselves.
-	$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not alone" --cov --cov-report= $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	@# Three at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
+	@# then those that must have the machine to themselves.
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu and not alone" --cov --cov-report= $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 	$(BIN)/pytest -m "alone and not gpu" --cov --cov-append --cov-report=term $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit
@@ -92,7 +93,7 @@ check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not integration and not gpu"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu"
 
 format: $(VENV)/.dev-stamp ## Rewrite the sources in the house format
 	$(BIN)/ruff check --fix --quiet . || true
@@ -109,7 +110,7 @@ contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
 	$(BIN)/lint-imports
 
 fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not integration and not gpu" $(TEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu" $(TEST_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m app.api.export openapi
