@@ -8,6 +8,7 @@ same, whoever contends. It refuses what was not asked for: training jobs are not
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -132,23 +133,20 @@ def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> 
     models = measuring.models
     count = len(models)
     ahead = sorted({step % count for step in range(PARTNERS + 1)})
-    suffers, presses, shares, added = [], [], [], []
-    for first in range(count):
-        for second in sorted({(first + step) % count for step in ahead}):
-            for share in SHARES_PCT:
-                for batch in BATCHES:
-                    for one, two in ((first, second), (second, first)):
-                        suffers.append(one)
-                        presses.append(two)
-                        shares.append(share)
-                        added.append(_added(truth, (models[one], models[two]), (share, int(batch))))
+    pairs = sorted({(first, (first + step) % count) for first in range(count) for step in ahead})
+    asked = [
+        (one, two, share, batch)
+        for (first, second), share, batch in product(pairs, SHARES_PCT, BATCHES)
+        for one, two in ((first, second), (second, first))
+    ]
+    added = [_added(truth, (models[one], models[two]), (share, int(batch))) for one, two, share, batch in asked]
     noise = measuring.profiling.noise * draw.standard_normal(len(added))
     return fit_interference(
         list(models),
         Disturbances(
-            suffers=np.array(suffers, dtype=np.int64),
-            presses=np.array(presses, dtype=np.int64),
-            share_pct=np.array(shares),
+            suffers=np.array([one for one, *_ in asked], dtype=np.int64),
+            presses=np.array([two for _, two, *_ in asked], dtype=np.int64),
+            share_pct=np.array([share for *_, share, _ in asked]),
             added=np.maximum(np.array(added) + noise, ADDED_MIN),
         ),
         ProfileOrigin.SIMULATED,
