@@ -16,6 +16,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from app.arena.running import Finished, RunRecord, Task
 from app.arena.timing import PlanningTime
 from solvers.domain.codec import canonical_json, from_json
@@ -114,9 +117,6 @@ class ResultFolder:
         return tuple(self._write_table(name, [row for some in rows[name] for row in some]) for name in _TABLES)
 
     def _write_table(self, name: str, rows: list[tuple[Any, ...]]) -> Path:
-        import pyarrow
-        import pyarrow.parquet
-
         path = self.folder / f"{name}.parquet"
         schema = pyarrow.schema([*_RUN_COLUMNS, *_columns_of(_TABLES[name][0])])
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)

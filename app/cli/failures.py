@@ -6,6 +6,7 @@ It refuses tracebacks for anything that is not a bug of ours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from app.client import ApiError, UnreachableError
@@ -82,6 +83,9 @@ SERVER_MODULES = frozenset(
     }
 )
 
+EXTRAS: Mapping[str, str] = {**dict.fromkeys(SERVER_MODULES, "server"), "pyarrow": "arena"}
+"""By missing module: the extra that brings it."""
+
 
 def exit_code_of(error: BaseException) -> Exit:
     """The exit code of an expected error; FAILED for any other."""
@@ -89,7 +93,7 @@ def exit_code_of(error: BaseException) -> Exit:
         return error.exit_code
     if isinstance(error, ApiError):
         return _STATUSES.get(error.status, Exit.FAILED)
-    if isinstance(error, ModuleNotFoundError) and _top(error) in SERVER_MODULES:
+    if isinstance(error, ModuleNotFoundError) and _top(error) in EXTRAS:
         return Exit.NEEDS_EXTRA
     for kind, code in _ERRORS:
         if isinstance(error, kind):
@@ -103,8 +107,9 @@ def sentence_of(error: BaseException) -> str | None:
         return _api_sentence(error)
     if isinstance(error, HeadroomError):
         return error.message
-    if isinstance(error, ModuleNotFoundError) and _top(error) in SERVER_MODULES:
-        return f'needs headroom[server] ({_top(error)} is missing): pip install "headroom[server]"'
+    if isinstance(error, ModuleNotFoundError) and _top(error) in EXTRAS:
+        extra = EXTRAS[_top(error)]
+        return f'needs headroom[{extra}] ({_top(error)} is missing): pip install "headroom[{extra}]"'
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror or error}"

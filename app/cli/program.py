@@ -40,7 +40,7 @@ from app.cli.routes import routes
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or input, 3 not found, 4 refused, 5 conflict, 6 unreachable, 7 checked and
-found wrong, 8 needs headroom\\[server].
+found wrong, 8 needs an extra, such as headroom\\[server].
 """
 
 app = typer.Typer(

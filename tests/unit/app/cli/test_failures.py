@@ -42,6 +42,7 @@ from solvers.errors import (
         (InvariantError("x"), Exit.FAILED),
         (CommandError("x", Exit.FOUND_WRONG), Exit.FOUND_WRONG),
         (ModuleNotFoundError("x", name="sqlalchemy.orm"), Exit.NEEDS_EXTRA),
+        (ModuleNotFoundError("x", name="pyarrow.parquet"), Exit.NEEDS_EXTRA),
         (ModuleNotFoundError("x", name="app.nonsense"), Exit.FAILED),
         (ValueError("x"), Exit.FAILED),
     ],
@@ -73,3 +74,10 @@ def test_files_are_named_and_bugs_are_not_explained_away() -> None:
     )
     assert sentence_of(ValueError("x")) is None
     assert sentence_of(ModuleNotFoundError("x", name="app.nonsense")) is None
+
+
+@pytest.mark.parametrize(("module", "extra"), [("numpy.linalg", "server"), ("pyarrow", "arena")])
+def test_a_missing_extra_is_named(module: str, extra: str) -> None:
+    sentence = sentence_of(ModuleNotFoundError("x", name=module))
+    assert sentence is not None
+    assert sentence.endswith(f'pip install "headroom[{extra}]"')
