@@ -60,9 +60,13 @@ class Tuning:
         from solvers.planners import registry
 
         known_planner(wish.planner)
+        mine = own.load_planner(wish.planner) if wish.planner is not None and own.is_own(wish.planner) else None
         for item in self.settings:
-            known_planner(item.planner)
-            registry.with_settings(own.create(item.planner), {item.name: item.value})
+            if mine is None or item.planner != mine.spec.name:
+                known_planner(item.planner)
+                registry.create(item.planner, {item.name: item.value})
+            else:
+                registry.with_settings(mine, {item.name: item.value})
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
         """Run a planner of Headroom's or one's own in this process."""
@@ -70,9 +74,11 @@ class Tuning:
         from solvers.domain.evidence import SilentReporter
         from solvers.planners import registry
 
-        settings = registry.settings_of(request.snapshot.policy, planner)
-        settings |= {item.name: item.value for item in self.settings if item.planner == planner}
-        return registry.think(own.create(planner, settings), request, None, SilentReporter()).proposal
+        made = own.create(planner)
+        settings = registry.settings_of(request.snapshot.policy, made.spec.name)
+        settings |= {item.name: item.value for item in self.settings if item.planner == made.spec.name}
+        made = registry.with_settings(made, settings)
+        return registry.think(made, request, None, SilentReporter()).proposal
 
 
 def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:

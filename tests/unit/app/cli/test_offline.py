@@ -183,6 +183,26 @@ def test_a_planner_is_tuned_for_one_look(files: Path, headroom: Headroom) -> Non
     assert shares == {50: {50}, 30: {30}}
 
 
+def test_a_planner_of_ones_own_plans_and_is_tuned_by_its_name(files: Path, headroom: Headroom) -> None:
+    example = f"{Path(__file__).parents[4]}/examples/my_policy.py:MyPlanner"
+    look = ("plan", "--snapshot", f"{files}/s.json", "--planner", example, "--out", f"{files}/p.json")
+    rates = []
+    for headroom_set in (1, 3):
+        said = headroom(*look, "--set", f"my-policy.headroom={headroom_set}")
+        assert said.status == Exit.OK, said.err
+        plan = from_json(Plan, (files / "p.json").read_text())
+        assert plan.planner == "my-policy"
+        rates.append(sum(item.capacity_rps for item in plan.assignments))
+    assert rates[1] > 2 * rates[0]
+    wrong = headroom(*look, "--set", "my-policy.margin=1")
+    assert (wrong.status, wrong.out) == (Exit.USAGE, "")
+    assert "my-policy has no parameter margin; it has headroom, fading, ahead_s" in wrong.err
+    missing = headroom("plan", "--snapshot", f"{files}/s.json", "--planner", f"{files}/none.py:Mine")
+    assert missing.status == Exit.NOT_FOUND
+    shown = headroom("planners", example)
+    assert (shown.status, shown.out.split()[0]) == (Exit.OK, "my-policy")
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -104,6 +104,14 @@ def test_caps_prices_and_policy() -> None:
     assert after.policy == replace(PICTURE.policy, utilisation_max=0.9, planners=("greedy",))
 
 
+def test_settings_of_planners_are_checked_as_in_a_policy() -> None:
+    setting = {"planner": "hetsev", "name": "queues", "value": 2}
+    after = apply_changes(PICTURE, changes_of({"policy": {"planner_settings": [setting]}}))
+    assert [item.value for item in after.policy.planner_settings] == [2]
+    found = faults_of(changes_of({"policy": {"planner_settings": [{**setting, "name": "queue"}]}}))
+    assert list(found) == ["/policy/planner_settings/0/name"]
+
+
 def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
     found = faults_of(
         changed(
