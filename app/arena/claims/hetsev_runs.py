@@ -82,22 +82,35 @@ def judge_08(effort: Effort) -> Evidence:
     return Evidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {theirs}")
 
 
+RULES = {
+    "paper": ("cost_occupied_usd", "cost_reserved_usd"),
+    "reserved": ("cost_reserved_usd", "cost_reserved_usd"),
+    "occupied": ("cost_occupied_usd", "cost_occupied_usd"),
+}
+"""By accounting: what the autoscaler pays and what HetSev pays. The paper bills the one for whole GPUs and the other
+for the memory that its instances use; their limits are no less than that.
+"""
+
+
 def judge_09(effort: Effort) -> Evidence:
     """Cost by three accountings, each model in a run of its own."""
-    by_rule: dict[str, list[float]] = {"paper": [], "reserved": [], "occupied": []}
+    ratios: dict[str, list[float]] = {rule: [] for rule in RULES}
     kept: list[bool] = []
     names = scenarios(COST)
     for name in names:
         found = outcomes(name, (OURS, THEIRS), effort)
         kept += [mean_metric(some, "attained_pct") >= 100.0 for some in found.values()]
-        for rule, ratios in by_rule.items():
-            metric = f"cost_{rule}_usd"
-            ratios.append(mean_metric(found[THEIRS], metric) / mean_metric(found[OURS], metric))
-    told = {rule: f"{fmean(ratios):.2f}x (best {max(ratios):.2f}x)" for rule, ratios in by_rule.items()}
-    reached = all(kept) and fmean(by_rule["paper"]) >= 1.79 and max(by_rule["paper"]) >= 2.15
+        for rule, (theirs, ours) in RULES.items():
+            ratios[rule].append(mean_metric(found[THEIRS], theirs) / mean_metric(found[OURS], ours))
+    told = {
+        rule: f"{fmean(some):.2f}x (best {max(some):.2f}x, worst {min(some):.2f}x)" for rule, some in ratios.items()
+    }
+    reached = all(kept) and fmean(ratios["paper"]) >= 1.79 and max(ratios["paper"]) >= 2.15
     slo = "SLO kept by both" if all(kept) else "SLO missed in some run"
-    others = f"by reserved memory {told['reserved']}, by occupied GPUs {told['occupied']}"
-    note = f"{effort.seeds} seeds; {len(names)} scenarios; {others}"
+    equal = f"by equal rules: reserved memory {told['reserved']}, occupied GPUs {told['occupied']}"
+    note = (
+        f"{effort.seeds} seeds of {len(names)} scenarios; {equal}; instances hold a small part of a GPU's memory here"
+    )
     return Evidence(measured=f"{told['paper']}, {slo}", status=_status(reached), note=note)
 
 
