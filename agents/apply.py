@@ -18,7 +18,15 @@ from agents.limits import check_target
 from agents.profiling.reservations import Reservations
 from agents.restarts import BACKOFF_S_MAX, BACKOFF_S_MIN, Restarts
 from agents.steps import DeviceView, Step, StepKind, next_steps, steps_without_device
-from agents.wire import DeviceInventory, DeviceReadBack, DeviceTarget, NodeReceipt, NodeTarget, ReplicaReadBack
+from agents.wire import (
+    DeviceInventory,
+    DeviceReadBack,
+    DeviceTarget,
+    NodeReceipt,
+    NodeTarget,
+    RepartitionReport,
+    ReplicaReadBack,
+)
 
 PROBLEMS_MAX = 50
 PROBLEM_LENGTH_MAX = 512
@@ -56,6 +64,7 @@ class Applier:
         self.route_grace_s = 0.0
         """How long routers may take to forget a worker."""
         self.more_problems: Callable[[], tuple[str, ...]] = tuple
+        self.wishes: Callable[[], tuple[RepartitionReport, ...]] = tuple
         """What else belongs into receipts."""
         self._governed: NodeTarget | None = None
         self.reservations = Reservations()
@@ -148,13 +157,14 @@ class Applier:
         devices = (*missing, *self._devices.problems(), *self.more_problems())
         found_wrong = (*failing, *self._restarts.problems(), *self._notes, *devices)
         problems = tuple(problem_line(text) for text in found_wrong[:PROBLEMS_MAX])
-        told = (outcome, problems, *self._seen(batches=not self._settled or self._governed is None))
+        wishes = self.wishes()
+        told = (outcome, problems, wishes, *self._seen(batches=not self._settled or self._governed is None))
         if told == self._told:
             return None
         self._told = told
         found = self._read_back(boot_id, self.target.generation, self.target.plan, observed_at_s)
         elapsed_ms = self._elapsed_ms if self._settled else 1000.0 * (self._now_s() - self._accepted_s)
-        return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems)
+        return replace(found, outcome=outcome, elapsed_ms=elapsed_ms, problems=problems, wishes=wishes)
 
     def _seen(self, *, batches: bool) -> tuple[object, ...]:
         """What a receipt would say of devices and workers. What a governor moves is in every report: a receipt for each

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
-from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget
+from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget
 from solvers.control.records import (
     Decision,
     DeviceEnvelope,
@@ -118,6 +118,20 @@ class Governing:
             return (f"this agent knows no controller called {self._target.governor}; batches and clocks stay",)
         return tuple(
             _sentence(uuid, governed.wanted)
+            for uuid, governed in sorted(self._governed.items())
+            if governed.wanted is not None
+        )
+
+    def wishes(self) -> tuple[RepartitionReport, ...]:
+        """The same for planners: what would help each of these devices."""
+        return tuple(
+            RepartitionReport(
+                uuid=uuid,
+                cause=governed.wanted.cause.value,
+                replica=governed.wanted.replica,
+                donor=governed.wanted.donor,
+                share_pct_sm=governed.wanted.share_pct_sm,
+            )
             for uuid, governed in sorted(self._governed.items())
             if governed.wanted is not None
         )

@@ -106,6 +106,7 @@ class Agent:
         self._governing = Governing(devices, self._clocks.monotonic_s) if facts.governed else None
         if self._governing is not None:
             self.applier.more_problems = self._governing.problems
+            self.applier.wishes = self._governing.wishes
         join = Join(
             node=facts.node,
             boot_id=self.boot_id,

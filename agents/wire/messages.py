@@ -177,6 +177,20 @@ class ReplicaReadBack:
 
 @_message
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepartitionReport:
+    """What the controller of a device asks for after bad periods in a row: more share for a replica, from a donor or
+    from what is free, or, where power is the cause, a replica less.
+    """
+
+    uuid: str
+    cause: str
+    replica: str
+    donor: str | None
+    share_pct_sm: int
+
+
+@_message
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReceipt:
     """How far a node got with a generation: outcome applied, partial or refused, and what it reads back."""
 
@@ -190,6 +204,7 @@ class NodeReceipt:
     devices: tuple[DeviceReadBack, ...]
     replicas: tuple[ReplicaReadBack, ...]
     problems: tuple[str, ...] = ()
+    wishes: tuple[RepartitionReport, ...] = ()
 
 
 @_message

@@ -66,6 +66,8 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
     "model": {"pattern": _NAME, "max_length": 63},
     "kind": {"pattern": "^(service|job|task)$"},
     "state": {"pattern": "^(starting|ready|draining|failed)$"},
+    "cause": {"pattern": "^(power|latency)$"},
+    "donor": {"pattern": _ID, "max_length": 200},
     "outcome": {"pattern": "^(applied|partial|refused)$"},
     "mode": {"pattern": "^(mps|dedicated|time_sliced)$"},
     "endpoint": {"pattern": r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "max_length": 300},

@@ -13,11 +13,12 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from agents.wire import RepartitionReport
 from app import library
 from app.services.beliefs_profiles import Completion
 from app.services.profile_runs import held_by_runs
 from app.services.token_profiles import with_token_profiles
-from app.store import documents, nodes, observations, profiles, targets
+from app.store import documents, nodes, observations, profiles, read_backs, targets
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.observations import DemandRow, DeviceRow, ReplicaRow
@@ -28,7 +29,15 @@ from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyN
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
-from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin, DeviceTelemetry, ReplicaTelemetry
+from solvers.domain.telemetry import (
+    DEMAND_BIN_S,
+    BrokenLimit,
+    Demand,
+    DemandOrigin,
+    DeviceTelemetry,
+    RepartitionWish,
+    ReplicaTelemetry,
+)
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 
 DEFAULT_POLICY = PolicyName("default")
@@ -80,6 +89,8 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
     device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)
     known_devices = {device.id for device in devices}
+    target = targets.current(session, cluster)
+    wished = read_backs.wishes(session, target.generation)
     return Snapshot(
         cluster=cluster,
         taken_at_s=taken_at_s,
@@ -98,9 +109,11 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         profiles=_profiles(session),
         demands=read_demands(session, services),
         replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
-        device_telemetry=tuple(_device_telemetry(row) for row in device_rows if DeviceId(row.uuid) in known_devices),
+        device_telemetry=tuple(
+            _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
+        ),
         replica_telemetry=_replica_telemetry(replica_rows),
-        target=targets.current(session, cluster),
+        target=target,
     )
 
 
@@ -214,7 +227,7 @@ def _replica(row: ReplicaRow) -> Replica:
     )
 
 
-def _device_telemetry(row: DeviceRow) -> DeviceTelemetry:
+def _device_telemetry(row: DeviceRow, wish: RepartitionReport | None) -> DeviceTelemetry:
     return DeviceTelemetry(
         device=DeviceId(row.uuid),
         power_w=max(row.power_w, 0.0),
@@ -224,6 +237,16 @@ def _device_telemetry(row: DeviceRow) -> DeviceTelemetry:
         temperature_c=row.temperature_c,
         healthy=row.healthy,
         age_s=max(row.age_s, 0.0),
+        repartition=None if wish is None else _wish(wish),
+    )
+
+
+def _wish(wish: RepartitionReport) -> RepartitionWish:
+    return RepartitionWish(
+        cause=BrokenLimit(wish.cause),
+        replica=ReplicaId(wish.replica),
+        donor=None if wish.donor is None else ReplicaId(wish.donor),
+        share_pct_sm=wish.share_pct_sm,
     )
 
 

@@ -1,7 +1,8 @@
 """The newest read-back of every node: which replica processes it found, which of them are ready, where they answer.
 
-Owns which of two read-backs is newer and the notification by which whoever serves routes hears of one. History is
-`receipts`; nothing here is older than the agent that runs now, unless it has not said anything yet.
+Beside them stands what the controllers of its devices ask for. Owns which of two read-backs is newer and the
+notification by which whoever serves routes hears of one. History is `receipts`; nothing here is older than the agent
+that runs now, unless it has not said anything yet.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy import Double, cast, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from agents.wire import NodeReceipt
+from agents.wire import NodeReceipt, RepartitionReport
 from app.store.tables.documents import node_states
 from app.store.tables.planning import node_read_backs
 
@@ -72,8 +73,9 @@ def keep(session: Session, receipt: NodeReceipt) -> bool:
         generation=receipt.generation,
         observed_at=datetime.fromtimestamp(receipt.observed_at_s, UTC),
         replicas=[_kept(item) for item in (asdict(replica) for replica in receipt.replicas)],
+        wishes=[asdict(wish) for wish in receipt.wishes],
     )
-    fresh = {name: statement.excluded[name] for name in ("boot_id", "generation", "observed_at", "replicas")}
+    fresh = {name: statement.excluded[name] for name in ("boot_id", "generation", "observed_at", "replicas", "wishes")}
     stored = session.execute(
         statement.on_conflict_do_update(
             index_elements=["node_id"],
@@ -109,6 +111,13 @@ def newest(session: Session) -> tuple[NodeReadBack, ...]:
         NodeReadBack(**{**row, "replicas": tuple(ReadBackRow(**item) for item in row["replicas"])})
         for row in session.execute(query).mappings()
     )
+
+
+def wishes(session: Session, generation: int) -> dict[str, RepartitionReport]:
+    """What controllers ask for under a generation, by device: what they asked for before is answered by it."""
+    query = select(node_read_backs.c.wishes).where(node_read_backs.c.generation == generation)
+    found = (RepartitionReport(**item) for listed in session.execute(query).scalars() for item in listed)
+    return {wish.uuid: wish for wish in found}
 
 
 def report_heads(session: Session) -> dict[str, ReportHead]:

@@ -119,4 +119,5 @@ node_read_backs = Table(
     moment("observed_at"),
     moment("received_at", default_now=True),
     Column("replicas", JSONB, nullable=False),
+    Column("wishes", JSONB, nullable=False, server_default="[]"),
 )

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from agents.wire import NodeReceipt, RepartitionReport
 from app.clock import SystemClock
 from app.services.snapshots import StoreObserver, read_snapshot
-from app.store import documents
+from app.store import documents, read_backs
 from app.store.documents import Kind
 from app.store.engine import Database
 from solvers.domain.codec import digest
-from solvers.domain.ids import ClusterName
+from solvers.domain.ids import ClusterName, ReplicaId
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import ReplicaState, Snapshot
-from solvers.domain.telemetry import DemandOrigin
-from tests.integration.planner.world import CLUSTER, World, replica_report
+from solvers.domain.telemetry import BrokenLimit, DemandOrigin, RepartitionWish
+from tests.integration.planner.world import BOOT, CLUSTER, World, replica_report
 from tests.unit.app.services.small_fleet import POLICY, job, profile, service, snapshot, task
 
 pytestmark = pytest.mark.integration
@@ -185,3 +186,35 @@ def test_progress_of_jobs_is_seen(world: World) -> None:
     world.rows("INSERT INTO job_progress VALUES ('job', 'vision', 'train', 41.7, 2) RETURNING 1")
     (status,) = observed(world).job_statuses
     assert (status.workload, status.done, status.evictions) == ("vision/train", 41, 2)
+
+
+def test_what_controllers_ask_for_is_shown_until_the_next_generation(world: World) -> None:
+    world.build()
+    wish = RepartitionReport(
+        uuid="GPU-a1", cause="latency", replica="vision/labels#0", donor="vision/search#0", share_pct_sm=5
+    )
+    receipt = NodeReceipt(
+        node="a",
+        boot_id=BOOT,
+        generation=0,
+        plan=None,
+        outcome="applied",
+        observed_at_s=1_000.0,
+        elapsed_ms=1.0,
+        devices=(),
+        replicas=(),
+        wishes=(wish,),
+    )
+    with world.database.transaction() as session:
+        assert read_backs.keep(session, receipt)
+    asked = {each.device: each.repartition for each in observed(world).device_telemetry}
+    told = RepartitionWish(
+        cause=BrokenLimit.LATENCY,
+        replica=ReplicaId("vision/labels#0"),
+        donor=ReplicaId("vision/search#0"),
+        share_pct_sm=5,
+    )
+    assert asked == {"GPU-a0": None, "GPU-a1": told, "GPU-b0": None}
+    with world.database.transaction() as session:
+        assert read_backs.keep(session, replace(receipt, generation=1, observed_at_s=1_001.0))
+    assert {each.repartition for each in observed(world).device_telemetry} == {None}

@@ -432,3 +432,16 @@ def test_an_unknown_controller_moves_nothing_and_says_so() -> None:
     assert node.governing.problems() == (
         "this agent knows no controller called from-the-future; batches and clocks stay",
     )
+
+
+def test_what_would_help_is_told_to_planners_until_a_period_is_good_again() -> None:
+    node = Node()
+    node.start()
+    for _ in range(3):
+        calm(node, latency_ms=LIMIT_MS + 30.0)
+    (wish,) = node.governing.wishes()
+    assert (wish.uuid, wish.cause, wish.share_pct_sm) == (node.uuid, "latency", 5)
+    assert wish.replica in SHARES
+    assert len(node.governing.problems()) == 1
+    calm(node)
+    assert node.governing.wishes() == ()
