@@ -21,7 +21,7 @@ from solvers.sim.outcome import Bench
 KINDS: Mapping[str, str] = {
     "world": "app.arena.worlds",
     "packing": "app.arena.packing",
-    "packing": "app.arena.packing",
+    "rolling": "app.arena.rolling",
 }
 """Where each kind lives."""
 DATA_VARIABLE = "HEADROOM_DATA"

@@ -9,9 +9,10 @@ import gzip
 import sys
 from pathlib import Path
 
+from app.arena.sources_inferno import Case
 from benchmarks.instances.family_snapshot import family_snapshot
 from benchmarks.instances.igniter import igniter_snapshot
-from benchmarks.instances.inferno import Case, inferno
+from benchmarks.instances.inferno import inferno
 from benchmarks.instances.melange import melange_slices
 from benchmarks.instances.openb import openb_snapshot
 from benchmarks.instances.parvagpu import Files, parvagpu_snapshot

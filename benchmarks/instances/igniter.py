@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.instances.fleet import POLICY, PROJECT, Host, Kind, fleet
+from app.arena.rolling_fleet import POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import table
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint

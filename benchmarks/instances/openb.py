@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.instances.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
+from app.arena.rolling_fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import name_of, table
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.instances.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
+from app.arena.rolling_fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import SourceMissingError, table
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint

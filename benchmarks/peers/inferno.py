@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.instances.inferno import Case, greedy, inferno
+from app.arena.sources_inferno import Case
+from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.peers.record import Record, timed
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create

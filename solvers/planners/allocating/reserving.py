@@ -62,6 +62,7 @@ class Reserving:
             for host in hosts
         ]
         self._kept: list[dict[int, list[int]]] = [{} for _ in range(len(asks))]
+        self._alike = _alike(asks)
         self._keep_all(hosts, mix)
         self._real, self._open = Rooms(asks, hosts, rule), Rooms(asks, hosts, rule)
         for number, book in enumerate(self._books):
@@ -104,11 +105,25 @@ class Reserving:
         if found is not None:
             self._take(found.host, ask, _numbers(self._books[found.host].open()[3:], found.gpus))
             return found.host
+        other = self._alike_place(ask)
+        if other is not None:
+            return other
         found = self._real.best(ask, ties)
         if found is None:
             return None
         self._take(found.host, ask, _numbers(self._books[found.host].real()[3:], found.gpus))
         return found.host
+
+    def _alike_place(self, ask: int) -> int | None:
+        """A place kept for pods of the same size that may run elsewhere, or also elsewhere."""
+        for alike in self._alike[ask]:
+            for host in self._kept[alike]:
+                if self._asks.allowed[ask][self._books[host].model]:
+                    gpu = self._kept[alike][host][0]
+                    self._keep(host, alike, gpu, -1)
+                    self._take(host, ask, tuple(range(gpu, gpu + int(self._asks.gpus[ask]))))
+                    return host
+        return None
 
     def room(self) -> Room:
         """What is left on every host, kept places included."""
@@ -143,3 +158,16 @@ def _numbers(left: tuple[int, ...], positions: tuple[int, ...]) -> tuple[int, ..
     """GPUs by number, from their positions in falling order of room."""
     order = sorted(range(len(left)), key=lambda gpu: -left[gpu])
     return tuple(order[position] for position in positions)
+
+
+def _alike(asks: Asks) -> list[list[int]]:
+    """Other asks of the same size, those that may run on most GPU models first: they find another place most easily."""
+    sizes: dict[tuple[int, ...], list[int]] = {}
+    for ask in sorted(range(len(asks)), key=lambda ask: (-int(asks.allowed[ask].sum()), ask)):
+        sizes.setdefault(_size(asks, ask), []).append(ask)
+    return [[other for other in sizes[_size(asks, ask)] if other != ask] for ask in range(len(asks))]
+
+
+def _size(asks: Asks, ask: int) -> tuple[int, ...]:
+    parts = (asks.cpu_milli, asks.memory_mib, asks.gpus, asks.gpu_milli)
+    return tuple(int(part[ask]) for part in parts)

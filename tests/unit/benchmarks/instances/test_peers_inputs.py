@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.arena.sources_inferno import Case
+from app.arena.sources_queue import Replica, Targets, rate_rps
 from benchmarks.instances import openb, parvagpu
 from benchmarks.instances.gavel import gavel_jobs
-from benchmarks.instances.inferno import Case, greedy, inferno
+from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.instances.melange import melange_slices
-from benchmarks.instances.queue_model import Replica, Targets, rate_rps
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.peers import gavel as gavel_peer
 from benchmarks.peers.parvagpu import records
