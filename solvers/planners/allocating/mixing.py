@@ -20,10 +20,15 @@ CORE_VALUE = 60.0
 """Thousandths of a GPU that a core is worth to a pod without a GPU: enough that none of them is left out."""
 GAIN = 1e-6
 LIMITS = Limits(time_s=60.0)
-LATER_PART, LATER_VALUE = 0.3, 0.5
-"""Beyond the pods of one capacity, so many more of each are planned for, at so much less value: room that only some
-pods may use, or that is left over, is then left where it is of use.
+LATER_PART = 0.3
+"""Beyond the pods of one capacity, so many more of each are planned for: room that only some pods may use, or that is
+left over, is then left where it is of use.
 """
+LATER_VALUE, LATER_VALUE_SCARCE = 0.5, 0.95
+"""What these count, and what they count where the pods of one capacity cannot fill the hosts, because too many of them
+are bound to the same few.
+"""
+FULL_PART = 0.94
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,21 @@ class Mix:
 
 def mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine) -> Mix:
     """A plan for as many pods as the hosts can take of those expected, in the proportions of `counts`."""
+    made, first_part = _mix(asks, hosts, counts, engine, LATER_VALUE)
+    return made if first_part >= FULL_PART else _mix(asks, hosts, counts, engine, LATER_VALUE_SCARCE)[0]
+
+
+def _mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine, later_value: float) -> tuple[Mix, float]:
+    """The plan, and the part of all GPUs that the pods of one capacity get in it."""
     capacity_milli = 1000 * sum(host.gpus for host in hosts)
     scale = min(1.0, capacity_milli / max(1.0, float((counts * asks.need_milli).sum())))
     expected = np.asarray(counts * scale, dtype=np.float64)
     kinds = sorted(set(hosts))
     counted = Counter(hosts)
     numbers = np.array([counted[kind] for kind in kinds], dtype=np.float64)
-    value = np.where(asks.gpus > 0, asks.need_milli, CORE_VALUE * asks.cpu_milli / CORE_MILLI).astype(np.float64)
-    filler, price, rent = Filler(asks, kinds), value, np.zeros(len(kinds))
+    worth = np.where(asks.gpus > 0, asks.need_milli, CORE_VALUE * asks.cpu_milli / CORE_MILLI).astype(np.float64)
+    value = np.concatenate([worth, later_value * worth])
+    filler, price, rent = Filler(asks, kinds), worth, np.zeros(len(kinds))
     columns: dict[tuple[int, Filling], None] = {}
     answer = Answer(status=engine.solve(_programme(asks, [], numbers, expected, value), LIMITS).status)
     for _ in range(ROUNDS_MAX):
@@ -61,9 +73,9 @@ def mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine) -> Mix:
             break
         price, rent = -answer.row_duals[: len(asks)], -answer.row_duals[len(asks) :]
     values = answer.values if answer.values is not None else np.zeros(len(columns) + 2 * len(asks))
-    served = values[len(columns) :].reshape(2, len(asks)).sum(axis=0)
+    first, later = (values[len(columns) :].reshape(2, len(asks)) @ asks.need_milli) / capacity_milli
     whole = [(kinds[kind], filling, int(values[number] + GAIN)) for number, (kind, filling) in enumerate(list(columns))]
-    return Mix(tuple(item for item in whole if item[2]), float(served @ asks.need_milli) / capacity_milli)
+    return Mix(tuple(item for item in whole if item[2]), float(first + later)), float(first)
 
 
 def _programme(
@@ -82,7 +94,7 @@ def _programme(
         start.append(len(row))
     total = len(columns) + 2 * len(asks)
     return Program(
-        cost=np.concatenate([np.zeros(len(columns)), -value, -LATER_VALUE * value]),
+        cost=np.concatenate([np.zeros(len(columns)), -value]),
         lower=np.zeros(total),
         upper=np.concatenate([np.full(len(columns), np.inf), expected, LATER_PART * expected]),
         integer=np.zeros(total, dtype=np.bool_),
