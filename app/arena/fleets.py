@@ -15,11 +15,9 @@ from app.library import load_gpu_types
 from solvers.domain.device import Device, GpuType, MigSlice, Node, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
 from solvers.domain.offer import Offer
+from solvers.sim.ports import CLUSTER
 from solvers.sim.scenario import Fleet
 from solvers.sim.truth import gpu_truth
-
-CLUSTER = "simulated"
-"""The cluster's name, which is the subject of its power cap."""
 
 
 def fleet_of(form: WorldForm, context: Context) -> Fleet:
