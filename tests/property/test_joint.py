@@ -16,6 +16,9 @@ from tests.oracle import Optimum, optimum, worth
 from tests.property.tiny import tiny
 from tests.unit.solvers.planners.joint.core.scenes import check_layout
 
+pytestmark = pytest.mark.no_cover
+"""The same lines over and over, which counting makes half as slow again; other tests cover them."""
+
 SEEDS = range(16)
 WORK_UNITS = 2000
 CENT = 1e-5
