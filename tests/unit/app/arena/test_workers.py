@@ -19,7 +19,7 @@ def test_workers_tell_of_every_run_and_survive_the_death_of_one(tmp_path: Path) 
     assert set(ended) == set(wanted)
     assert sum(isinstance(event, Began) for event in heard) == len(wanted)
     by_label = {
-        label: [item for item in ended.values() if item.contender.label == label]
+        label: [ended[task] for task in wanted if task.entry.contender.label == label]
         for label in ("hetsev", "k8s_hpa", "greedy")
     }
     assert all(item.outcome is not None for item in by_label["hetsev"])
