@@ -118,8 +118,9 @@ def _throughput(effort: Effort) -> Evidence:
     note = (
         f"counting what is served within both limits alone: {_listed(kept)}. "
         f"{_ablations(ours, mine, effort)}. "
-        "The paper's own triples bound what sharing adds on GoogLeNet at 16.25 % for 2.6 % more power, and DFS runs "
-        "GoogLeNet at batch 64 within 2 W of this cap; a truth that is calibrated on them cannot give more"
+        "The paper's own triples bound what sharing adds on GoogLeNet at 16.25 % for 2.6 % more power, where DFS "
+        "already runs it at batch 64 within 2 W of this cap; of the other networks it prints no shared state: "
+        "the truth's are estimates"
     )
     return Evidence(
         measured=f"{mine.total_rps:.0f} requests/s; over {_listed(gains)}",
