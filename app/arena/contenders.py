@@ -20,6 +20,7 @@ from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.planners.tuning import Scalar
 from solvers.sim.outcome import Contender, Setting
+from solvers.sim.packing import RULES
 
 NAMED: Mapping[str, tuple[tuple[str, ...], str | None]] = {
     "headroom": (("joint", "greedy"), None),
@@ -60,7 +61,7 @@ def entry_of(text: str) -> Entry:
     own = tuple(own_planner(part) for part in planners if is_own(part))
     planners = tuple(Path(part).name if is_own(part) else part for part in planners)
     for name in planners:
-        if not is_own(name) and name not in registry.names():
+        if not is_own(name) and name not in (*registry.names(), *RULES):
             raise InputError(
                 f"there is no planner {name!r}; known are {', '.join(contender_names())}, or a file.py:Class"
             )

@@ -64,13 +64,15 @@ class ByDotProduct:
 
 @dataclass(frozen=True, slots=True)
 class ByPacking:
-    """GPUs that others use already before idle ones of busy hosts before idle hosts; fullest first."""
+    """GPUs that others use already before idle ones of busy hosts before idle hosts; fullest first. Pods without a GPU
+    go where least of GPUs is left.
+    """
 
     def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
         """Classes far apart, then room."""
         pick = _gpu(asks, ask, room, emptiest=False)
         if not asks.gpus[ask]:
-            return np.zeros(len(room.model)), pick
+            return np.maximum(room.gpu_milli, 0).sum(axis=1).astype(np.float64), pick
         idle = (room.gpu_milli == WHOLE_MILLI).sum(axis=1)
         there = (room.gpu_milli >= 0).sum(axis=1)
         taken = room.gpu_milli[np.arange(len(pick)), pick]
