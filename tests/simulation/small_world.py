@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from solvers.domain.device import Device, DeviceMode, GpuType, Node
-from solvers.domain.ids import DeviceId, ModelName, NodeId, PolicyName, ProjectName
+from solvers.domain.ids import DeviceId, ModelName, NodeId, PolicyName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import ReplicaState
-from solvers.domain.workload import ModelVariant, Project, Service, Slo
+from solvers.domain.workload import ModelVariant, Project, Service, Slo, WorkloadKind
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.sim.arrivals import Steady
@@ -24,6 +25,7 @@ from solvers.sim.world import World, outcome_of
 from solvers.sim.world_run import Run
 from tests.builders import gpu_type
 
+FIRST = DeviceId("GPU-n1-0")
 PROFILING = Profiling(batches=(1, 4, 16), shares_pct_sm=(20, 40, 60, 100))
 
 
@@ -110,6 +112,25 @@ def planners(name: str, settings: tuple[Setting, ...]) -> Planner:
 def contender(name: str = "greedy", **changes: Any) -> Contender:
     """A planner alone."""
     return replace(Contender(label=name, planners=(name,)), **changes)
+
+
+def replica(ordinal: int = 0, device: DeviceId = FIRST, **changes: Any) -> Assignment:
+    """A replica of the first service as a plan would have it."""
+    made = Assignment(
+        replica=ReplicaId(f"demo/resnet50#{ordinal}"),
+        kind=WorkloadKind.SERVICE,
+        workload=WorkloadId("demo/resnet50"),
+        model=ModelName("resnet50"),
+        device=device,
+        share_pct_sm=40,
+        memory_mib_limit=2000,
+        batch=4,
+        envelope=Envelope(batch_min=4, batch_max=4, clock_mhz_sm_min=300, clock_mhz_sm_max=300),
+        latency_ms_planned=20.0,
+        capacity_rps=100.0,
+        power_w_planned=10.0,
+    )
+    return replace(made, **changes)
 
 
 def run_world(made: WorldScenario, who: Contender | None = None, seed: int = 1) -> Outcome:

@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 
 from solvers.domain.device import Device, MigProfile, MigSlice, PowerCap, PowerScope
-from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName
+from solvers.domain.ids import DeviceId, JobId, ModelName, NodeId, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.plan import Envelope
 from solvers.domain.workload import OfflineTask, Slo, SloKind, SloScope, TrainingJob
 from solvers.errors import EngineError, FieldError, InputError
-from solvers.sim.arrivals import Bursts, Steady
+from solvers.sim.arrivals import Bursts
 from solvers.sim.outcome import Setting
 from solvers.sim.scenario import (
     ClientStep,
     Closed,
     Fault,
     FaultKind,
-    Fleet,
     JobEntry,
     Level,
     Open,
     Rhythm,
     Saturating,
+    Standing,
     TaskEntry,
     Traffic,
     WorldScenario,
@@ -33,7 +34,9 @@ from tests.simulation.small_world import (
     checked_run,
     contender,
     devices,
+    model,
     real_type,
+    replica,
     run_world,
     scenario,
     service,
@@ -224,15 +227,43 @@ def test_slices_of_a_gpu_do_not_slow_each_other() -> None:
     assert found.services[0].latency_ms_p99 == alone.services[0].latency_ms_p99
 
 
-def test_power_above_a_cap_is_told() -> None:
-    caps = (PowerCap(scope=PowerScope.NODE, subject="n1", limit_w=31.0),)
-    fleet = scenario().fleet
-    idle_w = 30.0
-    assert idle_w < caps[0].limit_w
-    capped = scenario(fleet=replace(fleet, power_caps=caps))
-    free = scenario(fleet=replace(fleet, power_caps=(replace(caps[0], limit_w=900.0),)))
-    assert number(free, "power_over_cap_pct") == 0.0
-    assert number(capped, "power_over_cap_pct") <= 100.0
+@pytest.mark.parametrize(("limits_w", "over_pct"), [((900.0,), 0.0), ((5.0,), 100.0), ((900.0, 5.0), 50.0)])
+def test_power_above_caps_is_told_by_time(limits_w: tuple[float, ...], over_pct: float) -> None:
+    subjects = ("n1", "n2")
+    caps = tuple(
+        PowerCap(scope=PowerScope.NODE, subject=subject, limit_w=limit_w)
+        for subject, limit_w in zip(subjects, limits_w, strict=False)
+    )
+    made = scenario()
+    made = replace(made, fleet=replace(made.fleet, power_caps=caps))
+    assert number(made, "power_over_cap_pct", planners=("keep-target",)) == over_pct
+
+
+@pytest.mark.parametrize("controller", ["morak", "dfs", "batchdvfs"])
+def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
+    made = scenario(
+        models=(model("vgg19"),),
+        traffic=(Traffic(service=service("vgg19", 100.0, 2000.0), load=Saturating()),),
+        profiling=replace(scenario().profiling, clocks=4),
+        rhythm=Rhythm(cycle_s=1000.0),
+    )
+    cell = made.fleet.devices[3]
+    clocks = made.fleet.gpu_types[1].clocks_mhz_sm
+    item = replica(
+        device=cell.id,
+        workload=WorkloadId("demo/vgg19"),
+        replica=ReplicaId("demo/vgg19#0"),
+        model=ModelName("vgg19"),
+        share_pct_sm=100,
+        batch=16,
+        envelope=Envelope(batch_min=1, batch_max=16, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1]),
+    )
+    cap = PowerCap(scope=PowerScope.DEVICE, subject=cell.id, limit_w=200.0)
+    made = replace(made, fleet=replace(made.fleet, power_caps=(cap,)), standing=Standing(assignments=(item,)))
+    free = number(made, "power_over_cap_pct", planners=("keep-target",))
+    held = number(made, "power_over_cap_pct", planners=("keep-target",), governor=controller)
+    assert free == 100.0
+    assert held < 60.0
 
 
 def test_contenders_may_change_policy_and_nobody_else_may_be_named() -> None:
@@ -249,10 +280,11 @@ def test_contenders_may_change_policy_and_nobody_else_may_be_named() -> None:
         run_world(replace(made, faults=(fault(FaultKind.NODE_LOST, "GPU-n1-0"),)))
 
 
-def test_what_stands_before_is_kept_where_it_serves() -> None:
-    first = scenario(traffic=(Traffic(service=service("resnet50", 300.0), load=Open(pattern=Steady(rate_rps=300.0))),))
-    fleet: Fleet = first.fleet
-    assert len(fleet.devices) == 6
-    found = checked_run(first, contender("keep-target"))
-    assert found.metric("completed_rps") == 0.0
-    assert found.metric("violation_pct") == 100.0
+def test_what_stands_before_serves_from_the_first_moment() -> None:
+    made = scenario(traffic=(traffic("resnet50", 100.0),), rhythm=Rhythm(cycle_s=1000.0))
+    bare = checked_run(made, contender("keep-target"))
+    assert (bare.metric("completed_rps"), bare.metric("violation_pct")) == (0.0, 100.0)
+    standing = replace(made, standing=Standing(assignments=(replica(device=made.fleet.devices[3].id),)))
+    found = checked_run(standing, contender("keep-target"))
+    assert found.metric("completed_rps") == pytest.approx(100.0, rel=0.03)
+    assert (found.metric("promotions"), found.metric("violation_pct"), found.metric("gpus_peak")) == (0.0, 0.0, 1.0)

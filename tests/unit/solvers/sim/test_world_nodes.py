@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,36 +9,17 @@ import pytest
 
 from solvers.domain.change import Target
 from solvers.domain.device import DeviceMode
-from solvers.domain.ids import DeviceId, Generation, ModelName, ReplicaId, ServiceId, WorkloadId
-from solvers.domain.plan import Assignment, DeviceSetting, Envelope
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.ids import DeviceId, Generation, ServiceId
+from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.sim.requests import Carried
 from solvers.sim.world import state_of
 from solvers.sim.world_nodes import DRAIN_S_MAX, Nodes
 from solvers.sim.world_state import Leave, Process, State, Wish
-from tests.simulation.small_world import scenario
+from tests.simulation.small_world import replica, scenario
 
 LAUNCH_S = 5.0
 SERVICE = "demo/resnet50"
 FIRST, SECOND, FAR = (DeviceId(name) for name in ("GPU-n1-0", "GPU-n1-1", "GPU-n2-0"))
-
-
-def replica(ordinal: int = 0, device: DeviceId = FIRST, **changes: Any) -> Assignment:
-    made = Assignment(
-        replica=ReplicaId(f"{SERVICE}#{ordinal}"),
-        kind=WorkloadKind.SERVICE,
-        workload=WorkloadId(SERVICE),
-        model=ModelName("resnet50"),
-        device=device,
-        share_pct_sm=40,
-        memory_mib_limit=2000,
-        batch=4,
-        envelope=Envelope(batch_min=4, batch_max=4, clock_mhz_sm_min=300, clock_mhz_sm_max=300),
-        latency_ms_planned=20.0,
-        capacity_rps=100.0,
-        power_w_planned=10.0,
-    )
-    return replace(made, **changes)
 
 
 class Fleet:
