@@ -160,5 +160,7 @@ def _resources(found: Outcomes) -> str:
     for label, some in found.items():
         windows = [at for outcome in some for at in spike(outcome)]
         gpus, replicas = fmean(at.devices_used for at in windows), fmean(at.replicas for at in windows)
-        parts.append(f"{label} in the spike: {gpus:.1f} GPUs, {replicas:.1f} instances")
+        busy_pct, late_rps = fmean(at.utilisation_pct for at in windows), fmean(at.violated_rps for at in windows)
+        used = f"{gpus:.1f} GPUs {busy_pct:.0f} % busy, {replicas:.1f} instances, {late_rps:.1f} requests/s late"
+        parts.append(f"{label} in the spike: {used}")
     return ", ".join(parts)
