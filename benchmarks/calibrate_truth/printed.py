@@ -1,7 +1,8 @@
-"""GoogLeNet on an RTX 2080 Ti: the coefficients that give the throughput and power that Morak's paper prints.
+"""GoogLeNet on an RTX 2080 Ti: the coefficients that give what Morak's paper prints.
 
-Owns the solution behind one row of `solvers.sim.catalogue_pairs`; two states give two times and two powers, hence two
-coefficients of time and two of power. The others of the row are estimates that leave the printed knee where it is.
+Owns the solution behind one row of `solvers.sim.catalogue_pairs`; two states give two cycles, two powers and two
+latencies, hence two coefficients of each: all that is printed is used up. The others of the row are estimates that
+leave the printed knee where it is.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def solved(triples: tuple[Triple, Triple]) -> tuple[np.ndarray, np.ndarray]:
     times, shapes, powers, watts = [], [], [], []
     for triple in triples:
         one = Resident(model="googlenet", share_pct_sm=triple.share_pct_sm, batch=triple.batch)
-        alone_ms, slowed_ms = execution_ms(TURING, one, clock), triple.latency_ms
+        alone_ms, slowed_ms = execution_ms(TURING, one, clock), _cycle_ms(triple, triple.throughput_rps)
         running, filled = wanted(TURING, one, clock)
         io_ms = model.io_ms_per_input * triple.batch
         compute_ms = model.work_ms_sm_per_input * triple.batch / (filled * TURING.sm_count * TURING.sm_speed)
-        wanted_ms = 1000.0 * triple.replicas * triple.batch / triple.throughput_rps_stated
+        wanted_ms = _cycle_ms(triple, triple.throughput_rps_stated)
         rest_ms = alone_ms - io_ms - compute_ms
         times.append(wanted_ms * alone_ms / slowed_ms - rest_ms)
         shapes.append((triple.batch, compute_ms / model.work_ms_sm_per_input))
@@ -42,6 +43,17 @@ def solved(triples: tuple[Triple, Triple]) -> tuple[np.ndarray, np.ndarray]:
         watts.append(triple.power_w_stated - idle_power_w(TURING, [one]))
     both, floor = np.linalg.solve(np.array(powers), np.array(watts))
     return np.linalg.solve(np.array(shapes), np.array(times)), np.array([both, floor / both])
+
+
+def shift_solved(triples: tuple[Triple, Triple]) -> np.ndarray:
+    """Copy and gap of an input: copies of all replicas share a link, each replica has a gap of its own."""
+    shapes = [(each.replicas * each.batch, -each.batch) for each in triples]
+    shifts = [each.latency_ms_stated - _cycle_ms(each, each.throughput_rps_stated) for each in triples]
+    return np.linalg.solve(np.array(shapes, dtype=float), np.array(shifts))
+
+
+def _cycle_ms(triple: Triple, throughput_rps: float) -> float:
+    return 1000.0 * triple.replicas * triple.batch / throughput_rps
 
 
 def report(data: Path, fitting: bool) -> None:
@@ -56,4 +68,6 @@ def report(data: Path, fitting: bool) -> None:
     print("knees:", ", ".join(f"{knee.model} {knee.share_pct_sm} %" for knee in knees_2080ti()))
     if fitting:
         (io, work), (intensity, floor) = solved(triples)
+        copy, gap = shift_solved(triples)
         print(f"io {io:.4f}, work {work:.2f}, power intensity {intensity:.4f}, floor {floor:.4f}")
+        print(f"copy {copy:.4f}, gap {gap:.4f}")

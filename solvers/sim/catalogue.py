@@ -86,6 +86,10 @@ class ModelTruth:
     launch_s: float
     power_floor: float = 0.03
     """Part of the power of full work that executing draws even where the SMs wait."""
+    copy_ms_per_input: float = 0.0
+    """Copying an input to the GPU while the batch before executes: part of an answer's time, not of the cycle."""
+    gap_ms_per_input: float = 0.0
+    """The host's work between batches: part of the cycle, inside `io_ms_per_input`, but not of an answer's time."""
 
 
 def _clocks(low_mhz: int, high_mhz: int, step_mhz: float) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ Where the numbers come from:
   Mean error 4 to 7 % by network, worst cell 14 to 38 %.
 * rtx-2080ti: solved for what Morak's paper prints (`solvers.sim.fixtures`): GoogLeNet's throughput and power alone and
   as four, and the knees of the share. What the paper does not print is an estimate.
+* its last two columns, which GoogLeNet on that type alone has: solved for the two latencies that the paper prints
+  beside those throughputs. Nobody measured copies or gaps; every other pair has none.
 * SMs that training uses: fits to iteration times on MIG slices of an A100 published with MISO (SoCC'22, MIT licence);
   mean error 2 to 6 % by network and batch size, 8 to 25 % for one number by network, which is what is kept here.
 """
@@ -20,7 +22,7 @@ from functools import lru_cache
 from solvers.sim.catalogue import GpuTruth, ModelTruth, key_of, model_truth
 
 # GPU type, network, fixed, io, work, SMs of the first input, exponent, traffic of weights and of an input,
-# power intensity and floor.
+# power intensity and floor; where they are known, copy and gap of an input.
 _TIMES = """
 a100  bert-large    0      5.193  104    8.39   0.767  1.34    0  1.34 0.03
 a100  densenet121   0      0.0956 54.49  3.573  1      0.0325  0  1.33 0.03
@@ -31,7 +33,7 @@ a100  resnet101     0      0      69.15  6.135  1      0.18    0.0297  1.33 0.03
 a100  resnet152     0      0      97.44  5.871  1      0.243   0  1.33 0.03
 a100  vgg16         0.770  0      55.24  252.4  0      0.554   0.246  1.34 0.03
 a100  vgg19         0.979  0      66.6   318.5  0      0.574   0.255  1.34 0.03
-rtx-2080ti googlenet 0.95 0.2643 16.79 11  0.872 0.0283 0.045 0.6005 0.6639
+rtx-2080ti googlenet 0.95 0.2643 16.79 11  0.872 0.0283 0.045 0.6005 0.6639 0.0248 0.0498
 rtx-2080ti mobilenet 0.55 0.2643 12.01 3.5 0.872 0.0147 0.12  0.48   0.6639
 rtx-2080ti resnet50  0.764 0.2643 40.01 9  0.872 0.102  0.09  0.6    0.6639
 rtx-2080ti resnet101 1.45 0.2643 76.02 9   0.872 0.18   0.14  0.6    0.6639
@@ -62,6 +64,8 @@ class Pair:
     traffic_gb_per_input: float
     power_intensity: float
     power_floor: float
+    copy_ms_per_input: float = 0.0
+    gap_ms_per_input: float = 0.0
 
 
 def _pairs() -> dict[tuple[str, str], Pair]:
@@ -89,6 +93,8 @@ def _on(gpu_name: str, name: str) -> ModelTruth:
         traffic_gb_per_input=pair.traffic_gb_per_input,
         power_intensity=pair.power_intensity,
         power_floor=pair.power_floor,
+        copy_ms_per_input=pair.copy_ms_per_input,
+        gap_ms_per_input=pair.gap_ms_per_input,
     )
 
 

@@ -17,6 +17,7 @@ from solvers.sim.serving import Served, serve
 from solvers.sim.truth import (
     GpuTruth,
     Resident,
+    answer_shift_ms,
     clock_reached_mhz,
     dynamic_power_w,
     execution_curve_ms,
@@ -65,13 +66,16 @@ class DeviceLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """How the device runs, in the order of its tenants and trainees. `exec_ms[i][b - 1]`: mean time of a batch of b."""
+    """How the device runs, in the order of its tenants and trainees. `exec_ms[i][b - 1]`: mean time of a batch of b.
+    `answer_shift_ms[i]`: by how much a full batch's answer takes longer, were the next one always waiting.
+    """
 
     clock_mhz_sm: int
     power_w: float
     exec_ms: tuple[tuple[float, ...], ...]
     busy: tuple[float, ...]
     iteration_ms: tuple[float, ...]
+    answer_shift_ms: tuple[float, ...]
 
 
 def settle(load: DeviceLoad) -> DeviceState:
@@ -101,6 +105,9 @@ class _Company:
     watts: tuple[float, ...]
     apart: bool
     """Whether shares fit next to each other: only then what neighbours do adds up."""
+    shift_ms: tuple[float, ...]
+    met_ms: tuple[tuple[float, ...], ...]
+    """How much longer than its batches each tenant's answers take, and what j adds to i's, were it always busy."""
 
     def disturbed(self, gpu: GpuTruth, clock_mhz_sm: int, busy: Sequence[float]) -> list[tuple[float, float]]:
         """Factor and milliseconds on top for each, when all are as busy as this."""
@@ -130,6 +137,7 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
         [(1.0, 0.0) if one is other else slowdown(gpu, one, clock_mhz_sm, (other,)) for other in residents]
         for one in residents
     ]
+    shift_ms = tuple(answer_shift_ms(gpu, each) for each in residents[: len(tenants)])
     return _Company(
         residents=tuple(residents),
         alone_ms=(*(execution_curve_ms(gpu, each, clock_mhz_sm) for each in residents[: len(tenants)]), *trained),
@@ -137,6 +145,11 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
         extra_ms=tuple(tuple(extra_ms for _, extra_ms in row) for row in added),
         watts=tuple(dynamic_power_w(gpu, each, clock_mhz_sm) for each in residents),
         apart=sum(each.share_pct_sm for each in residents) <= 100,
+        shift_ms=shift_ms,
+        met_ms=tuple(
+            tuple(0.0 if one is other else answer_shift_ms(gpu, one, (other,)) - mine_ms for other in residents)
+            for one, mine_ms in zip(residents, shift_ms, strict=False)
+        ),
     )
 
 
@@ -165,6 +178,10 @@ def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
         exec_ms=times[:serving],
         busy=found,
         iteration_ms=tuple(each for (each,) in times[serving:]),
+        answer_shift_ms=tuple(
+            load.slow * (mine_ms + sum(map(mul, row, spread)))
+            for mine_ms, row in zip(company.shift_ms, company.met_ms, strict=True)
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """One device under a controller and full load, period after period: what Morak's own evaluation measures.
 
 Owns that loop: every replica always has a full batch waiting, the device settles under the setting that is held, the
-controller reads the period's execution times and peak power, each with noise of the measurement, and its decision holds
+controller reads the period's answer times and peak power, each with noise of the measurement, and its decision holds
 from the next period on. The board's own power limit is not the cap: who does not look at the cap exceeds it. What the
 truth says of a setting is worked out once. It refuses to place, and to move shares; it tells when it was asked to.
 """
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What shall be kept: the device's peak power, and the execution time of everybody's batches."""
+    """What shall be kept: the device's peak power, and the time of the answers to everybody's batches."""
 
     power_w_cap: float
     latency_ms: float
@@ -116,23 +116,24 @@ def govern(device: GovernedDevice, loop: Controller, start: Setting | DeviceStat
     envelope, drawn = device.envelope, np.random.default_rng(course.seed)
     begun = loop.first(envelope, start) if isinstance(start, Setting) else loop.fitted(envelope, start, start.setting)
     state, periods = begun, list[Period]()
-    known: dict[Setting, tuple[tuple[float, ...], float]] = {}
+    known: dict[Setting, _Held] = {}
     for _ in range(course.periods):
         setting = state.setting
         if setting not in known:
             known[setting] = _settled(device, setting)
-        means, power_w = known[setting]
-        noise = drawn.standard_normal(len(means) + 1)
+        held = known[setting]
+        noise = drawn.standard_normal(len(held.answer_ms) + 1)
         latencies = tuple(
-            float(mean * max(0.5, 1.0 + course.latency_noise * each)) for mean, each in zip(means, noise, strict=False)
+            float(mean * max(0.5, 1.0 + course.latency_noise * each))
+            for mean, each in zip(held.answer_ms, noise, strict=False)
         )
-        seen_w = float(power_w * max(0.5, 1.0 + course.power_noise * noise[-1]))
+        seen_w = float(held.power_w * max(0.5, 1.0 + course.power_noise * noise[-1]))
         readings = tuple(
             ReplicaReading(replica=replica.replica, latency_ms=latency)
             for replica, latency in zip(envelope.replicas, latencies, strict=True)
         )
         decision = loop.step(envelope, state, DeviceReading(power_w=seen_w, replicas=readings))
-        rates = tuple(1000.0 * batch / mean for batch, mean in zip(setting.batches, means, strict=True))
+        rates = tuple(1000.0 * batch / cycle for batch, cycle in zip(setting.batches, held.cycle_ms, strict=True))
         periods.append(
             Period(
                 setting=setting,
@@ -153,8 +154,16 @@ def alone_ms(gpu: GpuTruth, part: Part) -> float:
     return settle(load).exec_ms[0][-1]
 
 
-def _settled(device: GovernedDevice, setting: Setting) -> tuple[tuple[float, ...], float]:
-    """Milliseconds of everybody's full batches and watts under a setting."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A setting: milliseconds from one of everybody's full batches to the next, of the answers to them, and watts."""
+
+    cycle_ms: tuple[float, ...]
+    answer_ms: tuple[float, ...]
+    power_w: float
+
+
+def _settled(device: GovernedDevice, setting: Setting) -> _Held:
     tenants = tuple(
         Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=batch, rate_rps=SATURATING_RPS)
         for part, batch in zip(device.parts, setting.batches, strict=True)
@@ -163,4 +172,6 @@ def _settled(device: GovernedDevice, setting: Setting) -> tuple[tuple[float, ...
         gpu=device.gpu, clock_mhz_sm=setting.clock_mhz_sm, power_limit_w=device.gpu.tdp_w, tenants=tenants
     )
     found = settle(load)
-    return tuple(table[-1] for table in found.exec_ms), found.power_w
+    cycle_ms = tuple(table[-1] for table in found.exec_ms)
+    answer_ms = tuple(cycle + shift for cycle, shift in zip(cycle_ms, found.answer_shift_ms, strict=True))
+    return _Held(cycle_ms=cycle_ms, answer_ms=answer_ms, power_w=found.power_w)

@@ -22,6 +22,7 @@ __all__ = [
     "GpuTruth",
     "Resident",
     "Served",
+    "answer_shift_ms",
     "board_power_w",
     "clock_reached_mhz",
     "dynamic_power_w",
@@ -201,6 +202,26 @@ def execution_curve_ms(
         for size in sizes
     )
     return tuple(_parts(gpu, model, load, clock_mhz_sm).total_ms * factor + extra_ms for load in loads)
+
+
+def answer_shift_ms(gpu: GpuTruth, resident: Resident, neighbours: Sequence[Resident] = ()) -> float:
+    """Milliseconds by which a full batch is answered later (or earlier: below 0) than `execution_ms`, which is its
+    cycle, for a process that always has the next batch waiting.
+
+    Its inputs are copied while the batch before executes: that is part of its answer's time, but not of the cycle.
+    Copies of all processes begin together and share one PCIe link evenly. The host's work between two batches is part
+    of the cycle, but not of any answer's time.
+    """
+    mine_ms = _copy_ms(gpu, resident)
+    met_ms = sum(each.busy * min(mine_ms, _copy_ms(gpu, each)) for each in neighbours)
+    return mine_ms + met_ms - model_on(gpu, resident.model).gap_ms_per_input * resident.batch
+
+
+def _copy_ms(gpu: GpuTruth, resident: Resident) -> float:
+    if resident.training:
+        return 0.0
+    per_input_ms = model_on(gpu, resident.model).copy_ms_per_input
+    return per_input_ms * resident.batch * 16.0 / gpu.pcie_bandwidth_gb_per_s
 
 
 def training_iteration_ms(

@@ -138,7 +138,7 @@ class Fluid:
                 continue
             lane = self.state.lanes[ServiceId(seat.workload)]
             if math.isinf(rate):
-                served = _full(table, lane, span)
+                served = _full(table, state.answer_shift_ms[place], lane, span)
             else:
                 limit_ms = lane.limit_ms if drops(lane) else None
                 served = self._served((load.queues[place], rate * span.seconds), table, limit_ms, span.seconds)
@@ -223,20 +223,21 @@ def _tell(load: Load, place: int, seat: Seat) -> None:
             process.queue = load.queues[place]
 
 
-def _full(table: tuple[float, ...], lane: Lane, span: Span) -> Served:
-    """Always a full batch, whose latency is its execution."""
+def _full(table: tuple[float, ...], shift_ms: float, lane: Lane, span: Span) -> Served:
+    """Always a full batch, whose latency is that of its own way alone."""
+    answer_ms = table[-1] + shift_ms
     completed = 1000.0 * span.seconds / table[-1] * len(table)
     return Served(
         completed=completed,
-        violated=completed * over_part(span.sigma, table[-1], lane.limit_ms),
+        violated=completed * over_part(span.sigma, answer_ms, lane.limit_ms),
         dropped=0.0,
         queue=0.0,
         batch_mean=float(len(table)),
         busy=1.0,
-        execution_ms=table[-1],
-        latency_ms_p50=table[-1],
-        latency_ms_p95=table[-1] * math.exp(1.645 * span.sigma),
-        latency_ms_p99=table[-1] * math.exp(2.326 * span.sigma),
+        execution_ms=answer_ms,
+        latency_ms_p50=answer_ms,
+        latency_ms_p95=answer_ms * math.exp(1.645 * span.sigma),
+        latency_ms_p99=answer_ms * math.exp(2.326 * span.sigma),
     )
 
 

@@ -169,8 +169,9 @@ class _Told:
 def _told(process: Process, load: Load | None) -> _Told:
     meter = process.period
     if meter.histogram is not None:
+        mean_ms = 1000.0 * meter.busy_s / meter.batches if meter.batches > 0.0 else None
         return _Told(
-            execution_ms=1000.0 * meter.busy_s / meter.batches if meter.batches > 0.0 else None,
+            execution_ms=mean_ms + process.answer_shift_ms if mean_ms is not None else None,
             latency_ms_p99=percentile_ms(meter.histogram, 99.0),
             batch_mean=meter.completed / meter.batches if meter.batches > 0.0 else 0.0,
             queue=process.waiting,

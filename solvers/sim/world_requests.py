@@ -176,11 +176,11 @@ def execution_into(
 
 
 def serve_full(process: Process, lane: Lane, span: Span) -> Flow:
-    """A process that always finds a full batch: completions by its mean time, latency by the execution alone."""
-    mean_ms = process.exec_ms[-1]
+    """A process that always finds a full batch: completions by its mean cycle, latency by the batch's own way alone."""
+    mean_ms, answer_ms = process.exec_ms[-1], process.exec_ms[-1] + process.answer_shift_ms
     completed = 1000.0 * span.seconds / mean_ms * len(process.exec_ms)
     counts = np.zeros(BINS)
-    late = completed * execution_into(counts, span.sigma, (mean_ms, completed), lane.limit_ms)
+    late = completed * execution_into(counts, span.sigma, (answer_ms, completed), lane.limit_ms)
     batches = completed / len(process.exec_ms)
     drift = span.sigma * float(span.draw(f"full/{process.item.replica}").standard_normal()) / max(1.0, batches) ** 0.5
     for meter in (process.report, process.period):

@@ -92,8 +92,10 @@ class Requests:
             router = len(self.state.lanes[service].waiting_s)
             asked.append((rates.get(service, 0.0) + router / seconds) * part + process.waiting / seconds)
         state = self.loads.settle(load, tuple(asked))
-        for process, seat, table in zip(tenants, load.seats, state.exec_ms, strict=False):
+        told = zip(tenants, load.seats, asked, state.exec_ms, state.answer_shift_ms, strict=False)
+        for process, seat, rate, table, shift_ms in told:
             process.exec_ms = table
+            process.answer_shift_ms = shift_ms if math.isinf(rate) else 0.0
             self._weights[process.serial] = seat.weight
 
     def _is_full(self, service: ServiceId) -> bool:
@@ -120,7 +122,9 @@ class Requests:
 
 
 def executed_ms(process: Process) -> float | None:
-    """Mean time of the batches of the last stretch; None when there were none."""
+    """Mean time of the answers to batches of the last stretch; None when there were none."""
     busy_s, batches = process.lately
     count = process.report.batches - batches
-    return 1000.0 * (process.report.busy_s - busy_s) / count if count > 0.0 else None
+    if count <= 0.0:
+        return None
+    return 1000.0 * (process.report.busy_s - busy_s) / count + process.answer_shift_ms

@@ -48,7 +48,7 @@ def _triples(_effort: Effort) -> Evidence:
         _gain_pct(1000.0 * each.replicas * each.batch / each.latency_ms_stated, each.throughput_rps_stated)
         for each in (alone, shared)
     ]
-    within = max(off) <= CALIBRATED_PCT
+    within = max(*off, *map(abs, slow)) <= CALIBRATED_PCT
     return Evidence(
         measured=(
             f"throughput {alone.throughput_rps:.0f} and {shared.throughput_rps:.0f}/s, power {alone.power_w:.1f} and "
@@ -58,11 +58,13 @@ def _triples(_effort: Effort) -> Evidence:
         status=Status.FAIL
         if not exact
         else Status.PASS
-        if within and max(map(abs, slow)) <= CALIBRATED_PCT
+        if within
         else Status.NOT_REPRODUCED,
         note=(
-            "the printed throughput and latency of one state disagree with each other "
-            f"({printed[0]:+.1f} and {printed[1]:+.1f} %), so no truth meets both within 1 %; throughput and power do"
+            "six numbers are printed and six parameters were solved from them: this is calibration and predicts "
+            f"nothing. A batch in the printed latency is not the printed throughput ({printed[0]:+.1f} and "
+            f"{printed[1]:+.1f} %); our reading, which the paper does not state: copies of inputs are in an answer's "
+            "time and not in the cycle, the host's work between batches the other way round"
         ),
     )
 

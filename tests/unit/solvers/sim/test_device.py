@@ -25,7 +25,7 @@ from solvers.sim.device import (
     settle,
 )
 from solvers.sim.requests import Server, Stretch, serve_requests
-from solvers.sim.truth import Resident, execution_curve_ms
+from solvers.sim.truth import Resident, answer_shift_ms, execution_curve_ms
 
 V100 = GPUS["v100"]
 VISION = Tenant(model="resnet50", share_pct_sm=50, batch=8, rate_rps=250.0)
@@ -52,6 +52,20 @@ def test_times_are_those_of_the_truth() -> None:
     )
     assert found.exec_ms[0] == pytest.approx(execution_curve_ms(V100, first, found.clock_mhz_sm, [second]), rel=1e-4)
     assert found.exec_ms[1] == pytest.approx(execution_curve_ms(V100, second, found.clock_mhz_sm, [first]), rel=1e-4)
+
+
+def test_answers_are_shifted_as_the_truth_says_and_only_where_it_does() -> None:
+    turing = GPUS["rtx-2080ti"]
+    first, second = (Tenant(model="googlenet", share_pct_sm=50, batch=batch, rate_rps=1e9) for batch in (16, 32))
+    device = replace(load(first, second), gpu=turing, clock_mhz_sm=turing.clock_mhz_sm_max)
+    found, slow = settle(device), settle(replace(device, slow=2.0))
+    one, other = (Resident(model="googlenet", share_pct_sm=50, batch=each.batch) for each in (first, second))
+    wanted = [answer_shift_ms(turing, one, [other]), answer_shift_ms(turing, other, [one])]
+    assert found.answer_shift_ms == pytest.approx(wanted)
+    assert slow.answer_shift_ms == pytest.approx([2.0 * each for each in wanted])
+    idle = settle(replace(device, tenants=(first, replace(second, rate_rps=0.0))))
+    assert idle.answer_shift_ms[0] == pytest.approx(answer_shift_ms(turing, one))
+    assert settle(load(VISION, VISION, trainees=(JOB,))).answer_shift_ms == (0.0, 0.0)
 
 
 def test_neighbours_slow_each_other_and_the_more_the_busier_they_are() -> None:

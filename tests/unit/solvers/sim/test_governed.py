@@ -36,7 +36,10 @@ def test_a_period_shows_the_setting_that_was_held_in_it() -> None:
     periods = govern(DEVICE, controller("morak"), START, QUIET).periods
     assert periods[0].setting == START
     for period in periods:
-        rates = [1000.0 * batch / ms for batch, ms in zip(period.setting.batches, period.latency_ms, strict=True)]
+        # What a copy adds and a gap takes away is in the answer, not in the cycle; of these two GoogLeNet has them.
+        shift_ms = period.setting.batches[0] * (0.0248 - 0.0498)
+        cycles = (period.latency_ms[0] - shift_ms, period.latency_ms[1])
+        rates = [1000.0 * batch / ms for batch, ms in zip(period.setting.batches, cycles, strict=True)]
         assert period.rate_rps == pytest.approx(rates)
     last = periods[-1]
     assert last.keeps(DEVICE.limits)

@@ -12,6 +12,7 @@ from solvers.sim.catalogue_pairs import model_on, training_sms
 from solvers.sim.truth import (
     GpuTruth,
     Resident,
+    answer_shift_ms,
     board_power_w,
     clock_reached_mhz,
     dynamic_power_w,
@@ -239,6 +240,31 @@ def test_a_saturated_v100_throttles_and_an_empty_one_idles() -> None:
     assert clock_reached_mhz(V100, crowd, 1530, 300.0) < 1530
     assert board_power_w(V100, [], 1530, 300.0) == V100.idle_w
     assert board_power_w(V100, [resident("vgg19", 100, 32, busy=0.0)], 1530, 300.0) == V100.idle_w + V100.context_w
+
+
+TURING = GPUS["rtx-2080ti"]
+
+
+def test_copies_lengthen_answers_by_all_on_the_link_and_gaps_shorten_them_by_their_own() -> None:
+    one, four = resident("googlenet", 25, 16), [resident("googlenet", 25, 16)] * 4
+    copy_ms, gap_ms = 16 * 0.0248, 16 * 0.0498
+    assert answer_shift_ms(TURING, one) == pytest.approx(copy_ms - gap_ms)
+    assert answer_shift_ms(TURING, one, four[1:]) == pytest.approx(4 * copy_ms - gap_ms)
+    half = [replace(each, busy=0.5) for each in four[1:]]
+    assert answer_shift_ms(TURING, one, half) == pytest.approx(2.5 * copy_ms - gap_ms)
+    # Who copies more than it holds up a smaller copy only until that is through.
+    beside = answer_shift_ms(TURING, one, [resident("googlenet", 25, 64)])
+    assert beside == pytest.approx(2 * copy_ms - gap_ms)
+    assert answer_shift_ms(TURING, one, [resident("resnet50", 25, 16)]) == answer_shift_ms(TURING, one)
+    training = Resident(model="googlenet", share_pct_sm=25, batch=16, training=True)
+    assert answer_shift_ms(TURING, one, [training]) == answer_shift_ms(TURING, one)
+
+
+def test_no_other_pair_has_a_shift() -> None:
+    every = [(gpu.name, model) for gpu in GPUS.values() for model in [*MODELS, "some-large-net"]]
+    ones = {model: resident(model, 50, 16) for _, model in every}
+    shifted = {(gpu, model) for gpu, model in every if answer_shift_ms(GPUS[gpu], ones[model], [ones[model]])}
+    assert shifted == {("rtx-2080ti", "googlenet")}
 
 
 def test_memory_grows_by_the_same_for_each_input() -> None:
