@@ -55,11 +55,7 @@ def _triples(_effort: Effort) -> Evidence:
             f"{shared.power_w:.1f} W (at most {max(off):.2f} % off), latency {alone.latency_ms:.1f} and "
             f"{shared.latency_ms:.1f} ms ({slow[0]:+.1f}, {slow[1]:+.1f} %); changes recomputed: {exact}"
         ),
-        status=Status.FAIL
-        if not exact
-        else Status.PASS
-        if within
-        else Status.NOT_REPRODUCED,
+        status=Status.FAIL if not exact else Status.PASS if within else Status.NOT_REPRODUCED,
         note=(
             "six numbers are printed and six parameters were solved from them: this is calibration and predicts "
             f"nothing. A batch in the printed latency is not the printed throughput ({printed[0]:+.1f} and "
