@@ -54,7 +54,7 @@ def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:
         if not 1 <= replica.share_pct_sm <= 100 or replica.memory_mib_limit < 1 or replica.batch < 1:
             raise TargetRefusedError(f"{replica.replica}: share, memory limit or batch is out of range")
     share = sum(held_pct_sm(replica) for replica in device.replicas)
-    if share > 100:
+    if share > 100 and device.mode != Mode.TIME_SLICED:
         raise TargetRefusedError(f"{device.uuid}: shares sum to {share} %")
     memory = sum(held_mib(replica) for replica in device.replicas)
     if memory > inventory.memory_mib:

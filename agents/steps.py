@@ -281,12 +281,13 @@ def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[Step], b
     holding = [worker.spec for worker in view.workers]
     share = 100 - sum(held_pct_sm(spec) for spec in holding)
     memory = view.inventory.memory_mib - sum(held_mib(spec) for spec in holding)
-    alone = view.settings.mode is Mode.DEDICATED
+    alone, limited = view.settings.mode is Mode.DEDICATED, view.settings.mode is not Mode.TIME_SLICED
     loading = any(worker.state is WorkerState.STARTING and worker.spec.worker is not None for worker in view.workers)
     steps: list[Step] = []
     held_up = False
     for spec in waiting:
-        if held_pct_sm(spec) > share or held_mib(spec) > memory or (alone and (holding or steps)):
+        crowded = (limited and held_pct_sm(spec) > share) or held_mib(spec) > memory
+        if crowded or (alone and (holding or steps)):
             continue
         if spec.worker is not None and loading:
             held_up = True

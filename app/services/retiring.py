@@ -51,9 +51,11 @@ def _beside(target: DeviceTarget, node: NodeTarget, going: list[ReplicaTarget], 
     named = {replica.replica for each in node.devices for replica in each.replicas}
     share_pct = sum(replica.share_pct_sm for replica in target.replicas)
     memory_mib = sum(replica.memory_mib_limit for replica in target.replicas)
+    unlimited = DeviceMode(target.mode) is DeviceMode.TIME_SLICED
     kept = []
     for replica in going:
-        fits = share_pct + replica.share_pct_sm <= 100 and memory_mib + replica.memory_mib_limit <= device.memory_mib
+        fits = unlimited or share_pct + replica.share_pct_sm <= 100
+        fits = fits and memory_mib + replica.memory_mib_limit <= device.memory_mib
         if fits and replica.replica not in named:
             share_pct += replica.share_pct_sm
             memory_mib += replica.memory_mib_limit

@@ -162,7 +162,8 @@ class Interference:
 @value
 class Profile:
     """All points of one model on one GPU type, ordered by (neighbours, clock, share, batch), or the same as a grid.
-    Without `interference` the policy's `interference_margin` stands for neighbours.
+    Without `interference` the policy's `interference_margin` stands for neighbours. `unlimited` is the same for devices
+    in time slices, where nobody's share keeps others off its SMs; it does not follow from the other.
     """
 
     model: ModelName
@@ -170,6 +171,7 @@ class Profile:
     points: tuple[ProfilePoint, ...] = ()
     grid: ProfileGrid | None = None
     interference: Interference | None = None
+    unlimited: Interference | None = None
 
     def __post_init__(self) -> None:
         if self.points and self.grid is not None:
@@ -177,6 +179,10 @@ class Profile:
         for point in self.points:
             if (point.model, point.gpu_type) != (self.model, self.gpu_type):
                 raise FieldError("points", f"a point of {point.model} on {point.gpu_type} is in the wrong profile")
+
+    def pressing(self, unlimited: bool) -> Interference | None:
+        """How the model presses and suffers, with limits on shares or without."""
+        return self.unlimited if unlimited else self.interference
 
 
 @value

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.domain.device import Device
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
@@ -137,6 +136,8 @@ class Appraisal:
         if company.replicas < 2:
             return 1.0
         margin = self.policy.interference_margin if company.unknown else 1.0
+        if company.unknown and self._kind(item).unlimited:
+            margin *= company.replicas
         known = self._interference(item)
         if known is None:
             return margin
@@ -169,15 +170,13 @@ class Appraisal:
     def _kind(self, item: Assignment) -> DeviceClass:
         return self.fleet.class_at(self.fleet.index[item.device])
 
-    def _device(self, item: Assignment) -> Device:
-        return self.fleet.devices[self.fleet.index[item.device]]
-
     def _interference(self, item: Assignment) -> Interference | None:
         """How a replica presses and suffers; nobody knows it of training jobs."""
         if item.kind is WorkloadKind.JOB:
             return None
-        profile = self.profiles.get((item.model, self._device(item).gpu_type))
-        return None if profile is None else profile.interference
+        kind = self._kind(item)
+        profile = self.profiles.get((item.model, kind.gpu_type))
+        return None if profile is None else profile.pressing(kind.unlimited)
 
     def _pressure(self, item: Assignment, known: Interference) -> float:
         return known.pressure_at(max(0.0, item.share_pct_sm * self._kind(item).sm_part))

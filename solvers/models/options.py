@@ -39,6 +39,7 @@ _Cells = tuple[NDArray[np.intp], NDArray[np.intp]] | EllipsisType
 
 MEMORY_FACTOR = 1.1
 MEMORY_STEP_MIB = 64
+NEIGHBOURS_BORNE = 1
 PRESSURE_BORNE = 0.5
 """Of all neighbours together: what a replica of known interference is planned to bear."""
 
@@ -77,12 +78,16 @@ class Beliefs:
     profiles: dict[Key, Profile]
     classes: list[DeviceClass]
     _tables: Tables
+    neighbours: int = NEIGHBOURS_BORNE
+    """Of any model: as many a replica is planned to bear where shares are not limited."""
 
     @staticmethod
-    def of(snapshot: Snapshot, classes: list[DeviceClass]) -> Beliefs:
+    def of(snapshot: Snapshot, classes: list[DeviceClass], neighbours: int = NEIGHBOURS_BORNE) -> Beliefs:
         """Beliefs over these classes of devices."""
-        profiles = snapshot.profiles_by_key()
-        return Beliefs(policy=snapshot.policy, profiles=profiles, classes=classes, _tables=Tables(profiles))
+        profiles, tables = snapshot.profiles_by_key(), Tables(snapshot.profiles_by_key())
+        return Beliefs(
+            policy=snapshot.policy, profiles=profiles, classes=classes, _tables=tables, neighbours=neighbours
+        )
 
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
         """What is known of a model on a class at its clock."""
@@ -92,8 +97,17 @@ class Beliefs:
         """How many times its latency alone a replica of the need is planned with."""
         if self._alone(need, device_class):
             return 1.0
-        margin, known = self.policy.interference_margin, self._interference(need, device_class)
-        return margin if known is None else max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
+        return self._borne(self._interference(need, device_class), device_class)
+
+    def _borne(self, known: Interference | None, device_class: DeviceClass) -> float:
+        margin = self.policy.interference_margin
+        if not device_class.unlimited:
+            return margin if known is None else max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
+        if known is None:
+            return margin * (1 + self.neighbours) if self.neighbours else 1.0
+        kin = (item.unlimited for key, item in self.profiles.items() if key[1] == device_class.gpu_type)
+        worst = max((item.pressure_at(100 * device_class.sm_part) for item in kin if item is not None), default=0.0)
+        return 1 + known.sensitivity * worst * self.neighbours
 
     def press(self, need: Need, device_class: DeviceClass, share_pct: int, factor: float) -> Press:
         """How a replica planned with such a factor presses, and what it bears."""
@@ -104,18 +118,19 @@ class Beliefs:
 
     def press_of(self, standing: Assignment, device_class: DeviceClass) -> Press:
         """How a replica that nobody moves presses; it should bear what replicas are planned to."""
-        profile = self.profiles.get((standing.model, device_class.gpu_type))
-        known = None if profile is None or standing.kind is WorkloadKind.JOB else profile.interference
+        known = self._known((standing.model, device_class.gpu_type), standing.kind, device_class)
         if known is None:
             return UNKNOWN
-        margin = self.policy.interference_margin
-        factor = max(margin, 1 + known.sensitivity * PRESSURE_BORNE)
-        return Press.of(known, standing.share_pct_sm * device_class.sm_part, factor, margin)
+        factor = self._borne(known, device_class)
+        return Press.of(known, standing.share_pct_sm * device_class.sm_part, factor, self.policy.interference_margin)
 
     def _interference(self, need: Need, device_class: DeviceClass) -> Interference | None:
+        return self._known((need.model, device_class.gpu_type), need.kind, device_class)
+
+    def _known(self, key: Key, kind: WorkloadKind, device_class: DeviceClass) -> Interference | None:
         """Nobody knows it of training jobs."""
-        profile = self.profiles.get((need.model, device_class.gpu_type))
-        return None if profile is None or need.kind is WorkloadKind.JOB else profile.interference
+        profile = self.profiles.get(key)
+        return None if profile is None or kind is WorkloadKind.JOB else profile.pressing(device_class.unlimited)
 
     def options(self, need: Need) -> tuple[Options, dict[int, Reason]]:
         """All options of a need over all classes, and for each class without one the reason."""
@@ -266,7 +281,8 @@ class Beliefs:
     def _options_of_class(self, need: Need, index: int, judged: _Judged) -> Options:
         device_class, grid, outcome = self.classes[index], judged.grid, judged.outcome
         alone = self._alone(need, device_class)
-        shares = _shares_given(grid, device_class, self.policy.share_step_pct, alone=alone)
+        whole = alone or device_class.unlimited
+        shares = _shares_given(grid, device_class, self.policy.share_step_pct, whole=whole)
         limits = judged.limits_mib
         room_mib = device_class.memory_mib - self.policy.memory_margin_mib
         usable = grid.measured & outcome.feasible & (shares <= 100)[:, None] & (limits <= room_mib)[None, :]
@@ -321,11 +337,11 @@ def _column(grid: Grid, row: int, batch: int) -> int | None:
     return int(fitting[0]) if len(fitting) else None
 
 
-def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, alone: bool) -> NDArray[np.int64]:
+def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, whole: bool) -> NDArray[np.int64]:
     """Share of the device to hand out for each measured share of a whole GPU; above 100 where the device is small."""
     exact = np.ceil(grid.shares_pct / device_class.sm_part - 1e-9)
     stepped = np.where(exact <= 100, np.minimum(100, np.ceil(exact / step_pct) * step_pct), exact).astype(np.int64)
-    if alone:
+    if whole:
         # The whole device is taken whatever the replica uses, so it may as well use the most that was measured.
         fitting = np.flatnonzero(stepped <= 100)
         only = np.full_like(stepped, 101)

@@ -6,8 +6,9 @@ by today's beliefs, not by what was believed when they were made.
     unserved   sum over movable workloads of priority x (rate short, requests/s + replicas missing below the floor);
                a job that waits counts 1
     slo_risk   sum of priority x replicas that stand but cannot be shown to keep their promise
-    cost       by the policy's basis: device price x share of every replica; or the price of every device in use and the
-               energy of its idle and planned power (prices carry expected interruptions; unknown devices cost nothing)
+    cost       by the policy's basis: device price x share of its replicas, once at most; or the price of every device
+               in use and the energy of its idle and planned power (prices carry expected interruptions; unknown devices
+               cost nothing)
     churn      launch seconds of replicas that must start anew compared with the standing target
     imbalance  highest minus lowest summed share of the devices in use, as a fraction
 
@@ -116,7 +117,7 @@ def cost_by_device(
         kind, setting = fleet.class_at(fleet.index[device]), settings.get(device)
         price = kind.expected_usd_per_h
         if by_share:
-            found[device] = price * share_pct[device] / 100
+            found[device] = price * min(100, share_pct[device]) / 100
             continue
         limit_w = kind.limit_w if setting is None or setting.power_limit_w is None else setting.power_limit_w
         found[device] = price + usd_per_wh * min(kind.limit_w, limit_w, kind.idle_w + dynamic_w[device])

@@ -54,7 +54,7 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     for settled in answer.settled:
         assignments.extend(_assignments(snapshot, settled, answer, basis))
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
-    settings = _settings(snapshot, request.movable, ordered)
+    settings = _settings(snapshot, request.movable, ordered, _unlimited(answer.settled))
     return Plan(
         snapshot=digest(request.snapshot),
         parent=snapshot.target.generation,
@@ -171,8 +171,17 @@ def _job_assignment(
     )
 
 
+def _unlimited(settled: Iterable[Settled]) -> frozenset[DeviceId]:
+    """Devices that were planned without limits on shares."""
+    seats = ((item.fleet, placed.seat.device) for item in settled for placed in item.placed)
+    return frozenset(fleet.devices[number].id for fleet, number in seats if fleet.class_at(number).unlimited)
+
+
 def _settings(
-    snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...]
+    snapshot: Snapshot,
+    movable: tuple[WorkloadId, ...],
+    assignments: tuple[Assignment, ...],
+    unlimited: frozenset[DeviceId],
 ) -> tuple[DeviceSetting, ...]:
     """One setting per device in use; a device with a pinned replica keeps the one that stands."""
     devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
@@ -183,7 +192,9 @@ def _settings(
         device = devices.get(DeviceId(assignment.device))
         if device is None or device.id in settings:
             continue
-        mode = DeviceMode.DEDICATED if assignment.workload in dedicated else device.mode
+        mode = DeviceMode.TIME_SLICED if device.id in unlimited else device.mode
+        if assignment.workload in dedicated:
+            mode = DeviceMode.DEDICATED
         limit_w: float | None = None
         gpu_type = types[device.gpu_type]
         if device.id in caps and device.mig is None:

@@ -17,7 +17,7 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal
-from solvers.models.options import Beliefs
+from solvers.models.options import NEIGHBOURS_BORNE, Beliefs
 from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
@@ -56,14 +56,19 @@ class Case:
     menus: dict[WorkloadId, Menu]
 
     @staticmethod
-    def of(request: PlanRequest, clocks: Mapping[DeviceId, DeviceSetting] | None = None) -> Case:
-        """Split the standing target into pinned and movable and list every workload's options. `clocks`: of planners
-        that set them, for the devices where they may.
+    def of(
+        request: PlanRequest,
+        own: Mapping[DeviceId, DeviceSetting] | None = None,
+        neighbours: int = NEIGHBOURS_BORNE,
+    ) -> Case:
+        """Split the standing target into pinned and movable and list every workload's options. `own`: settings of
+        planners that make them, for the devices where they may; `neighbours`: so many a replica may get where shares
+        are not limited.
         """
         snapshot = request.snapshot.with_offers()
-        held = {**_held(snapshot, request.movable), **(clocks or {})}
+        held = {**_held(snapshot, request.movable), **(own or {})}
         fleet = open_fleet(snapshot, held)
-        beliefs = Beliefs.of(snapshot, fleet.classes)
+        beliefs = Beliefs.of(snapshot, fleet.classes, neighbours)
         movable = set(request.movable)
         standing: dict[WorkloadId, list[Assignment]] = defaultdict(list)
         for assignment in sorted(snapshot.target.assignments, key=lambda item: item.replica):

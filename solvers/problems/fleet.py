@@ -59,6 +59,10 @@ class DeviceClass:
     """Highest power the device may draw."""
     clock_lowered: bool = False
     """Whether it runs below its highest clock."""
+    unlimited: bool = False
+    """Whether the settings that hold put it in time slices: then shares do not divide it, and several may have it
+    whole. A planner that does not say so itself gives a device in time slices to one replica at a time.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +176,9 @@ class Fleet:
                 taints <= tolerated and device.colocation is not unfit and (not allowed or device.gpu_type in allowed)
                 for device, taints in zip(self.devices, self.taints, strict=True)
             ]
+            if need.kind is WorkloadKind.JOB:
+                # How a job slows others without limits nobody knows.
+                fit = [each and not self.class_at(number).unlimited for number, each in enumerate(fit)]
             self._eligible[key] = np.asarray(self.usable & np.array(fit, dtype=bool))
         return self._eligible[key]
 
@@ -298,15 +305,18 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
     idle_w[[index for index, item in enumerate(devices) if item.id in parents]] = 0.0
     unrented = np.array([is_offered(item.node) for item in devices], dtype=bool)
     margin_mib = snapshot.policy.memory_margin_mib
+    each = list(zip(devices, classes, strict=True))
     return Fleet(
         devices=devices,
         classes=distinct,
         class_of=np.array([position[item] for item in classes], dtype=np.intp),
         usable=np.array(_usable(snapshot, devices, parents), dtype=bool),
-        share_free=np.full(len(devices), 100.0),
+        share_free=np.array(
+            [100.0 * (_clients(snapshot, types[item.gpu_type], kind) if kind.unlimited else 1) for item, kind in each]
+        ),
         memory_free=np.array([float(item.memory_mib - margin_mib) for item in devices], dtype=np.float64),
         clients_free=np.array(
-            [_clients(snapshot, types[item.gpu_type], kind) for item, kind in zip(devices, classes, strict=True)],
+            [_clients(snapshot, types[item.gpu_type], kind) for item, kind in each],
             dtype=np.intp,
         ),
         occupants=np.zeros(len(devices), dtype=np.intp),
@@ -334,6 +344,8 @@ def _class_of(
     row = gpu_type.price_row(snapshot.policy.price_kind or node.price_kind, node.region)
     price = 0.0 if row is None else row.usd_per_h
     clock = (held.clock_mhz_sm if held is not None else None) or gpu_type.clock_mhz_sm_max
+    unlimited = held is not None and held.mode is DeviceMode.TIME_SLICED
+    shared = device.mode is DeviceMode.MPS and (held is None or held.mode is DeviceMode.MPS)
     interruptions = 0.0 if row is None else row.interruptions_per_h * snapshot.policy.interruption_usd
     return DeviceClass(
         gpu_type=gpu_type.name,
@@ -342,11 +354,12 @@ def _class_of(
         memory_mib=device.memory_mib,
         sm_part=device.sm_count / gpu_type.sm_count if device.mig is not None else 1.0,
         gpu_part=part,
-        exclusive=device.mode is not DeviceMode.MPS or (held is not None and held.mode is not DeviceMode.MPS),
+        exclusive=not (shared or unlimited),
         clock_mhz_sm=clock,
         idle_w=gpu_type.idle_w * part,
         limit_w=gpu_type.power_limit_w_max * part,
         clock_lowered=clock < gpu_type.clock_mhz_sm_max,
+        unlimited=unlimited,
     )
 
 

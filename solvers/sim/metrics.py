@@ -145,6 +145,8 @@ class Sums:
     energy_j: float = 0.0
     busy_gpu_s: float = 0.0
     """Shares at work, in whole GPUs."""
+    kernels_gpu_s: float = 0.0
+    """With kernels running, in whole GPUs."""
     iterations: float = 0.0
     caps_s: float = 0.0
     """Every power cap for as long as it holds."""

@@ -114,6 +114,8 @@ class Window:
     power_w: float
     utilisation_pct: float
     iterations: float = 0.0
+    kernels_pct: float = 0.0
+    """Part of the time in which kernels run on the GPUs in use: what GPU monitors call utilisation."""
 
 
 @value

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Target, Transition
-from solvers.domain.codec import digest
+from solvers.domain.codec import canonical_json, digest
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId
 from solvers.domain.plan import Plan
-from solvers.domain.policy import Policy
+from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
 from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin
@@ -239,7 +239,7 @@ class WorldActuator:
             cell, replica = cells[leave.item.device], leave.item.replica
             kept = found.setdefault(cell.id, {})
             held = [*beside.get(cell.id, {}).values(), *(each.item for each in kept.values()), leave.item]
-            fits = sum(each.share_pct_sm for each in held) <= 100
+            fits = cell.mode is DeviceMode.TIME_SLICED or sum(each.share_pct_sm for each in held) <= 100
             fits = fits and sum(each.memory_mib_limit for each in held) <= cell.device.memory_mib
             planned_here = any(replica in beside.get(each.id, {}) for each in cell.host.cells)
             if fits and not planned_here and replica not in kept and cell.mode is not DeviceMode.DEDICATED:
@@ -249,18 +249,24 @@ class WorldActuator:
 
 @dataclass(slots=True)
 class InProcessRunner:
-    """Runs planners here and now: a contender's, the first of them tuned."""
+    """Runs planners here and now: a contender's, the first of them tuned; where it says nothing, as the scenario's
+    policy has it.
+    """
 
     planners: Planners
     tuned: str
     settings: tuple[Setting, ...]
     reporter: Reporter
+    policy_settings: tuple[PlannerSetting, ...] = ()
     _made: dict[str, Planner] = field(default_factory=dict)
 
     def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         """Its answer. Raises EngineError when the planner is unknown, or fails."""
         if planner not in self._made:
-            self._made[planner] = self.planners(planner, self.settings if planner == self.tuned else ())
+            own = {item.name: item for item in self.policy_settings if item.planner == planner}
+            said = {name: Setting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
+            said |= {item.name: item for item in self.settings if planner == self.tuned}
+            self._made[planner] = self.planners(planner, tuple(said[name] for name in sorted(said)))
         try:
             return registry.think(self._made[planner], request, state, self.reporter)
         except EngineError:

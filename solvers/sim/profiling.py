@@ -1,7 +1,8 @@
 """What planners may know of a simulated world's hardware: profiles as somebody would have measured them before.
 
 Owns the measuring: every model alone on every GPU type over the scenario's grid, with noise, and pairs side by side at
-a few shares and batches, from which the numbers of mutual pressure are fitted. The same scenario and seed measure the
+a few shares and batches, and small groups without limits on shares, from which the numbers of mutual pressure are
+fitted. The same scenario and seed measure the
 same, whoever contends. It refuses what was not asked for: training jobs are not measured, nor what does not fit.
 """
 
@@ -30,6 +31,8 @@ TAIL = 2.326
 """Standard deviations that 99 % of normal numbers are below."""
 DIGITS = 6
 SOURCE = "simulated measurement"
+TENANTS_MAX = 4
+"""So many replicas were measured together at most where shares are not limited."""
 
 
 @value
@@ -75,14 +78,17 @@ def _measured(measuring: Measuring) -> tuple[Profile, ...]:
     for gpu_type in measuring.gpu_types:
         truth = known_truth(gpu_type.name)
         pressed: dict[ModelName, Interference] = {}
+        crowded: dict[ModelName, Interference] = {}
         if measuring.profiling.interference:
             pressed = _pairs(measuring, truth, streams.stream(f"profiling/pairs/{gpu_type.name}"))
+            crowded = _groups(measuring, truth, streams.stream(f"profiling/groups/{gpu_type.name}"))
         found += [
             Profile(
                 model=model,
                 gpu_type=gpu_type.name,
                 grid=_grid(measuring, gpu_type, model, streams.stream(f"profiling/{model}/{gpu_type.name}")),
                 interference=pressed.get(model),
+                unlimited=crowded.get(model),
             )
             for model in measuring.models
         ]
@@ -160,3 +166,36 @@ def _added(truth: GpuTruth, pair: tuple[ModelName, ModelName], how: tuple[float,
     mine = Resident(model=pair[0], share_pct_sm=int(100 - share), batch=batch)
     theirs = Resident(model=pair[1], share_pct_sm=int(share), batch=batch)
     return execution_ms(truth, mine, clock, (theirs,)) / execution_ms(truth, mine, clock) - 1.0
+
+
+def _groups(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> dict[ModelName, Interference]:
+    """The same without limits on shares: each model beside its next few, so many of each at once, at equal batches."""
+    models = measuring.models
+    count = len(models)
+    ahead = sorted({step % count for step in range(PARTNERS + 1)})
+    pairs = sorted({pair for one in range(count) for step in ahead for pair in _both(one, (one + step) % count)})
+    asked = list(product(pairs, range(1, TENANTS_MAX), measuring.profiling.batches))
+    noise = measuring.profiling.noise * draw.standard_normal(len(asked))
+    # Told for one neighbour, so that the form, which adds up, is above what several of them do.
+    added = [_crowded(truth, (models[one], models[two]), many, batch) / many for (one, two), many, batch in asked]
+    return fit_interference(
+        list(models),
+        Disturbances(
+            suffers=np.array([one for (one, _), *_ in asked], dtype=np.int64),
+            presses=np.array([two for (_, two), *_ in asked], dtype=np.int64),
+            share_pct=np.full(len(asked), 100.0),
+            added=np.maximum(np.array(added) + noise, ADDED_MIN),
+        ),
+        ProfileOrigin.SIMULATED,
+    )
+
+
+def _both(one: int, two: int) -> tuple[tuple[int, int], ...]:
+    return (one, two), (two, one)
+
+
+def _crowded(truth: GpuTruth, pair: tuple[ModelName, ModelName], many: int, batch: int) -> float:
+    """What so many of the second of a pair add to the time of the first, as a part of it, with the GPU open to all."""
+    mine, other = (Resident(model=model, share_pct_sm=100, batch=batch) for model in pair)
+    clock = truth.clock_mhz_sm_max
+    return execution_ms(truth, mine, clock, (other,) * many) / execution_ms(truth, mine, clock) - 1.0

@@ -92,7 +92,7 @@ class World:
         )
         run.ports = Ports(
             observer=observer,
-            runner=InProcessRunner(planners, contender.planners[0], contender.settings, run.counting),
+            runner=InProcessRunner(planners, contender.planners[0], contender.settings, run.counting, policy.planner_settings),
             actuator=WorldActuator(state, run.spread),
             clock=WorldClock(state),
             journal=run.journal,

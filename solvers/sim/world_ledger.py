@@ -80,6 +80,7 @@ class Ledger:
                 power_w=sums.energy_j / seconds,
                 utilisation_pct=_pct(sums.busy_gpu_s, sums.gpu_s),
                 iterations=sums.iterations,
+                kernels_pct=_pct(sums.kernels_gpu_s, sums.gpu_s),
             )
         )
 

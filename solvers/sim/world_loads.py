@@ -17,6 +17,7 @@ from solvers.errors import InputError
 from solvers.sim.device import DeviceLoad, DeviceState, Tenant, Trainee, settle
 from solvers.sim.serving import Served
 from solvers.sim.truth import Resident, gpu_truth, idle_power_w
+from solvers.sim.utilisation import kernels_part
 from solvers.sim.world_state import Cell, Process, State
 
 KEPT_MAX = 300_000
@@ -77,6 +78,12 @@ class Load:
         shares = [each.share_pct_sm for each in self.base.tenants] + [each.share_pct_sm for each in self.base.trainees]
         parts = (*self.state.busy, *(1.0 for _ in self.base.trainees))
         return min(1.0, sum(share * part for share, part in zip(shares, parts, strict=True)) / 100.0)
+
+
+    @property
+    def kernels_part(self) -> float:
+        """Of one of the devices: the part of the time in which kernels of anybody run."""
+        return 0.0 if self.state is None else kernels_part(self.base, self.state)
 
 
 _STANDING = (Resident(model="-", share_pct_sm=100),)

@@ -58,6 +58,8 @@ class Nodes:
     starts: int = 0
     stops: int = 0
     usages: list[Usage] = field(default_factory=list)
+    in_turns: set[int] = field(default_factory=set)
+    """Processes that began on a device in time slices, by serial: none of them has its GPU to itself."""
 
     def hear(self, host: Host, wish: Wish, *, instantly: bool = False) -> None:
         """A node that can be reached learns what it shall hold and sets about it; `instantly`: it is done at once."""
@@ -196,6 +198,8 @@ class Nodes:
         )
         state.serial += 1
         self.starts += 1
+        if cell.mode is DeviceMode.TIME_SLICED:
+            self.in_turns.add(process.serial)
         cell.processes.append(process)
         state.replicas.setdefault(item.replica, []).append(process)
         took_s = 0.0 if instantly else self.launch_s(item.model, cell)
@@ -266,7 +270,8 @@ class Nodes:
             memory_gb_used=used / MIB_PER_GB,
             begin_s=process.begun_s,
             end_s=end_s,
-            whole_gpu=item.share_pct_sm >= 100 or cell.mode is DeviceMode.DEDICATED,
+            whole_gpu=process.serial not in self.in_turns
+            and (item.share_pct_sm >= 100 or cell.mode is DeviceMode.DEDICATED),
         )
 
 

@@ -235,6 +235,7 @@ class Run:
         sums.device_usd += count * cell.usd_per_h * seconds / 3600.0
         sums.energy_j += count * load.power_w * seconds
         sums.busy_gpu_s += count * cell.gpu_part * load.busy_part * seconds
+        sums.kernels_gpu_s += count * cell.gpu_part * load.kernels_part * seconds
         ready = sum(seat.weight > 0.0 for seat in load.seats)
         sums.replica_s += count * ready * seconds
 

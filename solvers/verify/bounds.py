@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from solvers.domain.device import Device
+from solvers.domain.device import Device, DeviceMode
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import Slo, SloKind, SloScope, WorkloadKind
 from solvers.verify.picture import Picture
@@ -48,12 +48,16 @@ def execution(picture: Picture, item: Assignment, device: Device, batch: int) ->
 
 def slowdown(picture: Picture, item: Assignment, device: Device) -> float:
     """How many times as long as alone a replica of the plan executes beside its neighbours. Where the pressure of a
-    neighbour, or how this one suffers, is not known, the policy's margin comes on top.
+    neighbour, or how this one suffers, is not known, the policy's margin comes on top; and where no shares keep them
+    apart, replicas of which that is not known take turns.
     """
-    if len(picture.on_device[device.id]) < 2:
+    replicas = len(picture.on_device[device.id])
+    if replicas < 2:
         return 1.0
     pressure, unknown = picture.company(device)
     margin = picture.snapshot.policy.interference_margin if unknown else 1.0
+    if unknown and picture.mode(device) is DeviceMode.TIME_SLICED:
+        margin *= replicas
     known = picture.interference(item, device)
     if known is None:
         return margin

@@ -1,8 +1,8 @@
 """What a plan costs by the policy's basis, and what its devices draw. Standard library only.
 
-By share: the price of each device times the share of it that each replica has. By device: the whole price of every
-device in use, and the energy of its idle power and of all that its replicas are planned to draw. Prices carry what
-interruptions are expected to cost. It refuses to believe a plan's own sums.
+By share: the price of each device times the share of it that each replica has, and the whole of it at most. By device:
+the whole price of every device in use, and the energy of its idle power and of all that its replicas are planned to
+draw. Prices carry what interruptions are expected to cost. It refuses to believe a plan's own sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def usd_per_h(picture: Picture) -> float:
     ]
     if picture.snapshot.policy.cost_basis is CostBasis.SHARE:
         return sum(
-            picture.expected_usd_per_h(device) * sum(item.share_pct_sm for item in items) / 100
+            picture.expected_usd_per_h(device) * min(100, sum(item.share_pct_sm for item in items)) / 100
             for device, items in hosts
         )
     usd_per_wh = picture.snapshot.policy.usd_per_wh(picture.snapshot.taken_at_s)

@@ -65,7 +65,7 @@ def _power(picture: Picture, item: Assignment) -> Iterator[Finding]:
 def _sums(picture: Picture, device: Device, items: list[Assignment]) -> Iterator[Finding]:
     policy, gpu_type = picture.snapshot.policy, picture.types[device.gpu_type]
     share = sum(item.share_pct_sm for item in items)
-    if share > 100:
+    if share > 100 and picture.mode(device) is not DeviceMode.TIME_SLICED:
         yield about(picture, FindingCode.SHARE_EXCEEDED, device.id, items, share_pct_sm=float(share))
     memory = sum(item.memory_mib_limit for item in items)
     if memory + policy.memory_margin_mib > device.memory_mib:
@@ -97,7 +97,7 @@ def _setting(picture: Picture, setting: DeviceSetting) -> Iterator[Finding]:
     if limit_w is not None and not gpu_type.power_limit_w_min <= limit_w <= gpu_type.power_limit_w_max:
         yield fatal(FindingCode.POWER_LIMIT_OUT_OF_RANGE, device.id, power_limit_w=limit_w)
     yield from _limit_below_draw(picture, device, limit_w, items)
-    if setting.mode is not DeviceMode.MPS and len(items) > 1:
+    if setting.mode is DeviceMode.DEDICATED and len(items) > 1:
         yield about(picture, FindingCode.DEDICATED_BROKEN, device.id, items, mode=setting.mode.value)
 
 

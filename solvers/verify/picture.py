@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from solvers.domain.codec import digest
-from solvers.domain.device import Device, GpuType, Node, PriceRow
+from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.offer import is_offered
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
@@ -128,10 +128,19 @@ class Picture:
             self._proofs[key] = None if profile is None else Proof.of(profile)
         return self._proofs[key]
 
+    def mode(self, device: Device) -> DeviceMode:
+        """How replicas share a device: by the plan's setting, else as it is."""
+        setting = self.settings.get(device.id)
+        return device.mode if setting is None else setting.mode
+
     def interference(self, item: Assignment, device: Device) -> Interference | None:
-        """How a replica presses and suffers; None where nobody knows, as of training jobs."""
+        """How a replica presses and suffers; None where nobody knows, as of training jobs. Without limits on shares
+        only what was measured without them counts.
+        """
         profile = None if item.kind is WorkloadKind.JOB else self.profiles.get((item.model, device.gpu_type))
-        return None if profile is None else profile.interference
+        if profile is None:
+            return None
+        return profile.unlimited if self.mode(device) is DeviceMode.TIME_SLICED else profile.interference
 
     def pressure(self, item: Assignment, device: Device) -> float:
         """What a replica presses its neighbours with, as far as that is known."""

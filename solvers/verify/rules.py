@@ -62,5 +62,5 @@ def _neighbours(picture: Picture, device_id: str, items: list[Assignment]) -> It
             yield about(picture, FindingCode.AVOIDED_NEIGHBOUR, device_id, [item, *disliked], service=item.workload)
         if service.affinity.dedicated and len(items) > 1:
             yield about(picture, FindingCode.DEDICATED_BROKEN, device_id, items, service=item.workload)
-    if picture.devices[items[0].device].mode is not DeviceMode.MPS and len(items) > 1:
+    if picture.devices[items[0].device].mode is DeviceMode.DEDICATED and len(items) > 1:
         yield about(picture, FindingCode.DEDICATED_BROKEN, device_id, items, replicas=float(len(items)))

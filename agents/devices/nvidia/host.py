@@ -174,7 +174,7 @@ class NvidiaDevices:
             raise OutOfRangeError(f"a share of {spec.share_pct_sm} % or a batch of {spec.batch} is not possible")
         if others and self._modes.mode(device.uuid) is Mode.DEDICATED:
             raise BusyError(f"{device.uuid} is dedicated to one worker and has one")
-        if share > 100:
+        if share > 100 and self._modes.mode(device.uuid) is not Mode.TIME_SLICED:
             raise BusyError(f"the shares on {device.uuid} would be {share} %")
         if memory > device.memory_mib:
             raise OutOfMemoryError(f"limits on {device.uuid} would be {memory} of {device.memory_mib} MiB")

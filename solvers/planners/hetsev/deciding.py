@@ -16,12 +16,12 @@ import numpy as np
 
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
-from solvers.domain.workload import AntiAffinity
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_by_one
 from solvers.planners.draft import Draft
 from solvers.planners.hetsev.parameters import Parameters
+from solvers.planners.hetsev.sharing import tenants_of
 from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
 from solvers.problems.choice import Floats, Option
@@ -232,12 +232,8 @@ def _share_pct(draft: Draft, need: Need, parameters: Parameters) -> int:
     """What every instance gets: as set, or the largest measured part that lets all possible tenants meet on a GPU."""
     if parameters.share_pct:
         return parameters.share_pct
-    tenants = parameters.tenants_max
-    if parameters.anti_affinity is AntiAffinity.HARD:
-        models = {other.model for other in draft.needs} | {item.model for item in draft.case.pinned}
-        tenants = min(tenants, len(models))
     shares = draft.options(need).share_pct
-    fitting = shares[shares <= WHOLE_PCT // tenants]
+    fitting = shares[shares <= WHOLE_PCT // tenants_of(draft.case, parameters)]
     return int(fitting.max()) if len(fitting) else 1
 
 

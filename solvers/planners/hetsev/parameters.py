@@ -8,6 +8,8 @@ from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
 from solvers.planners.tuning import Counts, Tune, check_tuned
 
+LIMITED, UNLIMITED = "limited", "unlimited"
+
 
 @value
 class Parameters:
@@ -39,15 +41,29 @@ class Parameters:
     ] = 10
     queues: Annotated[int, Tune("k: groups in which new instances wait for a place", 1, 64)] = 4
     round_size: Annotated[int, Tune("beta: instances that are picked from the queues at a time", 1, 10_000)] = 8
+    sharing: Annotated[
+        str,
+        Tune(
+            "limited: instances on a GPU divide its SMs; unlimited: each may use all of them, where that was measured",
+            choices=(LIMITED, UNLIMITED),
+        ),
+    ] = LIMITED
+    """The paper limits nobody's SMs."""
     share_pct: Annotated[
-        int, Tune("SM share of every instance; 0: of as many as may meet on a GPU, each the same part of it", 0, 100)
+        int,
+        Tune(
+            "SM share of every instance, where limited; 0: of as many as may meet on a GPU, each the same part of it",
+            0,
+            100,
+        ),
     ] = 0
-    """The paper limits nobody's SMs: an instance alone has the whole GPU. Shares are fixed here, so the least harm is
-    done by cutting a GPU into as many parts as there can be tenants."""
+    """Shares are fixed, so the least harm is done by cutting a GPU into as many parts as there can be tenants."""
     tenants_max: Annotated[
         int,
         Tune(
-            "so many instances meet on a GPU at most, for a share_pct of 0; fewer where there are fewer models", 1, 16
+            "so many instances meet on a GPU at most, unless share_pct says so; fewer where there are fewer models",
+            1,
+            16,
         ),
     ] = 4
     batches: Annotated[

@@ -23,6 +23,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.hetsev.deciding import Action, Controlled, Decision, Remembered, decide, grow
 from solvers.planners.hetsev.parameters import Parameters
 from solvers.planners.hetsev.queues import Pending, grouped, seat_all
+from solvers.planners.hetsev.sharing import opened
 from solvers.planners.memory import kept, recalled
 from solvers.problems.choice import Floats, Option
 from solvers.problems.fleet import Places
@@ -135,7 +136,7 @@ class HetSev(Stateless):
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the windows and waits to go on with."""
-        draft = Draft.of(request)
+        draft = Draft.of(request, opened(request, self.parameters))
         cycle = _Cycle(parameters=self.parameters, draft=draft)
         before = {item.workload: item for item in _recalled(state)}
         after: dict[WorkloadId, Remembered] = {}
