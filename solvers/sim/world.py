@@ -92,7 +92,9 @@ class World:
         )
         run.ports = Ports(
             observer=observer,
-            runner=InProcessRunner(planners, contender.planners[0], contender.settings, run.counting, policy.planner_settings),
+            runner=InProcessRunner(
+                planners, contender.planners[0], contender.settings, run.counting, policy.planner_settings
+            ),
             actuator=WorldActuator(state, run.spread),
             clock=WorldClock(state),
             journal=run.journal,
@@ -173,6 +175,7 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
                 default=None,
             ),
             domains=_domains(scenario.fleet.power_caps, device, host.node),
+            limit_settable=scenario.boards_hold_caps,
         )
         host.cells.append(cell)
         cells[device.id] = cell

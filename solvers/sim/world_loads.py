@@ -79,7 +79,6 @@ class Load:
         parts = (*self.state.busy, *(1.0 for _ in self.base.trainees))
         return min(1.0, sum(share * part for share, part in zip(shares, parts, strict=True)) / 100.0)
 
-
     @property
     def kernels_part(self) -> float:
         """Of one of the devices: the part of the time in which kernels of anybody run."""

@@ -25,7 +25,8 @@ def window(at: float, rps: float, gpus: float, utilisation_pct: float) -> Window
         replicas=gpus,
         usd_per_h=1,
         power_w=1,
-        utilisation_pct=utilisation_pct,
+        utilisation_pct=100,
+        kernels_pct=utilisation_pct,
     )
 
 
@@ -61,7 +62,8 @@ def test_ratios_in_the_spike(found: dict[str, tuple[Outcome, ...]]) -> None:
     told = hetsev_runs.judge_06(Effort())
     assert told.status is Status.PASS
     assert told.measured == "throughput up to 2.50x, cluster utilisation up to 3.00x, response time 0.333x (1/3.00)"
-    assert "peak over peak 2.50x; hetsev in the spike: 8.0 GPUs" in told.note
+    assert "peak over peak 2.50x; two tenants gain at most: v100 1.7" in told.note
+    assert "hetsev in the spike: 8.0 GPUs 60 % busy" in told.note
     found["k8s_hpa"] = (replace(THEIRS, windows=OURS.windows),)
     assert hetsev_runs.judge_06(Effort()).status is Status.NOT_REPRODUCED
 
