@@ -28,6 +28,7 @@ from solvers.planners.joint.explaining import explained, seconds_of
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
+from solvers.planners.joint.seating_breaks import breaks_usd
 from solvers.planners.joint.seating_floor import Floor, floor_of
 from solvers.planners.joint.solving import Solve, Solved, solved
 from solvers.planners.joint.whole_devices import Counted, counted
@@ -183,7 +184,7 @@ def _written(request: PlanRequest, reading: Reading, found: tuple[Solved, Counte
     part = policy.gain_pct_min / 100
     seats = min(
         (seat(floor, layout, terms) for layout in layouts),
-        key=lambda item: item.worth(policy.launch_usd_per_s, part),
+        key=lambda item: item.worth(policy.launch_usd_per_s, part) + breaks_usd(item),
     )
     return write(SPEC, Draft(request=request, reading=reading, seats=seats, first=first))
 

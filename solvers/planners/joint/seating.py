@@ -1,9 +1,9 @@
 """Counts of patterns become named devices, so that the fewest replicas start and every single node bears its power.
 
-Owns the order of steps: match to what stands, snap shares to it, place the rest by power, spread over failure domains,
-keep every budget and power domain, make up what that took, and give jobs what is spare. A layout knows power only as
-sums over like nodes, no failure domains, and may put a floor of replicas above a budget; all are made exact here. It
-refuses to write plans.
+Owns the order of steps: match to what stands, place the rest by power, snap shares to what stands, move to idle devices
+what would interrupt, spread over failure domains, keep every budget and power domain, make up what that took, and give
+jobs what is spare. A layout knows power only as sums over like nodes, no failure domains, and may put a floor of
+replicas above a budget; all are made exact here. It refuses to write plans.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_breaks import make_before_break
 from solvers.planners.joint.seating_budget import within_budgets
 from solvers.planners.joint.seating_floor import Floor
 from solvers.planners.joint.seating_jobs import seat_jobs
@@ -42,6 +43,7 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     place(seats, matching.loose)
     # What is served is known only now, so only now can anybody tell who has more than he needs.
     snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
+    make_before_break(seats)
     within_budgets(seats)
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)

@@ -35,6 +35,8 @@ class Held:
     share_pct: int
     memory_mib: int
     launch_s: float
+    capacity_rps: float
+    """As it was planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ def floor_of(reading: Reading) -> Floor:
                 share_pct=item.assignment.share_pct_sm,
                 memory_mib=item.assignment.memory_mib_limit,
                 launch_s=problem.variants[item.variant].launch_s,
+                capacity_rps=item.assignment.capacity_rps,
             )
             for item in stands
             if item.variant is not None

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seating_breaks import ended
 from solvers.planners.joint.seating_budget import DUST_USD, spent_usd, usd_of
 from solvers.planners.joint.seating_offers import offers
 from solvers.planners.joint.seating_power import DUST_W
@@ -135,7 +136,9 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
 
 def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
     """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
-    for device, after in offers(seats, seats.floor.books, workload, shunned):
+    found = tuple(offers(seats, seats.floor.books, workload, shunned))
+    # Nobody ends before he is replaced where anything else serves too.
+    for device, after in sorted(found, key=lambda item: _breaks(seats, *item)):
         before = seats.patterns[device]
         grown = len(after.variants) > (0 if before is None else len(before.variants))
         gains = seats.loss_usd(before, after) < -DUST
@@ -148,6 +151,11 @@ def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Colle
             seats.put(device, after)
             return True
     return False
+
+
+def _breaks(seats: Seats, device: int, after: Pattern) -> bool:
+    """Whether a change would interrupt what stands on a device and would go on without it."""
+    return len(ended(seats, device, after)) > len(ended(seats, device, seats.patterns[device]))
 
 
 def affordable(

@@ -84,8 +84,14 @@ def pattern(of: JointProblem, *members: tuple[int, int], kind: int = 1) -> Patte
 
 
 def held(variant: int, share_pct: int, memory_mib: int = 1400, launch_s: float = 10.0) -> Held:
-    """A standing replica."""
-    return Held(variant=variant, share_pct=share_pct, memory_mib=memory_mib, launch_s=launch_s)
+    """A standing replica that was planned to serve 1 rps per percent."""
+    return Held(
+        variant=variant,
+        share_pct=share_pct,
+        memory_mib=memory_mib,
+        launch_s=launch_s,
+        capacity_rps=float(share_pct),
+    )
 
 
 def floor(
