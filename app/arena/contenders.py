@@ -8,6 +8,7 @@ is the planner's own business.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,10 +37,17 @@ class OwnPlanner:
     """A planner in a file of the user's. The source itself travels, so that a cluster needs no copy of the file."""
 
     name: str
-    """As planners are named in a contender: `my_policy.py:MyPlanner`."""
+    """As people write it: `my_policy.py:MyPlanner`."""
     source: str
     place: str
     """Where the file lies, for tracebacks only."""
+
+    @property
+    def plain_name(self) -> str:
+        """As a policy can name it: `my_policy.myplanner`. Letters that a policy's names do not have become dashes."""
+        file, _, class_name = self.name.rpartition(":")
+        plain = re.sub(r"[^a-z0-9._-]", "-", f"{file.removesuffix('.py')}.{class_name}".lower())
+        return f"own.{plain.strip('-._')[:50].strip('-._')}"
 
     def planner(self) -> Planner:
         """One such planner. Raises InputError."""
@@ -58,17 +66,19 @@ def entry_of(text: str) -> Entry:
     """A contender as people write it: a name, `planner+fallback@controller`, or `file.py:Class`. Raises InputError."""
     chain, _, controller = text.strip().partition("@")
     planners, governor = NAMED.get(chain, (tuple(part.strip() for part in chain.split("+")), None))
-    own = tuple(own_planner(part) for part in planners if is_own(part))
-    planners = tuple(Path(part).name if is_own(part) else part for part in planners)
+    own = {part: own_planner(part) for part in planners if is_own(part)}
     for name in planners:
-        if not is_own(name) and name not in (*registry.names(), *RULES):
+        if name not in own and name not in (*registry.names(), *RULES):
             raise InputError(
                 f"there is no planner {name!r}; known are {', '.join(contender_names())}, or a file.py:Class"
             )
     if controller and controller not in controllers.names():
         raise InputError(f"there is no controller {controller!r}; known are {', '.join(controllers.names())}")
-    label = text.strip() if not own else "+".join(planners) + (f"@{controller}" if controller else "")
-    return Entry(contender=Contender(label=label, planners=planners, governor=controller or governor), own=own)
+    said = "+".join(own[part].name if part in own else part for part in planners)
+    label = text.strip() if not own else said + (f"@{controller}" if controller else "")
+    named = tuple(own[part].plain_name if part in own else part for part in planners)
+    contender = Contender(label=label, planners=named, governor=controller or governor)
+    return Entry(contender=contender, own=tuple(own.values()))
 
 
 def contender_names() -> tuple[str, ...]:
@@ -95,6 +105,7 @@ def tuned_entries(entries: Sequence[Entry], settings: Sequence[str], policy: Seq
     fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
     made = tuple(_tuned(entry, wanted, fields) for entry in entries)
     known = {name for entry in entries for name in (entry.contender.label, entry.contender.planners[0])}
+    known |= {item.name for entry in entries for item in entry.own}
     for name in wanted:
         if name not in known:
             raise InputError(f"nobody here is called {name}; contenders are {', '.join(sorted(known))}")
@@ -106,7 +117,8 @@ def tuned_entries(entries: Sequence[Entry], settings: Sequence[str], policy: Seq
 
 
 def _tuned(entry: Entry, wanted: Mapping[str, list[Setting]], policy: tuple[Setting, ...]) -> Entry:
-    names = dict.fromkeys((entry.contender.planners[0], entry.contender.label))
+    own = (item.name for item in entry.own if item.plain_name == entry.contender.planners[0])
+    names = dict.fromkeys((entry.contender.planners[0], *own, entry.contender.label))
     by_name = {item.name: item for name in names for item in wanted.get(name, [])}
     settings = tuple(by_name[name] for name in sorted(by_name))
     if settings:
@@ -148,7 +160,7 @@ class PlannersOf:
     """Makes planners by name, those of one's own files first; what benches are handed."""
 
     def __init__(self, own: tuple[OwnPlanner, ...] = ()) -> None:
-        self._own = {item.name: item for item in own}
+        self._own = {item.plain_name: item for item in own}
 
     def __call__(self, name: str, settings: tuple[Setting, ...]) -> Planner:
         """A planner with this tuning. Raises EngineError for an unknown name, FieldError for a bad setting."""

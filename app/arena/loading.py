@@ -14,8 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
+from app.arena import kinds
 from app.arena.document import Document, read
-from app.arena.kinds import KINDS, Context, Form, kind
+from app.arena.kinds import Context, Form, kind
 from solvers.errors import FieldError, InputError
 from solvers.sim.outcome import Bench
 
@@ -46,7 +47,7 @@ def load(path: Path, data: Path | None) -> Bench:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of scenario files of every kind."""
-    forms = {name: kind(name).form for name in KINDS}
+    forms = {name: kind(name).form for name in kinds.KINDS}
     _, made = models_json_schema([(form, "validation") for form in forms.values()], ref_template=_REFERENCE)
     definitions = made["$defs"]
     # A policy in a scenario needs no name of its own.
@@ -67,9 +68,9 @@ def schema_text() -> str:
 
 def _kind_of(document: Document) -> str:
     chosen = document.plain.get("kind")
-    if not isinstance(chosen, str) or chosen not in KINDS:
+    if not isinstance(chosen, str) or chosen not in kinds.KINDS:
         said = "say `kind`" if chosen is None else f"no kind {chosen}"
-        raise document.refusal(("kind",), f"{said}; there are {', '.join(KINDS)}")
+        raise document.refusal(("kind",), f"{said}; there are {', '.join(kinds.KINDS)}")
     return chosen
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.arena.contenders import PlannersOf, contender_names, entry_of, tuned_entries
+from solvers.domain.ids import PolicyName
+from solvers.domain.policy import Policy
 from solvers.errors import EngineError, FieldError, InputError, NotFoundError
 from solvers.planners.hetsev.planner import HetSev
 from solvers.sim.outcome import Setting
@@ -96,12 +98,12 @@ def test_a_planner_of_ones_own_travels_as_its_source(tmp_path: Path) -> None:
     entry = entry_of(f"{file}:Mine")
     file.unlink()
     assert entry.contender.label == "mine.py:Mine"
-    assert entry.contender.planners == ("mine.py:Mine",)
+    assert entry.contender.planners == ("own.mine.mine",)
     assert PlannersOf(entry.own)("mine.py:Mine", ()).spec.name == "mine"
     with pytest.raises(EngineError):
-        PlannersOf()("mine.py:Mine", ())
+        PlannersOf()("own.mine.mine", ())
     with pytest.raises(FieldError, match="no parameter"):
-        PlannersOf(entry.own)("mine.py:Mine", (Setting(name="no", value="1"),))
+        PlannersOf(entry.own)("own.mine.mine", (Setting(name="no", value="1"),))
 
 
 def test_files_that_hold_no_planner_are_refused(tmp_path: Path) -> None:
@@ -111,3 +113,17 @@ def test_files_that_hold_no_planner_are_refused(tmp_path: Path) -> None:
     file.write_text(OWN)
     with pytest.raises(InputError, match="no class Yours"):
         entry_of(f"{file}:Yours")
+
+
+def test_ones_own_planner_has_a_name_that_a_policy_may_hold(tmp_path: Path) -> None:
+    file = tmp_path / "My Policy.py"
+    file.write_text(
+        "from solvers.planners.greedy.planner import Greedy\n"
+        "from solvers.planners.base import PlannerSpec\n"
+        "class Mine(Greedy):\n    spec = PlannerSpec(name='mine', version='1', knobs=())\n"
+    )
+    entry = entry_of(f"{file}:Mine+greedy")
+    assert entry.contender.label == "My Policy.py:Mine+greedy"
+    assert entry.contender.planners == ("own.my-policy.mine", "greedy")
+    Policy(name=PolicyName("any"), planners=entry.contender.planners)
+    assert PlannersOf(entry.own)("own.my-policy.mine", ()).spec.name == "mine"
