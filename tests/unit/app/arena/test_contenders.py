@@ -99,7 +99,7 @@ def test_a_planner_of_ones_own_travels_as_its_source(tmp_path: Path) -> None:
     file.unlink()
     assert entry.contender.label == "mine.py:Mine"
     assert entry.contender.planners == ("own.mine.mine",)
-    assert PlannersOf(entry.own)("mine.py:Mine", ()).spec.name == "mine"
+    assert PlannersOf(entry.own)("own.mine.mine", ()).spec.name == "mine"
     with pytest.raises(EngineError):
         PlannersOf()("own.mine.mine", ())
     with pytest.raises(FieldError, match="no parameter"):
