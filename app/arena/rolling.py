@@ -35,7 +35,6 @@ Rate = Annotated[float, Field(ge=0, le=1e9)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 RATE_LEAST_RPS = 1e-3
-SECONDS_PER_HOUR = 3600
 
 
 class GpusForm(Form):
@@ -274,17 +273,10 @@ def _azure(form: AzureForm, context: Context) -> list[ChatForm]:
     ]
 
 
-def _by_hour(wish: Wish) -> Wish:
-    """Rates in requests per hour: a capacity is promised in ten-thousandths of its unit, which is much of these."""
-    whole = {name: rate * SECONDS_PER_HOUR for name, rate in wish.whole_rps.items()}
-    return replace(wish, rate_rps=wish.rate_rps * SECONDS_PER_HOUR, whole_rps=whole)
-
-
 def _inferno(form: RollingForm, asked: InfernoForm, context: Context, policy: Policy) -> Bench:
     files = {name: read_json(context, ("inferno",), FOLDER, asked.size, f"{name}-data.json") for name in FILES}
     case = inferno(files, Case(size=asked.size, copies=asked.copies, capacity=asked.capacity))
     wishes, kinds, counts = inferno_wishes(case)
-    wishes = [_by_hour(each) for each in wishes]
     hosts = [
         Host(name=f"{kind}-{number:04d}", kind=kind, gpus=min(8, count - 8 * number))
         for kind, count in sorted(counts.items())

@@ -13,6 +13,9 @@ from solvers.domain.evidence import Fact
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileOrigin
 
+RATE_STEPS = 1e7
+"""Steps of a request per second in which capacities are told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Basis:
@@ -53,8 +56,8 @@ def rounded_ms(latency_ms: float) -> float:
 
 
 def rounded_rps(rate_rps: float) -> float:
-    """Down: a capacity is a promise."""
-    return math.floor(rate_rps * 1e4) / 1e4
+    """Down: a capacity is a promise. What a thousand replicas lose by it is less than a verifier lets pass."""
+    return math.floor(rate_rps * RATE_STEPS) / RATE_STEPS
 
 
 def rounded_w(power_w: float) -> float:

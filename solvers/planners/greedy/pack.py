@@ -1,11 +1,12 @@
 """Pack all workloads onto the fleet, one after the other: holding what stands, saving on it, or afresh.
 
-Owns the order (services by priority, then the largest first; then tasks and jobs by priority) and how much of what
-stands may change. Holding: every standing replica that keeps its promise stays exactly as it is, and only a workload
-that is short gets more. Saving: a workload keeps the standing replicas it needs, unless a fresh choice is cheaper by
-more than `STAY_MARGIN` and has room beside what stands, so that the new can be ready before the old one goes; a
-workload that is short may take its own room anew. Tasks and jobs come last and hold no place against services, but for
-jobs that may not be evicted again and, where so asked, all jobs that stand.
+Owns the order (services by priority, then the largest first, or, where not everybody can be served, whose served rate
+counts most for the room it takes; then tasks and jobs by priority) and how much of what stands may change. Holding:
+every standing replica that keeps its promise stays exactly as it is, and only a workload that is short gets more.
+Saving: a workload keeps the standing replicas it needs, unless a fresh choice is cheaper by more than `STAY_MARGIN` and
+has room beside what stands, so that the new can be ready before the old one goes; a workload that is short may take its
+own room anew. Tasks and jobs come last and hold no place against services, but for jobs that may not be evicted again
+and, where so asked, all jobs that stand.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class Aim(Enum):
     AFRESH = "afresh"
 
 
+class Turn(Enum):
+    """Who chooses first among services of one priority."""
+
+    LARGEST = "largest"
+    WORTHIEST = "worthiest"
+
+
 @dataclass(slots=True, kw_only=True)
 class Packing:
     """The fleet's books with every workload settled on them."""
@@ -55,13 +63,14 @@ class Packing:
         return None in kept or len(kept) != sum(len(items) for items in case.standing.values())
 
 
-def pack(case: Case, aim: Aim, *, jobs_hold: bool = False) -> Packing:
+def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LARGEST) -> Packing:
     """Settle every need of the case. `jobs_hold`: jobs keep their place before services choose."""
+    rank = _size if turn is Turn.LARGEST else _worth
     fleet = open_fleet(case.snapshot, case.held)
     put_pinned(case, fleet)
     services = sorted(
         (need for need in case.needs if need.kind is WorkloadKind.SERVICE),
-        key=lambda need: (-need.priority, -_size(case, need), need.workload),
+        key=lambda need: (-need.priority, -rank(case, need), need.workload),
     )
     rest = [need for need in case.needs if need.kind is not WorkloadKind.SERVICE]
     jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
@@ -107,6 +116,12 @@ def _size(case: Case, need: Need) -> float:
     option = case.beliefs.option(need, case.menus[need.workload].options, choice.option)
     device_class = case.beliefs.classes[option.device_class]
     return max(option.share_pct / 100, option.memory_mib / device_class.memory_mib)
+
+
+def _worth(case: Case, need: Need) -> float:
+    """What of the demand a GPU could serve at best, as the objective counts it."""
+    options = case.menus[need.workload].options
+    return need.weight * float((options.capacity_rps / options.gpus).max()) if len(options) else 0.0
 
 
 def _choice_if_empty(case: Case, need: Need) -> Choice | None:

@@ -16,7 +16,7 @@ from solvers.planners.answer import Answer, write_plan
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
 from solvers.planners.greedy.explain import alternatives
-from solvers.planners.greedy.pack import Aim, Packing, lack_of, pack
+from solvers.planners.greedy.pack import Aim, Packing, Turn, lack_of, pack
 
 SPEC = PlannerSpec(
     name="greedy",
@@ -25,8 +25,16 @@ SPEC = PlannerSpec(
 )
 
 
-REARRANGE_GAIN = 0.2
+REARRANGE_GAIN = 0.1
 """What stands is moved about only if that serves at least this part of what is unserved otherwise."""
+
+REARRANGED = (
+    (Aim.HOLD, Turn.LARGEST),
+    (Aim.SAVE, Turn.LARGEST),
+    (Aim.AFRESH, Turn.LARGEST),
+    (Aim.AFRESH, Turn.WORTHIEST),
+)
+"""What is tried while somebody is short, the least change first."""
 
 
 class Greedy(Stateless):
@@ -56,12 +64,16 @@ class Greedy(Stateless):
 
 def _best(case: Case) -> Packing:
     if not any(case.standing.values()):
-        return pack(case, Aim.AFRESH)
+        best = pack(case, Aim.AFRESH)
+        if not _is_short(best):
+            return best
+        other = pack(case, Aim.AFRESH, turn=Turn.WORTHIEST)
+        return other if other.unserved < best.unserved else best
     best = pack(case, Aim.HOLD, jobs_hold=True)
-    for aim in (Aim.HOLD, Aim.SAVE, Aim.AFRESH):
+    for aim, turn in REARRANGED:
         if not _is_short(best):
             break
-        other = pack(case, aim)
+        other = pack(case, aim, turn=turn)
         if other.unserved < (1 - REARRANGE_GAIN) * best.unserved:
             best = other
     if best.changes(case):

@@ -14,6 +14,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, Unplaced
 from solvers.domain.workload import WorkloadKind
+from solvers.planners.facts import RATE_STEPS
 from solvers.planners.joint.reading import Reading
 from solvers.planners.joint.seating_seats import Seats
 from solvers.problems.needs import Need
@@ -36,7 +37,7 @@ def shortages(
     for need in reading.needs:
         items = of_workload[need.workload]
         short = max(0.0, need.rate_rps_least - sum(item.capacity_rps for item in items))
-        short = short if short > 1e-6 * max(1.0, need.rate_rps_least) + 1e-4 * len(items) else 0.0
+        short = short if short > 1e-6 * max(1.0, need.rate_rps_least) + len(items) / RATE_STEPS else 0.0
         if need.kind is WorkloadKind.JOB:
             short = 0.0
         missing = max(0, need.replicas_min - len(items))
