@@ -43,9 +43,6 @@ from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service,
 DEFAULT_POLICY = PolicyName("default")
 DEMAND_WINDOW_S = 60.0
 """The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
-DEMAND_LOOKBACK_S = 180.0
-"""The upper demand is that of the busiest bin of this window: capacity grows with the first busy bin, and shrinks only
-when demand has been lower for so long."""
 
 T = TypeVar("T")
 
@@ -107,7 +104,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         tasks=tuple(sorted(_specs(session, Kind.TASK, OfflineTask), key=lambda task: task.id)),
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
-        demands=read_demands(session, services),
+        demands=read_demands(session, services, policy.demand_lookback_s),
         replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
         device_telemetry=tuple(
             _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
@@ -147,9 +144,13 @@ def read_services(session: Session) -> tuple[Service, ...]:
     return tuple(sorted(_specs(session, Kind.SERVICE, Service), key=lambda service: service.id))
 
 
-def read_demands(session: Session, services: tuple[Service, ...]) -> tuple[Demand, ...]:
-    """Demand of every service: observed when any edge reported it within the window, else as declared."""
-    rows = observations.demand(session, window_s=DEMAND_WINDOW_S, lookback_s=DEMAND_LOOKBACK_S, bin_s=DEMAND_BIN_S)
+def read_demands(session: Session, services: tuple[Service, ...], lookback_s: float) -> tuple[Demand, ...]:
+    """Demand of every service: observed when any edge reported it within the window, else as declared. The upper one is
+    that of the busiest bin of the lookback: capacity grows with the first busy bin, and shrinks only when demand has
+    been lower for so long.
+    """
+    window_s = min(DEMAND_WINDOW_S, lookback_s)
+    rows = observations.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
     observed = {row.service: row for row in rows}
     return tuple(_demand(service, observed.get(service.id)) for service in services)
 

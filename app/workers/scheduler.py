@@ -148,7 +148,7 @@ class PlannerWorker:
         """Plan when demand left what stands."""
         with self._parts.database.reading() as session:
             policy = snapshots.read_policy(session)
-            demands = snapshots.read_demands(session, snapshots.read_services(session))
+            demands = snapshots.read_demands(session, snapshots.read_services(session), policy.demand_lookback_s)
             target = targets.current(session, self._parts.settings.cluster)
         alarms = demand_alarms(demands, target, policy, self._memory.planned_rps)
         if alarms:

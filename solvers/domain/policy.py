@@ -9,6 +9,7 @@ from enum import StrEnum
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import PolicyName
 from solvers.domain.objective import Term
+from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
     check_distinct,
     check_finite,
@@ -24,6 +25,8 @@ from solvers.errors import FieldError
 HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
+LOOKBACK_S_MAX = 86_400.0
+"""Gateways' reports are kept longer than this, but reading more of them than a day's takes too long."""
 
 
 class CostBasis(StrEnum):
@@ -69,6 +72,9 @@ class Policy:
     capacity, so this is also how far demand may rise before anything has to change."""
     demand_noise_sigmas: float = 2.0
     """New capacity is also sized for so many standard deviations of a Poisson count, which matters at low rates."""
+    demand_lookback_s: float = 600.0
+    """The demand that counts is that of the busiest moment of so long: who was busy lately will be again, and letting
+    capacity go and fetching it back costs promises. Shorter saves more where loads fall and stay low."""
     share_step_pct: int = 5
     replicas_per_device_max: int = 7
     memory_margin_mib: int = 512
@@ -121,6 +127,7 @@ class Policy:
         check_range("utilisation_max", self.utilisation_max, 0.05, 0.99)
         check_range("demand_headroom", self.demand_headroom, 1, 10)
         check_range("demand_noise_sigmas", self.demand_noise_sigmas, 0, 10)
+        check_range("demand_lookback_s", self.demand_lookback_s, DEMAND_BIN_S, LOOKBACK_S_MAX)
         check_range("share_step_pct", self.share_step_pct, 1, 100)
         check_range("replicas_per_device_max", self.replicas_per_device_max, 1, 48)
         check_not_negative("memory_margin_mib", self.memory_margin_mib)

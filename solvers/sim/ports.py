@@ -165,7 +165,7 @@ class WorldObserver:
                 window_s=0.0,
                 age_s=0.0,
             )
-        window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, rhythm.demand_lookback_s)
+        window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
         mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
         busiest = mean
         until_s = now_s

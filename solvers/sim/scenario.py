@@ -192,7 +192,7 @@ class Profiling:
 @value
 class Rhythm:
     """How often things happen, seconds. Demand is told to planners as production does it: the mean over
-    `demand_window_s`, the busiest bin of 10 s within `demand_lookback_s`.
+    `demand_window_s`, the busiest bin of 10 s within the policy's `demand_lookback_s`.
     """
 
     cycle_s: float = 15.0
@@ -200,14 +200,13 @@ class Rhythm:
     """Longest time without a new settlement of mutual slowdowns; windows of the outcome are as long."""
     governor_s: float = 1.0
     demand_window_s: float = 60.0
-    demand_lookback_s: float = 180.0
     report_delay_s: float = 0.0
     """How old everything is that planners see."""
     apply_delay_s: float = 0.5
     """From promotion until nodes begin to act."""
 
     def __post_init__(self) -> None:
-        for field in ("cycle_s", "stretch_s", "governor_s", "demand_window_s", "demand_lookback_s"):
+        for field in ("cycle_s", "stretch_s", "governor_s", "demand_window_s"):
             check_positive(field, getattr(self, field))
         check_not_negative("report_delay_s", self.report_delay_s)
         check_not_negative("apply_delay_s", self.apply_delay_s)
@@ -240,6 +239,9 @@ class WorldScenario:
     rhythm: Rhythm = Rhythm()
     governor: str | None = None
     """Name of the controller that moves batches and clocks inside their envelopes; None: none does."""
+    boards_hold_caps: bool = True
+    """Whether boards take the power limits that plans set. If not, boards run up to their own limit, and a power cap is
+    a goal that plans and controllers keep or miss."""
     faults: tuple[Fault, ...] = ()
     standing: Standing = Standing()
     warm_start: bool = True

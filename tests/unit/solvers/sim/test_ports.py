@@ -51,13 +51,15 @@ def test_before_anything_was_asked_the_declared_rate_counts() -> None:
 
 
 def test_demand_is_the_mean_of_a_window_and_the_busiest_bin_of_a_longer_one() -> None:
-    run = at(begun(scenario()), 200.0, (30.0, 300.0), (40.0, 1300.0), (140.0, 1400.0), (200.0, 2000.0))
+    made = scenario()
+    made = replace(made, policy=replace(made.policy, demand_lookback_s=180.0))
+    run = at(begun(made), 200.0, (30.0, 300.0), (40.0, 1300.0), (140.0, 1400.0), (200.0, 2000.0))
     demand = seen(run).demands_by_service()[SERVICE]
     assert demand.origin is DemandOrigin.OBSERVED
     assert demand.rate_rps_mean == pytest.approx(10.0)
     assert demand.rate_rps_upper == pytest.approx(100.0)
     assert demand.window_s == 180.0
-    later = at(begun(scenario()), 260.0, (30.0, 300.0), (40.0, 1300.0), (140.0, 1400.0), (260.0, 2600.0))
+    later = at(begun(made), 260.0, (30.0, 300.0), (40.0, 1300.0), (140.0, 1400.0), (260.0, 2600.0))
     assert seen(later).demands_by_service()[SERVICE].rate_rps_upper == pytest.approx(10.0)
 
 
