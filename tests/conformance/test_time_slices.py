@@ -63,7 +63,7 @@ def shared() -> Snapshot:
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "free"])
 @pytest.mark.parametrize("name", AFTER)
-def test_whoever_plans_next_makes_a_valid_plan(shared: Snapshot, name: str, pinned: bool) -> None:  # noqa: FBT001
+def test_whoever_plans_next_makes_a_valid_plan(shared: Snapshot, name: str, pinned: bool) -> None:
     movable = [item for item in builders.everything_movable(shared) if not (pinned and item == "demo/one")]
     request = builders.request(shared, movable)
     plan = registry.think(registry.create(name), request, None, SilentReporter()).proposal.plan
