@@ -67,6 +67,11 @@ _FACTORIES = {
         "Morak",
         "virtual GPUs sized by the knee of latency over share, batches and clock left to the controller",
     ),
+    "mudi": (
+        "solvers.planners.mudi.planner",
+        "Mudi",
+        "one service to a GPU with the least share it needs, training jobs where that costs the service least",
+    ),
     "whole_gpu": (
         "solvers.planners.morak.planner",
         "WholeGpu",

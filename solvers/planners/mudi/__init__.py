@@ -1,0 +1,1 @@
+"""Mudi: training jobs in the slack of inference, one service to a device."""
