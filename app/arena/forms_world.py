@@ -189,6 +189,8 @@ class WorldForm(Form):
     profiling: Profiling = Profiling()
     rhythm: Rhythm = Rhythm()
     governor: str | None = None
+    boards_hold_caps: bool = True
+    """If not, boards run up to their own limit, and power caps are for plans and controllers to keep."""
     warm_start: bool = True
     latency_noise: Annotated[float, Field(ge=0, le=1)] = 0.03
     launch_scale: Annotated[float, Field(ge=0, le=1000)] = 1.0

@@ -64,6 +64,7 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
             profiling=form.profiling,
             rhythm=form.rhythm,
             governor=form.governor,
+            boards_hold_caps=form.boards_hold_caps,
             faults=tuple(faults),
             warm_start=form.warm_start,
             latency_noise=form.latency_noise,

@@ -151,6 +151,7 @@ class Cell:
     lost: int = 0
     slow: float = 1.0
     limit_factor: float = 1.0
+    limit_settable: bool = True
     wanted: RepartitionWish | None = None
     """What its controller asks planners for."""
     actors: tuple[Process, ...] = ()
@@ -182,7 +183,7 @@ class Cell:
     @property
     def power_limit_w(self) -> float:
         """The board's limit."""
-        told = self.setting.power_limit_w if self.setting is not None else None
+        told = self.setting.power_limit_w if self.setting is not None and self.limit_settable else None
         return (told or self.truth.tdp_w) * self.limit_factor
 
     @property
