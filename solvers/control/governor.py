@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solvers.control.judging import held, inside, is_bad, latency_of, power_of, readings_of, settled, unknown
-from solvers.control.knobs import batch_below, batches_above, clock_below, clocks_above
+from solvers.control.knobs import batch_well_below, batches_above, clock_below, clocks_above
 from solvers.control.records import (
     Barrier,
     Cause,
@@ -134,7 +134,7 @@ class _Turn:
         for position, verdict in enumerate(self.verdicts):
             if verdict.wish is Wish.BATCH_DOWN:
                 lowest = self.envelope.replicas[position].batch_min
-                batches[position] = batch_below(batches[position], lowest, self.settings.batch_step_part)
+                batches[position] = batch_well_below(batches[position], lowest, self.settings.batch_step_part)
         return replace(self.state.setting, batches=tuple(batches))
 
     def _grown(self, setting: Setting) -> Setting:
@@ -296,8 +296,10 @@ class Morak:
     settings: Settings
 
     def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
-        """Begin as planned."""
-        return first_state(envelope, planned)
+        """Begin with the planned batches at the start clock where clocks are open; never above the planned one."""
+        above = (clock for clock in envelope.clocks_mhz_sm if clock >= self.settings.clock_mhz_start)
+        begun = min(next(above, planned.clock_mhz_sm), planned.clock_mhz_sm)
+        return first_state(envelope, replace(planned, clock_mhz_sm=begun))
 
     def fitted(self, envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
         """Go on under a new envelope."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from math import ceil
 
 
 def batch_step(batch: int, part: float) -> int:
@@ -27,6 +28,11 @@ def batches_above(batch: int, highest: int, part: float) -> tuple[int, ...]:
 def batch_below(batch: int, lowest: int, part: float) -> int:
     """The next smaller batch."""
     return max(lowest, batch - batch_step(batch, part))
+
+
+def batch_well_below(batch: int, lowest: int, part: float) -> int:
+    """The same with the step rounded up, so that small batches fall as quickly as large ones."""
+    return max(lowest, batch - max(1, ceil(part * batch)))
 
 
 def clocks_above(clock_mhz: int, table_mhz: Sequence[int], step_mhz: int) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ class Settings:
     """alpha: up to this part of the cap power is low."""
     latency_low_part: float = 0.90
     """beta: below this part of its limit a latency is low."""
+    clock_mhz_start: int = 600
+    """Morak begins here, or at the next clock that it may lock: from a high one the cap stops batches early."""
     clock_step_mhz: int = 90
     batch_step_part: float = 0.10
     """A batch changes by this part of itself, by one at least."""

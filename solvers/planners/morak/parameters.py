@@ -19,6 +19,17 @@ class Goal(StrEnum):
     """As many as the demand needs at the largest batch, on as few GPUs as hold them."""
 
 
+class Leftover(StrEnum):
+    """What becomes of the share that knees leave free, for throughput."""
+
+    RESERVE = "reserve"
+    """Copies in turn, the rest stays free."""
+    DISTRIBUTE = "distribute"
+    """Copies in turn, the rest goes to those which are there."""
+    COPIES = "copies"
+    """Demand first; then copies of who serves most for its share, and what fits no copy to those which are there."""
+
+
 @value
 class Parameters:
     """See each."""
@@ -33,6 +44,7 @@ class Parameters:
     )
     clock_mhz_start: Annotated[int, Tune("clocks begin here, or as far above as promises need", 1, 10000)] = 600
     copies_per_device: Annotated[int, Tune("most virtual GPUs of one service on one GPU", 1, 48)] = 4
+    leftover: Annotated[Leftover, Tune("what becomes of share that knees leave free")] = Leftover.COPIES
     forget_s: Annotated[float, Tune("how long what controllers asked for is kept", 1.0)] = 3600.0
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.memory import kept
 from solvers.planners.morak.cutting import Cutter, Virtual, start_clocks
-from solvers.planners.morak.parameters import Goal, Parameters
+from solvers.planners.morak.parameters import Goal, Leftover, Parameters
 from solvers.planners.morak.wishes import Wishes
 from solvers.planners.seating import Placed, seat_of
 from solvers.problems.choice import Floats
@@ -72,7 +72,7 @@ class Morak:
 class WholeGpu:
     """The same without partitioning, for controllers that know none: every replica has a GPU to itself."""
 
-    parameters: Parameters = field(default_factory=lambda: Parameters(ceiling_part=1.0))
+    parameters: Parameters = field(default_factory=lambda: Parameters(ceiling_part=1.0, leftover=Leftover.RESERVE))
 
     @property
     def spec(self) -> PlannerSpec:
@@ -118,12 +118,76 @@ class _Partition:
                 able.append(need)
             else:
                 made.draft.refuse(need)
-        if parameters.goal is Goal.THROUGHPUT:
-            made._spread(able)
-        else:
+        if parameters.goal is Goal.DEVICES:
             for need in able:
                 made._pack(need)
+            return made
+        if parameters.leftover is Leftover.COPIES:
+            made._meet(able)
+            made._favour(able)
+        else:
+            made._spread(able)
+        if parameters.leftover is not Leftover.RESERVE:
+            made._distribute(able)
         return made
+
+    def _meet(self, needs: list[Need]) -> None:
+        """Copies in turn, until everybody's demand is met at the largest batches."""
+        reached_rps = dict.fromkeys((need.workload for need in needs), 0.0)
+        waiting = list(needs)
+        while waiting:
+            still = []
+            for need in waiting:
+                added = self._add(need, self.parameters.copies_per_device)
+                reached_rps[need.workload] += 0.0 if added is None else added.ceiling_rps
+                short = reached_rps[need.workload] < need.rate_rps
+                if added is not None and (short or len(self.draft.open(need).placed) < need.replicas_floor):
+                    still.append(need)
+            waiting = still
+
+    def _favour(self, needs: list[Need]) -> None:
+        """As many copies as fit of who serves most for its share, then of the next."""
+        for need in sorted(needs, key=self._served_by_share, reverse=True):
+            while self._add(need, self.parameters.copies_per_device) is not None:
+                pass
+
+    def _served_by_share(self, need: Need) -> float:
+        virtuals = (self.cutter.cut(need, number) for number in range(len(self.draft.fleet.classes)))
+        return max((each.ceiling_rps / each.option.share_pct for each in virtuals if each is not None), default=0.0)
+
+    def _distribute(self, needs: list[Need]) -> None:
+        """Let the virtual GPUs of every device grow into what is left there, each by the same part of itself; a device
+        where rounding leaves something gives it to the first. One that may not grow stays as it is.
+        """
+        fleet = self.draft.fleet
+        here: dict[int, list[tuple[Need, Placed]]] = {}
+        for need in needs:
+            for item in self.draft.open(need).placed:
+                here.setdefault(item.seat.device, []).append((need, item))
+        for device, items in here.items():
+            left = int(fleet.share_free[device])
+            held = sum(item.seat.share_pct for _, item in items)
+            extras = [left * item.seat.share_pct // held for _, item in items]
+            extras[0] += left - sum(extras)
+            for (need, item), extra_pct in zip(items, extras, strict=True):
+                self._grow(need, item, extra_pct)
+
+    def _grow(self, need: Need, item: Placed, extra_pct: int) -> None:
+        settled, number = self.draft.open(need), int(self.draft.fleet.class_of[item.seat.device])
+        knee = self.cutter.cut(need, number)
+        if extra_pct <= 0 or knee is None:
+            return
+        larger = self.cutter.cut(need, number, item.seat.share_pct + extra_pct - knee.option.share_pct)
+        if larger is None:
+            return
+        at = settled.placed.index(item)
+        self.draft.fleet.lift(item.seat)
+        settled.placed.remove(item)
+        found = self.draft.places(settled, larger.option)
+        fits = not isinstance(found, ReasonCode) and item.seat.device in found
+        grown = Placed(seat=seat_of(need, larger.option, item.seat.device), option=larger.option) if fits else item
+        settled.add(grown)
+        settled.placed.insert(at, settled.placed.pop())
 
     def _spread(self, needs: list[Need]) -> None:
         """Copies in turn, the emptiest GPU first; more than one per service and GPU when nobody else finds room."""

@@ -16,7 +16,7 @@ from agents.devices.fake.host import FakeDevices
 from agents.governing import AGENT_SETTINGS, Governing, envelope_of
 from agents.steps import spec_of
 from agents.wire import NodeTarget, WorkerTarget
-from solvers.control.governor import first_state, step
+from solvers.control.governor import step
 from solvers.control.records import (
     Decision,
     DeviceEnvelope,
@@ -99,7 +99,7 @@ def plain_loop(node: Node, periods: int) -> list[Decision]:
             for name, share in SHARES.items()
         ),
     )
-    state = first_state(envelope, Setting(batches=(2, 2), clock_mhz_sm=node.near(900)))
+    state = controller("morak").first(envelope, Setting(batches=(2, 2), clock_mhz_sm=node.near(900)))
     board.set_clock(state.setting.clock_mhz_sm)
     now_s += 30.0
     board.advance(now_s)
@@ -341,7 +341,7 @@ def test_a_new_generation_that_changes_nothing_for_a_device_costs_it_nothing() -
 def test_a_default_clock_is_locked_only_when_there_is_cause() -> None:
     node = Node()
     free = node.planned(clock_mhz_sm_max=node.inventory.clocks_mhz_sm[-1])
-    node.target = replace(free, devices=(replace(free.devices[0], clock_mhz_sm=None),))
+    node.target = replace(free, governor="dfs", devices=(replace(free.devices[0], clock_mhz_sm=None),))
     node.start()
     assert node.governing.overlay(node.target).devices[0].clock_mhz_sm is None
     hot = calm(node, power_w=CAP_W + 10.0)

@@ -161,7 +161,9 @@ def test_whatever_is_measured_the_envelope_is_kept_and_the_third_bad_period_asks
         assert abs(after.clock_mhz_sm - before.clock_mhz_sm) <= 90
         assert (after.clock_mhz_sm != before.clock_mhz_sm) == (decision.clock is not Wish.HOLD)
         assert all(1 <= batch <= 64 for batch in after.batches)
-        assert all(abs(new - old) <= max(1, old // 10) for new, old in zip(after.batches, before.batches, strict=True))
+        assert all(
+            abs(new - old) <= max(1, -(-old // 10)) for new, old in zip(after.batches, before.batches, strict=True)
+        )
         over_cap = cap_w is not None and (reading.power_w or 0.0) > cap_w
         late = limit_ms is not None and any((each.latency_ms or 0.0) > limit_ms for each in reading.replicas)
         assert decision.bad == (over_cap or late)

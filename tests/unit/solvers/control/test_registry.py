@@ -52,6 +52,16 @@ def test_the_names_are_known_and_others_are_refused() -> None:
         controller("nobody")
 
 
+def test_morak_begins_low_where_the_clock_is_open_and_never_above_what_was_planned() -> None:
+    envelope, loop = envelope_for(ONE, 200.0, (100.0,)), controller("morak")
+    highest = Setting(batches=(1,), clock_mhz_sm=CLOCKS_MHZ[-1])
+    assert loop.first(envelope, highest).setting.clock_mhz_sm == min(each for each in CLOCKS_MHZ if each >= 600)
+    lowest = Setting(batches=(1,), clock_mhz_sm=CLOCKS_MHZ[0])
+    assert loop.first(envelope, lowest).setting == lowest
+    closed = replace(envelope, clocks_mhz_sm=())
+    assert loop.first(closed, highest).setting == highest
+
+
 @pytest.mark.parametrize("name", names())
 @given(
     cap_w=st.none() | st.floats(45.0, 260.0),

@@ -10,11 +10,11 @@ import pytest
 from solvers.control.knee import batch_ceiling, knee_share_pct
 from solvers.domain.change import Target
 from solvers.domain.evidence import ReasonCode, SilentReporter
-from solvers.domain.ids import DeviceId, Generation, ReplicaId
+from solvers.domain.ids import DeviceId, Generation, ModelName, ReplicaId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, DeviceTelemetry, RepartitionWish
-from solvers.domain.workload import SloScope
+from solvers.domain.workload import Affinity, AntiAffinity, SloScope
 from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.tuning import Scalar
@@ -27,7 +27,12 @@ NAMES = ("one", "two", "three")
 EXECUTION = builders.slo(300.0, scope=SloScope.EXECUTION)
 CURVE = {share: builders.latency_ms("t4", 16, share) for share in builders.SHARES}
 KNEE_PCT = knee_share_pct(CURVE, 0.2)
-SETTINGS: dict[str, Scalar] = {"knee_batch": 16, "knee_gain_part": 0.2, "copies_per_device": 1}
+SETTINGS: dict[str, Scalar] = {
+    "knee_batch": 16,
+    "knee_gain_part": 0.2,
+    "copies_per_device": 1,
+    "leftover": "reserve",
+}
 
 
 def room(**changes: object) -> Snapshot:
@@ -85,6 +90,31 @@ def test_copies_of_every_service_are_spread_over_all_gpus_by_their_knees() -> No
     assert sorted(Counter(item.workload for item in plan.assignments).values()) == [2, 3, 3]
 
 
+def test_what_knees_leave_free_can_go_to_those_who_are_there() -> None:
+    reserved = plan_of(thought(room()))
+    shared = plan_of(thought(room(), settings={**SETTINGS, "leftover": "distribute"}))
+    where = {item.replica: item.device for item in shared.assignments}
+    assert where == {item.replica: item.device for item in reserved.assignments}
+    for items in by_device(shared).values():
+        assert [item.share_pct_sm for item in items] == [50, 50]
+
+
+def test_copies_go_to_who_serves_most_for_its_share_once_everybodys_demand_is_met() -> None:
+    names = ("busy", "heavy")
+    off = Affinity(anti_affinity=AntiAffinity.OFF)
+    services = [
+        builders.service(
+            name, slo=EXECUTION, rate_rps_declared=5.0, replicas_max=8, model=ModelName(name), affinity=off
+        )
+        for name in names
+    ]
+    profiles = (builders.profile("busy"), builders.profile("heavy", work=1.5))
+    snapshot = builders.snapshot(DEVICES, services, profiles=profiles)
+    plan = plan_of(thought(snapshot, settings={**SETTINGS, "leftover": "copies", "copies_per_device": 4}))
+    assert Counter(item.workload for item in plan.assignments) == {"demo/busy": 7, "demo/heavy": 1}
+    assert all(sum(item.share_pct_sm for item in items) == 100 for items in by_device(plan).values())
+
+
 def test_batches_begin_small_and_end_at_the_ceiling_with_every_clock_open() -> None:
     plan = plan_of(thought(room()))
     served = {batch: batch / builders.latency_ms("t4", batch, KNEE_PCT) for batch in builders.BATCHES}
@@ -134,6 +164,18 @@ def test_a_late_replica_gets_share_once_for_each_generation_and_its_donor_gives_
     assert plan_of(repeated).assignments == plan_of(second).assignments
     third = thought(after(picture, plan_of(second), 3, asking(device, wish)), state=second.state)
     assert {item.share_pct_sm for item in by_device(plan_of(third))[device]} == {KNEE_PCT + 10, KNEE_PCT - 10}
+
+
+def test_where_nothing_is_free_the_worst_takes_from_the_donor() -> None:
+    picture, settings = room(), {**SETTINGS, "leftover": "distribute"}
+    first = thought(picture, settings=settings)
+    device, items = sorted(by_device(plan_of(first)).items())[0]
+    worst, donor = items
+    wish = RepartitionWish(cause=BrokenLimit.LATENCY, replica=worst.replica, donor=donor.replica, share_pct_sm=5)
+    second = thought(after(picture, plan_of(first), 2, asking(device, wish)), state=first.state, settings=settings)
+    shares = {item.workload: item.share_pct_sm for item in by_device(plan_of(second))[device]}
+    assert shares[worst.workload] >= 55
+    assert sum(shares.values()) == 100
 
 
 def test_above_the_cap_a_service_leaves_the_device_if_it_has_another() -> None:
