@@ -14,6 +14,8 @@ class Selector(StrEnum):
 
     SLOPE = "slope"
     """Where taking share away costs the service least."""
+    SPREAD = "spread"
+    """The same among devices with the fewest training jobs: two jobs that share a device take twice as long."""
     RANDOM = "random"
     """Anywhere, all alike: the paper's reference for what choosing is worth."""
 

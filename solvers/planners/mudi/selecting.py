@@ -83,8 +83,10 @@ class Slack:
         return True
 
     def _full(self, device: int) -> bool:
-        count = len(self.guests.get(device, [])) + len(self.pinned.get(device, []))
-        return count >= self.parameters.jobs_per_device
+        return self._jobs(device) >= self.parameters.jobs_per_device
+
+    def _jobs(self, device: int) -> int:
+        return len(self.guests.get(device, [])) + len(self.pinned.get(device, []))
 
     def _select(self, need: Need, job: TrainingJob) -> None:
         """The job on the device of the smallest slope; without room it waits."""
@@ -118,8 +120,12 @@ class Slack:
         if self.parameters.selector is Selector.RANDOM:
             order = [places[index] for index in self.random.permutation(len(places))]
         else:
-            free = self.draft.fleet.memory_free
-            order = sorted(places, key=lambda device: (scored[device], -float(free[device]), device))
+            free, spread = self.draft.fleet.memory_free, self.parameters.selector is Selector.SPREAD
+
+            def crowd(device: int) -> int:
+                return self._jobs(device) if spread else 0
+
+            order = sorted(places, key=lambda device: (crowd(device), scored[device], -float(free[device]), device))
         return [(device, scored[device]) for device in order]
 
     def slope(self, device: int, job: TrainingJob) -> float:
