@@ -77,6 +77,13 @@ _FACTORIES = {
         "WholeGpu",
         "every replica a GPU of its own, batches and clock left to the controller",
     ),
+    "inss": (
+        "solvers.planners.inss.planner",
+        "Inss",
+        "batches by bisection first; placement and shares by a knapsack only where that fails",
+    ),
+    "inss_ni": ("solvers.planners.inss.planner", "inss_ni", "inss that knows no interference"),
+    "bda_gpulet": ("solvers.planners.inss.bda_gpulet", "BdaGpuLet", "gpulet's partitions with inss' batches"),
     "oracle": (
         "solvers.planners.baselines.oracle",
         "Oracle",

@@ -70,7 +70,7 @@ class GpuLet(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Partitions for everybody, afresh."""
         draft = Draft.of(request)
-        partitions = _Partitions(parameters=self.parameters, draft=draft, traits=Traits(case=draft.case))
+        partitions = Partitions(parameters=self.parameters, draft=draft, traits=Traits(case=draft.case))
         for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
             partitions.serve(need)
         reporter.event("gpulet.partitioned", partitions=float(sum(map(len, partitions.residents.values()))))
@@ -78,7 +78,7 @@ class GpuLet(Stateless):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Partitions:
+class Partitions:
     """Who holds which partition so far."""
 
     parameters: Parameters

@@ -1,0 +1,79 @@
+"""gpulet's partitions with InSS' batches: the same places and shares, every batch by bisection.
+
+Owns the exchange of batches after gpulet has placed, and what the reasons tell of timers (the limit less the batch
+itself). A batch that a rule of the device forbids stays as gpulet chose it. It refuses to touch places and shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.evidence import Reason, ReasonCode, Reporter
+from solvers.domain.plan import Proposal
+from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
+from solvers.planners.baselines.gpulet import Parameters, Partitions
+from solvers.planners.baselines.traits import Traits, limit_ms
+from solvers.planners.draft import Draft
+from solvers.planners.inss.batching import size
+from solvers.planners.inss.belief import InssBelief, Member
+from solvers.planners.inss.parameters import BatchParameters
+from solvers.planners.inss.planner import KNOBS, exchange
+from solvers.planners.seating import Placed, Settled
+from solvers.problems.choice import Option
+
+SPEC = PlannerSpec(name="bda_gpulet", version="1", knobs=KNOBS)
+
+
+@dataclass(frozen=True, slots=True)
+class BdaGpuLet(Stateless):
+    """See the module."""
+
+    parameters: BatchParameters = field(default_factory=BatchParameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
+        """gpulet's partitions, then everybody's batch."""
+        draft = Draft.of(request)
+        partitions = Partitions(parameters=Parameters(), draft=draft, traits=Traits(case=draft.case))
+        for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
+            partitions.serve(need)
+        reasons = self._batches(draft)
+        reporter.event("bda_gpulet.batched", replicas=float(len(reasons)))
+        return draft.proposal(SPEC, tuple(reasons))
+
+    def _batches(self, draft: Draft) -> list[Reason]:
+        belief, reasons = InssBelief.of(draft.case, interference=True), list[Reason]()
+        placed = [(draft.open(need), item) for need in draft.needs for item in tuple(draft.open(need).placed)]
+        for settled, item in placed:
+            if item.option is None:
+                continue
+            together: list[Member] = [
+                (draft_settled.need, each.option)
+                for draft_settled in (draft.open(need) for need in draft.needs)
+                for each in draft_settled.placed
+                if each.seat.device == item.seat.device and each.option is not None
+            ]
+            at = together.index((settled.need, item.option))
+            total = sum(each.capacity_rps for each in settled.placed)
+            rate = min(item.capacity_rps, settled.need.rate_rps * item.capacity_rps / total) if total else 0.0
+            found = size(belief, at, together, rate, self._choices(draft, settled, item))
+            if found.option is not None and exchange(draft, settled, item, found.option):
+                reasons.append(found.reason(settled.need, ReasonCode.CHEAPEST_FEASIBLE))
+        return reasons
+
+    def _choices(self, draft: Draft, settled: Settled, item: Placed) -> list[Option]:
+        """Other batches at the same share, none that serves less than the plan counts on."""
+        assert item.option is not None
+        options, now = draft.options(settled.need), item.option
+        mine = np.flatnonzero(
+            (options.device_class == now.device_class)
+            & (options.share_pct == now.share_pct)
+            & (options.batch <= self.parameters.batch_max)
+        )
+        return [draft.option(settled.need, int(at)) for at in mine[np.argsort(options.batch[mine])]]

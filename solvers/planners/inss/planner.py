@@ -1,0 +1,180 @@
+"""InSS: batches by bisection where everybody stands; a new placement by the knapsack only where that fails.
+
+Owns the two speeds: when the rates change, batches alone are tried first; only when some service is late or short, the
+knapsack (or the plain rule) places everybody afresh, whether or not that serves all. New shares reach a
+device as every plan does: the replacement serves before the old process goes. It refuses clocks and prices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.plan import Proposal
+from solvers.engines.base import Flags, Limits
+from solvers.engines.registry import create
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
+from solvers.planners.case import Case, affordable
+from solvers.planners.draft import Draft
+from solvers.planners.inss.batching import Batching, workloads_short
+from solvers.planners.inss.belief import InssBelief
+from solvers.planners.inss.columns import Columns, columns_of
+from solvers.planners.inss.parameters import Leftover, Parameters, Placing
+from solvers.planners.inss.placing import Placer, exact, greedy
+from solvers.planners.inss.projecting import project
+from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.problems.choice import Option
+
+KNOBS = (Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
+SPEC = PlannerSpec(name="inss", version="1", knobs=KNOBS)
+SPEC_NI = PlannerSpec(name="inss_ni", version="1", knobs=KNOBS)
+NODES_MAX = 2000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inss(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+    interference: bool = True
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC if self.interference else SPEC_NI
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
+        """Batches first, then everything."""
+        case, reasons = Case.of(request), list[Reason]()
+        belief = InssBelief.of(case, interference=self.interference)
+        standing = Draft.of(request, case)
+        batching = Batching(draft=standing, belief=belief, batch_max=self.parameters.batch_max, reasons=reasons)
+        if any(case.standing.get(need.workload) for need in standing.needs) and batching.settle():
+            reporter.event("inss.batched", replicas=float(len(reasons)))
+            return standing.proposal(self.spec, tuple(reasons))
+        moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief)
+        moved.settle()
+        reporter.event("inss.placed", columns=float(moved.columns), rounds=float(moved.rounds))
+        return moved.draft.proposal(self.spec, (*reasons, moved.reason()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Allocation:
+    """Case 2: everybody placed afresh."""
+
+    parameters: Parameters
+    draft: Draft
+    belief: InssBelief
+    columns: int = 0
+    rounds: int = 0
+    by_rule: bool = False
+
+    def settle(self) -> None:
+        """Choose columns, put them into the books, fill what is missing, give leftover share away."""
+        draft = self.draft
+        for need in draft.needs:
+            if not len(draft.options(need)):
+                draft.refuse(need)
+        listed = columns_of(draft, self.belief, self.parameters.batch_max)
+        self.columns = len(listed.problem)
+        chosen = self.chosen(listed)
+        for column in np.flatnonzero(chosen):
+            need, option = listed.needs[int(listed.problem.model[column])], listed.options[column]
+            settled, among = draft.open(need), listed.problem.gpu[column : column + 1]
+            blocked = draft.put(settled, option, draft.best_fit, among)
+            if blocked is not None:
+                draft.block(settled, blocked, option)
+        for need in listed.needs:
+            options = draft.options(need)
+            draft.fill(draft.open(need), np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
+        if self.parameters.leftover is Leftover.DISTRIBUTE:
+            for device in range(len(draft.fleet.devices)):
+                self._give_away(device)
+
+    def chosen(self, listed: Columns) -> Flags:
+        """Solve, look who sits together, strike what breaks, solve again."""
+        problem, allowed = listed.problem, np.ones(len(listed.problem), dtype=np.bool_)
+        placer = self._placer(len(problem))
+        chosen = np.zeros(len(problem), dtype=np.bool_)
+        while self.rounds < self.parameters.rounds_max:
+            self.rounds += 1
+            found = placer(problem, allowed)
+            self.by_rule = self.by_rule or found is None
+            chosen = greedy(problem, allowed) if found is None else found
+            late = listed.broken(chosen, self.belief)
+            if not late:
+                return chosen
+            allowed[late] = False
+        return chosen & allowed
+
+    def _placer(self, columns: int) -> Placer:
+        if self.parameters.placing is Placing.GREEDY or columns > self.parameters.columns_max:
+            self.by_rule = True
+            return greedy
+        engine, limits = create(self.parameters.engine), Limits(work=NODES_MAX, gap=self.parameters.gap)
+        return lambda problem, allowed: exact(problem, allowed, engine, limits)
+
+    def _give_away(self, device: int) -> None:
+        """Leftover share in proportion to what everybody has, as far as larger shares were measured and fit."""
+        draft, fleet = self.draft, self.draft.fleet
+        mine = [
+            (settled, item)
+            for need in draft.needs
+            for settled in (draft.open(need),)
+            for item in settled.placed
+            if item.seat.device == device and item.option is not None and item.standing is None
+        ]
+        free = math.floor(float(fleet.share_free[device]) + 1e-9)
+        if not mine or free <= 0:
+            return
+        taken = [item.seat.share_pct for _, item in mine]
+        given = project([float(share) for share in taken], sum(taken) + free, spread=True)
+        for (settled, item), share in zip(mine, given, strict=True):
+            larger = self._grown(settled, item, share)
+            if larger is not None:
+                exchange(self.draft, settled, item, larger)
+
+    def _grown(self, settled: Settled, item: Placed, share_pct: int) -> Option | None:
+        """The same batch or more at the largest share up to this one."""
+        assert item.option is not None
+        options, now = self.draft.options(settled.need), item.option
+        able = np.flatnonzero(
+            (options.device_class == now.device_class)
+            & (options.share_pct > now.share_pct)
+            & (options.share_pct <= share_pct)
+            & (options.batch == now.batch)
+            & (options.capacity_rps >= now.capacity_rps)
+        )
+        if not len(able):
+            return None
+        return self.draft.option(settled.need, int(able[np.argmax(options.share_pct[able])]))
+
+    def reason(self) -> Reason:
+        """How the placement came about."""
+        short = len(workloads_short(self.draft))
+        facts = (
+            Fact(name="columns", value=float(self.columns)),
+            Fact(name="rounds", value=float(self.rounds)),
+            Fact(name="by_rule", value=float(self.by_rule)),
+            Fact(name="short", value=float(short)),
+        )
+        subject = self.draft.request.snapshot.cluster
+        return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=subject, facts=facts)
+
+
+def exchange(draft: Draft, settled: Settled, item: Placed, option: Option) -> bool:
+    """Give a replica another configuration on its device, if every rule allows it."""
+    draft.fleet.lift(item.seat)
+    settled.placed.remove(item)
+    made = Placed(seat=seat_of(settled.need, option, item.seat.device), option=option)
+    fits = draft.fleet.fits(draft.search(settled.need, option), item.seat.device) and affordable(settled, made)
+    settled.add(made if fits else item)
+    return fits
+
+
+def inss_ni() -> Inss:
+    """InSS that knows no interference."""
+    return Inss(interference=False)

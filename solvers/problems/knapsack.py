@@ -1,0 +1,59 @@
+"""InSS' problem (1) as a choice of columns: a column puts one replica of a model on a GPU with a share and a batch.
+
+Owns the record, what a choice is worth and whether it keeps every rule. A model wants so many columns, at most one on a
+GPU; what finds no place is left out. It refuses to know latencies: columns that break a promise are not listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.engines.base import Flags, Floats, Whole
+
+DUST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knapsack:
+    """One element per column; `wanted` by model, rooms by GPU."""
+
+    model: Whole
+    gpu: Whole
+    share_pct: Floats
+    memory_mib: Floats
+    throughput_rps: Floats
+    served: Floats
+    """Part of its replica's rate that a column serves: 1 where it keeps (1d)."""
+    wanted: Whole
+    share_room_pct: Floats
+    memory_room_mib: Floats
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    @property
+    def worth(self) -> Floats:
+        """Serving comes before throughput: a replica served weighs more than all the throughput there can be."""
+        best = np.zeros(len(self.wanted))
+        np.maximum.at(best, self.model, self.throughput_rps)
+        return np.asarray(self.throughput_rps + (1.0 + float(best @ self.wanted)) * self.served)
+
+    def capacity_rps(self, chosen: Flags) -> float:
+        """The objective of problem (1)."""
+        return float(self.throughput_rps[chosen].sum())
+
+    def feasible(self, chosen: Flags) -> bool:
+        """Whether (1a), (1b) and (1e) hold."""
+        gpus, models = len(self.share_room_pct), len(self.wanted)
+        share = np.bincount(self.gpu[chosen], weights=self.share_pct[chosen], minlength=gpus)
+        memory = np.bincount(self.gpu[chosen], weights=self.memory_mib[chosen], minlength=gpus)
+        counts = np.bincount(self.model[chosen], minlength=models)
+        places = np.unique(self.model[chosen] * gpus + self.gpu[chosen], return_counts=True)[1]
+        return bool(
+            (share <= self.share_room_pct + DUST).all()
+            and (memory <= self.memory_room_mib + DUST).all()
+            and (counts <= self.wanted).all()
+            and (places <= 1).all()
+        )
