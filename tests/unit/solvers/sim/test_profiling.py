@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -78,3 +79,18 @@ def test_believed_slowdowns_are_near_the_true_ones_and_not_below() -> None:
 def test_unknown_hardware_is_refused() -> None:
     with pytest.raises(InputError, match="no simulated world"):
         known_truth(replace(scenario().fleet.gpu_types[0], name="abacus").name)
+
+
+def test_groups_without_limits_are_measured_apart_and_never_told_better_than_they_are() -> None:
+    measured = {each.model: each for each in profiles_of(scenario(profiling=PROFILING), 1) if each.gpu_type == "v100"}
+    truth, clock = GPUS["v100"], GPUS["v100"].clock_mhz_sm_max
+    for mine, other, many, batch in product(measured, measured, (1, 2, 3), PROFILING.batches):
+        known, theirs = measured[mine].unlimited, measured[other].unlimited
+        assert known is not None
+        assert theirs is not None
+        one, beside = (Resident(model=name, share_pct_sm=100, batch=batch) for name in (mine, other))
+        really = execution_ms(truth, one, clock, [beside] * many) / execution_ms(truth, one, clock)
+        told = 1 + known.sensitivity * many * theirs.pressure_at(100)
+        assert really <= told * (1 + 1e-6) <= 2.5 * really
+    bare = profiles_of(scenario(profiling=replace(PROFILING, interference=False)), 1)
+    assert all(each.unlimited is None for each in bare)
