@@ -21,7 +21,7 @@ from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.ports import Ports
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition
-from solvers.domain.codec import bytes_digest, digest
+from solvers.domain.codec import bytes_digest, digest, picture_digest
 from solvers.domain.ids import Digest, Generation
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
@@ -71,7 +71,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         movable=movable_workloads(snapshot, order.lane),
         software_version=order.software_version,
         snapshot=snapshot,
-        snapshot_digest=digest(snapshot),
+        snapshot_digest=picture_digest(snapshot),
     )
     request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
     chosen = _try_chain(watch, request)

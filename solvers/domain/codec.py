@@ -72,6 +72,26 @@ def digest(item: object) -> Digest:
     return Digest("sha256:" + hashlib.sha256(canonical_json(item).encode()).hexdigest())
 
 
+class LatestDigest:
+    """The digest of the one picture that a cycle's steps ask about again and again. Values are immutable, so the very
+    same object has the same digest.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[object, Digest] | None = None
+
+    def __call__(self, item: object) -> Digest:
+        """As `digest`; found once while the same object is asked about."""
+        latest = self._latest
+        if latest is None or latest[0] is not item:
+            latest = item, digest(item)
+            self._latest = latest
+        return latest[1]
+
+
+picture_digest = LatestDigest()
+
+
 def bytes_digest(data: bytes) -> Digest:
     """`sha256:` of bytes that have no canonical JSON, such as a planner's state."""
     return Digest("sha256:" + hashlib.sha256(data).hexdigest())

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from solvers.domain.codec import digest
+from solvers.domain.codec import picture_digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
@@ -56,7 +56,7 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
     settings = _settings(snapshot, request.movable, ordered, _unlimited(answer.settled))
     return Plan(
-        snapshot=digest(request.snapshot),
+        snapshot=picture_digest(request.snapshot),
         parent=snapshot.target.generation,
         planner=spec.name,
         planner_version=spec.version,

@@ -6,7 +6,7 @@ there is always an answer.
 
 from __future__ import annotations
 
-from solvers.domain.codec import digest
+from solvers.domain.codec import picture_digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Plan, Proposal, ProposalStatus, Unplaced
 from solvers.domain.policy import Policy
@@ -34,7 +34,7 @@ class KeepTarget(Stateless):
         snapshot = request.snapshot
         worth = worth_of(snapshot, request.movable, snapshot.target.assignments, snapshot.target.settings)
         plan = Plan(
-            snapshot=digest(snapshot),
+            snapshot=picture_digest(snapshot),
             parent=snapshot.target.generation,
             planner=SPEC.name,
             planner_version=SPEC.version,

@@ -68,7 +68,7 @@ def between(low_ms: Floats, high_ms: Floats, weight: Floats | float) -> Floats:
 def at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
     """Latencies at a share, by `between`; `inf` below the lowest share. `cells`: share x batch."""
     low, high, weight = _neighbours(problem, cells, share_pct)
-    return between(low, high, weight)
+    return between(low, high, weight) if 0 < weight < 1 else (high if weight >= 1 else low)
 
 
 def watts_at_share(problem: JointProblem, cells: Floats, share_pct: float) -> Floats:
@@ -123,9 +123,9 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
     factor = slowdown(problem, table, members, shares)
     rates, latencies = [], []
     for variant, share, slow in zip(members, shares, factor, strict=True):
-        mean, tail = (
-            at_share(problem, cells[table, variant], share) * slow for cells in (problem.mean_ms, problem.tail_ms)
-        )
+        mean = at_share(problem, problem.mean_ms[table, variant], share) * slow
+        same = problem.tail_ms is problem.mean_ms
+        tail = mean if same else at_share(problem, problem.tail_ms[table, variant], share) * slow
         latency, rate = serve(problem, variant, mean, tail)
         latencies.append(latency)
         rates.append(rate)

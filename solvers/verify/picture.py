@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from solvers.domain.codec import digest
+from solvers.domain.codec import picture_digest
 from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.offer import is_offered
@@ -71,7 +71,7 @@ class Picture:
             short_rps[unplaced.workload] += max(0.0, unplaced.rate_rps_short)
         return Picture(
             snapshot=snapshot,
-            snapshot_digest=digest(handed_in),
+            snapshot_digest=picture_digest(handed_in),
             plan=plan,
             movable=frozenset(movable),
             standing={item.replica: item for item in snapshot.target.assignments},

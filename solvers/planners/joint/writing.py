@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from solvers.domain.codec import digest
+from solvers.domain.codec import picture_digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import DeviceId, ReplicaId, WorkloadId
@@ -50,7 +50,7 @@ def write(spec: PlannerSpec, draft: Draft) -> Plan:
     assignments = tuple(sorted((*_staying(draft), *_seated(draft)), key=lambda item: item.replica))
     settings = _settings(draft, assignments)
     return Plan(
-        snapshot=digest(snapshot) if first is None else first.snapshot,
+        snapshot=picture_digest(snapshot) if first is None else first.snapshot,
         parent=snapshot.target.generation,
         planner=spec.name,
         planner_version=spec.version,

@@ -136,11 +136,9 @@ class Books:
         latency, rate = self._serve(variants, mean, tail)
         memory = problem.memory_mib[table, variants]
         column = np.argmax(rate, axis=2)
-        at = np.take_along_axis
-        lawful &= np.all((at(rate, column[:, :, None], axis=2)[:, :, 0] > 0) | ~stands, axis=1)
+        lawful &= np.all((_at(rate, column) > 0) | ~stands, axis=1)
         self._shrink(rows, stands, _Choice(rate, memory, column), lawful)
-        pick = column[:, :, None]
-        power = np.where(stands, at(_watts(problem.power_w, table, variants, where), pick, axis=2)[:, :, 0], 0.0)
+        power = np.where(stands, _at(_watts(problem.power_w, table, variants, where), column), 0.0)
         pool = problem.kind_pool[rows.kind]
         draw = self.idle_w[pool] + power.sum(axis=1)
         lawful &= draw <= self.most_w[pool] + TOLERANCE
@@ -149,10 +147,10 @@ class Books:
             rows=rows,
             lawful=lawful,
             column=column,
-            latency_ms=np.where(stands, at(latency, pick, axis=2)[:, :, 0], 0.0),
-            capacity_rps=np.where(stands, at(rate, pick, axis=2)[:, :, 0], 0.0),
+            latency_ms=np.where(stands, _at(latency, column), 0.0),
+            capacity_rps=np.where(stands, _at(rate, column), 0.0),
             power_w=power,
-            memory_mib=np.where(stands, at(memory, pick, axis=2)[:, :, 0], 0.0),
+            memory_mib=np.where(stands, _at(memory, column), 0.0),
             usd_per_h=self.price(pool, rows.shares_pct.sum(axis=1), draw),
             draw_w=draw,
         )
@@ -241,14 +239,14 @@ class Books:
         room = self.room_mib[self.problem.kind_pool[rows.kind]] + TOLERANCE
         batches = np.arange(choice.rate.shape[2])
         while True:
-            held = np.take_along_axis(choice.memory, choice.column[:, :, None], axis=2)[:, :, 0]
+            held = _at(choice.memory, choice.column)
             over = np.flatnonzero(lawful & (np.where(stands, held, 0.0).sum(axis=1) > room))
             if not len(over):
                 return
             column = choice.column[over]
             rate = choice.rate[over]
             saved = held[over][:, :, None] - choice.memory[over]
-            now = np.take_along_axis(rate, column[:, :, None], axis=2)
+            now = _at(rate, column)[:, :, None]
             able = (batches < column[:, :, None]) & (rate > 0) & (saved > 0) & stands[over][:, :, None]
             loss = np.full(rate.shape, np.inf)
             np.divide(1 - rate / np.where(now > 0, now, 1.0), saved, out=loss, where=able)
@@ -267,6 +265,12 @@ class _Choice:
     rate: Floats
     memory: Floats
     column: Whole
+
+
+def _at(cells: Floats, column: Whole) -> Floats:
+    """Of row x place x batch, at one batch for every row and place."""
+    rows, places = column.shape
+    return np.asarray(cells.reshape(rows * places, -1)[np.arange(rows * places), column.ravel()].reshape(rows, places))
 
 
 def _latency(values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]) -> Floats:

@@ -28,8 +28,9 @@ class Pool:
         """Which rows are new, the first of equal ones only. Remembers them."""
         rows = np.concatenate([sets.kind[:, None], sets.member, sets.share], axis=1).astype(np.int32)
         new = np.zeros(len(sets), dtype=np.bool_)
-        for index, row in enumerate(np.ascontiguousarray(rows)):
-            key = row.tobytes()
+        data, size = rows.tobytes(), rows.shape[1] * rows.itemsize
+        for index in range(len(rows)):
+            key = data[index * size : (index + 1) * size]
             if key not in self._seen:
                 self._seen.add(key)
                 new[index] = True

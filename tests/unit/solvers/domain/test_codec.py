@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from solvers.domain.codec import canonical_json, digest, from_json, from_plain, to_plain
+from solvers.domain.codec import canonical_json, digest, from_json, from_plain, picture_digest, to_plain
 from solvers.domain.device import PriceKind, PriceRow
 from solvers.domain.profile import ProfileGrid
 from solvers.domain.snapshot import Snapshot
@@ -131,3 +131,11 @@ def test_a_wrong_entry_of_a_long_list_is_pointed_at(field: str, numbers: list[ob
     with pytest.raises(FieldError) as caught:
         from_plain(ProfileGrid, {**plain, field: numbers})
     assert caught.value.field == pointer
+
+
+def test_the_digest_of_the_latest_picture_is_its_own() -> None:
+    one = builders.lab([builders.service()])
+    other = replace(one, taken_at_s=one.taken_at_s + 1)
+    found = [picture_digest(item) for item in (one, one, other, one, replace(one))]
+    assert found == [digest(item) for item in (one, one, other, one, one)]
+    assert found[0] != found[2]
