@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from app.arena.claims import morak, morak_properties
+from app.arena.claims import morak, morak_properties, morak_worlds
 from app.arena.claims.base import ClaimClass, Effort, Status
 from app.arena.claims.morak_runs import BASELINES, NETWORKS, Contest, Cut, Tally, board, boards, knee_pct, tally
 from solvers.control.table import TABLE, Wish, Zone
 from solvers.sim.governed import Limits
+from solvers.sim.outcome import Better, Contender, Metric, Outcome
 
 LIMITS = Limits(power_w_cap=150.0, latency_ms=100.0)
 SMALL = Effort(seeds=1, examples=12)
@@ -107,6 +109,31 @@ def one(total: float) -> Tally:
     )
 
 
+def worlds_of(ours: float, over_pct: float) -> Callable[..., dict[str, tuple[Outcome, ...]]]:
+    """Runs in which Morak serves so much and is so long above the cap; everybody else serves 100 and is above it."""
+
+    def run(name: str, rate_rps: float, above_pct: float) -> Outcome:
+        numbers = {
+            "throughput_rps": rate_rps,
+            "energy_j_per_request": 100.0 / rate_rps,
+            "power_over_cap_pct": above_pct,
+        }
+        metrics = tuple(Metric(name=each, value=number, better=Better.LOWER) for each, number in numbers.items())
+        return Outcome(scenario="world", contender=Contender(label=name, planners=(name,)), seed=0, metrics=metrics)
+
+    def outcomes(_scenario: str, names: tuple[str, ...], _effort: Effort) -> dict[str, tuple[Outcome, ...]]:
+        return {name: (run(name, ours, over_pct) if name == "morak" else run(name, 100.0, 50.0),) for name in names}
+
+    return outcomes
+
+
+def test_a_cap_that_morak_breaks_in_the_world_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(morak, "mean_tally", lambda *_: replace(one(100.0), kept_part=1.0, late_part=0.1))
+    monkeypatch.setattr(morak_worlds, "outcomes", worlds_of(100.0, 2.0))
+    evidence = BY_ID["AC-MOR-06"].judge(SMALL)
+    assert (evidence.status, evidence.note) == (Status.NOT_REPRODUCED, "in the world 2.0 % of the time above the cap")
+
+
 @pytest.mark.parametrize(("ours", "status"), [(240.0, Status.PASS), (160.0, Status.NOT_REPRODUCED)])
 @pytest.mark.parametrize("name", ["AC-MOR-05", "AC-MOR-07"])
 def test_figures_pass_only_when_they_are_reached(
@@ -115,6 +142,7 @@ def test_figures_pass_only_when_they_are_reached(
     monkeypatch.setattr(
         morak, "mean_tally", lambda asked, *_: one(ours if asked.controller not in BASELINES else 100.0)
     )
+    monkeypatch.setattr(morak_worlds, "outcomes", worlds_of(ours, 0.0))
     assert BY_ID[name].judge(SMALL).status is status
 
 
@@ -130,4 +158,5 @@ def test_limits_must_be_kept_by_morak_and_broken_by_baselines(
     kept: float, late: float, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(morak, "mean_tally", lambda *_: replace(one(100.0), kept_part=kept, late_part=late))
+    monkeypatch.setattr(morak_worlds, "outcomes", worlds_of(100.0, 0.0))
     assert BY_ID["AC-MOR-06"].judge(SMALL).status is status
