@@ -13,9 +13,11 @@ class Selector(StrEnum):
     """Which device a training job goes to, of those with room."""
 
     SLOPE = "slope"
-    """Where taking share away costs the service least."""
+    """Where taking share away costs the service least, as printed."""
     SPREAD = "spread"
-    """The same among devices with the fewest training jobs: two jobs that share a device take twice as long."""
+    """The same among devices with the fewest training jobs: the paper minimises iteration times, and two jobs on a
+    device take twice as long.
+    """
     RANDOM = "random"
     """Anywhere, all alike: the paper's reference for what choosing is worth."""
 
@@ -39,7 +41,7 @@ class ShareEngine(StrEnum):
 class Parameters:
     """See each."""
 
-    selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SLOPE
+    selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SPREAD
     jobs_per_device: Annotated[int, Tune("training jobs on one device at most", 1, 16)] = 3
     iterations: Annotated[int, Tune("batches that the tuner tries at most", 1, 200)] = 25
     gain_least: Annotated[float, Tune("tuning ends when the bound promises less than this part", 0, 1)] = 0.01
