@@ -1,0 +1,70 @@
+"""Batches first, a new placement only where that fails; leftover share; gpulet's places with other batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.planners import registry
+from solvers.planners.tuning import Scalar
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+DEVICES = tuple(builders.device("a", index, "t4") for index in range(2))
+
+
+def room(rate_rps: float = 20.0) -> Snapshot:
+    services = [builders.service(name, rate_rps_declared=rate_rps, replicas_max=4) for name in ("one", "two")]
+    return builders.snapshot(DEVICES, services)
+
+
+def plan_of(picture: Snapshot, name: str = "inss", settings: dict[str, Scalar] | None = None) -> tuple[Plan, set[str]]:
+    planner = registry.create(name, settings)
+    proposal = planner.propose(builders.request(picture), b"", SilentReporter())
+    assert proposal.plan is not None
+    assert not is_fatal(verify(picture, proposal.plan, builders.everything_movable(picture)))
+    return proposal.plan, {fact.name for reason in proposal.reasons for fact in reason.facts}
+
+
+def standing(picture: Snapshot, plan: Plan, rate_rps: float) -> Snapshot:
+    target = replace(picture.target, assignments=plan.assignments, settings=plan.settings)
+    return replace(room(rate_rps), target=target)
+
+
+def shares(plan: Plan) -> dict[str, tuple[str, int]]:
+    return {item.replica: (item.device, item.share_pct_sm) for item in plan.assignments}
+
+
+@pytest.mark.parametrize("name", ["inss", "inss_ni"])
+def test_while_batches_suffice_nobody_moves(name: str) -> None:
+    first, facts = plan_of(room(), name)
+    assert "columns" in facts
+    second, facts = plan_of(standing(room(), first, 22.0), name)
+    assert "probes" in facts
+    assert "columns" not in facts
+    assert shares(second) == shares(first)
+
+
+def test_what_batches_cannot_do_places_everybody_afresh() -> None:
+    first, _ = plan_of(room())
+    second, facts = plan_of(standing(room(), first, 5000.0))
+    assert "columns" in facts
+    assert shares(second) != shares(first)
+
+
+def test_leftover_share_is_given_away_or_kept() -> None:
+    spread, _ = plan_of(room(), settings={"placing": "greedy"})
+    kept, _ = plan_of(room(), settings={"placing": "greedy", "leftover": "reserve"})
+    assert sum(item.share_pct_sm for item in kept.assignments) < sum(item.share_pct_sm for item in spread.assignments)
+    assert {item.workload for item in kept.assignments} == {item.workload for item in spread.assignments}
+
+
+def test_gpulets_places_stay_with_other_batches() -> None:
+    plain, _ = plan_of(room(200.0), "gpulet")
+    mine, facts = plan_of(room(200.0), "bda_gpulet")
+    assert "timeout_ms" in facts
+    assert shares(mine) == shares(plain)
