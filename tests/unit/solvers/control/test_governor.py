@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.control.governor import first_state, fitted, step
+from solvers.control.knobs import batch_well_below
 from solvers.control.records import (
     Cause,
     Decision,
@@ -383,3 +384,11 @@ def test_a_late_execution_is_the_settings_doing(execution_only: bool, bad_most: 
     assert bad <= bad_most
     # Latencies that count waiting too may be the load's: what was broken without a raise is tried again.
     assert execution_only or bad > 3
+
+
+def test_batches_of_every_size_lose_four_fifths_within_twenty_periods() -> None:
+    for first in range(5, 257):
+        batch = first
+        for _ in range(20):
+            batch = batch_well_below(batch, 1, Settings().batch_step_part)
+        assert batch <= max(1, first // 5), first
