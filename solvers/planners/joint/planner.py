@@ -184,7 +184,7 @@ def _written(request: PlanRequest, reading: Reading, found: tuple[Solved, Counte
     part = policy.gain_pct_min / 100
     seats = min(
         (seat(floor, layout, terms) for layout in layouts),
-        key=lambda item: item.worth(policy.launch_usd_per_s, part) + breaks_usd(item, policy.demand_lookback_s),
+        key=lambda item: item.worth(policy.launch_usd_per_s, part) + breaks_usd(item),
     )
     return write(SPEC, Draft(request=request, reading=reading, seats=seats, first=first))
 

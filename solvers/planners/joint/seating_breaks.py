@@ -15,8 +15,10 @@ from solvers.planners.joint.seating_power import DUST_W
 from solvers.planners.joint.seating_seats import Seats
 from solvers.problems.patterns import Pattern
 
-PERIOD_S_MIN = 60.0
-"""No plan is taken to stand for less."""
+PERIOD_S = 60.0
+"""Demand that a plan leaves unserved for so long counts as if the plan never served it: what a plan saves is worth an
+interruption of seconds only where it is much.
+"""
 
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
@@ -37,8 +39,8 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
     return () if share_pct <= 100 and memory_mib <= pool.memory_mib else tuple(going)
 
 
-def breaks_usd(seats: Seats, stands_s: float) -> float:
-    """What is left unserved while replacements launch, $/h: for that part of the time for which the plan will stand."""
+def breaks_usd(seats: Seats) -> float:
+    """What is left unserved while replacements launch, $/h: as if for a part of the time."""
     floor, problem = seats.floor, seats.floor.problem
     stands_rps: dict[int, float] = defaultdict(float)
     lost_rps: dict[int, float] = defaultdict(float)
@@ -56,9 +58,7 @@ def breaks_usd(seats: Seats, stands_s: float) -> float:
         before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
         missing_rps = min(work.rate_least_rps, before) - min(work.rate_least_rps, after)
         if missing_rps > 0.0:
-            total += (
-                work.unserved_usd * missing_rps / work.rate_least_rps * launch_s[workload] / max(PERIOD_S_MIN, stands_s)
-            )
+            total += work.unserved_usd * missing_rps / work.rate_least_rps * launch_s[workload] / PERIOD_S
     return total
 
 
