@@ -20,7 +20,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
-from solvers.planners.mudi.curves import Curves
+from solvers.planners.mudi.curves import Company, Curves
 from solvers.planners.mudi.parameters import Parameters
 from solvers.planners.mudi.remembering import Memory
 from solvers.planners.mudi.selecting import Slack
@@ -78,8 +78,8 @@ class Round:
     slack: Slack
     hosting: Floats
     """Inference replicas by device."""
-    working: Floats
-    """Standing training jobs by device."""
+    trained: dict[int, Company]
+    """Networks of the standing training jobs by device."""
     reasons: list[Reason] = field(default_factory=list)
 
     @staticmethod
@@ -90,10 +90,12 @@ class Round:
         draft = Draft(request=request, case=case, fleet=fleet)
         curves = Curves(beliefs=case.beliefs, models=case.snapshot.models_by_name())
         random = request.streams.stream("mudi.selector")
-        hosting, working = np.zeros(len(fleet.devices)), np.zeros(len(fleet.devices))
+        hosting = np.zeros(len(fleet.devices))
+        trained: dict[int, Company] = {}
         for item in case.snapshot.target.assignments:
             if item.kind is WorkloadKind.JOB and item.device in fleet.index:
-                working[fleet.index[item.device]] += 1
+                device = fleet.index[item.device]
+                trained[device] = tuple(sorted((*trained.get(device, ()), item.model)))
         for item in case.pinned:
             hosting[fleet.index[item.device]] += item.kind is not WorkloadKind.JOB
         return Round(
@@ -101,7 +103,7 @@ class Round:
             sizer=Sizer(draft=draft, curves=curves, memory=memory, parameters=parameters),
             slack=Slack(draft=draft, curves=curves, parameters=parameters, random=random, hosts={}),
             hosting=hosting,
-            working=working,
+            trained=trained,
         )
 
     def answer(self) -> Proposal:
@@ -141,11 +143,15 @@ class Round:
             return
         first = running[0].option.batch if running and running[0].option is not None else None
         wanted = need.rate_rps > 0 or need.replicas_floor > 0
-        sizes = self.sizer.sizes(need, first) if wanted else []
+        company = self._company(running)
+        sizes = self.sizer.sizes(need, first, company) if wanted else []
+        if wanted and company and not sizes:
+            # Beside these jobs nothing serves, so they are what has to go.
+            company, sizes = (), self.sizer.sizes(need, first)
         stays = self._stays(need, running, sizes[0] if sizes else None)
         settled = draft.keep(need, running, running if stays else [])
         if not stays and wanted:
-            for size in self._with_running(need, running, sizes):
+            for size in self._with_running(need, running, sizes, company):
                 self._place(need, size)
             if settled.rate_rps_wanting or len(settled.placed) < need.replicas_floor:
                 draft.fill(settled, np.ones(len(draft.options(need)), dtype=np.bool_), self._shared)
@@ -171,12 +177,17 @@ class Round:
         alone = any(not count for count in self.hosting)
         return alone and any(self.hosting[item.seat.device] > 0 for item in running)
 
-    def _with_running(self, need: Need, running: list[Placed], sizes: list[Size]) -> list[Size]:
+    def _company(self, running: list[Placed]) -> Company:
+        """The jobs that stand beside the replica with the most of them."""
+        beside = [self.trained.get(item.seat.device, ()) for item in running]
+        return max(beside, key=lambda models: (len(models), models), default=())
+
+    def _with_running(self, need: Need, running: list[Placed], sizes: list[Size], company: Company) -> list[Size]:
         """The count that runs comes first where another one saves little."""
         if not running or not sizes or running[0].option is None:
             return sizes
         option = running[0].option
-        same = self.sizer.size(need, option.device_class, len(running), option.batch)
+        same = self.sizer.size(need, option.device_class, len(running), option.batch, company)
         near = same is not None and same.usd_per_h <= sizes[0].usd_per_h * (1 + FEWER_GAIN)
         return [same, *sizes] if same is not None and near else sizes
 
@@ -202,7 +213,8 @@ class Round:
 
     def _shared(self, places: Places) -> Floats:
         """Least inference, then least training that would have to move."""
-        return np.asarray(1e6 * self.hosting[places] + 1e3 * self.draft.fleet.unrented[places] + self.working[places])
+        jobs = np.array([len(self.trained.get(int(place), ())) for place in places])
+        return np.asarray(1e6 * self.hosting[places] + 1e3 * self.draft.fleet.unrented[places] + jobs)
 
 
 def _sized(need: Need, size: Size) -> Reason:

@@ -57,15 +57,17 @@ class Sizer:
     memory: Memory
     parameters: Parameters
 
-    def sizes(self, need: Need, first: int | None) -> list[Size]:
-        """The best size on each class that can serve it, the cheapest first. `first`: the batch that runs."""
+    def sizes(self, need: Need, first: int | None, company: Company = ()) -> list[Size]:
+        """The best size on each class that can serve it beside these jobs, the cheapest first. `first`: the batch that
+        runs.
+        """
         options = self.draft.options(need)
         found = []
         for number in np.unique(options.device_class):
             mine = np.flatnonzero(options.device_class == number)
             reach = float(options.capacity_rps[mine].max())
             least = max(1, need.replicas_floor, math.ceil(need.rate_rps / reach - 1e-9))
-            tried = (self.size(need, int(number), count, first) for count in range(least, least + SPREAD + 1))
+            tried = (self.size(need, int(number), count, first, company) for count in range(least, least + SPREAD + 1))
             able = [size for size in tried if size is not None and size.replicas <= need.replicas_max]
             if able:
                 found.append(min(able, key=lambda size: size.key))
