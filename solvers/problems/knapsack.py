@@ -29,6 +29,8 @@ class Knapsack:
     wanted: Whole
     share_room_pct: Floats
     memory_room_mib: Floats
+    staying_rps: Floats | float = 0.0
+    """What a column counts more because its service stands on its GPU; at most its throughput."""
 
     def __len__(self) -> int:
         return len(self.model)
@@ -38,7 +40,9 @@ class Knapsack:
         """Serving comes before throughput: a replica served weighs more than all the throughput there can be."""
         best = np.zeros(len(self.wanted))
         np.maximum.at(best, self.model, self.throughput_rps)
-        return np.asarray(self.throughput_rps + (1.0 + float(best @ self.wanted)) * self.served)
+        return np.asarray(
+            self.throughput_rps + self.staying_rps + (1.0 + 2.0 * float(best @ self.wanted)) * self.served
+        )
 
     def capacity_rps(self, chosen: Flags) -> float:
         """The objective of problem (1)."""

@@ -81,7 +81,7 @@ class Batching:
             kept = self._sized(need, stood[need.workload], members)
             settled = draft.keep(need, stood[need.workload], kept)
             late = len(kept) < len(stood[need.workload])
-            short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
+            short = settled.rate_rps_short > 0 or settled.replicas_missing > 0
             served = served and not late and not short
             served = served and len(stood[need.workload]) == len(draft.case.standing.get(need.workload, []))
         return served
@@ -93,7 +93,7 @@ class Batching:
                 continue
             together = members[item.seat.device]
             at = next(number for number, member in enumerate(together) if member == (need, item.option))
-            found = size(self.belief, at, together, need.rate_rps / len(items), self._choices(need, item))
+            found = size(self.belief, at, together, need.rate_rps_least / len(items), self._choices(need, item))
             code = ReasonCode.SLO_UNREACHABLE if found.option is None else ReasonCode.KEPT_STANDING
             self.reasons.append(found.reason(need, code))
             if found.option is not None:

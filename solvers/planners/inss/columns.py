@@ -15,6 +15,7 @@ from solvers.engines.base import Flags
 from solvers.planners.baselines.traits import limit_ms
 from solvers.planners.draft import Draft
 from solvers.planners.inss.belief import InssBelief, Member
+from solvers.planners.inss.parameters import Parameters
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.knapsack import Knapsack
 from solvers.problems.needs import Need
@@ -52,7 +53,7 @@ class Columns:
         return late
 
 
-def columns_of(draft: Draft, belief: InssBelief, batch_max: int) -> Columns:
+def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Columns:
     """All of a draft, in the order of the plain rule: the highest rate over limit first."""
     needs = sorted(
         (need for need in draft.needs if len(draft.options(need))),
@@ -63,7 +64,7 @@ def columns_of(draft: Draft, belief: InssBelief, batch_max: int) -> Columns:
     places: list[tuple[int, int, float, float]] = []
     for model, (need, count) in enumerate(zip(needs, wanted, strict=True)):
         rate = need.rate_rps / max(1, count)
-        for option in _listed(draft, belief, need, (rate, batch_max)):
+        for option in _listed(draft, belief, need, (rate, parameters.batch_max)):
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
@@ -71,6 +72,10 @@ def columns_of(draft: Draft, belief: InssBelief, batch_max: int) -> Columns:
             served = min(1.0, option.capacity_rps / rate) if rate > 0 else 1.0
             places.extend((model, int(device), alone / belief.slowdown_borne(*at), served) for device in found)
             chosen.extend([option] * len(found))
+    homes = [draft.case.menus[needs[model].workload].familiar for model, *_ in places]
+    stays = np.array(
+        [device in home for home, (_, device, *_rest) in zip(homes, places, strict=True)], dtype=np.float64
+    )
     table = np.array(places, dtype=np.float64).reshape(-1, 4)
     problem = Knapsack(
         model=table[:, 0].astype(np.int64),
@@ -82,6 +87,7 @@ def columns_of(draft: Draft, belief: InssBelief, batch_max: int) -> Columns:
         wanted=np.array(wanted, dtype=np.int64),
         share_room_pct=np.maximum(draft.fleet.share_free, 0.0),
         memory_room_mib=np.maximum(draft.fleet.memory_free, 0.0),
+        staying_rps=parameters.stay_part * stays * table[:, 2],
     )
     return Columns(needs=tuple(needs), options=tuple(chosen), problem=problem)
 

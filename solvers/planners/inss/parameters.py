@@ -33,6 +33,7 @@ class Parameters:
     engine: Annotated[str, Tune("who solves the knapsack", choices=("highs", "cbc", "cp-sat"))] = "highs"
     columns_max: Annotated[int, Tune("beyond so many columns the plain rule places", 1)] = 4000
     rounds_max: Annotated[int, Tune("solves, each without the columns that neighbours broke", 1, 50)] = 5
+    stay_part: Annotated[float, Tune("staying on a GPU is worth this part of a replica's throughput", 0, 1)] = 0.05
     gap: Annotated[float, Tune("a knapsack this near to its bound is good enough", 0, 1)] = 0.001
 
     def __post_init__(self) -> None:

@@ -78,7 +78,7 @@ class _Allocation:
         for need in draft.needs:
             if not len(draft.options(need)):
                 draft.refuse(need)
-        listed = columns_of(draft, self.belief, self.parameters.batch_max)
+        listed = columns_of(draft, self.belief, self.parameters)
         self.columns = len(listed.problem)
         chosen = self.chosen(listed)
         for column in np.flatnonzero(chosen):

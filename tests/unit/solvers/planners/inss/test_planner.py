@@ -50,7 +50,7 @@ def test_while_batches_suffice_nobody_moves(name: str) -> None:
 
 
 def test_what_batches_cannot_do_places_everybody_afresh() -> None:
-    first, _ = plan_of(room())
+    first, _ = plan_of(room(), settings={"placing": "greedy", "leftover": "reserve"})
     second, facts = plan_of(standing(room(), first, 5000.0))
     assert "columns" in facts
     assert shares(second) != shares(first)
