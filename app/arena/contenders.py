@@ -23,13 +23,26 @@ from solvers.planners.tuning import Scalar
 from solvers.sim.outcome import Contender, Setting
 from solvers.sim.packing import RULES
 
-NAMED: Mapping[str, tuple[tuple[str, ...], str | None]] = {
-    "headroom": (("joint", "greedy"), None),
-    "morak": (("morak",), "morak"),
-    # These know no partitions: their controllers move whole GPUs.
-    **{name: (("whole_gpu",), name) for name in controllers.names() if name != "morak"},
+_SPARE = (Setting(name="demand_headroom", value="4"),)
+
+NAMED: Mapping[str, Contender] = {
+    item.label: item
+    for item in (
+        Contender(label="headroom", planners=("joint", "greedy")),
+        Contender(label="headroom_spare", planners=("joint", "greedy"), policy=_SPARE),
+        Contender(label="greedy_spare", planners=("greedy",), policy=_SPARE),
+        Contender(label="morak", planners=("morak",), governor="morak"),
+        # These know no partitions: their controllers move whole GPUs.
+        *(
+            Contender(label=name, planners=("whole_gpu",), governor=name)
+            for name in controllers.names()
+            if name != "morak"
+        ),
+    )
 }
-"""Contenders whose chain of planners or controller does not follow from their name."""
+"""Contenders whose chain of planners, controller or policy does not follow from their name. Those with spare keep room
+for four times the demand wherever that is to be had, for loads that jump.
+"""
 
 
 @value
@@ -65,7 +78,9 @@ class Entry:
 def entry_of(text: str) -> Entry:
     """A contender as people write it: a name, `planner+fallback@controller`, or `file.py:Class`. Raises InputError."""
     chain, _, controller = text.strip().partition("@")
-    planners, governor = NAMED.get(chain, (tuple(part.strip() for part in chain.split("+")), None))
+    parts = tuple(part.strip() for part in chain.split("+"))
+    named = NAMED.get(chain) or Contender(label=text.strip() or "nobody", planners=parts)
+    planners = named.planners
     own = {part: own_planner(part) for part in planners if is_own(part)}
     for name in planners:
         if name not in own and name not in (*registry.names(), *RULES):
@@ -76,8 +91,8 @@ def entry_of(text: str) -> Entry:
         raise InputError(f"there is no controller {controller!r}; known are {', '.join(controllers.names())}")
     said = "+".join(own[part].name if part in own else part for part in planners)
     label = text.strip() if not own else said + (f"@{controller}" if controller else "")
-    named = tuple(own[part].plain_name if part in own else part for part in planners)
-    contender = Contender(label=label, planners=named, governor=controller or governor)
+    plain = tuple(own[part].plain_name if part in own else part for part in planners)
+    contender = replace(named, label=label, planners=plain, governor=controller or named.governor)
     return Entry(contender=contender, own=tuple(own.values()))
 
 
@@ -129,7 +144,9 @@ def _tuned(entry: Entry, wanted: Mapping[str, list[Setting]], policy: tuple[Sett
     label = entry.contender.label
     label += f"({', '.join(f'{item.name}={item.value}' for item in settings)})" if settings else ""
     label += f"[{', '.join(f'{item.name}={item.value}' for item in policy)}]" if policy else ""
-    return replace(entry, contender=replace(entry.contender, label=label, settings=settings, policy=policy))
+    fields = {item.name: item for item in (*entry.contender.policy, *policy)}
+    overridden = tuple(fields[name] for name in sorted(fields))
+    return replace(entry, contender=replace(entry.contender, label=label, settings=settings, policy=overridden))
 
 
 def _parted(text: str, form: str) -> tuple[str, str, str]:

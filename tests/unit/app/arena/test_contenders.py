@@ -127,3 +127,14 @@ def test_ones_own_planner_has_a_name_that_a_policy_may_hold(tmp_path: Path) -> N
     assert entry.contender.planners == ("own.my-policy.mine", "greedy")
     Policy(name=PolicyName("any"), planners=entry.contender.planners)
     assert PlannersOf(entry.own)("own.my-policy.mine", ()).spec.name == "mine"
+
+
+def test_what_is_said_of_the_policy_adds_to_what_a_name_brings() -> None:
+    entry = entry_of("headroom_spare@morak")
+    assert (entry.contender.planners, entry.contender.governor) == (("joint", "greedy"), "morak")
+    assert entry.contender.policy == (Setting(name="demand_headroom", value="4"),)
+    (tuned,) = tuned_entries((entry,), [], ["utilisation_max=0.8", "demand_headroom=3"])
+    assert tuned.contender.policy == (
+        Setting(name="demand_headroom", value="3"),
+        Setting(name="utilisation_max", value="0.8"),
+    )
