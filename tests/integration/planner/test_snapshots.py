@@ -102,12 +102,12 @@ def test_upper_demand_falls_only_when_the_look_back_has_passed(world: World) -> 
     for rate in (400.0, 300.0, 200.0, 30.0):
         world.offer({"vision/labels": rate})
     age = "UPDATE rate_samples SET received_at = received_at - make_interval(secs => {}) WHERE arrived = {} RETURNING 1"
-    for age_s, rate in ((400.0, 400), (170.0, 300), (70.0, 200)):
+    for age_s, rate in ((700.0, 400), (570.0, 300), (70.0, 200)):
         assert world.column(age.format(age_s, rate)) == [1]
     labels = observed(world).demands[0]
     assert labels.rate_rps_mean == pytest.approx(30.0)
     assert labels.rate_rps_upper == pytest.approx(300.0)
-    assert world.column(age.format(30.0, 300)) == [1]
+    assert world.column(age.format(60.0, 300)) == [1]
     assert observed(world).demands[0].rate_rps_upper == pytest.approx(200.0)
 
 

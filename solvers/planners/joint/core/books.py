@@ -269,8 +269,9 @@ class _Choice:
 
 def _at(cells: Floats, column: Whole) -> Floats:
     """Of row x place x batch, at one batch for every row and place."""
-    rows, places = column.shape
-    return np.asarray(cells.reshape(rows * places, -1)[np.arange(rows * places), column.ravel()].reshape(rows, places))
+    rows, places, batches = cells.shape
+    flat = cells.reshape(rows * places, batches)
+    return np.asarray(flat[np.arange(rows * places), column.ravel()].reshape(rows, places))
 
 
 def _latency(values: Floats, table: Whole, variants: Whole, where: tuple[Whole, Whole, Floats]) -> Floats:
