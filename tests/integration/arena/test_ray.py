@@ -18,13 +18,15 @@ from app.arena.store import ResultFolder
 from app.arena.workers import run_here
 from tests.unit.app.arena.fake import scenario, tasks
 
-base = Path(sys.argv[1])
-wanted = tasks([scenario(base, "one", fails="greedy"), scenario(base, "two")], ["hetsev", "k8s_hpa", "greedy"])
-for name, engine in (("here", run_here), ("ray", run_on_ray)):
-    folder = ResultFolder(base / name)
-    folder.want(wanted)
-    engine(wanted, 2, lambda event: folder.put(event.finished) if isinstance(event, Ended) else None)
-    folder.write_tables()
+# Spawned processes import this module again: they must not begin anew.
+if __name__ == "__main__":
+    base = Path(sys.argv[1])
+    wanted = tasks([scenario(base, "one", fails="greedy"), scenario(base, "two")], ["hetsev", "k8s_hpa", "greedy"])
+    for name, engine in (("here", run_here), ("ray", run_on_ray)):
+        folder = ResultFolder(base / name)
+        folder.want(wanted)
+        engine(wanted, 2, lambda event: folder.put(event.finished) if isinstance(event, Ended) else None)
+        folder.write_tables()
 """
 
 
