@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,9 @@ SETTINGS: dict[str, Scalar] = {
 }
 
 
-def room(**changes: object) -> Snapshot:
+def room(**changes: Any) -> Snapshot:
     services = [builders.service(name, slo=EXECUTION, rate_rps_declared=5.0, replicas_max=8) for name in NAMES]
-    return builders.snapshot(DEVICES, services, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(DEVICES, services, **changes)
 
 
 def thought(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 from solvers.domain.change import Target
 from solvers.domain.evidence import ReasonCode, SilentReporter
@@ -22,10 +23,10 @@ from tests import builders
 DEVICES = tuple(builders.device("a", index, "a100") for index in range(4))
 
 
-def room(jobs: int = 0, rate_rps: float = 100.0, **changes: object) -> Snapshot:
+def room(jobs: int = 0, rate_rps: float = 100.0, **changes: Any) -> Snapshot:
     services = [builders.service(name, rate_rps_declared=rate_rps, replicas_max=4) for name in ("one", "two")]
     made = tuple(builders.job(f"train-{number}") for number in range(jobs))
-    return builders.snapshot(DEVICES, services, jobs=made, **changes)  # type: ignore[arg-type]
+    return builders.snapshot(DEVICES, services, jobs=made, **changes)
 
 
 def thought(picture: Snapshot, state: bytes | None = None, settings: dict[str, Scalar] | None = None) -> Thought:
