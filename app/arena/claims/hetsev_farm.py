@@ -9,31 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from app.arena.claims.planned import Planned, devices_of, model_of
 from app.library import load_gpu_types
-from solvers.domain.change import Target
-from solvers.domain.device import Device, GpuType, Node
-from solvers.domain.evidence import Finding, SilentReporter
+from solvers.domain.device import GpuType, Node
+from solvers.domain.evidence import Finding
 from solvers.domain.ids import (
     ClusterName,
-    DeviceId,
-    Generation,
     ModelName,
     NodeId,
     PolicyName,
     ProjectName,
-    WorkloadId,
 )
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
-from solvers.domain.workload import ModelVariant, Project, Service, Slo
-from solvers.planners.base import Budget, PlanRequest
+from solvers.domain.workload import Project, Service, Slo
 from solvers.planners.hetsev.planner import HetSev
-from solvers.verify.checks import verify
 
-CYCLE_S = 15.0
 SERVERS, GPUS_PER_SERVER = 8, 2
 SPEED = {"v100": 2.5, "t4": 1.0}
 WORK_MS = {"resnet50": 1.0, "inception-v3": 1.4, "ssd-resnet50": 4.0, "transformer": 6.0}
@@ -41,30 +35,16 @@ LIMIT_MS = {"resnet50": 400.0, "inception-v3": 600.0, "ssd-resnet50": 900.0, "tr
 PROJECT = ProjectName("claims")
 
 
-class Farm:
+class Farm(Planned):
     """The fleet under HetSev's planner."""
 
     def __init__(self, models: Sequence[str], planner: HetSev, seed: int) -> None:
-        self.planner, self.seed = planner, seed
-        self.snapshot = _picture(models)
-        self._state = planner.first_state()
+        super().__init__(planner, _picture(models), seed)
 
     def step(self, rates_rps: Mapping[str, float]) -> tuple[Plan, list[Finding]]:
         """Plan at these rates by model, and let a cycle pass; the plan with what the verifier finds in it."""
         demands = tuple(_demand(name, rates_rps[name]) for name in sorted(rates_rps))
-        picture = replace(self.snapshot, demands=demands)
-        movable = tuple(WorkloadId(service.id) for service in picture.services)
-        budget = Budget(deadline_s=60.0, work_units=2000)
-        request = PlanRequest(snapshot=picture, movable=movable, budget=budget, seed=self.seed)
-        thought = self.planner.think(request, self._state, SilentReporter())
-        plan = thought.proposal.plan
-        assert plan is not None, thought.proposal
-        self._state = thought.state or self._state
-        target = Target(
-            generation=Generation(picture.target.generation + 1), assignments=plan.assignments, settings=plan.settings
-        )
-        self.snapshot = replace(picture, target=target, taken_at_s=picture.taken_at_s + CYCLE_S)
-        return plan, list(verify(picture, plan, movable))
+        return self.plan(replace(self.snapshot, demands=demands))
 
 
 def by_model(assignments: Sequence[Assignment]) -> dict[str, set[str]]:
@@ -80,16 +60,9 @@ def _picture(models: Sequence[str]) -> Snapshot:
     kinds = ["v100"] * (SERVERS // 2) + ["t4"] * (SERVERS // 2)
     nodes = [NodeId(f"server-{number}") for number in range(SERVERS)]
     devices = [
-        Device(
-            id=DeviceId(f"GPU-{node}-{index}"),
-            node=node,
-            gpu_type=types[kind].name,
-            index=index,
-            memory_mib=types[kind].memory_mib,
-            sm_count=types[kind].sm_count,
-        )
+        device
         for node, kind in zip(nodes, kinds, strict=True)
-        for index in range(GPUS_PER_SERVER)
+        for device in devices_of(node, types[kind], GPUS_PER_SERVER)
     ]
     profiles = tuple(_profile(name, types[kind]) for name in sorted(models) for kind in sorted(types))
     return Snapshot(
@@ -101,14 +74,10 @@ def _picture(models: Sequence[str]) -> Snapshot:
         nodes=tuple(Node(id=name) for name in nodes),
         node_statuses=tuple(NodeStatus(node=name, age_s=1.0, generation_applied=0) for name in nodes),
         devices=tuple(sorted(devices, key=lambda item: item.id)),
-        models=tuple(_model(name) for name in sorted(models)),
+        models=tuple(model_of(name) for name in sorted(models)),
         services=tuple(_service(name) for name in sorted(models)),
         profiles=profiles,
     )
-
-
-def _model(name: str) -> ModelVariant:
-    return ModelVariant(name=ModelName(name), family=name, parameters_million=25.0, memory_mib_weights=100.0)
 
 
 def _service(name: str) -> Service:

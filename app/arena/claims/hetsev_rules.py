@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.arena.claims.base import Effort, Evidence, found
-from app.arena.claims.hetsev_farm import CYCLE_S, Farm, by_model
+from app.arena.claims.hetsev_farm import Farm, by_model
+from app.arena.claims.planned import CYCLE_S
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.planners.hetsev.parameters import Parameters
 from solvers.planners.hetsev.planner import HetSev

@@ -12,31 +12,26 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.arena.claims.planned import Planned, devices_of, model_of
 from app.library import load_gpu_types
-from solvers.domain.change import Target
-from solvers.domain.device import Device, GpuType, Node
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.device import GpuType, Node
 from solvers.domain.ids import (
     ClusterName,
     DeviceId,
-    Generation,
     ModelName,
     NodeId,
     PolicyName,
     ProjectName,
-    WorkloadId,
 )
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import NodeStatus, Snapshot
-from solvers.domain.workload import ModelVariant, Project, Service, Slo, TrainingJob, WorkloadKind
-from solvers.planners.base import Budget, PlanRequest
+from solvers.domain.workload import Project, Service, Slo, TrainingJob, WorkloadKind
 from solvers.planners.mudi.planner import Mudi
-from solvers.verify.checks import is_fatal, verify
+from solvers.verify.checks import is_fatal
 
 GPUS = 8
-CYCLE_S = 15.0
 GPU_TYPE = "a100"
 WORK_MS = {"resnet50": 1.0, "inception-v3": 1.4, "bert": 4.0}
 LIMIT_MS = {"resnet50": 150.0, "inception-v3": 120.0, "bert": 330.0}
@@ -46,30 +41,18 @@ SHARES, BATCHES = tuple(range(10, 101, 10)), (1, 2, 4, 8, 16)
 PROJECT = ProjectName("claims")
 
 
-class Room:
+class Room(Planned):
     """The fleet under Mudi's planner."""
 
     def __init__(self, jobs: Sequence[TrainingJob], planner: Mudi) -> None:
-        self.planner = planner
-        self.snapshot = _picture(jobs)
-        self._state = planner.first_state()
+        super().__init__(planner, _picture(jobs))
 
     def step(self, rates_rps: Mapping[str, float]) -> tuple[Snapshot, Plan, bool]:
         """Plan at these rates by model, and let a cycle pass; also whether the verifier has nothing against it."""
         services = tuple(_service(name, rates_rps[name]) for name in sorted(rates_rps))
         picture = replace(self.snapshot, services=services)
-        ids = [*(item.id for item in picture.services), *(item.id for item in picture.jobs)]
-        movable = tuple(sorted(WorkloadId(item) for item in ids))
-        request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(deadline_s=60.0), seed=1)
-        thought = self.planner.think(request, self._state, SilentReporter())
-        plan = thought.proposal.plan
-        assert plan is not None, thought.proposal
-        self._state = thought.state or self._state
-        target = Target(
-            generation=Generation(picture.target.generation + 1), assignments=plan.assignments, settings=plan.settings
-        )
-        self.snapshot = replace(picture, target=target, taken_at_s=picture.taken_at_s + CYCLE_S)
-        return picture, plan, not is_fatal(verify(picture, plan, movable))
+        plan, findings = self.plan(picture)
+        return picture, plan, not is_fatal(findings)
 
 
 def by_device(plan: Plan) -> dict[DeviceId, list[Assignment]]:
@@ -119,21 +102,6 @@ def _kind() -> GpuType:
 
 def _picture(jobs: Sequence[TrainingJob]) -> Snapshot:
     kind, node = _kind(), NodeId("server-0")
-    devices = tuple(
-        Device(
-            id=DeviceId(f"GPU-{index}"),
-            node=node,
-            gpu_type=kind.name,
-            index=index,
-            memory_mib=kind.memory_mib,
-            sm_count=kind.sm_count,
-        )
-        for index in range(GPUS)
-    )
-    models = tuple(
-        ModelVariant(name=ModelName(name), family=name, parameters_million=25.0, memory_mib_weights=100.0)
-        for name in sorted(WORK_MS)
-    )
     return Snapshot(
         cluster=ClusterName("claims"),
         taken_at_s=0.0,
@@ -142,8 +110,8 @@ def _picture(jobs: Sequence[TrainingJob]) -> Snapshot:
         gpu_types=(kind,),
         nodes=(Node(id=node),),
         node_statuses=(NodeStatus(node=node, age_s=1.0, generation_applied=0),),
-        devices=devices,
-        models=models,
+        devices=tuple(devices_of(node, kind, GPUS)),
+        models=tuple(model_of(name) for name in sorted(WORK_MS)),
         jobs=tuple(sorted(jobs, key=lambda item: item.id)),
         profiles=tuple(_profile(name, kind) for name in sorted(WORK_MS)),
     )
