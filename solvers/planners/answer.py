@@ -30,7 +30,7 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
 from solvers.planners.seating import Placed, Settled, name_replicas
 from solvers.problems.choice import Option
-from solvers.problems.needs import iterations_per_s
+from solvers.problems.needs import Need, iterations_per_s
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
 
@@ -101,12 +101,20 @@ def _measured_assignment(
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
         *_basis_facts(settled, placed.seat.device, option, basis),
     )
+    chosen_here = Reason(code=chosen, subject=option.gpu_type, facts=facts)
+    item = assignment_of(need, option, (replica, settled.fleet.devices[placed.seat.device].id))
+    return replace(item, reasons=(chosen_here, *alternatives))
+
+
+def assignment_of(need: Need, option: Option, where: tuple[ReplicaId, DeviceId]) -> Assignment:
+    """A replica in a configuration on a device, without reasons."""
+    replica, device = where
     return Assignment(
         replica=replica,
         kind=need.kind,
         workload=need.workload,
         model=need.model,
-        device=settled.fleet.devices[placed.seat.device].id,
+        device=device,
         share_pct_sm=option.share_pct,
         memory_mib_limit=option.memory_mib,
         batch=option.batch,
@@ -119,7 +127,6 @@ def _measured_assignment(
         latency_ms_planned=rounded_ms(option.latency_ms) if need.limit_ms is not None else None,
         capacity_rps=rounded_rps(option.capacity_rps),
         power_w_planned=rounded_w(option.power_w),
-        reasons=(Reason(code=chosen, subject=option.gpu_type, facts=facts), *alternatives),
     )
 
 

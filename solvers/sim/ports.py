@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.cycle.leaving import leaving
+from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Target, Transition
-from solvers.domain.codec import canonical_json, digest
+from solvers.domain.codec import canonical_json
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId
@@ -25,7 +26,7 @@ from solvers.domain.profile import Profile
 from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
 from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin
 from solvers.domain.workload import OfflineTask, TrainingJob
-from solvers.errors import EngineError, SupersededError
+from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.sim.outcome import Planners, Setting
@@ -214,16 +215,7 @@ class WorldActuator:
 
     def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
         """Compare-and-set on the plan's parent. Raises SupersededError."""
-        standing = self.state.target
-        if plan.parent != standing.generation:
-            raise SupersededError("the target is newer than the plan's parent", generation=standing.generation)
-        target = Target(
-            generation=Generation(standing.generation + 1),
-            plan=digest(plan),
-            promoted_at_s=self.state.now_s,
-            assignments=plan.assignments,
-            settings=plan.settings,
-        )
+        target = next_target(self.state.target, plan, self.state.now_s)
         self.promotions += 1
         self.spread(Wish.of(target, self._leaving(plan, record.snapshot)), record)
         return target.generation

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.ports import Ports
+from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.domain.change import Target, Transition
-from solvers.domain.codec import digest
+from solvers.domain.change import Transition
 from solvers.domain.evidence import Finding, FindingCode
 from solvers.domain.ids import CycleId, Generation, ServiceId
 from solvers.domain.plan import Plan
@@ -22,7 +22,6 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import NodeStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import Service, SloKind
-from solvers.errors import SupersededError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
 from solvers.sim.outcome import (
@@ -63,16 +62,7 @@ class _Course:
 
     def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
         """Compare-and-set. Raises SupersededError."""
-        standing = self.picture.target
-        if plan.parent != standing.generation:
-            raise SupersededError("the target is newer than the plan's parent", generation=standing.generation)
-        target = Target(
-            generation=Generation(standing.generation + 1),
-            plan=digest(plan),
-            promoted_at_s=self.at_s,
-            assignments=plan.assignments,
-            settings=plan.settings,
-        )
+        target = next_target(self.picture.target, plan, self.at_s)
         self.picture = replace(self.picture, target=target)
         return target.generation
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solvers.domain.change import Target
+from solvers.cycle.promoting import next_target
 from solvers.domain.device import Device, GpuType
 from solvers.domain.evidence import Finding, SilentReporter
-from solvers.domain.ids import DeviceId, Generation, ModelName, NodeId, WorkloadId
+from solvers.domain.ids import DeviceId, ModelName, NodeId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant
@@ -39,9 +39,7 @@ class Planned:
         plan = thought.proposal.plan
         assert plan is not None, thought.proposal
         self._state = thought.state or self._state
-        target = Target(
-            generation=Generation(picture.target.generation + 1), assignments=plan.assignments, settings=plan.settings
-        )
+        target = next_target(picture.target, plan, picture.taken_at_s)
         self.snapshot = replace(picture, target=target, taken_at_s=picture.taken_at_s + CYCLE_S)
         return plan, list(verify(picture, plan, movable))
 

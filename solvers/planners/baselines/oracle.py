@@ -21,7 +21,7 @@ from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
-from solvers.planners.baselines.oracle_fillings import Filling, Fillings, TooManyError, assignment_of
+from solvers.planners.baselines.oracle_fillings import Filling, Fillings, TooManyError, assignment_on
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
@@ -209,7 +209,7 @@ def _undominated(fillings: list[Filling], needs: list[Need], ceilings: Floats) -
 def _write(draft: Draft, needs: list[Need], device: int, filling: Filling) -> None:
     for number, (candidate, rate_rps, slowdown) in enumerate(filling.held):
         need = needs[candidate.need]
-        item = assignment_of(draft, need, candidate.option, device, number)
+        item = assignment_on(draft, need, candidate.option, device, number)
         if item.latency_ms_planned is not None:
             item = replace(item, latency_ms_planned=item.latency_ms_planned * slowdown)
         class_index = int(draft.fleet.class_of[device])

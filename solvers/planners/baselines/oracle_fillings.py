@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from solvers.domain.ids import ReplicaId
-from solvers.domain.plan import Assignment, Envelope
+from solvers.domain.plan import Assignment
 from solvers.models.appraisal import Appraisal
 from solvers.models.options import Beliefs
 from solvers.models.worth import cost_by_device
+from solvers.planners.answer import assignment_of
 from solvers.planners.case import search_of
 from solvers.planners.draft import Draft
-from solvers.planners.facts import rounded_ms, rounded_rps, rounded_w
+from solvers.planners.facts import rounded_rps
 from solvers.planners.seating import seat_of
 from solvers.problems.choice import Option
 from solvers.problems.company import UNKNOWN
@@ -111,7 +112,7 @@ class Fillings:
         """What these serve together; None when one of them breaks its promise."""
         case, fleet = self.draft.case, self.draft.fleet
         items = [
-            assignment_of(self.draft, self.needs[each.need], each.option, device, n) for n, each in enumerate(held)
+            assignment_on(self.draft, self.needs[each.need], each.option, device, n) for n, each in enumerate(held)
         ]
         fresh = Appraisal.of(fleet, case.beliefs.profiles, case.snapshot.policy, (items, {}))
         if self._appraisal is None:
@@ -130,24 +131,8 @@ class Fillings:
         return Filling(held=tuple(found), rates_rps=tuple(rates), counts=tuple(counts), usd_per_h=cost)
 
 
-def assignment_of(draft: Draft, need: Need, option: Option, device: int, number: int) -> Assignment:
-    """A replica as it would stand in a plan."""
-    return Assignment(
-        replica=ReplicaId(f"{need.workload}#{number}"),
-        kind=need.kind,
-        workload=need.workload,
-        model=need.model,
-        device=draft.fleet.devices[device].id,
-        share_pct_sm=option.share_pct,
-        memory_mib_limit=option.memory_mib,
-        batch=option.batch,
-        envelope=Envelope(
-            batch_min=option.batch,
-            batch_max=option.batch,
-            clock_mhz_sm_min=option.clock_mhz_sm,
-            clock_mhz_sm_max=option.clock_mhz_sm,
-        ),
-        latency_ms_planned=rounded_ms(option.latency_ms) if need.limit_ms is not None else None,
-        capacity_rps=rounded_rps(option.capacity_rps),
-        power_w_planned=rounded_w(option.power_w),
-    )
+def assignment_on(draft: Draft, need: Need, option: Option, device: int, number: int) -> Assignment:
+    """A replica as it would stand in a plan, at one batch: envelopes are not searched."""
+    fixed = replace(option, batch_min=option.batch, batch_max=option.batch)
+    where = (ReplicaId(f"{need.workload}#{number}"), draft.fleet.devices[device].id)
+    return assignment_of(need, fixed, where)

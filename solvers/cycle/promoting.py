@@ -1,0 +1,25 @@
+"""The target that a promoted plan becomes, for actuators that keep it in memory.
+
+Owns the compare-and-set on the plan's parent. It refuses to store: production does the same in one statement of SQL.
+"""
+
+from __future__ import annotations
+
+from solvers.domain.change import Target
+from solvers.domain.codec import digest
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan
+from solvers.errors import SupersededError
+
+
+def next_target(standing: Target, plan: Plan, at_s: float) -> Target:
+    """The next generation. Raises SupersededError when the plan was made for another."""
+    if plan.parent != standing.generation:
+        raise SupersededError("the target is newer than the plan's parent", generation=standing.generation)
+    return Target(
+        generation=Generation(standing.generation + 1),
+        plan=digest(plan),
+        promoted_at_s=at_s,
+        assignments=plan.assignments,
+        settings=plan.settings,
+    )
