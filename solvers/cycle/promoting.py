@@ -1,6 +1,6 @@
 """The target that a promoted plan becomes, for actuators that keep it in memory.
 
-Owns the compare-and-set on the plan's parent. It refuses to store: production does the same in one statement of SQL.
+Owns the compare-and-set on the plan's parent. It refuses to store: production does the same under the lock of a row.
 """
 
 from __future__ import annotations
