@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from app.arena.measured.known import facts_for
 from benchmarks.predictors.alone import SEED
 from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
-from benchmarks.predictors.known import facts_for
 from benchmarks.predictors.metrics import order_kept_pct, r_squared
 from benchmarks.predictors.speed import seconds_of
 from benchmarks.predictors.splits import group_count

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from app.arena.measured import igniter_v100, rapp_v100
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import FewShot, group_count
 from benchmarks.sources import (
     batchdvfs_p40,
-    igniter_v100,
     infless_2080ti,
     lucid_rtx3090,
     muxserve_llama_a100,
@@ -24,7 +24,6 @@ from benchmarks.sources import (
     parvagpu_a100_mig,
     pctodl_surrogate,
     proteus_hetero,
-    rapp_v100,
     ribbon_t4,
 )
 from solvers.models.base import Floats, GroupSamples, Samples

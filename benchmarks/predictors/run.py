@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from app.arena.measured.known import facts_for
 from benchmarks.predictors import claims, results, speed
 from benchmarks.predictors.alone import SOLO_NAMES, Record, Table, folds_of, reason_of, run_solo
 from benchmarks.predictors.datasets import DATASETS, SIZES, Dataset, Groupings, Size, groupings, samples_of
-from benchmarks.predictors.known import facts_for
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.together import GroupAnswers, run_groups
 from benchmarks.sources.rows import data_folder

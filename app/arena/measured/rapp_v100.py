@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import V100, Cell, name_of, number, samples_of, table
+from app.arena.measured.rows import V100, Cell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "rapp-v100"

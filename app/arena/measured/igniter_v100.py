@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import V100, Cell, groups_of, name_of, number, samples_of, table
+from app.arena.measured.rows import V100, Cell, groups_of, name_of, number, samples_of, table
 from solvers.models.base import GroupSamples, Samples
 
 FOLDER = "igniter-v100"
