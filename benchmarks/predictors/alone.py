@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from app.arena.measured.metrics import Answered, calibration, joined, summary
 from benchmarks.predictors.chosen import chosen
 from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
-from benchmarks.predictors.metrics import Answered, calibration, joined, summary
 from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
 from solvers.models.base import Facts, Quantity, Samples, SoloModel
 from solvers.models.suite import SUITES, make_solo

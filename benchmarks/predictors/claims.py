@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from app.arena.measured.known import facts_for
+from app.arena.measured.metrics import order_kept_pct, r_squared
 from benchmarks.predictors.alone import SEED
 from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
-from benchmarks.predictors.metrics import order_kept_pct, r_squared
 from benchmarks.predictors.speed import seconds_of
 from benchmarks.predictors.splits import group_count
 from solvers.models.base import Facts, Floats, Queries, Samples

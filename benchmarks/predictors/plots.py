@@ -12,9 +12,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
+from app.arena.measured.metrics import r_squared
 from benchmarks.predictors.alone import LEVELS, SOLO_NAMES
 from benchmarks.predictors.datasets import DATASETS
-from benchmarks.predictors.metrics import r_squared
 from benchmarks.predictors.results import Results, load_points
 from benchmarks.predictors.tables import DOCUMENT, GROUPS, LABELS, OURS, answers_all, curve_of, number, splits_of
 from solvers.models.suite import SUITES

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from app.arena.measured.metrics import points_to_reach
 from benchmarks.predictors.alone import SOLO_NAMES, Record
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.goals import goals
-from benchmarks.predictors.metrics import points_to_reach
 from benchmarks.predictors.results import Results
 from benchmarks.predictors.together import PAIR
 from solvers.models.suite import SUITES

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.arena.measured.metrics import Answered, calibration, joined, r_squared, summary
 from benchmarks.predictors.alone import LEVELS, SEED, Record, Timing, by_split, reason_of
 from benchmarks.predictors.datasets import Groupings, Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
-from benchmarks.predictors.metrics import Answered, calibration, joined, r_squared, summary
 from benchmarks.predictors.splits import Fold, cells, group_count, member_out, pairs_out
 from solvers.models.base import Facts, Floats
 from solvers.models.suite import SUITES, Suite, make_interference

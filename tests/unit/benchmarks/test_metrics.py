@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.predictors.metrics import (
+from app.arena.measured.metrics import (
     Answered,
     calibration,
     coverage_pct,
