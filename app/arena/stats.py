@@ -136,7 +136,7 @@ def compare(records: Sequence[RunRecord], reference: str | None = None) -> Compa
     if not finished:
         return None
     about = finished[0].about
-    values, better = _values(finished)
+    values, better = values_of(finished)
     chosen = reference if reference in values else _reference(about, list(values))
     failed = dict.fromkeys(values, 0) | {record.contender.label: 0 for record in records}
     for record in records:
@@ -192,7 +192,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _values(records: Sequence[RunRecord]) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, Better]]:
+def values_of(records: Sequence[RunRecord]) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, Better]]:
+    """Numbers by contender, metric and seed, and which direction of each metric is good, of runs with an outcome."""
     values: dict[str, dict[str, dict[int, float]]] = {}
     better: dict[str, Better] = {}
     for record in records:
@@ -282,16 +283,17 @@ def _guarded(row: Row, about: About) -> bool:
     difference reaches no difference. A single seed knows no noise.
     """
     cell = row.cell(about.guard) if about.guard is not None else None
-    return cell is None or _no_worse(cell.versus, cell.better)
+    return cell is None or no_worse(cell.versus, cell.better)
 
 
-def _no_worse(versus: Versus | None, better: Better) -> bool:
+def no_worse(versus: Versus | None, better: Better, dust: float = DUST) -> bool:
+    """Whether the interval of the paired difference reaches no difference, but for `dust`; without any pair, yes."""
     if versus is None:
         return True
     sign = -1.0 if better is Better.HIGHER else 1.0
     bounds = [versus.difference_low, versus.difference_high]
     known = [sign * bound for bound in bounds if bound is not None] or [sign * versus.difference]
-    return min(known) <= DUST
+    return min(known) <= dust
 
 
 def _verdict(about: About, values: Values, better: Mapping[str, Better], ranked: Sequence[Row]) -> Verdict | None:
@@ -304,7 +306,7 @@ def _verdict(about: About, values: Values, better: Mapping[str, Better], ranked:
     paired = versus(ours[about.goal], other[about.goal])
     guard = about.guard
     guards = versus(ours[guard], other[guard]) if guard is not None and guard in ours and guard in other else None
-    kept = guard is None or _no_worse(guards, better.get(guard, Better.LOWER))
+    kept = guard is None or no_worse(guards, better.get(guard, Better.LOWER))
     if paired is None or paired.relative_pct is None:
         return Verdict(contender=OURS, against=others[0].contender, gain_pct=None, guard_kept=kept)
     sign = 1.0 if about.better is Better.HIGHER else -1.0

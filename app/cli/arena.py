@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.arena_tables import about_table, comparison_tables, failure_lines
+from app.cli.arena_tables import about_table, comparison_tables, failure_lines, standing_tables
 from app.cli.failures import CommandError
 from app.cli.output import Format, Output, say, show
 from app.demo.examples import examples_path
@@ -107,6 +107,25 @@ def compare(
     from app.arena.store import ResultFolder
 
     _print(ResultFolder(folder), reference, output)
+
+
+@arena.command()
+def standing(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")],
+    ours: Annotated[
+        str, typer.Option("--ours", metavar="CONTENDER", help="Who stands against the others.")
+    ] = "headroom",
+    output: Output = Format.TABLE,
+) -> None:
+    """Ours on every scenario, against the best of the five founding policies and the best of all others."""
+    from app.arena.standing import places
+    from app.arena.store import ResultFolder
+    from solvers.domain.codec import to_plain
+
+    found = places(ResultFolder(folder).records(), ours)
+    if not found:
+        raise NotFoundError(f"{folder} has no finished run of {ours!r}")
+    show(to_plain(found), output, standing_tables(found))
 
 
 @arena.command()

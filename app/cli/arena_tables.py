@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from app.cli.output import number, rows
 
 if TYPE_CHECKING:
-    from app.arena.stats import Cell, Comparison, Row, Verdict
+    from app.arena.standing import Duel, Place
+    from app.arena.stats import Cell, Comparison, Row, Summary, Verdict
     from solvers.sim.outcome import About, Outcome
 
 OTHER_METRICS_MAX = 4
@@ -52,6 +53,33 @@ def verdict_line(verdict: Verdict, about: About) -> str:
         interval = f" ({verdict.gain_pct_low:+.1f} to {verdict.gain_pct_high:+.1f})"
     gain = f"{about.goal} better by {verdict.gain_pct:.1f} %{interval}"
     return f"{verdict.contender} against {verdict.against}: {gain}{guard}"
+
+
+def standing_tables(found: Sequence[Place]) -> list[Any]:
+    """A line for each scenario, and the count."""
+    from app.arena.standing import won
+
+    columns = ("scenario", "goal", ">seeds", ">ours", "best of the five", "", "best of all others", "")
+    lines = [
+        (
+            place.scenario,
+            f"{place.goal} {'↓' if place.better.value == 'lower' else '↑'}",
+            place.seeds,
+            _kept(place.ours, place.ours_guard),
+            *_duel(place.founding),
+            *_duel(place.all_others),
+        )
+        for place in found
+    ]
+    parts: list[Any] = [rows(columns, lines), "in brackets: the guard, mostly violations in %; ± is the 95 % interval"]
+    for name, duels in (
+        ("the best of the five", [place.founding for place in found]),
+        ("the best of all others", [place.all_others for place in found]),
+    ):
+        clear, kept, there = won(duels)
+        best = f"clearly better, or alone in keeping the guard, on {clear} of {there}"
+        parts.append(f"against {name}: {best}; level or somewhat better on {kept}")
+    return parts
 
 
 def failure_lines(failures: Mapping[str, str | None]) -> list[str]:
@@ -95,6 +123,20 @@ def outcome_tables(about: About, outcome: Outcome) -> list[Any]:
         jobs = [(item.job, item.waited_s, item.took_s, 100 * item.done_part, item.evictions) for item in outcome.jobs]
         parts += ["", rows(("job", ">waited s", ">took s", ">done %", ">evicted"), jobs)]
     return parts
+
+
+def _duel(duel: Duel | None) -> tuple[str, str]:
+    if duel is None:
+        return "-", "-"
+    gain = "-" if duel.gain_pct is None else f"{duel.gain_pct:+.1f} %"
+    if duel.gain_pct_low is not None and duel.gain_pct_high is not None:
+        gain += f" ({duel.gain_pct_low:+.1f} to {duel.gain_pct_high:+.1f})"
+    return f"{duel.against} {_kept(duel.goal, duel.guard)}", f"{gain} {duel.standing.value.replace('_', ' ')}"
+
+
+def _kept(goal: Summary, guard: Summary | None) -> str:
+    half = f" ± {number(goal.high - goal.mean)}" if goal.high is not None else ""
+    return f"{number(goal.mean)}{half}{f' ({number(guard.mean)})' if guard is not None else ''}"
 
 
 def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object]:
