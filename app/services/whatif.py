@@ -94,7 +94,7 @@ def request_of(snapshot: Snapshot, wish: Wish) -> PlanRequest:
         snapshot=snapshot,
         movable=movable_workloads(snapshot, wish.lane),
         budget=Budget(
-            deadline_s=wish.deadline_s or snapshot.policy.deadline_s,
+            deadline_s=wish.deadline_s or snapshot.policy.planner_deadline_s,
             work_units=wish.work_units or snapshot.policy.work_units,
         ),
         seed=snapshot.policy.seed if wish.seed is None else wish.seed,

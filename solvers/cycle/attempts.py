@@ -1,8 +1,9 @@
-"""The chain of planners: the first plan that verifies is taken.
+"""The chain of planners: the first plan that verifies is taken, or, where the policy says so, the best of all.
 
 Owns what happens when a planner fails, has no plan, or is refuted by the verifier: it gives way to the next, and every
-attempt is remembered. It refuses to say where planners run, what is done at the chain's end and what a plan is for:
-cycles, simulations and plans made from files ask alike.
+attempt is remembered. Owns also which of several sound plans is the best one: what gains less than the gate asks of a
+change does not outweigh a plan that changes less, so planners do not take turns. It refuses to say where planners run,
+what is done at the chain's end and what a plan is for: cycles, simulations and plans made from files ask alike.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from solvers.cycle.gate import fatal_codes
+from solvers.cycle.gate import DUST, fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
+from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Plan, Proposal
+from solvers.domain.policy import Choice
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.planners.base import PlanRequest
@@ -53,10 +56,11 @@ class Asking:
 
 
 def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> Chosen:
-    """The first plan of the chain that verifies; else the first refuted one, so that people can see what was wrong with
-    it.
+    """The first plan of the chain that verifies, or the best of all that do; else the first refuted one, so that people
+    can see what was wrong with it.
     """
     attempts: list[Attempt] = []
+    sound: list[Chosen] = []
     refuted: Chosen | None = None
     for planner in planners:
         attempt, proposal = _ask(asking, planner, request)
@@ -66,13 +70,45 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
             continue
         findings = asking.verify(request.snapshot, plan, request.movable)
         if not is_fatal(findings):
-            return Chosen((*attempts, attempt), proposal, findings)
+            attempts.append(attempt)
+            sound.append(Chosen((), proposal, findings))
+            if request.snapshot.policy.choice is Choice.FIRST:
+                break
+            continue
         attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
         asking.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
         refuted = refuted or Chosen((), proposal, findings)
-    if refuted is None:
-        return Chosen(tuple(attempts))
-    return replace(refuted, attempts=tuple(attempts))
+    found = _best(request.snapshot, sound) or refuted or Chosen(())
+    return replace(found, attempts=tuple(attempts))
+
+
+def _best(snapshot: Snapshot, sound: list[Chosen]) -> Chosen | None:
+    """By the policy's terms, one after the other, those that are as good as the best; of these the first of the chain.
+    Imbalance is no reason to prefer one planner to another.
+    """
+    left = [(each, each.plan.objective) for each in sound if each.plan is not None]
+    for term in snapshot.policy.terms:
+        if len(left) > 1 and term is not Term.BALANCE:
+            losses = [_loss(snapshot, objective, term) for _, objective in left]
+            most = min(losses) + _margin(snapshot, min(losses), term)
+            left = [item for item, loss in zip(left, losses, strict=True) if loss <= most]
+    return left[0][0] if left else None
+
+
+def _loss(snapshot: Snapshot, objective: Objective, term: Term) -> float:
+    """What counts of a term: cost with what the launches are worth, as at the gate."""
+    if term is Term.COST:
+        return objective.cost_usd_per_h + snapshot.policy.launch_usd_per_s * objective.churn
+    return objective.key((term,))[0]
+
+
+def _margin(snapshot: Snapshot, best: float, term: Term) -> float:
+    """By how much a plan may be worse in a term and still count as equal: nothing while nothing stands."""
+    policy = snapshot.policy
+    part = policy.gain_pct_min / 100 * best
+    if not snapshot.target.assignments or term not in (Term.UNSERVED, Term.COST):
+        return DUST
+    return max(DUST, part if term is Term.UNSERVED else max(policy.gain_usd_per_h_min, part))
 
 
 def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:

@@ -67,7 +67,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         lane=order.lane,
         started_at_s=started_at_s,
         seed=order.seed,
-        budget=Budget(deadline_s=snapshot.policy.deadline_s, work_units=snapshot.policy.work_units),
+        budget=Budget(deadline_s=snapshot.policy.planner_deadline_s, work_units=snapshot.policy.work_units),
         movable=movable_workloads(snapshot, order.lane),
         software_version=order.software_version,
         snapshot=snapshot,

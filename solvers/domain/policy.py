@@ -38,6 +38,15 @@ class CostBasis(StrEnum):
     """The whole price of every device in use, and the energy it draws, idle power included: what the operator pays."""
 
 
+class Choice(StrEnum):
+    """Which plan of a chain of planners is taken."""
+
+    FIRST = "first"
+    """The first one that verifies."""
+    BEST = "best"
+    """All planners are asked, and the best plan that verifies is taken, by the policy's objective."""
+
+
 @value
 class PlannerSetting:
     """One tuning parameter of one planner; which there are, planners say themselves."""
@@ -61,6 +70,8 @@ class Policy:
 
     name: PolicyName
     planners: tuple[str, ...] = ("joint", "greedy")
+    choice: Choice = Choice.FIRST
+    """With `best`, every planner of the chain is asked, each for an equal part of the deadline."""
     deadline_s: float = 5.0
     work_units: int | None = None
     """What a planner may do, counted in units of about a millisecond of a usual core: as long as the deadline does not
@@ -157,6 +168,15 @@ class Policy:
     def terms(self) -> tuple[Term, ...]:
         """All terms of the objective in order."""
         return (*self.objective, *(term for term in Term if term not in self.objective))
+
+    @property
+    def planner_deadline_s(self) -> float:
+        """What one planner of the chain may take: where all are asked, an equal part."""
+        return self.deadline_s / len(self.planners) if self._asks_all else self.deadline_s
+
+    @property
+    def _asks_all(self) -> bool:
+        return self.choice is Choice.BEST and len(self.planners) > 1
 
     def usd_per_wh(self, at_s: float) -> float:
         """What one watt-hour drawn by a GPU costs at a moment (seconds since the epoch): price of the hour and of its
