@@ -147,6 +147,8 @@ class Sums:
     """Shares at work, in whole GPUs."""
     kernels_gpu_s: float = 0.0
     """With kernels running, in whole GPUs."""
+    capacity_requests: float = 0.0
+    """What full batches of all services' ready processes would have answered, as devices ran."""
     iterations: float = 0.0
     caps_s: float = 0.0
     """Every power cap for as long as it holds."""

@@ -112,6 +112,7 @@ class Ledger:
             metric("attained_pct", _pct(sum(each.attained for each in services), len(services), empty=100.0), _UP),
             metric("throughput_rps", in_time / span_s, _UP),
             metric("completed_rps", sum(each.completed for each in services) / span_s, _UP),
+            metric("capacity_rps", total.capacity_requests / span_s, _UP),
             metric("latency_ms_p99_mean", _mean(tails), _DOWN),
             metric("cost_usd", total.device_usd + total.energy_usd, _DOWN),
             metric("cost_device_usd", total.device_usd, _DOWN),

@@ -84,6 +84,16 @@ class Load:
         """Of one of the devices: the part of the time in which kernels of anybody run."""
         return 0.0 if self.state is None else kernels_part(self.base, self.state)
 
+    @property
+    def capacity_rps(self) -> float:
+        """Of one of the devices: what full batches of services' processes that take requests would carry."""
+        tables = () if self.state is None else self.state.exec_ms
+        return sum(
+            1000.0 * len(table) / table[-1]
+            for seat, table in zip(self.seats, tables, strict=False)
+            if seat.kind is WorkloadKind.SERVICE and seat.weight > 0.0
+        )
+
 
 _STANDING = (Resident(model="-", share_pct_sm=100),)
 

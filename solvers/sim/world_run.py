@@ -236,6 +236,7 @@ class Run:
         sums.energy_j += count * load.power_w * seconds
         sums.busy_gpu_s += count * cell.gpu_part * load.busy_part * seconds
         sums.kernels_gpu_s += count * cell.gpu_part * load.kernels_part * seconds
+        sums.capacity_requests += count * load.capacity_rps * seconds
         ready = sum(seat.weight > 0.0 for seat in load.seats)
         sums.replica_s += count * ready * seconds
 

@@ -49,7 +49,7 @@ METRICS = {
     "cost_usd", "cost_device_usd", "cost_paper_usd", "cost_reserved_usd", "cost_occupied_usd", "energy_kwh",
     "energy_j_per_request", "gpu_hours", "gpus_mean", "gpus_peak", "utilisation_pct", "fleet_utilisation_pct",
     "iterations", "jobs_done", "job_took_s_mean", "starts", "stops", "promotions", "cycles", "unsound_plans",
-    "planner_failures", "power_w_peak", "power_over_cap_pct", "execution_over_limit_pct",
+    "planner_failures", "power_w_peak", "power_over_cap_pct", "execution_over_limit_pct", "capacity_rps",
 }  # fmt: skip
 
 
