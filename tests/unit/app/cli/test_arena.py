@@ -153,6 +153,18 @@ def test_results_are_compared_and_reported_again(tmp_path: Path, out: Path, head
     assert headroom("arena", "compare", str(tmp_path / "no")).status == Exit.USAGE
 
 
+def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    headroom(*run_of(scenario(tmp_path, "one"), out=out))
+    (told,) = headroom("arena", "standing", str(out), "-o", "json").json
+    assert (told["founding"]["against"], told["all_others"]["against"]) == ("hetsev", "hetsev")
+    said = headroom("arena", "standing", str(out)).out
+    assert f"{told['founding']['gain_pct']:+.1f} %" in said
+    assert "against the best of the five: clearly better, or alone in keeping the guard, on" in said
+    lost = headroom("arena", "standing", str(out), "--ours", "melange")
+    assert lost.status == Exit.NOT_FOUND
+    assert "no finished run of 'melange'" in lost.err
+
+
 def test_folders_hold_scenarios(tmp_path: Path, headroom: Headroom) -> None:
     folder = tmp_path / "some"
     folder.mkdir()
