@@ -1,7 +1,7 @@
 """The acceptance claims about predictors that need public measurements: what was stated, what is measured here.
 
-Owns the protocols of AC-OLT-05, -06, -07, AC-INS-05 and AC-MUD-05. Each gives rows of text: the claim, the measured
-numbers and whether it is met. It refuses to decide anything by hand.
+Owns the protocols of AC-INS-05 and AC-MUD-05; those of AC-OLT-05 to 07 are `app.arena.claims.oltunes_predictors`. Each
+gives rows of text: the claim, the measured numbers and whether it is met. It refuses to decide anything by hand.
 """
 
 from __future__ import annotations
@@ -11,113 +11,49 @@ from pathlib import Path
 
 import numpy as np
 
+from app.arena.claims import oltunes_predictors
 from app.arena.measured.known import facts_for
-from app.arena.measured.metrics import order_kept_pct, r_squared
+from app.arena.measured.metrics import order_kept_pct
 from benchmarks.predictors.alone import SEED
 from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
-from benchmarks.predictors.speed import seconds_of
 from benchmarks.predictors.splits import group_count
-from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.models.base import Floats, Samples
 from solvers.models.suite import Suite, make_solo
 
 Claim = dict[str, str]
-LEARNED = 1400
-SHUFFLES = 5
-STEPS = (50, 100, 200, 300, 400, 500, 700, 1000, 1400)
-RIVALS = ("fm-ftrl", "mf", "rf")
 SOLO_POINTS, PAIR_POINTS = 16, 5
 _BY_NAME = {dataset.name: dataset for dataset in DATASETS}
-
-
-def _standardised(train: Floats, *columns: Floats) -> list[Floats]:
-    return [(column - train.mean()) / train.std() for column in columns]
 
 
 def _yes(met: bool) -> str:
     return "met" if met else "not met"
 
 
-class _Learning:
-    """RMSE and R² of the three predictors of the paper on a shuffled table, by number of samples learned. Medians over
-    several shuffles, because a single row of a huge model at a tiny share can decide either on the plain scale.
-    """
-
-    def __init__(self, samples: Samples, facts: Facts) -> None:
-        self.facts = facts
-        orders = [np.random.default_rng([SEED, 6, shuffle]).permutation(len(samples)) for shuffle in range(SHUFFLES)]
-        self.parts = [(samples.take(order[:LEARNED]), samples.take(order[LEARNED:])) for order in orders]
-
-    def scores(self, name: str, count: int, *, logarithmic: bool) -> tuple[float, float]:
-        """RMSE and R² on standardised latency (or its logarithm) after `count` samples."""
-        found = [self._of_shuffle(name, count, part, logarithmic=logarithmic) for part in range(SHUFFLES)]
-        return float(np.median([rmse for rmse, _ in found])), float(np.median([r2 for _, r2 in found]))
-
-    def _of_shuffle(self, name: str, count: int, part: int, *, logarithmic: bool) -> tuple[float, float]:
-        learned, test = self.parts[part]
-        mean = make_solo(name, self.facts, SEED).fit(learned.take(np.arange(count))).predict(test.queries).mean
-        mean = np.where(np.isfinite(mean), mean, float(np.median(learned.latency_ms)))
-        columns = [learned.latency_ms, test.latency_ms, np.maximum(mean, 1e-6)]
-        if logarithmic:
-            columns = [np.log(column) for column in columns]
-        truth, guess = _standardised(*columns)
-        return float(np.sqrt(np.mean((truth - guess) ** 2))), r_squared(truth, guess)
-
-
 def oltunes(data: Path) -> dict[str, Claim]:
     """FM-FTRL against matrix factorisation and random forest on the V100 table of 60 models."""
-    dataset = _BY_NAME["rapp-v100"]
-    samples = dataset.read(data)
-    learning = _Learning(samples, facts_for(samples.queries))
+    taught = oltunes_predictors.learning(data)
     found = {}
-    for scale, logarithmic in (("latency", False), ("log latency", True)):
-        score = {name: learning.scores(name, LEARNED, logarithmic=logarithmic) for name in RIVALS}
-        text = ", ".join(f"{name} RMSE {score[name][0]:.3f} R² {score[name][1]:.3f}" for name in RIVALS)
-        best = all(score["fm-ftrl"][0] < score[name][0] and score["fm-ftrl"][1] > score[name][1] for name in RIVALS[1:])
-        stretch = (
-            score["fm-ftrl"][0] <= 0.43 * score["mf"][0]
-            and score["fm-ftrl"][0] <= 0.59 * score["rf"][0]
-            and score["fm-ftrl"][1] >= 0.877
-        )
+    for scale in oltunes_predictors.SCALES:
+        best = oltunes_predictors.best_of_three(taught, scale)
         found[f"AC-OLT-05 ({scale})"] = {
-            "stated": f"{LEARNED} samples, standardised: RMSE and R² better than MF and RF; stretch: RMSE ≤ 0.43 × MF, "
-            "≤ 0.59 × RF, R² ≥ 0.877",
-            "measured": text,
-            "verdict": f"{_yes(best)}; stretch {_yes(stretch)}",
+            "stated": f"{oltunes_predictors.LEARNED} samples, standardised: RMSE and R² better than MF and RF; "
+            "stretch: RMSE ≤ 0.43 × MF, ≤ 0.59 × RF, R² ≥ 0.877",
+            "measured": best.measured,
+            "verdict": f"{_yes(best.met)}; stretch {_yes(best.stretch)}",
         }
-        found[f"AC-OLT-06 ({scale})"] = _fewest(learning, scale, logarithmic=logarithmic)
-    return found | {"AC-OLT-07": _prediction_time(learning)}
-
-
-def _fewest(learning: _Learning, scale: str, *, logarithmic: bool) -> Claim:
-    reached = {name: _reached(learning, name, logarithmic=logarithmic) for name in RIVALS}
-    needed, others = reached["fm-ftrl"], [reached[name] or np.inf for name in RIVALS[1:]]
-    return {
-        "stated": f"R² ≥ 0.5 on standardised {scale} with ≤ 500 samples, and with fewer than MF and RF",
-        "measured": ", ".join(f"{name}: {count or f'not with {LEARNED}'}" for name, count in reached.items()),
-        "verdict": _yes(needed is not None and needed <= 500 and min(others) > needed),
-    }
-
-
-def _reached(learning: _Learning, name: str, *, logarithmic: bool) -> int | None:
-    for count in STEPS:
-        if learning.scores(name, count, logarithmic=logarithmic)[1] >= 0.5:
-            return count
-    return None
-
-
-def _prediction_time(learning: _Learning) -> Claim:
-    learned, test = learning.parts[0]
-    model = make_solo("fm-ftrl", learning.facts, SEED).fit(learned)
-    one = test.queries.take(np.arange(1))
-    name, gpu_type = one.models[one.model[0]], one.gpu_types[0]
-    batches, shares = np.meshgrid([1.0, 2, 4, 8, 16, 32, 64, 128], np.arange(5.0, 101.0, 5.0))
-    all_of_one = Queries.of(name, gpu_type, np.tile(batches.ravel(), 3), np.tile(shares.ravel(), 3))
-    single_ms = 1000.0 * seconds_of(lambda: model.predict(one), 200)
-    all_ms = 1000.0 * seconds_of(lambda: model.predict(all_of_one), 50)
-    return {
-        "stated": "one prediction ≤ 1.2 ms, all candidate configurations of a task ≤ 20 ms",
-        "measured": f"one {single_ms:.3f} ms, {len(all_of_one)} configurations {all_ms:.2f} ms",
-        "verdict": _yes(single_ms <= 1.2 and all_ms <= 20.0),
+        fewest = oltunes_predictors.fewest_of_three(taught, scale)
+        found[f"AC-OLT-06 ({scale})"] = {
+            "stated": f"R² ≥ 0.5 on standardised {scale} with ≤ 500 samples, and with fewer than MF and RF",
+            "measured": fewest.measured,
+            "verdict": _yes(fewest.met),
+        }
+    quick = oltunes_predictors.prediction_time(taught)
+    return found | {
+        "AC-OLT-07": {
+            "stated": "one prediction ≤ 1.2 ms, all candidate configurations of a task ≤ 20 ms",
+            "measured": quick.measured,
+            "verdict": _yes(quick.met),
+        }
     }
 
 
