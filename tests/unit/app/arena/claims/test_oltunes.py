@@ -1,4 +1,4 @@
-"""Claims of OLTunes: its printed numbers hold; its predictors are judged by a table of measurements, where there is one."""
+"""OLTunes' printed numbers hold; its predictors are judged by a table of measurements, where there is one."""
 
 from __future__ import annotations
 
