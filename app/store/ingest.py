@@ -6,8 +6,8 @@ clocks that run backwards are refused) and the live state that reports carry. It
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -77,6 +77,15 @@ class _Head:
 
 
 @dataclass(slots=True)
+class _Gain:
+    """What one job or task got done, in how many batches of how long together."""
+
+    done: float = 0.0
+    executions: float = 0.0
+    executed_ms: float = 0.0
+
+
+@dataclass(slots=True)
 class _Batch:
     """Rows to copy and live state to write."""
 
@@ -86,7 +95,7 @@ class _Batch:
     replicas: list[Row] = field(default_factory=list)
     rates: list[Row] = field(default_factory=list)
     log: list[Row] = field(default_factory=list)
-    progress: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    progress: defaultdict[tuple[str, str, str], _Gain] = field(default_factory=lambda: defaultdict(_Gain))
 
 
 def node_source(node: str) -> str:
@@ -232,7 +241,11 @@ def _add_node_rows(batch: _Batch, source: str, report: Report) -> None:
         done = replica.iterations_done if replica.kind != "service" else None
         if done:
             project, _, name = replica.workload.partition("/")
-            batch.progress[replica.kind, project, name] += done
+            gain = batch.progress[replica.kind, project, name]
+            gain.done += done
+            if replica.execution_ms_mean is not None:
+                gain.executions += replica.executions
+                gain.executed_ms += replica.executions * replica.execution_ms_mean
 
 
 def _add_edge_rows(batch: _Batch, source: str, report: EdgeReport) -> None:
@@ -283,18 +296,41 @@ def _write_node_states(connection: psycopg.Connection, batch: _Batch) -> None:
     )
 
 
-def _write_progress(connection: psycopg.Connection, progress: Counter[tuple[str, str, str]]) -> None:
-    """Add what was done to the jobs and tasks that exist."""
+def _write_progress(connection: psycopg.Connection, progress: Mapping[tuple[str, str, str], _Gain]) -> None:
+    """Add what was done to the jobs and tasks that exist, and note when they began and ended."""
     if not progress:
         return
     names = sorted(progress)
+    gains = [progress[name] for name in names]
+    keys = ([name[0] for name in names], [name[1] for name in names], [name[2] for name in names])
     connection.execute(
-        "INSERT INTO job_progress AS progress (kind, project, name, done)"
-        " SELECT kind, project, name, done"
-        " FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) AS new (kind, project, name, done)"
+        "INSERT INTO job_progress AS progress (kind, project, name, done, executions, executed_ms, begun_at)"
+        " SELECT kind, project, name, done, executions, executed_ms, now()"
+        " FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::float8[])"
+        " AS new (kind, project, name, done, executions, executed_ms)"
         " WHERE kind = 'job' AND EXISTS (SELECT FROM jobs WHERE (jobs.project, jobs.name) = (new.project, new.name))"
         " OR kind = 'task' AND EXISTS (SELECT FROM tasks WHERE (tasks.project, tasks.name) = (new.project, new.name))"
         " ORDER BY kind, project, name"
-        " ON CONFLICT (kind, project, name) DO UPDATE SET done = progress.done + excluded.done, updated_at = now()",
-        ([n[0] for n in names], [n[1] for n in names], [n[2] for n in names], [float(progress[n]) for n in names]),
+        " ON CONFLICT (kind, project, name) DO UPDATE SET done = progress.done + excluded.done, updated_at = now(),"
+        " executions = progress.executions + excluded.executions,"
+        " executed_ms = progress.executed_ms + excluded.executed_ms,"
+        " begun_at = coalesce(progress.begun_at, excluded.begun_at)",
+        (
+            *keys,
+            [float(gain.done) for gain in gains],
+            [gain.executions for gain in gains],
+            [gain.executed_ms for gain in gains],
+        ),
+    )
+    # More may be asked of work that had ended; it has not, then.
+    connection.execute(
+        "UPDATE job_progress AS progress SET finished_at = CASE"
+        " WHEN progress.done >= asked.total THEN coalesce(progress.finished_at, now()) END"
+        " FROM unnest(%s::text[], %s::text[], %s::text[]) AS new (kind, project, name)"
+        " CROSS JOIN LATERAL (SELECT (spec ->> 'iterations_total')::float8 AS total FROM jobs"
+        " WHERE new.kind = 'job' AND (jobs.project, jobs.name) = (new.project, new.name)"
+        " UNION ALL SELECT (spec ->> 'inputs_total')::float8 FROM tasks"
+        " WHERE new.kind = 'task' AND (tasks.project, tasks.name) = (new.project, new.name)) AS asked"
+        " WHERE (progress.kind, progress.project, progress.name) = (new.kind, new.project, new.name)",
+        keys,
     )

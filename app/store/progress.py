@@ -19,7 +19,7 @@ from solvers.domain.workload import WorkloadKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Iterations of a job, or inputs of a task, that are done."""
+    """Iterations of a job, or inputs of a task, that are done, in how many batches of how long together."""
 
     kind: WorkloadKind
     project: str
@@ -27,6 +27,10 @@ class Progress:
     done: float
     evictions: int
     updated_at: datetime
+    begun_at: datetime | None = None
+    finished_at: datetime | None = None
+    executions: float = 0.0
+    executed_ms: float = 0.0
 
 
 def find(session: Session, kind: WorkloadKind, project: str, name: str) -> Progress | None:

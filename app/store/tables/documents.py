@@ -72,4 +72,8 @@ job_progress = Table(
     Column("done", Double, nullable=False, server_default="0"),
     Column("evictions", Integer, nullable=False, server_default="0"),
     moment("updated_at", default_now=True),
+    moment("begun_at", nullable=True),
+    moment("finished_at", nullable=True),
+    Column("executions", Double, nullable=False, server_default="0"),
+    Column("executed_ms", Double, nullable=False, server_default="0"),
 )
