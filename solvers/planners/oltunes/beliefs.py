@@ -1,0 +1,183 @@
+"""What OLTunes believes of tasks: latency and throughput of every configuration, and which few are worth keeping.
+
+Owns the grid of configurations of a model, the memory each needs, the cache of predictions between two lessons, and the
+choice of Eq. 4 to 6. A task of several inputs takes as long as all its batches, so the latency that is scored, and held
+against the deadline, is that of the task. Memory is no free knob here: a batch needs what it needs, rounded up. It
+refuses to know which regressor predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.errors import InputError
+from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.models.baselines import forest_solo, matrix_solo
+from solvers.models.papers import oltunes_solo
+from solvers.models.papers.oltunes import Character, PowerTerms, epc_score
+from solvers.models.papers.oltunes_beliefs import LearnedSolo
+from solvers.models.papers.oltunes_candidates import Candidates, Wish, scored
+from solvers.planners.oltunes.parameters import BATCHES, FM_FTRL, MF, RFR, Parameters
+from solvers.planners.oltunes.queues import Choice
+from solvers.planners.oltunes.tasking import Config, Task
+
+PROCESS_MIB = 400.0
+"""What a process takes before it loads a model."""
+MS_PER_S = 1000.0
+_MAKERS: Mapping[str, Callable[[Facts, int], LearnedSolo]] = {
+    FM_FTRL: oltunes_solo.make,
+    MF: matrix_solo.make,
+    RFR: forest_solo.make,
+}
+_LOADERS: Mapping[str, Callable[[Plain, Facts], LearnedSolo]] = {
+    FM_FTRL: oltunes_solo.load,
+    MF: matrix_solo.load,
+    RFR: forest_solo.load,
+}
+
+
+def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
+    """An untaught predictor of this kind. Raises InputError."""
+    if kind not in _MAKERS:
+        raise InputError(f"no predictor is called {kind}; known are {', '.join(_MAKERS)}")
+    return _MAKERS[kind](facts, seed)
+
+
+def taught(kind: str, facts: Facts, seed: int, samples: Samples) -> LearnedSolo:
+    """One that has learned what was profiled offline."""
+    return predictor(kind, facts, seed).fit(samples)
+
+
+def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
+    """One that was written down by its `dump`."""
+    return _LOADERS[kind](plain, facts)
+
+
+def character(facts: Facts, model: ModelName) -> Character:
+    """What affinity looks at; a model whose kernels nobody counted counts as balanced."""
+    known = facts.models[model]
+    return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
+
+
+def check_known(facts: Facts, task: Task) -> None:
+    """Raises InputError for a model that nobody has described: its memory would be a guess."""
+    if task.model not in facts.models:
+        raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
+
+
+def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: Parameters) -> float:
+    """Limit that batches of this size need, in whole steps."""
+    known = facts.models[model]
+    needed = PROCESS_MIB + known.memory_mib_weights + known.memory_mib_per_input * batch
+    return float(np.ceil(needed / parameters.memory_step_mib) * parameters.memory_step_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Every configuration of a model on GPU types that are there, and what is predicted of it, one per row."""
+
+    queries: Queries
+    gpu_types: tuple[GpuTypeName, ...]
+    memory_mib: Floats
+    memory_part: Floats
+    tdp_w: Floats
+    latency_ms: Floats
+    throughput_rps: Floats
+
+
+class Beliefs:
+    """A predictor with its answers of the moment. Learning gives a new one."""
+
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: Parameters) -> None:
+        self.facts = facts
+        self.solo = solo
+        self.parameters = parameters
+        self._tables: dict[tuple[ModelName, tuple[GpuTypeName, ...]], Table] = {}
+
+    def table(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+        """All configurations that the memory of these types allows."""
+        key = (model, gpu_types)
+        if key not in self._tables:
+            self._tables[key] = self._predicted(model, gpu_types)
+        return self._tables[key]
+
+    def _predicted(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+        rows = [
+            (gpu_type, batch, share, needed)
+            for gpu_type in gpu_types
+            for batch in BATCHES
+            if (needed := memory_mib(self.facts, model, batch, self.parameters))
+            <= self.facts.gpu_types[gpu_type].memory_mib - self.parameters.memory_margin_mib
+            for share in self.parameters.shares_pct
+        ]
+        types = tuple(row[0] for row in rows)
+        queries = Queries.of(model, types, [row[1] for row in rows], [row[2] for row in rows])
+        latency, throughput = self.solo.predict_both(queries)
+        needed_mib = np.array([row[3] for row in rows])
+        total_mib = np.array([float(self.facts.gpu_types[name].memory_mib) for name in types])
+        return Table(
+            queries=queries,
+            gpu_types=types,
+            memory_mib=needed_mib,
+            memory_part=needed_mib / total_mib,
+            tdp_w=np.array([self.facts.gpu_types[name].tdp_w for name in types]),
+            latency_ms=latency.mean,
+            throughput_rps=throughput.mean,
+        )
+
+    def choices(
+        self, task: Task, gpu_types: Sequence[GpuTypeName], cluster_utilisation: float
+    ) -> tuple[tuple[Choice, ...], float]:
+        """D of a task (Eq. 6), best first on each type, and its mean predicted time in seconds. No choices where none
+        of its configurations fits any GPU.
+        """
+        allowed = tuple(sorted(set(gpu_types) & set(task.gpu_types_allowed or gpu_types)))
+        table = self.table(task.model, allowed)
+        batch = table.queries.batch
+        run_s = np.maximum(1.0, np.ceil(task.inputs / batch)) * table.latency_ms / MS_PER_S
+        # A batch that could never be full only costs memory.
+        whole = batch < 2 * task.inputs
+        rated = Candidates(
+            configurations=table.queries,
+            memory_mib=table.memory_mib,
+            latency_ms=np.where(whole, run_s * MS_PER_S, np.nan),
+            throughput_rps=table.throughput_rps,
+            epc=self._epc(table, run_s),
+        )
+        wish = Wish(
+            latency_weight=task.latency_weight,
+            deadline_ms=task.deadline_s * MS_PER_S,
+            cluster_utilisation=min(1.0, max(0.0, cluster_utilisation)),
+            slack_weight=self.parameters.slack_weight,
+        )
+        kept = [int(row) for row in scored(rated, wish).kept]
+        choices = tuple(_choice(table, row) for row in kept)
+        return choices, float(np.mean(run_s[kept])) if kept else 0.0
+
+    def _epc(self, table: Table, run_s: Floats) -> Floats:
+        """Eq. 7, the share standing for SM utilisation."""
+        return epc_score(
+            PowerTerms(
+                idle_w=self.parameters.idle_w,
+                tdp_w=table.tdp_w,
+                sm_utilisation=table.queries.share_pct / 100.0,
+                memory_used=table.memory_part,
+                latency_s=run_s,
+            )
+        )
+
+
+def _choice(table: Table, row: int) -> Choice:
+    config = Config(
+        batch=int(table.queries.batch[row]),
+        share_pct=int(table.queries.share_pct[row]),
+        memory_mib=float(table.memory_mib[row]),
+        latency_ms=float(table.latency_ms[row]),
+        throughput_rps=float(table.throughput_rps[row]),
+    )
+    return Choice(gpu_type=table.gpu_types[row], config=config)

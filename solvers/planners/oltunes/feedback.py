@@ -1,0 +1,38 @@
+"""What follows from groups that failed and groups that worked.
+
+Owns how a failed group's tasks go back (all of them to the urgent queue, ahead of everybody, their own class kept) and
+who counts as a group. It refuses to decide whether something failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from solvers.domain.ids import DeviceId, GpuTypeName
+from solvers.domain.value import value
+from solvers.planners.oltunes.queues import Queues, Waiting
+from solvers.planners.oltunes.tasking import Config
+
+
+@value
+class Flying:
+    """A launched task. `group` numbers launches."""
+
+    waiting: Waiting
+    config: Config
+    seat: DeviceId
+    gpu_type: GpuTypeName
+    group: int
+
+
+def put_back(failed: Sequence[Flying], queues: Queues) -> None:
+    """Ahead of everybody who waits."""
+    boost = queues.boost_max + 1
+    for each in sorted(failed, key=lambda item: item.waiting.order):
+        queues.push(replace(each.waiting, boost=boost, failures=each.waiting.failures + 1))
+
+
+def group_is_done(group: int, flying: Mapping[str, Flying]) -> bool:
+    """Whether none of it runs any more."""
+    return all(each.group != group for each in flying.values())

@@ -1,0 +1,98 @@
+"""Which waiting tasks share a seat: OLTunes' greedy grouping, and which seats are on offer.
+
+Owns the printed rules with their repairs: urgent tasks first, each in the order of its queue; whoever does not fit in
+memory, knows no configuration on this type of GPU, or gets on badly with those who sit there is skipped and stays in
+the queue. Those who run on a seat already count as members of the group that joins them. It refuses to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from solvers.domain.ids import ModelName
+from solvers.models.papers.oltunes import Character, affinity
+from solvers.planners.oltunes.parameters import Parameters
+from solvers.planners.oltunes.queues import Waiting
+from solvers.planners.oltunes.tasking import Config, Placed, Seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What grouping goes by: parameters, the size allowed by now, and what is known of models."""
+
+    parameters: Parameters
+    group_max: int
+    characters: Mapping[ModelName, Character]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Tasks for a seat in the order of joining. `full`: nobody else could join, so there is nothing to wait for."""
+
+    members: tuple[Waiting, ...]
+    configs: tuple[Config, ...]
+    full: bool
+
+    @property
+    def memory_mib(self) -> float:
+        """Of all members."""
+        return sum(config.memory_mib for config in self.configs)
+
+    def placed(self) -> tuple[Placed, ...]:
+        """As a launch takes it."""
+        return tuple(
+            Placed(task=each.task, config=config) for each, config in zip(self.members, self.configs, strict=True)
+        )
+
+
+def offered(seats: Sequence[Seat], parameters: Parameters) -> tuple[Seat, ...]:
+    """Seats that may get a group, least utilised first: the empty ones; while there are none, those nearly free or
+    nearly done; while there are none of these, the one that is done soonest.
+    """
+    empty = [seat for seat in seats if not seat.running]
+    if not empty:
+        empty = [seat for seat in seats if _nearly_free(seat, parameters.nearly_free)]
+    if not empty:
+        roomy = [seat for seat in seats if len(seat.running) < parameters.group_max]
+        soonest = min(roomy, key=lambda seat: (max(each.left_s for each in seat.running), seat.id), default=None)
+        empty = [] if soonest is None else [soonest]
+    return tuple(sorted(empty, key=lambda seat: (seat.utilisation_pct, len(seat.running), seat.id)))
+
+
+def _nearly_free(seat: Seat, part: float) -> bool:
+    """Room is the scarcer of memory and SMs."""
+    room = min(seat.memory_mib_free / seat.memory_mib_total, 1.0 - seat.utilisation_pct / 100.0)
+    longest = max(seat.running, key=lambda each: (each.config.run_s(each.task.inputs), each.task.id))
+    return room > part or longest.progress > part
+
+
+def form(seat: Seat, candidates: Iterable[Waiting], rules: Rules) -> Group:
+    """The group for a seat out of waiting tasks in their order; it may be empty."""
+    members: list[Waiting] = []
+    configs: list[Config] = []
+    sitting = [rules.characters[each.task.model] for each in seat.running]
+    room_mib = seat.memory_mib_free - rules.parameters.memory_margin_mib
+    room = rules.group_max - len(sitting)
+    for task in candidates:
+        if len(members) >= room:
+            break
+        config = next((each for each in task.on(seat.gpu_type) if _fits(each, seat, room_mib)), None)
+        who = rules.characters[task.task.model]
+        if config is None or not _welcome(who, sitting, rules.parameters):
+            continue
+        members.append(task)
+        configs.append(config)
+        sitting.append(who)
+        room_mib -= config.memory_mib
+    return Group(members=tuple(members), configs=tuple(configs), full=bool(members) and len(members) >= room)
+
+
+def _fits(config: Config, seat: Seat, room_mib: float) -> bool:
+    return config.memory_mib < room_mib and config.share_pct <= seat.share_pct_total
+
+
+def _welcome(who: Character, sitting: Sequence[Character], parameters: Parameters) -> bool:
+    if not sitting or not parameters.with_affinity:
+        return True
+    return affinity(who, sitting).admits(parameters.affinity_min)
