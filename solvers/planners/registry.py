@@ -84,6 +84,13 @@ _FACTORIES = {
     ),
     "inss_ni": ("solvers.planners.inss.planner", "inss_ni", "inss that knows no interference"),
     "bda_gpulet": ("solvers.planners.inss.bda_gpulet", "BdaGpuLet", "gpulet's partitions with inss' batches"),
+    "gavel": (
+        "solvers.planners.gavel.planner",
+        "Gavel",
+        "training jobs take turns on GPU types so that the least normalised progress is highest",
+    ),
+    "gavel_packed": ("solvers.planners.gavel.planner", "packed", "gavel with two jobs to a GPU where that gains"),
+    "pop": ("solvers.planners.gavel.planner", "pop", "gavel_packed solved in random parts"),
     "oracle": (
         "solvers.planners.baselines.oracle",
         "Oracle",

@@ -1,0 +1,203 @@
+"""Gavel's fair sharing of a mixed cluster: which part of its time each kind of training job spends on which GPU type,
+alone or beside another job on the same GPUs.
+
+Owns the data, grouped by kind of job, the worth of an allocation and its check. Jobs of equal speeds, GPUs and weight
+are one class with a count, so that 512 jobs of 26 kinds cost as much as 26. Nothing is lost by that:
+
+* Every allocation of classes is one of jobs: give each job of a class the same part of the class's time, and each
+  couple of jobs the same part of the time of its pair of classes. No job then has more than its whole time, because its
+  class has not, and all jobs of a class go equally fast.
+* Every allocation of jobs is one of classes: sum it over the jobs of each class. Capacity and time hold for sums. The
+  least normalised progress of a class's jobs is at most their mean, and the mean is what the class has.
+
+So both forms have the same best least progress. As in Gavel, what two jobs do beside each other bounds time, not the
+timetable: that couples can take turns as they should is left to the rounds. It refuses to solve and to round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Classes of jobs (rows), GPU types (columns), and pairs of classes that may share GPUs."""
+
+    speed: Floats
+    """Class x type: progress of one job that has its GPUs to itself, in any unit of the class; 0: it cannot run."""
+    gpus: Whole
+    """Of one job."""
+    count: Whole
+    """Jobs of the class."""
+    weight: Floats
+    """Progress counts divided by it: twice the weight is promised twice the progress."""
+    devices: Floats
+    """By type."""
+    pairs: Whole
+    """Pair x 2: two classes, or one of at least two jobs twice."""
+    pair_speed: Floats
+    """Pair x type x 2: progress of either while both are on the same GPUs; 0 where they cannot be."""
+
+    @property
+    def fair(self) -> Floats:
+        """By class: the progress of a job that has its GPUs all the time, on every type for as much of it as the
+        cluster has of that type. Types count for everybody, whoever can use them.
+        """
+        return np.asarray(self.speed @ (self.devices / self.devices.sum()), dtype=np.float64)
+
+    @property
+    def scale(self) -> Floats:
+        """By class: what a unit of a job's progress counts. Jobs of many GPUs hold so many fair parts."""
+        return np.asarray(self.gpus / (self.fair * self.weight), dtype=np.float64)
+
+    def alone(self) -> Table:
+        """The same without sharing."""
+        return replace(self, pairs=np.zeros((0, 2), dtype=np.int64), pair_speed=np.zeros((0, len(self.devices), 2)))
+
+    def useful(self) -> Table:
+        """The same without pairs that on every type do no better than taking turns: time in turns takes the same GPUs
+        and less of either job's time, so no optimum needs them.
+        """
+        both = self.speed[self.pairs].transpose(0, 2, 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(both > 0, self.pair_speed / both, 0.0)
+        better = part.sum(axis=2) > 1.0 + 1e-9
+        kept = np.where(better[:, :, None], self.pair_speed, 0.0)
+        rows = better.any(axis=1)
+        return replace(self, pairs=self.pairs[rows], pair_speed=kept[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Sets of GPUs held, on average over time: by class and type alone, by pair and type together."""
+
+    single: Floats
+    paired: Floats
+
+
+def nobodys(table: Table) -> Allocation:
+    """Nothing for anybody."""
+    return Allocation(single=np.zeros_like(table.speed), paired=np.zeros((len(table.pairs), len(table.devices))))
+
+
+def progress(table: Table, allocation: Allocation) -> Floats:
+    """By class: normalised progress of each of its jobs."""
+    gained = (allocation.single * table.speed).sum(axis=1)
+    both = (allocation.paired[:, :, None] * table.pair_speed).sum(axis=1)
+    np.add.at(gained, table.pairs.ravel(), both.ravel())
+    return np.asarray(gained / table.count * table.scale, dtype=np.float64)
+
+
+def violation(table: Table, allocation: Allocation) -> float:
+    """By how much the worst rule is broken: GPUs of a type, time of a class's jobs, nothing below nothing. In GPUs and
+    in parts of a job's time.
+    """
+    width = table.gpus[table.pairs].max(axis=1, initial=0)
+    held = (allocation.single * table.gpus[:, None]).sum(axis=0) + (allocation.paired * width[:, None]).sum(axis=0)
+    time = allocation.single.sum(axis=1)
+    np.add.at(time, table.pairs.ravel(), np.repeat(allocation.paired.sum(axis=1), 2))
+    return float(
+        max(
+            (held - table.devices).max(initial=0.0),
+            (time / table.count - 1.0).max(initial=0.0),
+            -allocation.single.min(initial=0.0),
+            -allocation.paired.min(initial=0.0),
+        )
+    )
+
+
+def grouped(jobs: Table) -> Table:
+    """A table of single jobs as one of classes: equal speeds, GPUs and weight; what is equal in these is taken to
+    be equal beside others too.
+    """
+    keys = np.column_stack([jobs.speed, jobs.gpus, jobs.weight])
+    first, number = _classes(keys)
+    counts = np.bincount(number, weights=jobs.count, minlength=len(first)).astype(np.int64)
+    ends = number[jobs.pairs]
+    order = np.argsort(ends, axis=1, kind="stable")
+    ends = np.take_along_axis(ends, order, axis=1)
+    speeds = np.take_along_axis(jobs.pair_speed, order[:, None, :], axis=2)
+    kinds, which = np.unique(ends, axis=0, return_inverse=True)
+    summed = np.zeros((len(kinds), *jobs.pair_speed.shape[1:]))
+    np.add.at(summed, which.ravel(), speeds)
+    mean = summed / np.bincount(which.ravel(), minlength=len(kinds))[:, None, None]
+    mean = np.where((kinds[:, 0] == kinds[:, 1])[:, None, None], mean.mean(axis=2, keepdims=True), mean)
+    return Table(
+        speed=jobs.speed[first],
+        gpus=jobs.gpus[first],
+        count=counts,
+        weight=jobs.weight[first],
+        devices=jobs.devices,
+        pairs=kinds.astype(np.int64).reshape(-1, 2),
+        pair_speed=mean,
+    )
+
+
+def ungrouped(table: Table) -> Table:
+    """Every job a class of its own, every couple of jobs a pair: what a solver faces that does not group."""
+    number = np.repeat(np.arange(len(table.count)), table.count)
+    start = np.concatenate([[0], np.cumsum(table.count)])
+    pairs: list[Whole] = []
+    speeds: list[Floats] = []
+    for (left, right), speed in zip(table.pairs, table.pair_speed, strict=True):
+        mine, other = (np.arange(start[end], start[end + 1]) for end in (left, right))
+        couples = np.array(np.meshgrid(mine, other, indexing="ij")).reshape(2, -1).T
+        couples = couples[couples[:, 0] < couples[:, 1]] if left == right else couples
+        pairs.append(couples)
+        speeds.append(np.broadcast_to(speed, (len(couples), *speed.shape)))
+    return replace(
+        table,
+        speed=table.speed[number],
+        gpus=table.gpus[number],
+        count=np.ones(len(number), dtype=np.int64),
+        weight=table.weight[number],
+        pairs=np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]),
+        pair_speed=np.concatenate([np.zeros((0, len(table.devices), 2)), *speeds]),
+    )
+
+
+def deal(jobs: int, number: int, random: np.random.Generator) -> list[Whole]:
+    """POP: jobs by number, at random in so many parts, as even as can be; parts of no job are left out."""
+    order = random.permutation(jobs)
+    return [np.sort(order[start::number]) for start in range(min(number, jobs))]
+
+
+def part_of(table: Table, classes: Whole, number: int) -> tuple[Table, Whole]:
+    """One of so many parts of the cluster, with a job of each of these classes; and the whole's number of each class
+    that it has.
+    """
+    counts = np.bincount(classes, minlength=len(table.count)).astype(np.int64)
+    mine = np.flatnonzero(counts)
+    return _part(table, counts, mine, number), mine
+
+
+def _part(table: Table, counts: Whole, mine: Whole, number: int) -> Table:
+    place = np.full(len(counts), -1, dtype=np.int64)
+    place[mine] = np.arange(len(mine))
+    ends = table.pairs
+    able = (place[ends] >= 0).all(axis=1) & ((ends[:, 0] != ends[:, 1]) | (counts[ends[:, 0]] >= 2))
+    return replace(
+        table,
+        speed=table.speed[mine],
+        gpus=table.gpus[mine],
+        count=counts[mine],
+        weight=table.weight[mine],
+        devices=table.devices / number,
+        pairs=place[ends[able]],
+        pair_speed=table.pair_speed[able],
+    )
+
+
+def _classes(keys: Floats) -> tuple[Whole, Whole]:
+    """The first row of each kind, kinds in the order of their first rows, and the kind of every row."""
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.sort(first), rank[inverse.ravel()]
