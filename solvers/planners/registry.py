@@ -51,6 +51,11 @@ _FACTORIES = {
         "GSlice",
         "shares and batches by feedback on latency and throughput",
     ),
+    "muxflow": (
+        "solvers.planners.baselines.muxflow",
+        "MuxFlow",
+        "inference on GPUs of its own, beside each at most one training job by a matching of the greatest weight",
+    ),
     "parvagpu": (
         "solvers.planners.baselines.parvagpu",
         "ParvaGpu",
