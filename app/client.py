@@ -186,6 +186,15 @@ class Client:
         """End a run."""
         self.call("DELETE", f"/v1/profile-runs/{run}")
 
+    def submit_task(self, task: Mapping[str, Any]) -> Document:
+        """Submit an offline task; its document, with the name it was given."""
+        sent = {name: found for name, found in task.items() if found is not None}
+        return self._document("POST", "/v1/tasks", json=sent)
+
+    def task_status(self, project: str, name: str) -> Document:
+        """Where an offline task is."""
+        return self._document("GET", f"/v1/tasks/{quote(project, safe='')}/{quote(name, safe='')}/status")
+
     def predict(self, queries: Sequence[Mapping[str, Any]]) -> list[Document]:
         """What is believed of configurations; one answer for each question."""
         asked = [dict(query) for query in queries]

@@ -32,6 +32,7 @@ from app.api.routers import (
     routes,
     simulations,
     status,
+    tasks,
     telemetry,
     tokens,
 )
@@ -52,6 +53,7 @@ from app.services.route_changes import route_changes
 from app.services.routes import Routes
 from app.services.simulations import SimulationParts, Simulations
 from app.services.status import Status
+from app.services.tasks import Tasks
 from app.services.telemetry import Telemetry
 from app.services.tokens import Tokens
 from app.store.ingest import Outcome
@@ -134,12 +136,14 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         history=History(database, cluster),
         status=Status(database, cluster),
         routes=Routes(database, cluster),
+        tasks=Tasks(database, cluster),
     )
 
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(nouns_router())
     for module in (
+        tasks,
         profiles,
         profile_runs,
         predictions,

@@ -23,6 +23,7 @@ from app.services.profiles import Profiles
 from app.services.routes import Routes
 from app.services.simulations import Simulations
 from app.services.status import Status
+from app.services.tasks import Tasks
 from app.services.telemetry import Telemetry
 from app.services.tokens import Tokens
 from app.settings import Settings
@@ -97,6 +98,7 @@ class Services:
     history: History
     status: Status
     routes: Routes
+    tasks: Tasks
 
 
 def context_of(request: Request) -> ApiContext:

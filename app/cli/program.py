@@ -28,6 +28,8 @@ from app.cli import (
     reading,
     reports,
     snapshots,
+    tasks,
+    training,
     watch,
     whatif,
 )
@@ -79,10 +81,12 @@ app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(reading.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
+app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
 app.command(rich_help_panel=_MODEL)(modelling.predict)
 app.command(rich_help_panel=_MODEL)(profiling.profile)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
+app.add_typer(training.train, name="train", rich_help_panel=_MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planners.planners)
 app.command(rich_help_panel=_PLAN)(explaining.explain)

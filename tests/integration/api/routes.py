@@ -96,6 +96,12 @@ class Requests:
             "explain_plan_anew": {"workload": f"{OWN}/vision", "why_not": "t4"},
             "create_profile_run": {"service": f"{OWN}/vision", "node": NODE, "budget_s": 60},
             "tell_profile_run": {"state": "running", "measured": 0, "doubtful": 0},
+            "submit_task": {
+                "project": OWN,
+                "model": "resnet50",
+                "inputs_total": 10,
+                "slo": {"kind": "deadline", "deadline_s": 60.0},
+            },
             "create_token": {"name": "new", "role": "viewer"},
             "join_node": encode(join_message(NODE)),
             "send_reports": encode(report(NODE, self._sequence, devices=[device_report(DEVICE)])),
@@ -143,7 +149,9 @@ class _Parts(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         if name == "name":
-            names = {"gpu_type": "t4", "model": "resnet50", "policy": "spare", "job": "train", "task": "batch"}
+            names = {"gpu_type": "t4", "model": "resnet50", "policy": "spare", "job": "train"}
+            if self._noun.startswith("task"):
+                return "batch"
             return names.get(self._noun, OWN if self._noun == "project" else "vision")
         if name == "model":
             return self._requests.fresh_profile()

@@ -1,0 +1,181 @@
+"""`headroom task`: submit offline tasks, see where they are, cancel them.
+
+Owns the commands and the tables. It refuses to know how tasks are planned: their place in line, their group and what is
+believed of them are the control plane's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.connection import Server, Token, connect
+from app.cli.duration import duration_s
+from app.cli.output import Format, Output, number, rows, show
+from app.client import Document
+from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+task = typer.Typer(help="Submit offline tasks and see where they are.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(help="PROJECT/NAME of the task.")]
+STATES = ("waiting", "running", "done", "late")
+_COLUMNS = ("task", "state", "model", ">done %", ">priority", "place", "deadline", "finish", "kept")
+
+
+@task.command("submit")
+def submit(
+    model: Annotated[str, typer.Argument(help="The model that is to be run.")],
+    *,
+    inputs: Annotated[int, typer.Option("--inputs", min=1, help="How many inputs there are.")],
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Until when, from now, such as 2h.")] = None,
+    min_rate: Annotated[
+        float | None, typer.Option("--min-rate", help="Instead of a deadline: inputs a second at least.")
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Default: the token's own.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Default: one is made up.")] = None,
+    latency_weight: Annotated[
+        float | None, typer.Option("--lambda", help="From 0 to below 1; above 0.5 latency counts more.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option("--priority", min=0, max=1000)] = None,
+    gpu_types: Annotated[
+        list[str] | None, typer.Option("--gpu-type", help="Only on this type; may be repeated.")
+    ] = None,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Submit a task: so many inputs of a model, until a deadline or at a rate."""
+    wanted = {
+        "model": model,
+        "inputs_total": inputs,
+        "slo": _slo(deadline, min_rate),
+        "project": project,
+        "name": name,
+        "class_lambda": latency_weight,
+        "priority": priority,
+        "gpu_types_allowed": gpu_types or None,
+    }
+    with connect(server, token) as client:
+        made = client.submit_task(wanted)
+    show(made, output, [f"{made['project']}/{made['name']}"])
+
+
+@task.command("list")
+def list_tasks(
+    *,
+    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")] = None,
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="So many at most; default: all.")] = None,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """List tasks with their state, across projects."""
+    if state is not None and state not in STATES:
+        raise InputError(f"--state {state}: there are {', '.join(STATES)}")
+    with connect(server, token) as client:
+        found = list(islice(client.items("tasks/status", project=project, state=state, limit=limit), limit))
+    show(found, output, [_table(found)])
+
+
+@task.command("show")
+def show_task(key: Key, output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """Show one task: its place in line or its group, what is believed of it, and why."""
+    with connect(server, token) as client:
+        found = client.task_status(*_key(key))
+    show(found, output, [rows(("", ""), _facts(found)), *(f"  {sentence}" for sentence in found["why"])])
+
+
+@task.command("cancel")
+def cancel(key: Key, server: Server = None, token: Token = None) -> None:
+    """Cancel a task: its document is deleted, and with it what is known of its progress."""
+    project, name = _key(key)
+    with connect(server, token) as client:
+        client.delete("task", project, name)
+    typer.echo(f"cancelled {project}/{name}")
+
+
+def _slo(deadline: str | None, min_rate: float | None) -> dict[str, Any]:
+    if (deadline is None) == (min_rate is None):
+        raise InputError("give either --deadline or --min-rate")
+    if deadline is not None:
+        return {"kind": "deadline", "deadline_s": float(duration_s(deadline))}
+    return {"kind": "throughput", "throughput_rps_min": min_rate}
+
+
+def _key(text: str) -> tuple[str, str]:
+    project, slash, name = text.partition("/")
+    if not slash or not project or not name or "/" in name:
+        raise InputError(f"a task is named PROJECT/NAME, got {text}")
+    return project, name
+
+
+def _table(found: list[Document]) -> Table:
+    return rows(
+        _COLUMNS,
+        [
+            (
+                item["id"],
+                item["state"],
+                item["model"],
+                _done(item),
+                str(item["priority"]),
+                _place(item),
+                _moment(item["deadline_at"]),
+                _moment(item["finished_at"] or item["finish_at_predicted"]),
+                item["deadline_kept"],
+            )
+            for item in found
+        ],
+    )
+
+
+def _done(item: Document) -> str:
+    return number(min(100.0, 100.0 * item["inputs_done"] / item["inputs_total"]))
+
+
+def _place(item: Document) -> str:
+    group = item["group"]
+    if group is None:
+        return f"{item['queue_position']}. in line" if item["queue_position"] else ""
+    return f"{group['gpu_type'] or '?'} {group['device']}"
+
+
+def _moment(text: str | None) -> str:
+    return "" if text is None else f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S}"
+
+
+def _facts(item: Document) -> list[tuple[str, object]]:
+    group = item["group"] or {}
+    beside = [other for other in group.get("tasks", ()) if other != item["id"]]
+    return [
+        ("task", item["id"]),
+        ("state", item["state"]),
+        ("model", item["model"]),
+        ("inputs", f"{number(item['inputs_done'])} of {item['inputs_total']}"),
+        ("lambda", item["class_lambda"]),
+        ("priority", str(item["priority"])),
+        ("submitted", _moment(item["submitted_at"])),
+        ("deadline", _moment(item["deadline_at"])),
+        ("deadline kept", item["deadline_kept"]),
+        ("place", _place(item)),
+        ("beside", ", ".join(beside)),
+        ("batch", str(group["batch"]) if group else ""),
+        ("share", f"{group['share_pct_sm']} %" if group else ""),
+        ("rate believed", f"{number(item['rate_rps_predicted'])}/s" if item["rate_rps_predicted"] else ""),
+        ("a batch believed", _ms(item["latency_ms_predicted"])),
+        ("a batch measured", _ms(item["latency_ms_measured"])),
+        ("done, as believed", _moment(item["finish_at_predicted"])),
+        ("done", _moment(item["finished_at"])),
+        ("lost its place", f"{item['evictions']} times" if item["evictions"] else ""),
+    ]
+
+
+def _ms(amount: float | None) -> str:
+    return "" if amount is None else f"{number(amount)} ms"
