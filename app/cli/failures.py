@@ -83,7 +83,7 @@ SERVER_MODULES = frozenset(
     }
 )
 
-EXTRAS: Mapping[str, str] = {**dict.fromkeys(SERVER_MODULES, "server"), "pyarrow": "arena"}
+EXTRAS: Mapping[str, str] = {**dict.fromkeys(SERVER_MODULES, "server"), "pyarrow": "arena", "torch": "rl"}
 """By missing module: the extra that brings it."""
 
 

@@ -1,0 +1,1 @@
+"""What is trained on the simulated world: the one room of the core where torch may be."""
