@@ -28,6 +28,7 @@ from app.store.plans import PlanState
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
 from solvers.cycle.order import CycleOrder, movable_workloads
+from solvers.cycle.parts import moved_by
 from solvers.cycle.ports import Clock, Journal, Ports, Runner
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.replay import replay
@@ -174,12 +175,12 @@ class Planning:
         with self._parts.database.reading() as session:
             record = cycles.load(session, cycle_id)
         memory, runner = StoreMemory(self._parts.database), self._parts.runner
-        state = memory.recall_exactly(record)
+        state, states = memory.recall_exactly(record), memory.recall_parts(record)
 
         def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
             return runner.think(planner, request, state).proposal
 
-        replayed = replay(record, propose, state)
+        replayed = replay(record, propose, state, states)
         return Replay(cycle=record.id, recorded=record.plan_digest, replayed=replayed)
 
     # -- one cycle ----------------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
 def _verified(plan: Plan, snapshot: Snapshot, lane: Lane) -> tuple[Finding, ...]:
     """What the verifier finds against a plan under another snapshot than the one it was made for."""
     rebased = replace(plan, snapshot=digest(snapshot))
-    return verify(snapshot, rebased, movable_workloads(snapshot, lane))
+    return verify(snapshot, rebased, moved_by(plan, snapshot, movable_workloads(snapshot, lane)))
 
 
 def _refuse_fatal(findings: Iterable[Finding], plan_id: str) -> None:

@@ -26,6 +26,7 @@ from solvers.cycle.ports import Clock
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.ownership import by_name
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
@@ -79,8 +80,8 @@ class StoreObserver:
 
 def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:
     """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
-    policy = read_policy(session)
-    silent_s = policy.device_silent_after_s
+    policy, bound = read_policy(session), read_bound_policies(session)
+    silent_s = max(item.device_silent_after_s for item in (policy, *bound))
     devices = held_by_runs(session, _specs(session, Kind.DEVICE, Device))
     services = read_services(session)
     replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
@@ -104,14 +105,27 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         tasks=tuple(sorted(_specs(session, Kind.TASK, OfflineTask), key=lambda task: task.id)),
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
-        demands=read_demands(session, services, policy.demand_lookback_s),
+        demands=_demands(session, services, (policy, *bound)),
         replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
         device_telemetry=tuple(
             _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
         ),
         replica_telemetry=_replica_telemetry(replica_rows),
         target=target,
+        policies=bound,
     )
+
+
+def _demands(session: Session, services: tuple[Service, ...], policies: tuple[Policy, ...]) -> tuple[Demand, ...]:
+    """Each service's demand over the time that the policy that decides on it looks back, by service."""
+    default, *bound = policies
+    lookback_s = {policy.name: policy.demand_lookback_s for policy in bound}
+    by_length: dict[float, list[Service]] = {}
+    for service in services:
+        own = lookback_s.get(service.policy) if service.policy is not None else None
+        by_length.setdefault(default.demand_lookback_s if own is None else own, []).append(service)
+    found = (demand for length_s, mine in by_length.items() for demand in read_demands(session, tuple(mine), length_s))
+    return tuple(sorted(found, key=lambda demand: demand.service))
 
 
 def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
@@ -137,6 +151,12 @@ def read_policy(session: Session) -> Policy:
     """The cluster's policy: the document `default`, or the built-in defaults when there is none."""
     stored = documents.find(session, Kind.POLICY, (DEFAULT_POLICY,))
     return from_plain(Policy, stored.spec) if stored is not None else Policy(name=DEFAULT_POLICY)
+
+
+def read_bound_policies(session: Session) -> tuple[Policy, ...]:
+    """The policies that have a pool of devices, by name."""
+    found = (policy for policy in _specs(session, Kind.POLICY, Policy) if policy.name != DEFAULT_POLICY)
+    return by_name(found)
 
 
 def read_services(session: Session) -> tuple[Service, ...]:

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from app.services.whatif_outcome import Outcome, TypeUse, outcome_of
 from app.services.whatif_workloads import WorkloadChange, workload_changes
-from solvers.cycle.attempts import Asking, Chosen, try_chain
+from solvers.cycle.attempts import Asking, Chosen
 from solvers.cycle.order import movable_workloads
+from solvers.cycle.parts import Course, try_policies
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
@@ -21,7 +22,6 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value
 from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.chain import order
 
 DEADLINE_S_MAX = 3600.0
 WORK_UNITS_MAX = 10**12
@@ -103,8 +103,10 @@ def request_of(snapshot: Snapshot, wish: Wish) -> PlanRequest:
 
 def solved(snapshot: Snapshot, wish: Wish, asking: Asking) -> Chosen:
     """What the chain of planners makes of a snapshot. Raises EngineError when it ends without any plan."""
-    planners = order(snapshot.policy) if wish.planner is None else (wish.planner,)
-    chosen = try_chain(asking, planners, request_of(snapshot, wish))
+    asked = request_of(snapshot, wish)
+    own = wish.deadline_s is None and wish.work_units is None
+    course = Course(planners=None if wish.planner is None else (wish.planner,), budget=None if own else asked.budget)
+    chosen = try_policies(asking, asked, course)
     if chosen.plan is None:
         failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in chosen.attempts)
         raise EngineError(f"no planner gave a plan ({failures})")

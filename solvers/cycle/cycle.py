@@ -2,9 +2,10 @@
 simulation.
 
 Owns the order of steps and the fallbacks: a planner that fails, has no plan, or is refuted by the verifier gives way to
-the next in the chain, and at its end the target stays. What went wrong is in the record either way. It refuses to know
-time, storage and processes: they are ports. Errors other than a planner's own (EngineError) and a lost race
-(SupersededError, LeaseLostError while promoting) abort the cycle by passing through.
+the next in the chain, and at its end the target stays. Where policies have pools, each plans and judges its own part
+(`solvers.cycle.parts`), and what planners keep is kept for each policy. What went wrong is in the record either way. It
+refuses to know time, storage and processes: they are ports. Errors other than a planner's own (EngineError) and a lost
+race (SupersededError, LeaseLostError while promoting) abort the cycle by passing through.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import TypeVar
 
 from solvers.cycle.attempts import Asking, Chosen, try_chain
 from solvers.cycle.diff import diff
+from solvers.cycle.dividing import Part
 from solvers.cycle.gate import Case, gate
 from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.ports import Ports
+from solvers.cycle.parts import Course, Together, decided, try_parts
+from solvers.cycle.ports import Ports, memory_key
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition
 from solvers.domain.codec import bytes_digest, digest, picture_digest
-from solvers.domain.ids import Digest, Generation
+from solvers.domain.ids import Digest, Generation, PolicyName
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import LeaseLostError, SupersededError
@@ -74,8 +77,8 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         snapshot_digest=picture_digest(snapshot),
     )
     request = PlanRequest(snapshot=snapshot, movable=record.movable, budget=record.budget, seed=order.seed)
-    chosen = _try_chain(watch, request)
-    plan = chosen.plan
+    together = _plan(watch, order, request)
+    chosen, plan = together.chosen, together.chosen.plan
     record = replace(
         record,
         attempts=chosen.attempts,
@@ -85,7 +88,10 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
     )
     if plan is not None and chosen.sound:
         record = replace(record, transition=watch.run(CycleStep.DIFF, partial(_transition, snapshot, plan)))
-    decision = watch.run(CycleStep.GATE, partial(_judge, ports, order, request, record))
+    if snapshot.policies and plan is not None:
+        decision = watch.run(CycleStep.GATE, partial(decided, together.decisions, chosen.findings))
+    else:
+        decision = watch.run(CycleStep.GATE, partial(_judge, ports, order, request, record))
     record = replace(record, decision=decision)
     if decision.promote and plan is not None and record.transition is not None:
         record = _actuate(watch, record, plan, record.transition)
@@ -99,17 +105,19 @@ def _close(watch: _Watch, record: CycleRecord) -> CycleRecord:
     return closed
 
 
-def _try_chain(watch: _Watch, request: PlanRequest) -> Chosen:
-    ports = watch.ports
-    handed: dict[str, Digest] = {}
+def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
+    ports, default = watch.ports, request.snapshot.policy.name
+    handed: dict[tuple[PolicyName, str], Digest] = {}
 
     def propose(planner: str, asked: PlanRequest) -> Proposal:
-        state = ports.memory.recall(planner)
+        policy = asked.snapshot.policy.name
+        key = memory_key(default, policy, planner)
+        state = ports.memory.recall(key)
         if state is not None:
-            handed[planner] = bytes_digest(state)
+            handed[policy, planner] = bytes_digest(state)
         thought = watch.run(CycleStep.PROPOSE, partial(ports.runner.think, planner, asked, state))
         if thought.state is not None and thought.state != state:
-            ports.memory.keep(planner, thought.state)
+            ports.memory.keep(key, thought.state)
         return thought.proposal
 
     asking = Asking(
@@ -117,9 +125,16 @@ def _try_chain(watch: _Watch, request: PlanRequest) -> Chosen:
         verify=lambda *asked: watch.run(CycleStep.VERIFY, partial(verify, *asked)),
         reporter=ports.reporter,
     )
-    chosen = try_chain(asking, chain_order(request.snapshot.policy), request)
-    attempts = (replace(item, state_digest=handed.get(item.planner)) for item in chosen.attempts)
-    return replace(chosen, attempts=tuple(attempts))
+    if request.snapshot.policies:
+        judge = partial(_judge_part, ports, order)
+        together = try_parts(asking, request, Course(judge=judge, obeyed=order.promote))
+    else:
+        together = Together(chosen=try_chain(asking, chain_order(request.snapshot.policy), request))
+    attempts = (
+        replace(item, state_digest=handed.get((item.policy or default, item.planner)))
+        for item in together.chosen.attempts
+    )
+    return replace(together, chosen=replace(together.chosen, attempts=tuple(attempts)))
 
 
 def _transition(snapshot: Snapshot, plan: Plan) -> Transition:
@@ -127,18 +142,30 @@ def _transition(snapshot: Snapshot, plan: Plan) -> Transition:
 
 
 def _judge(ports: Ports, order: CycleOrder, request: PlanRequest, record: CycleRecord) -> Decision:
+    case = _case(ports, order, request)
+    transition = record.transition or Transition(changes=())
+    return gate(replace(case, plan=record.plan, findings=record.findings, transition=transition))
+
+
+def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: Chosen) -> Decision:
+    """What a part's own gate says to its plan, by its own picture."""
+    case = _case(ports, order, part.request(order.seed))
+    if chosen.plan is not None and chosen.sound:
+        case = replace(case, transition=_transition(part.snapshot, chosen.plan))
+    return gate(replace(case, plan=chosen.plan, findings=chosen.findings))
+
+
+def _case(ports: Ports, order: CycleOrder, request: PlanRequest) -> Case:
+    """What a plan is to be judged against."""
     standing = KeepTarget().propose(request, b"", ports.reporter).plan
-    case = Case(
+    return Case(
         order=order,
-        snapshot=record.snapshot,
-        movable=record.movable,
-        plan=record.plan,
-        findings=record.findings,
-        transition=record.transition or Transition(changes=()),
+        snapshot=request.snapshot,
+        movable=request.movable,
+        plan=None,
         standing=standing,
-        standing_findings=() if standing is None else verify(record.snapshot, standing, record.movable),
+        standing_findings=() if standing is None else verify(request.snapshot, standing, request.movable),
     )
-    return gate(case)
 
 
 def _actuate(watch: _Watch, record: CycleRecord, plan: Plan, transition: Transition) -> CycleRecord:

@@ -10,7 +10,7 @@ from typing import Protocol
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Reporter
-from solvers.domain.ids import Generation
+from solvers.domain.ids import Generation, PolicyName
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.base import PlanRequest, Thought
@@ -34,8 +34,15 @@ class Runner(Protocol):
         ...
 
 
+def memory_key(default: PolicyName, policy: PolicyName, planner: str) -> str:
+    """Under which name a planner's state is kept: every policy has memories of its own, so that coming back to a
+    planner finds what it knew.
+    """
+    return planner if policy == default else f"{policy}/{planner}"
+
+
 class Memory(Protocol):
-    """Keeps planners' states between cycles."""
+    """Keeps planners' states between cycles, under the names that `memory_key` gives them."""
 
     def recall(self, planner: str) -> bytes | None:
         """What the planner kept last; None when it never kept anything."""

@@ -10,10 +10,10 @@ from enum import StrEnum
 
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Fact, Finding
-from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
+from solvers.domain.ids import CycleId, Digest, Generation, PolicyName, WorkloadId
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import value
+from solvers.domain.value import late, value
 from solvers.planners.base import Budget
 
 
@@ -73,6 +73,8 @@ class Attempt:
     error: str | None = None
     state_digest: Digest | None = None
     """Of the state that the planner was handed; None when there was none."""
+    policy: PolicyName | None = late(None)
+    """Whose chain it is; None where one policy decides on everything."""
 
 
 @value

@@ -1,9 +1,9 @@
 """Canonical JSON of domain values: encode, decode, digest.
 
-One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present, whole
-numbers without a fraction, other floats as the shortest text that reads back the same, NaN refused. Decoding is strict:
-unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields missing from older documents take their
-defaults.
+One form per value: keys sorted, no white space, enums as their values, tuples as lists, every field present (but for
+late ones that have their default), whole numbers without a fraction, other floats as the shortest text that reads back
+the same, NaN refused. Decoding is strict: unknown keys and wrong types raise `FieldError` with a JSON pointer. Fields
+missing from older documents take their defaults.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cache
 from typing import TypeVar, cast
 
 from solvers.domain.ids import Digest
+from solvers.domain.value import LATE
 from solvers.errors import FieldError
 
 T = TypeVar("T")
@@ -42,7 +43,12 @@ def to_plain(item: object) -> Plain:
     if isinstance(item, tuple | list):
         return _list_of(item)
     if is_dataclass(item) and not isinstance(item, type):
-        return {name: to_plain(getattr(item, name)) for name in _field_names(kind)}
+        plain = {name: to_plain(getattr(item, name)) for name in _field_names(kind)}
+        for name, default in _late_fields(kind):
+            told = getattr(item, name)
+            if told != default:
+                plain[name] = to_plain(told)
+        return plain
     raise FieldError("", f"{kind.__name__} has no canonical form")
 
 
@@ -59,7 +65,12 @@ def _list_of(items: Sequence[object]) -> list[Plain]:
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return tuple(field.name for field in fields(kind) if LATE not in field.metadata)
+
+
+@cache
+def _late_fields(kind: type) -> tuple[tuple[str, object], ...]:
+    return tuple((field.name, field.default) for field in fields(kind) if LATE in field.metadata)
 
 
 def canonical_json(item: object) -> str:

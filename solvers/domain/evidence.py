@@ -106,6 +106,7 @@ class FindingCode(StrEnum):
     SNAPSHOT_MISMATCH = "snapshot_mismatch"
     ENVELOPE_INVALID = "envelope_invalid"
     SETTING_DUPLICATE = "setting_duplicate"
+    FOREIGN_DEVICE = "foreign_device"
 
 
 @value

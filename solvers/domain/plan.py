@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reason
-from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId, WorkloadId
+from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, PolicyName, ReplicaId, WorkloadId
 from solvers.domain.insight import Insight
 from solvers.domain.objective import Objective
-from solvers.domain.value import value
+from solvers.domain.value import late, value
 from solvers.domain.workload import WorkloadKind
 
 
@@ -71,6 +71,19 @@ class Unplaced:
 
 
 @value
+class PlanPart:
+    """What one policy contributed to a plan that several made: by which planner, or why its part stays as it stood."""
+
+    policy: PolicyName
+    planner: str
+    planner_version: str
+    objective: Objective
+    bound_usd_per_h: float | None = None
+    held: tuple[str, ...] = ()
+    """Why nothing was changed, as decisions say it; empty: this is what the planner wants."""
+
+
+@value
 class Plan:
     """A complete wish for the fleet. `parent` is the generation it was computed against."""
 
@@ -87,6 +100,8 @@ class Plan:
     objective: Objective
     bound_usd_per_h: float | None = None
     """Proven lower bound on the cost of serving what this plan serves; None when the planner proves none."""
+    parts: tuple[PlanPart, ...] = late(())
+    """What each policy contributed, in the order of planning; empty where one policy decides on everything."""
 
     @property
     def gap_pct(self) -> float | None:

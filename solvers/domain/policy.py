@@ -1,5 +1,5 @@
-"""How to plan: which planner, with what margins, how eager to change. Versioned data, never code; the digest of a
-policy is in every record.
+"""How to plan: which planner, with what margins, how eager to change, and on which devices. Versioned data, never code;
+the digest of a policy is in every record.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from enum import StrEnum
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import PolicyName
 from solvers.domain.objective import Term
+from solvers.domain.pool import Pool
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
     check_distinct,
@@ -18,6 +19,7 @@ from solvers.domain.value import (
     check_positive,
     check_range,
     check_text,
+    late,
     value,
 )
 from solvers.errors import FieldError
@@ -126,6 +128,10 @@ class Policy:
     """How planners are tuned where it is not by their defaults."""
     governor: str = "morak"
     """The controller that moves batches and clocks inside their envelopes between plans."""
+    pool: Pool | None = late(None)
+    """The devices that this policy has for itself, with the workloads that name it; None: none. The policy `default`
+    has all that is left.
+    """
 
     def __post_init__(self) -> None:
         check_name("name", self.name)

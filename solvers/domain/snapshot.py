@@ -28,7 +28,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
 from solvers.domain.tokens import TokenProfile
-from solvers.domain.value import value
+from solvers.domain.value import late, value
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 
 SCHEMA_VERSION = 1
@@ -103,6 +103,8 @@ class Snapshot:
     target: Target = Target()
     offers: tuple[Offer, ...] = ()
     token_profiles: tuple[TokenProfile, ...] = ()
+    policies: tuple[Policy, ...] = late(())
+    """Those that have a pool of devices, by name; `policy` decides on all the rest."""
 
     def with_offers(self) -> Snapshot:
         """The same with every offered GPU standing ready; itself when there are no offers. For planning and verifying

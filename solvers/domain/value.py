@@ -1,8 +1,8 @@
 """What a domain value is, and the checks its fields share.
 
 Owns the `value` decorator (frozen, slotted, keyword-only dataclass that edge validators treat as closed: unknown fields
-are refused) and the range checks used in `__post_init__`. It refuses silence: NaN, infinities, wrong signs and empty
-names raise `FieldError` naming the field.
+are refused), fields that came late, and the range checks used in `__post_init__`. It refuses silence: NaN, infinities,
+wrong signs and empty names raise `FieldError` naming the field.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast, dataclass_transform
 
 from solvers.errors import FieldError
 
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?$"
 _NAME = re.compile(NAME_PATTERN)
 T = TypeVar("T")
+LATE = "late"
+"""Mark of a field that is left out while it has its default."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -27,6 +29,14 @@ def value(cls: type[T]) -> type[T]:
     marked: Any = made
     marked.__pydantic_config__ = {"extra": "forbid"}
     return made
+
+
+def late(default: T) -> T:
+    """Default of a field that values written down earlier do not have: while it says nothing it is left out of the
+    canonical form, so what was written before keeps its digest.
+    """
+    made: Any = field(default=default, metadata={LATE: True})
+    return cast("T", made)
 
 
 def check_finite(field: str, number: float | None) -> None:

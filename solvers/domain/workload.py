@@ -18,6 +18,7 @@ from solvers.domain.value import (
     check_positive,
     check_range,
     check_text,
+    late,
     value,
 )
 from solvers.domain.worker import WorkerCommand
@@ -176,6 +177,7 @@ class Service:
     budget_usd_per_h: float | None = None
     mode: ServiceMode = ServiceMode.AUTO
     policy: PolicyName | None = None
+    """Who plans it, on the devices of that policy's pool; None: the default policy."""
     tokens: TokenLengths | None = None
     """For an SLO of kind `tokens`; without it such a service cannot be planned."""
     worker: WorkerCommand | None = None
@@ -224,6 +226,10 @@ class TrainingJob:
     iteration_ms_reference: float
     gpu_type_reference: GpuTypeName
     memory_mib: int
+    memory_mib_resident_min: int | None = late(None)
+    """How much of it must be on the device at least, for a program that keeps the rest on its host and moves it by
+    itself, within whatever memory limit it is given. None: all of it.
+    """
     share_pct_sm_min: int = 10
     share_pct_sm_max: int = 100
     gpu_types_allowed: tuple[GpuTypeName, ...] = ()
@@ -233,6 +239,8 @@ class TrainingJob:
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
+    policy: PolicyName | None = late(None)
+    """Who plans it, on the devices of that policy's pool; None: the default policy."""
 
     def __post_init__(self) -> None:
         check_name("project", self.project)
@@ -242,6 +250,7 @@ class TrainingJob:
         check_positive("iterations_total", self.iterations_total)
         check_positive("iteration_ms_reference", self.iteration_ms_reference)
         check_positive("memory_mib", self.memory_mib)
+        check_range("memory_mib_resident_min", self.memory_mib_resident_min, 1, self.memory_mib)
         check_range("share_pct_sm_min", self.share_pct_sm_min, 1, 100)
         check_range("share_pct_sm_max", self.share_pct_sm_max, self.share_pct_sm_min, 100)
         check_range("priority", self.priority, 0, 1000)
@@ -270,6 +279,8 @@ class OfflineTask:
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
+    policy: PolicyName | None = late(None)
+    """Who plans it, on the devices of that policy's pool; None: the default policy."""
 
     def __post_init__(self) -> None:
         check_name("project", self.project)

@@ -55,7 +55,7 @@ def slowdown(picture: Picture, item: Assignment, device: Device) -> float:
     if replicas < 2:
         return 1.0
     pressure, unknown = picture.company(device)
-    margin = picture.snapshot.policy.interference_margin if unknown else 1.0
+    margin = picture.policy_at(device.id).interference_margin if unknown else 1.0
     if unknown and picture.mode(device) is DeviceMode.TIME_SLICED:
         margin *= replicas
     known = picture.interference(item, device)
@@ -87,7 +87,7 @@ def capacity_rps(picture: Picture, item: Assignment, slo: Slo, bound: Execution)
         return 1000 * item.batch / bound.mean_ms
     if item.batch < 1 or not keeps_promise(slo, bound, item.batch):
         return 0.0
-    utilisation = picture.snapshot.policy.utilisation_max
+    utilisation = picture.policy_at(item.device).utilisation_max
     limit_ms = latency_limit_ms(slo)
     if limit_ms is not None and slo.scope is not SloScope.EXECUTION:
         spare = max(0.0, limit_ms / bound.tail_ms - 2)

@@ -8,6 +8,7 @@ draw. Prices carry what interruptions are expected to cost. It refuses to believ
 from __future__ import annotations
 
 from solvers.domain.device import Device
+from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.verify.bounds import dynamic_power_w
 from solvers.verify.picture import Picture
@@ -20,17 +21,16 @@ def usd_per_h(picture: Picture) -> float:
         for device, items in picture.on_device.items()
         if picture.host(items[0]) is not None
     ]
-    if picture.snapshot.policy.cost_basis is CostBasis.SHARE:
-        return sum(
-            picture.expected_usd_per_h(device) * min(100, sum(item.share_pct_sm for item in items)) / 100
-            for device, items in hosts
-        )
-    usd_per_wh = picture.snapshot.policy.usd_per_wh(picture.snapshot.taken_at_s)
-    return sum(
-        picture.expected_usd_per_h(device)
-        + usd_per_wh * draw_w(picture, device, sum(item.power_w_planned for item in items))
-        for device, items in hosts
-    )
+    return sum(_of_device(picture, device, items) for device, items in hosts)
+
+
+def _of_device(picture: Picture, device: Device, items: list[Assignment]) -> float:
+    """By the basis and the prices of the policy that decides there."""
+    policy, price = picture.policy_at(device.id), picture.expected_usd_per_h(device)
+    if policy.cost_basis is CostBasis.SHARE:
+        return price * min(100, sum(item.share_pct_sm for item in items)) / 100
+    usd_per_wh = policy.usd_per_wh(picture.snapshot.taken_at_s)
+    return price + usd_per_wh * draw_w(picture, device, sum(item.power_w_planned for item in items))
 
 
 def draw_w(picture: Picture, device: Device, dynamic_w: float) -> float:

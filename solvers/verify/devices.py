@@ -63,7 +63,7 @@ def _power(picture: Picture, item: Assignment) -> Iterator[Finding]:
 
 
 def _sums(picture: Picture, device: Device, items: list[Assignment]) -> Iterator[Finding]:
-    policy, gpu_type = picture.snapshot.policy, picture.types[device.gpu_type]
+    policy, gpu_type = picture.policy_at(device.id), picture.types[device.gpu_type]
     share = sum(item.share_pct_sm for item in items)
     if share > 100 and picture.mode(device) is not DeviceMode.TIME_SLICED:
         yield about(picture, FindingCode.SHARE_EXCEEDED, device.id, items, share_pct_sm=float(share))

@@ -15,11 +15,13 @@ from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.offer import is_offered
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.tokens import TokenProfile
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
+from solvers.verify.owners import read_owners
 from solvers.verify.proof import Proof
 
 
@@ -52,6 +54,10 @@ class Picture:
     of_workload: Mapping[WorkloadId, list[Assignment]]
     short_rps: Mapping[str, float]
     """Declared shortage by workload."""
+    owners: Mapping[str, Policy]
+    """Policy of each device that is not the default one's."""
+    wishers: Mapping[str, Policy]
+    """Policy of each workload that is not the default one's."""
     _proofs: dict[tuple[ModelName, GpuTypeName], Proof | None] = field(default_factory=dict)
     _company: dict[DeviceId, tuple[float, int]] = field(default_factory=dict)
 
@@ -66,6 +72,7 @@ class Picture:
             of_workload[item.workload].append(item)
             if item.device in devices:
                 on_device[item.device].append(item)
+        owners, wishers = read_owners(snapshot)
         short_rps: dict[str, float] = defaultdict(float)
         for unplaced in plan.unplaced:
             short_rps[unplaced.workload] += max(0.0, unplaced.rate_rps_short)
@@ -90,7 +97,17 @@ class Picture:
             on_device=dict(on_device),
             of_workload=dict(of_workload),
             short_rps=dict(short_rps),
+            owners=owners,
+            wishers=wishers,
         )
+
+    def policy_at(self, device: str) -> Policy:
+        """Who decides on a device."""
+        return self.owners.get(device, self.snapshot.policy)
+
+    def policy_for(self, workload: str) -> Policy:
+        """Who decides on a workload."""
+        return self.wishers.get(workload, self.snapshot.policy)
 
     def known(self, kind: WorkloadKind, workload: str) -> bool:
         """Whether the workload exists, as this kind."""
@@ -166,12 +183,12 @@ class Picture:
         row = self._price_row(device)
         if row is None:
             return 0.0
-        whole = row.usd_per_h + row.interruptions_per_h * self.snapshot.policy.interruption_usd
+        whole = row.usd_per_h + row.interruptions_per_h * self.policy_at(device.id).interruption_usd
         return whole * self.gpu_part(device)
 
     def _price_row(self, device: Device) -> PriceRow | None:
         gpu_type, node = self.types[device.gpu_type], self.nodes[device.node]
-        kind = self.snapshot.policy.price_kind or node.price_kind
+        kind = self.policy_at(device.id).price_kind or node.price_kind
         rows = {row.region: row for row in gpu_type.prices if row.kind is kind}
         return rows.get(node.region) or rows.get("default")
 

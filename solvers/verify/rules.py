@@ -1,4 +1,8 @@
-"""Checks of placement rules: who may stand where and beside whom."""
+"""Checks of placement rules: who may stand where and beside whom, and that a policy's workloads stay on its devices.
+
+What stands on a device of another policy may stay there only while the plan may not move it, or says that its workload
+is short.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,11 @@ from solvers.domain.ids import GpuTypeName
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.verify.picture import Picture
-from solvers.verify.report import about
+from solvers.verify.report import about, promise
 
 
 def check_rules(picture: Picture) -> Iterator[Finding]:
     """All placement rules."""
-    limit_s = picture.snapshot.policy.device_silent_after_s
     ages = {status.node: status.age_s for status in picture.snapshot.node_statuses}
     sick = {reading.device for reading in picture.snapshot.device_telemetry if not reading.healthy}
     for item in picture.plan.assignments:
@@ -34,11 +37,19 @@ def check_rules(picture: Picture) -> Iterator[Finding]:
             yield about(picture, FindingCode.COLOCATION_CLASS_BROKEN, item.replica, [item], device=device.id)
         if not device.schedulable or not node.schedulable or device.id in sick or device.id in picture.parents:
             yield about(picture, FindingCode.DEVICE_UNSCHEDULABLE, device.id, [item], replica=item.replica)
+        if picture.known(item.kind, item.workload):
+            yield from _owner(picture, item)
         age_s = ages.get(device.node)
-        if age_s is None or age_s > limit_s:
+        if age_s is None or age_s > picture.policy_at(device.id).device_silent_after_s:
             yield about(picture, FindingCode.DEVICE_SILENT, device.id, [item], replica=item.replica)
     for device_id, items in sorted(picture.on_device.items()):
         yield from _neighbours(picture, device_id, items)
+
+
+def _owner(picture: Picture, item: Assignment) -> Iterator[Finding]:
+    mine, its = picture.policy_for(item.workload).name, picture.policy_at(item.device).name
+    if mine != its:
+        yield promise(picture, FindingCode.FOREIGN_DEVICE, item, device=item.device, policy=mine, owner=its)
 
 
 def _owner_rules(picture: Picture, item: Assignment) -> tuple[tuple[GpuTypeName, ...], set[Taint]]:

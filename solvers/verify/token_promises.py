@@ -61,7 +61,7 @@ def tokens_rps(picture: Picture, service: Service, item: Assignment, device: Dev
         first_ms=slo.first_token_ms,
         between_ms=slo.inter_token_ms,
         percentile=min(slo.percentile, PERCENTILE_MAX),
-        utilisation_max=picture.snapshot.policy.utilisation_max,
+        utilisation_max=picture.policy_at(device.id).utilisation_max,
         utilisation_min=UTILISATION_MIN,
     )
     return limits.rate_rps(Steps.of(known.profile, known.lengths), sequences, item.capacity_rps)

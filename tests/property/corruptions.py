@@ -13,10 +13,21 @@ from dataclasses import replace
 from solvers.domain.change import Target
 from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, Taint
 from solvers.domain.evidence import FindingCode
-from solvers.domain.ids import DeviceId, Digest, Generation, GpuTypeName, ModelName, ProjectName, ReplicaId, WorkloadId
+from solvers.domain.ids import (
+    DeviceId,
+    Digest,
+    Generation,
+    GpuTypeName,
+    ModelName,
+    PolicyName,
+    ProjectName,
+    ReplicaId,
+    WorkloadId,
+)
 from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import CostBasis
+from solvers.domain.pool import Pool
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Service, ServiceMode
@@ -52,6 +63,12 @@ def with_service(world: Snapshot, item: Assignment, **changes: object) -> Snapsh
         return replace(service, **changes) if service.id == item.workload else service  # type: ignore[arg-type]
 
     return replace(world, services=tuple(changed(service) for service in world.services))
+
+
+def with_pool(world: Snapshot, device: str) -> Snapshot:
+    """The world with a device in the pool of another policy."""
+    pool = Pool(devices=(DeviceId(device),))
+    return replace(world, policies=(builders.policy(name=PolicyName("other"), pool=pool),))
 
 
 def with_device(world: Snapshot, item: Assignment, **changes: object) -> Snapshot:
@@ -374,6 +391,13 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
             with_assignment(plan, item, envelope=replace(item.envelope, batch_max=4_096)),
         ),
         lambda world, plan, item: (world, setting(plan, item, clock_mhz_sm=_lowest_clock(world, item))),
+    ),
+    FindingCode.FOREIGN_DEVICE: (
+        lambda world, plan, item: (with_pool(world, item.device), plan),
+        lambda world, plan, item: (
+            with_pool(with_service(world, item, policy=PolicyName("other")), "GPU-nowhere-0"),
+            plan,
+        ),
     ),
     FindingCode.SETTING_DUPLICATE: (
         lambda world, plan, item: (world, replace(plan, settings=(*plan.settings, plan.settings[0]))),

@@ -1,0 +1,198 @@
+"""A picture in parts: what each policy plans, in which order, and what it sees.
+
+Owns which devices, workloads and beliefs are whose; the order of parts (whose workload has the highest priority first,
+then by name, the default policy last of equals); and that a part gets of caps and quotas what is left once everybody
+else has what was settled for him, or what he holds. A replica of one policy that stands on a device of another is seen
+by both: its own policy plans it anew, as if its device were gone, and the device's plans around it, so that there is
+room for it until it has a place. It refuses to plan, to judge and to merge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from solvers.cycle.remaining import Remaining
+from solvers.domain.ids import DeviceId, PolicyName, WorkloadId
+from solvers.domain.offer import offered_nodes
+from solvers.domain.ownership import Owners, Work, owners_of
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Policy
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.base import Budget, PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one policy plans."""
+
+    policy: Policy
+    snapshot: Snapshot
+    """Its own devices and workloads as a picture of its own; of shared caps and quotas what is left to it."""
+    movable: tuple[WorkloadId, ...]
+    budget: Budget
+    own: frozenset[str]
+    """Its workloads."""
+    strangers: frozenset[str]
+    """Replicas of others that stand on its devices."""
+    elsewhere: tuple[Assignment, ...]
+    """Its replicas that stand on devices of others."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to plan: no workloads, and nothing that stands but strangers."""
+        target = self.snapshot.target
+        gone = all(item.replica in self.strangers for item in target.assignments)
+        return not self.own and gone and not target.settings
+
+    def request(self, seed: int) -> PlanRequest:
+        """What its planners are asked."""
+        return PlanRequest(snapshot=self.snapshot, movable=self.movable, budget=self.budget, seed=seed)
+
+
+@dataclass(slots=True, kw_only=True)
+class Division:
+    """A picture that is planned part by part."""
+
+    snapshot: Snapshot
+    movable: tuple[WorkloadId, ...]
+    budget: Budget | None
+    """The same for every part; None: what each policy says."""
+    owners: Owners
+    works: tuple[Work, ...]
+    places: frozenset[DeviceId]
+    reckoned: dict[str, Assignment] = field(default_factory=dict)
+    """By replica: as settled, else as it stands."""
+    settings: dict[DeviceId, DeviceSetting] = field(default_factory=dict)
+
+    @staticmethod
+    def of(snapshot: Snapshot, movable: tuple[WorkloadId, ...], budget: Budget | None = None) -> Division:
+        """A picture before anything is settled."""
+        target = snapshot.target
+        return Division(
+            snapshot=snapshot,
+            movable=movable,
+            budget=budget,
+            owners=owners_of(snapshot),
+            works=(*snapshot.services, *snapshot.jobs, *snapshot.tasks),
+            places=frozenset(item.id for item in snapshot.devices),
+            reckoned={item.replica: item for item in target.assignments},
+            settings={item.device: item for item in target.settings},
+        )
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """In the order of planning."""
+        highest: dict[PolicyName, int] = defaultdict(lambda: -1)
+        for work in self.works:
+            name = self._owner(work.id).name
+            highest[name] = max(highest[name], work.priority)
+        default = self.snapshot.policy.name
+        return tuple(
+            sorted(self.owners.policies, key=lambda item: (-highest[item.name], item.name == default, item.name))
+        )
+
+    def part(self, policy: Policy) -> Part:
+        """What a policy plans, now that those before it are settled."""
+        own = frozenset(str(work.id) for work in self.works if self._owner(work.id).name == policy.name)
+        devices = frozenset(item for item in self.places if self.owners.policy_at(item).name == policy.name)
+        stands, strangers, elsewhere = self._standing(policy, own, devices)
+        movable = tuple(item for item in self.movable if item in own)
+        # What may not move is fixed where it is, by whoever owns the device; its own policy has no say in it.
+        leaving = (item for item in elsewhere if item.workload in movable)
+        return Part(
+            policy=policy,
+            snapshot=self._picture(policy, own, devices, (*stands, *strangers, *leaving)),
+            movable=movable,
+            budget=self.budget or Budget(deadline_s=policy.planner_deadline_s, work_units=policy.work_units),
+            own=own,
+            strangers=frozenset(item.replica for item in strangers),
+            elsewhere=tuple(elsewhere),
+        )
+
+    def settle(self, part: Part, plan: Plan) -> None:
+        """A part is planned: from now on this is what it holds."""
+        for name in [name for name, item in self.reckoned.items() if item.workload in part.own]:
+            del self.reckoned[name]
+        fixed = [item for item in part.elsewhere if item.workload not in part.movable]
+        planned = [item for item in plan.assignments if item.replica not in part.strangers]
+        self.reckoned.update({item.replica: item for item in (*fixed, *planned)})
+        devices = {device.id for device in part.snapshot.devices}
+        self.settings = {name: item for name, item in self.settings.items() if name not in devices}
+        self.settings.update({item.device: item for item in plan.settings if item.device in devices})
+
+    def _owner(self, workload: str) -> Policy:
+        return self.owners.policy_for(WorkloadId(workload))
+
+    def _standing(
+        self, policy: Policy, own: frozenset[str], devices: frozenset[DeviceId]
+    ) -> tuple[list[Assignment], list[Assignment], list[Assignment]]:
+        """What of the target is the part's own and in its place, stands in it but is another's, and is its own but
+        stands elsewhere. What nobody knows any more is his whose device it is on.
+        """
+        known = {str(work.id) for work in self.works}
+        stands: list[Assignment] = []
+        strangers: list[Assignment] = []
+        elsewhere: list[Assignment] = []
+        for item in self.snapshot.target.assignments:
+            here = item.device in devices
+            lost = item.device not in self.places
+            if item.workload in own:
+                (stands if here or lost else elsewhere).append(item)
+            elif here and item.workload in known:
+                strangers.append(item)
+            elif item.workload not in known and (here or (lost and policy.name == self.snapshot.policy.name)):
+                stands.append(item)
+        return stands, strangers, elsewhere
+
+    def _picture(
+        self, policy: Policy, own: frozenset[str], devices: frozenset[DeviceId], standing: Iterable[Assignment]
+    ) -> Snapshot:
+        whole = self.snapshot
+        target = tuple(sorted(standing, key=lambda item: item.replica))
+        held, works = {item.replica for item in target}, own | {item.workload for item in target}
+        mine = tuple(item for item in whole.devices if item.id in devices)
+        hosts, types = {item.node for item in mine}, whole.gpu_types_by_name()
+        offers = tuple(
+            offer
+            for offer in whole.offers
+            if offer.gpu_type in types
+            and self.owners.policy_at(offered_nodes(replace(offer, count_max=1), types[offer.gpu_type])[0][1].id).name
+            == policy.name
+        )
+        kinds = {item.gpu_type for item in mine} | {item.gpu_type for item in offers}
+        leaving = own & set(self.movable)
+        others = (item for item in self.reckoned.values() if item.device not in devices)
+        remaining = Remaining(
+            fleet=whole,
+            devices=devices,
+            others=tuple(item for item in others if item.workload not in leaving),
+            settings=self.settings,
+        )
+        return replace(
+            whole,
+            policy=policy,
+            policies=(),
+            projects=remaining.quotas(),
+            nodes=tuple(item for item in whole.nodes if item.id in hosts),
+            node_statuses=tuple(item for item in whole.node_statuses if item.node in hosts),
+            devices=mine,
+            power_caps=tuple(remaining.caps()),
+            services=tuple(item for item in whole.services if item.id in works),
+            jobs=tuple(item for item in whole.jobs if item.id in works),
+            tasks=tuple(item for item in whole.tasks if item.id in works),
+            job_statuses=tuple(item for item in whole.job_statuses if item.workload in works),
+            profiles=tuple(item for item in whole.profiles if item.gpu_type in kinds),
+            token_profiles=tuple(item for item in whole.token_profiles if item.gpu_type in kinds),
+            demands=tuple(item for item in whole.demands if item.service in works),
+            replicas=tuple(item for item in whole.replicas if item.device in devices),
+            device_telemetry=tuple(item for item in whole.device_telemetry if item.device in devices),
+            replica_telemetry=tuple(item for item in whole.replica_telemetry if item.replica in held),
+            target=replace(
+                whole.target,
+                assignments=target,
+                settings=tuple(item for item in whole.target.settings if item.device in devices),
+            ),
+            offers=offers,
+        )
