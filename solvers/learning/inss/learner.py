@@ -52,7 +52,7 @@ class Learner:
         self.log_temperature: Tensor = torch.tensor(math.log(hyper.temperature), requires_grad=True)
         of_critics = [weight for critic in self.critics for weight in critic.parameters()]
         self.optimisers = [
-            torch.optim.Adam(weights, lr=hyper.learning_rate, foreach=True)
+            torch.optim.Adam(weights, lr=hyper.learning_rate, fused=True)
             for weights in (of_critics, list(self.actor.parameters()), [self.log_temperature])
         ]
         starts = np.concatenate([[0], np.cumsum(self.heads)])

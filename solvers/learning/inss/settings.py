@@ -59,15 +59,15 @@ _SIX = (
     Served(model="efficientnet_b0", limit_ms=40.0, low_rps=100.0, high_rps=400.0),
 )
 _TWO_MORE = (
-    Served(model="resnet18", limit_ms=60.0, low_rps=100.0, high_rps=300.0),
-    Served(model="vgg19", limit_ms=200.0, low_rps=30.0, high_rps=100.0),
+    Served(model="resnet18", limit_ms=60.0, low_rps=100.0, high_rps=400.0),
+    Served(model="vgg19", limit_ms=200.0, low_rps=50.0, high_rps=200.0),
 )
 
 
-def _halved(served: tuple[Served, ...]) -> tuple[Served, ...]:
+def _from_half(served: tuple[Served, ...]) -> tuple[Served, ...]:
+    """From half the lowest rate on, so that light loads are known as well."""
     return tuple(
-        Served(model=one.model, limit_ms=one.limit_ms, low_rps=one.low_rps / 2, high_rps=one.high_rps / 2)
-        for one in served
+        Served(model=one.model, limit_ms=one.limit_ms, low_rps=one.low_rps / 2, high_rps=one.high_rps) for one in served
     )
 
 
@@ -75,8 +75,8 @@ SETTINGS = {
     each.name: each
     for each in (
         Setting(name="six", served=_SIX, gpus=_GPUS),
-        # At the full ranges eight networks are more than these four GPUs can serve.
-        Setting(name="eight", served=_halved(_SIX + _TWO_MORE), gpus=_GPUS, step_rps=10.0),
+        # At the upper ends eight networks are more than these four GPUs can serve.
+        Setting(name="eight", served=_from_half(_SIX + _TWO_MORE), gpus=_GPUS),
     )
 }
 
@@ -114,8 +114,8 @@ class Hyper:
         Entropy.PAPER
     )
     entropy_part: Annotated[float, Tune("with heads: part of the most entropy there is", 0, 1)] = 0.98
-    lanes: Annotated[int, Tune("episodes side by side; one update a step of all of them", 1, 1000)] = 4
-    reward_scale: Annotated[float, Tune("what rewards are multiplied with for learning", 1e-9, 1e6)] = 0.1
+    lanes: Annotated[int, Tune("episodes side by side; one update a step of all of them", 1, 1000)] = 8
+    reward_scale: Annotated[float, Tune("what rewards are multiplied with for learning", 1e-9, 1e6)] = 0.3
 
     def __post_init__(self) -> None:
         check_tuned(self)
