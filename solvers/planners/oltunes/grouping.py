@@ -1,8 +1,8 @@
 """Which waiting tasks share a seat: OLTunes' greedy grouping, and which seats are on offer.
 
 Owns the printed rules with their repairs: urgent tasks first, each in the order of its queue; whoever does not fit in
-memory, knows no configuration on this type of GPU, or gets on badly with those who sit there is skipped and stays in
-the queue. Those who run on a seat already count as members of the group that joins them. It refuses to launch.
+memory, knows no configuration on this type of GPU, or gets on badly with the group is skipped and stays in the queue.
+Those who run on a seat already count for the size of the group that joins them. It refuses to launch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Tasks for a seat in the order of joining. `full`: nobody else could join, so there is nothing to wait for."""
+    """Tasks for a seat in the order of joining. `closed`: it is as large as may be, or so many who wait did not match
+    that the next one hardly will, so there is nothing to wait for.
+    """
 
     members: tuple[Waiting, ...]
     configs: tuple[Config, ...]
-    full: bool
+    closed: bool
 
     @property
     def memory_mib(self) -> float:
@@ -71,21 +73,24 @@ def form(seat: Seat, candidates: Iterable[Waiting], rules: Rules) -> Group:
     """The group for a seat out of waiting tasks in their order; it may be empty."""
     members: list[Waiting] = []
     configs: list[Config] = []
-    sitting = [rules.characters[each.task.model] for each in seat.running]
+    sitting: list[Character] = []
+    passed = 0
     room_mib = seat.memory_mib_free - rules.parameters.memory_margin_mib
-    room = rules.group_max - len(sitting)
+    room = rules.group_max - len(seat.running)
     for task in candidates:
         if len(members) >= room:
             break
         config = next((each for each in task.on(seat.gpu_type) if _fits(each, seat, room_mib)), None)
         who = rules.characters[task.task.model]
         if config is None or not _welcome(who, sitting, rules.parameters):
+            passed += 1
             continue
         members.append(task)
         configs.append(config)
         sitting.append(who)
         room_mib -= config.memory_mib
-    return Group(members=tuple(members), configs=tuple(configs), full=bool(members) and len(members) >= room)
+    closed = len(members) >= room or passed >= rules.group_max
+    return Group(members=tuple(members), configs=tuple(configs), closed=closed)
 
 
 def _fits(config: Config, seat: Seat, room_mib: float) -> bool:

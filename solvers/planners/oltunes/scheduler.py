@@ -1,8 +1,8 @@
 """OLTunes' scheduler: tasks arrive, are grouped for the least utilised GPUs within a window, tuned, launched, learned.
 
 Owns the course of a tick and everything that lasts between ticks, as one value that can be written down. A group is
-launched when it is full, or when the window since the last launch (or since the first task came to empty queues) is
-over; until then its tasks stay in the queues. It refuses to know what runs it.
+launched when it is closed, or when the window since the last launch is over; until then its tasks stay in the queues. A
+task that comes after a quiet time does not wait. It refuses to know what runs it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Book:
 
     pace: Pace
     lessons: Lessons = Lessons()
-    opened_s: float | None = None
-    """When the window began; None: nobody waits."""
+    submitted_s: float | None = None
+    """When groups were launched last, or looked for in vain: the window begins there."""
     urgent: bool = False
     """A tick is due at once."""
     arrivals: int = 0
@@ -101,11 +101,13 @@ class OltunesScheduler:
 
     @property
     def wake_s(self) -> float | None:
-        """At the end of the window, or at once where a group may be full or a seat has become free."""
-        opened_s = self._book.opened_s
-        if opened_s is None:
+        """At the end of the window, or at once where a group may be closed."""
+        submitted_s = self._book.submitted_s
+        if not self._waiting:
             return None
-        return opened_s if self._book.urgent else opened_s + self._book.pace.window_ms / MS_PER_S
+        if submitted_s is None or self._book.urgent:
+            return 0.0 if submitted_s is None else submitted_s
+        return submitted_s + self._book.pace.window_ms / MS_PER_S
 
     def arrive(self, task: Task, now_s: float) -> None:
         """Into the main queue."""
@@ -114,29 +116,23 @@ class OltunesScheduler:
             raise InputError(f"task {task.id} is here already", task=task.id)
         self._waiting.add(task.id)
         self._main.append(Arrival(task=task, at_s=now_s, order=self._book.arrivals))
-        opened_s = now_s if self._book.opened_s is None else self._book.opened_s
-        full = len(self._main) >= self._book.pace.group_max
-        self._book = replace(
-            self._book, arrivals=self._book.arrivals + 1, opened_s=opened_s, urgent=self._book.urgent or full
-        )
+        full = len(self._waiting) >= self._book.pace.group_max
+        self._book = replace(self._book, arrivals=self._book.arrivals + 1, urgent=self._book.urgent or full)
 
     def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:
         """Queue what came, form groups for the seats on offer, launch those that are ready."""
         self._book = replace(self._book, urgent=False, utilisation=_utilisation(seats))
         self._learn_characters(running.task.model for seat in seats for running in seat.running)
         self._drain(tuple(sorted({seat.gpu_type for seat in seats})))
-        opened_s = now_s if self._book.opened_s is None else self._book.opened_s
-        over = now_s - opened_s >= self._book.pace.window_ms / MS_PER_S - _ROUNDING_S
+        submitted_s = self._book.submitted_s
+        window_s = self._book.pace.window_ms / MS_PER_S - _ROUNDING_S
+        over = submitted_s is None or now_s - submitted_s >= window_s
         launches = self._launches(seats, over=over)
-        if not self._waiting:
-            opened: float | None = None
-        else:
-            opened = now_s if launches or over else opened_s
         pace = self._book.pace.after_tick(self._queues.urgent_part, self.parameters)
-        self._book = replace(self._book, opened_s=opened, pace=pace)
+        self._book = replace(self._book, submitted_s=now_s if launches or over else submitted_s, pace=pace)
         return launches
 
-    def ended(self, outcome: Ended, now_s: float) -> None:
+    def ended(self, outcome: Ended, now_s: float) -> None:  # noqa: ARG002
         """Learn, make room, or put back."""
         known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
         if outcome.ending is Ending.FAILED and known:
@@ -147,9 +143,7 @@ class OltunesScheduler:
         if outcome.ending is Ending.DONE:
             for each in known:
                 self._done(each, outcome.batch_ms)
-        if self._waiting:
-            opened_s = now_s if self._book.opened_s is None else self._book.opened_s
-            self._book = replace(self._book, opened_s=opened_s, urgent=True)
+        self._book = replace(self._book, urgent=len(self._waiting) >= self._book.pace.group_max)
 
     def withdraw(self, task: str) -> None:
         """Forget a task that waits."""
@@ -223,7 +217,7 @@ class OltunesScheduler:
             if not len(self._queues):
                 break
             group = grouping.form(seat, self._queues.first(self.parameters.looked_at_max), rules)
-            if group.members and (over or group.full):
+            if group.members and (over or group.closed):
                 found.append(self._launch(group, seat))
         return tuple(found)
 

@@ -1,0 +1,55 @@
+"""MLaaS' reserve-and-pack: large GPUs are kept for tasks that ask for them, the others are packed onto regular ones.
+
+Owns the rule: a heavy task goes to a high-end GPU, or to a regular one where none has room; any other task to a regular
+GPU alone. Of those with memory for it the one that has most in use is taken, of equally used high-end ones the first,
+of regular ones the last. Neither SMs, affinity nor configurations are looked at. High-end are the types with the most
+memory of those that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from solvers.models.base import Facts
+from solvers.planners.oltunes.first_come import Profiled, Room
+from solvers.planners.oltunes.queues import Arrival
+from solvers.planners.oltunes.tasking import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveAndPack:
+    """The rule."""
+
+    facts: Facts
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return "mlaas"
+
+    def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
+        """As they came."""
+        return tasks
+
+    def room_for(self, task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+        """The most used of those that are meant for it."""
+        memory = {room.seat.gpu_type: self.facts.gpu_types[room.seat.gpu_type].memory_mib for room in rooms}
+        most = max(memory.values(), default=0)
+        regular = [room for room in rooms if memory[room.seat.gpu_type] < most] or list(rooms)
+        if task.heavy:
+            reserved = [room for room in rooms if memory[room.seat.gpu_type] == most]
+            found = _most_used(task, reserved, profiled)
+            if found is not None:
+                return found
+        return _most_used(task, regular[::-1], profiled)
+
+
+def _most_used(task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+    """The first of them, where several are used alike."""
+    fitting = []
+    for room in rooms:
+        need = profiled.need(task, room.seat.gpu_type)
+        if need is not None and need.config.memory_mib <= room.memory_mib:
+            fitting.append(room)
+    return max(fitting, key=lambda room: room.seat.memory_mib_total - room.memory_mib, default=None)

@@ -1,0 +1,78 @@
+"""Task schedulers by name, as contenders of benches of kind `tasks`.
+
+Owns the table: OLTunes, OLTunes with another predictor or without one of its parts, Orion, MLaaS' reserve-and-pack, and
+ours. All of them get the same offline profile. It refuses names that are no scheduler of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from solvers.errors import EngineError
+from solvers.models.base import Facts, Samples
+from solvers.planners.oltunes.first_come import FirstCome
+from solvers.planners.oltunes.mlaas import ReserveAndPack
+from solvers.planners.oltunes.orion import OrionRule
+from solvers.planners.oltunes.parameters import MF, RFR, Parameters
+from solvers.planners.oltunes.scheduler import OltunesScheduler
+from solvers.planners.oltunes.tasking import TaskScheduler
+from solvers.planners.tuning import Scalar, tuned
+
+OLTUNES = "oltunes"
+OURS = ("headroom", "joint")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What every scheduler begins with."""
+
+    facts: Facts
+    samples: Samples
+    seed: int
+
+
+_PLAIN = Parameters()
+_VARIANTS: Mapping[str, Parameters] = {
+    OLTUNES: _PLAIN,
+    "oltunes_mf": replace(_PLAIN, predictor=MF),
+    "oltunes_rfr": replace(_PLAIN, predictor=RFR),
+    "oltunes_no_affinity": replace(_PLAIN, with_affinity=False),
+    "oltunes_fixed_window": replace(_PLAIN, with_window=False),
+    "oltunes_no_tuning": replace(_PLAIN, with_tuning=False),
+    "oltunes_alone": replace(_PLAIN, group_max=1),
+    "oltunes_mig": replace(_PLAIN, slice_spare_mib=8192.0),
+}
+
+
+def _oltunes(known: Known, parameters: Parameters) -> TaskScheduler:
+    return OltunesScheduler(known.facts, parameters, known.samples, known.seed)
+
+
+def _orion(known: Known) -> TaskScheduler:
+    return FirstCome(OrionRule(known.facts), known.facts, known.samples, known.seed)
+
+
+def _mlaas(known: Known) -> TaskScheduler:
+    return FirstCome(ReserveAndPack(known.facts), known.facts, known.samples, known.seed)
+
+
+_MAKERS: Mapping[str, Callable[[Known], TaskScheduler]] = {
+    **{name: partial(_oltunes, parameters=parameters) for name, parameters in _VARIANTS.items()},
+    "orion": _orion,
+    "mlaas": _mlaas,
+}
+SCHEDULERS = tuple(_MAKERS)
+"""Names of contenders that only benches of this kind know."""
+
+
+def scheduler(name: str, known: Known, settings: Mapping[str, Scalar]) -> TaskScheduler:
+    """A scheduler by name. Raises EngineError for a name that schedules no tasks, FieldError for a bad setting."""
+    if name in _VARIANTS:
+        return _oltunes(known, tuned(_VARIANTS[name], settings, name))
+    if name not in _MAKERS:
+        said = f"{name or 'nothing'} schedules no tasks; known are {', '.join(SCHEDULERS)}"
+        raise EngineError(said, planner=name)
+    tuned(None, settings, name)
+    return _MAKERS[name](known)
