@@ -96,6 +96,11 @@ _FACTORIES = {
     ),
     "gavel_packed": ("solvers.planners.gavel.planner", "packed", "gavel with two jobs to a GPU where that gains"),
     "pop": ("solvers.planners.gavel.planner", "pop", "gavel_packed solved in random parts"),
+    "oltunes": (
+        "solvers.planners.oltunes.planner",
+        "Oltunes",
+        "configurations by score, groups by affinity on little used devices, learning from finished tasks",
+    ),
     "oracle": (
         "solvers.planners.baselines.oracle",
         "Oracle",

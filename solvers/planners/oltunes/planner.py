@@ -1,0 +1,333 @@
+"""OLTunes as a planner: tasks and services wait in two queues, are rated, grouped on little used devices, and tuned.
+
+Owns a cycle's course, which is a tick of its scheduler: hear what became of tasks and learn from it; what stands stays;
+who is short of capacity is rated by Eq. 4 to 7 and waits in its queue; groups are formed; window and size of groups
+follow. A service is latency-critical work that never ends and comes back while its rate is not served. It refuses to
+move what runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+import numpy as np
+
+from solvers.domain.evidence import ReasonCode, Reporter
+from solvers.domain.ids import TaskId, WorkloadId
+from solvers.domain.plan import Assignment, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
+from solvers.models.papers.oltunes import is_latency_critical
+from solvers.models.papers.oltunes_beliefs import LearnedSolo
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
+from solvers.planners.memory import kept
+from solvers.planners.oltunes.planning_candidates import Asked, Judge
+from solvers.planners.oltunes.planning_groups import Groups, Joined, Waiting
+from solvers.planners.oltunes.planning_lessons import predictor_of
+from solvers.planners.oltunes.planning_memory import Flight, Heard, Known, Memory, hear
+from solvers.planners.oltunes.planning_parameters import Parameters
+from solvers.planners.oltunes.planning_telling import candidates_told, cycle_told, slice_told, told, waits_told
+from solvers.planners.oltunes.window import Pace
+from solvers.planners.seating import Placed
+from solvers.problems.choice import Floats
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(
+    name="oltunes",
+    version="1",
+    knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
+)
+MS_PER_S = 1000.0
+HURRY_MAX = 4.0
+"""A task that came late to its place is sized for so many times the rate of its whole deadline at most."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cycle:
+    """One tick."""
+
+    request: PlanRequest
+    parameters: Parameters
+    memory: Memory
+    draft: Draft
+    solo: LearnedSolo | None
+    groups: Groups
+    waiting: list[Waiting] = field(default_factory=list)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is planned for, offers included."""
+        return self.draft.case.snapshot
+
+    @property
+    def pace(self) -> Pace:
+        """Window and size of groups."""
+        assert self.memory.pace is not None
+        return self.memory.pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oltunes(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """The plan alone."""
+        return self.think(request, state, reporter).proposal
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and what was heard, learned and begun."""
+        cycle = self._opened(request, state)
+        self._stay(cycle)
+        self._queue(cycle)
+        self._form(cycle)
+        memory = _remembered(cycle)
+        reporter.event(
+            "oltunes.grouped",
+            groups=float(cycle.groups.groups),
+            joined=float(len(cycle.groups.joined)),
+            waiting=float(sum(_wants(cycle.draft, item.need) for item in cycle.waiting)),
+        )
+        return Thought(proposal=_proposal(cycle, memory), state=kept(memory))
+
+    def _opened(self, request: PlanRequest, state: bytes) -> _Cycle:
+        snapshot = request.snapshot
+        first = Pace.first(self.parameters.scheduler)
+        memory = Memory.of(state, self.parameters.predictor, first)
+        standing: dict[WorkloadId, list[Assignment]] = {}
+        for item in snapshot.target.assignments:
+            standing.setdefault(item.workload, []).append(item)
+        memory = hear(memory, _heard(snapshot), standing, self.parameters)
+        memory, solo = predictor_of(memory, snapshot, self.parameters.samples_max)
+        case = Case.of(request)
+        case.needs = tuple(_hurried(need, case.snapshot, memory) for need in case.needs)
+        draft = Draft.of(request, case)
+        assert memory.pace is not None
+        groups = Groups(
+            draft=draft,
+            parameters=self.parameters,
+            group_max=memory.pace.group_max,
+            models=dict(case.snapshot.models_by_name()),
+            utilisation=_utilisation(draft),
+            first_group=memory.groups,
+        )
+        return _Cycle(request=request, parameters=self.parameters, memory=memory, draft=draft, solo=solo, groups=groups)
+
+    def _stay(self, cycle: _Cycle) -> None:
+        """What stands and keeps its promise stays, but replicas of services that are not needed any more."""
+        draft = cycle.draft
+        for need, settled in ((item.need, item) for item in list(draft.settled.values())):
+            for placed in settled.placed:
+                cycle.groups.seat(placed.seat.device, need.model, need.kind)
+        for pinned in draft.case.pinned:
+            cycle.groups.seat(draft.fleet.index[pinned.device], pinned.model, pinned.kind)
+        standing = draft.stand()
+        for need in draft.needs:
+            items = standing[need.workload]
+            wanted = _needed(need, items)
+            for item in items:
+                if item not in wanted and item.standing is not None:
+                    draft.let_go.add(item.standing.replica)
+            for item in draft.keep(need, items, wanted).placed:
+                cycle.groups.seat(item.seat.device, need.model, need.kind)
+
+    def _queue(self, cycle: _Cycle) -> None:
+        """Rate whoever is short and put it into its queue."""
+        draft, snapshot = cycle.draft, cycle.snapshot
+        judge = Judge(
+            draft=draft,
+            solo=cycle.solo,
+            gpu_types=snapshot.gpu_types_by_name(),
+            load=_load(cycle.groups.utilisation),
+            group_max=cycle.pace.group_max,
+            parameters=self.parameters,
+        )
+        known = {item.task: item for item in cycle.memory.known}
+        works: dict[str, Service | OfflineTask] = {item.id: item for item in snapshot.services}
+        works |= {item.id: item for item in snapshot.tasks}
+        for need in draft.needs:
+            if not _wants(draft, need):
+                continue
+            asked = _asked(need, works[need.workload], known.get(need.workload), snapshot)
+            rated = judge.rate(asked)
+            if rated is None:
+                draft.refuse(need)
+                continue
+            boost = known[need.workload].boost if need.workload in known else 0
+            cycle.waiting.append(
+                Waiting(
+                    need=need,
+                    rated=rated,
+                    urgent=is_latency_critical(asked.latency_weight),
+                    priority=asked.deadline_ms / max(rated.latency_ms_mean, 1e-9),
+                    boost=boost,
+                )
+            )
+        cycle.waiting.sort(key=lambda item: item.rank)
+        for position, item in enumerate(cycle.waiting):
+            item.position = position + 1
+
+    def _form(self, cycle: _Cycle) -> None:
+        """Groups of those whose window is over, first by the paper's rules, then wherever there is room."""
+        memory, now_s = cycle.memory, cycle.snapshot.taken_at_s
+        patient = [item for item in cycle.waiting if item.need.kind is WorkloadKind.TASK]
+        opened_s = None if not patient else now_s if memory.opened_s is None else memory.opened_s
+        window_ms = cycle.pace.window_ms
+        over = window_ms <= self.parameters.cycle_ms or (
+            opened_s is not None and MS_PER_S * (now_s - opened_s) >= window_ms
+        )
+        ready = [item for item in cycle.waiting if over or item.need.kind is WorkloadKind.SERVICE]
+        for last in (False, True):
+            cycle.groups.form(ready, last=last)
+        urgent_part = fmean(item.urgent or item.boost > 0 for item in cycle.waiting) if cycle.waiting else None
+        left = any(_wants(cycle.draft, item.need) for item in patient)
+        cycle.memory = replace(
+            memory,
+            opened_s=(now_s if over else opened_s) if left else None,
+            pace=cycle.pace.after_tick(urgent_part, self.parameters.scheduler),
+        )
+
+
+def _heard(snapshot: Snapshot) -> Heard:
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    tasks = sorted(snapshot.tasks, key=lambda item: item.id)
+    return Heard(
+        at_s=snapshot.taken_at_s,
+        done=tuple(sorted(done.items())),
+        waiting=tuple(WorkloadId(item.id) for item in tasks if done.get(WorkloadId(item.id), 0) < item.inputs_total),
+    )
+
+
+def _hurried(need: Need, snapshot: Snapshot, memory: Memory) -> Need:
+    """A task that waited needs what is left in the time that is left; the promise itself stays as it was."""
+    task = snapshot.tasks_by_id().get(TaskId(need.workload))
+    known = next((item for item in memory.known if item.task == need.workload), None)
+    if need.kind is not WorkloadKind.TASK or task is None or known is None or task.slo.deadline_s is None:
+        return need
+    left_s = known.since_s + task.slo.deadline_s - snapshot.taken_at_s
+    if left_s <= 0.0:
+        return need
+    rate_rps = min(_left(task, snapshot) / left_s, HURRY_MAX * need.rate_rps)
+    return replace(need, rate_rps=max(need.rate_rps, rate_rps))
+
+
+def _left(task: OfflineTask, snapshot: Snapshot) -> float:
+    done = next((item.done for item in snapshot.job_statuses if item.workload == WorkloadId(task.id)), 0)
+    return float(max(1, task.inputs_total - done))
+
+
+def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapshot: Snapshot) -> Asked:
+    if isinstance(work, Service):
+        limit_ms = need.limit_ms if need.limit_ms is not None else MS_PER_S
+        return Asked(need=need, latency_weight=work.class_lambda, deadline_ms=limit_ms, inputs=None)
+    since_s = snapshot.taken_at_s if known is None else known.since_s
+    if work.slo.kind is SloKind.DEADLINE and work.slo.deadline_s is not None:
+        deadline_s = work.slo.deadline_s
+    else:
+        deadline_s = work.inputs_total / (work.slo.throughput_rps_min or 1.0)
+    left_s = max(1e-3, since_s + deadline_s - snapshot.taken_at_s)
+    return Asked(
+        need=need,
+        latency_weight=work.class_lambda,
+        deadline_ms=MS_PER_S * left_s,
+        inputs=_left(work, snapshot),
+    )
+
+
+def _wants(draft: Draft, need: Need) -> bool:
+    settled = draft.open(need)
+    short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
+    return short and len(settled.placed) < need.replicas_max
+
+
+def _needed(need: Need, items: list[Placed]) -> list[Placed]:
+    """All of a task; of a service, the largest while the others do not serve its rate."""
+    if need.kind is WorkloadKind.TASK:
+        return items
+    wanted = list(items)
+    for item in sorted(items, key=lambda each: each.capacity_rps):
+        rest = [each for each in wanted if each is not item]
+        if len(rest) >= need.replicas_floor and sum(each.capacity_rps for each in rest) >= need.rate_rps:
+            wanted = rest
+    return wanted
+
+
+def _utilisation(draft: Draft) -> Floats:
+    """Of the SMs, as last measured; where nobody measured, the share that is taken."""
+    measured = {item.device: item.utilisation_pct for item in draft.case.snapshot.device_telemetry}
+    taken = 100.0 - np.asarray(draft.fleet.share_free, dtype=np.float64)
+    return np.array([measured.get(device.id, taken[number]) for number, device in enumerate(draft.fleet.devices)])
+
+
+def _load(utilisation: Floats) -> float:
+    return float(np.clip(utilisation.mean() / 100.0, 0.0, 1.0)) if len(utilisation) else 0.0
+
+
+def _remembered(cycle: _Cycle) -> Memory:
+    """The memory with this cycle's places; a task that runs in several is not watched, nobody could tell them apart."""
+    joined = {item.workload: item for item in cycle.groups.joined}
+    rated = {item.need.workload: item for item in cycle.waiting}
+    found: list[Known] = []
+    for item in cycle.memory.known:
+        settled = cycle.draft.settled.get(item.task)
+        placed = settled.placed if settled is not None else []
+        flight = None
+        if item.task not in cycle.draft.case.menus:
+            flight = item.flight
+        elif len(placed) == 1:
+            flight = _flight(cycle, item, placed[0], (joined.get(item.task), rated.get(item.task)))
+        found.append(replace(item, flight=flight, boost=0 if placed else item.boost))
+    return replace(cycle.memory, known=tuple(found), groups=cycle.memory.groups + cycle.groups.groups)
+
+
+def _flight(cycle: _Cycle, known: Known, placed: Placed, new: tuple[Joined | None, Waiting | None]) -> Flight | None:
+    joined, waiting = new
+    if joined is None or waiting is None or placed.standing is not None or placed.option is None:
+        return known.flight
+    return Flight(
+        device=cycle.draft.fleet.devices[placed.seat.device].id,
+        gpu_type=placed.option.gpu_type,
+        model=waiting.need.model,
+        batch=placed.option.batch,
+        share_pct=placed.option.share_pct,
+        predicted_ms=float(waiting.rated.latency_ms[joined.row]),
+        group=joined.group,
+        affinity=joined.affinity,
+    )
+
+
+def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
+    """The plan with every choice told."""
+    draft = cycle.draft
+    joined = {(item.workload, draft.fleet.devices[item.device].id): item for item in cycle.groups.joined}
+    rated = {item.need.workload: item for item in cycle.waiting}
+    for item in cycle.waiting:
+        settled = draft.open(item.need)
+        if _wants(draft, item.need):
+            settled.blockers.append(waits_told(item))
+            option = draft.option(item.need, int(next(iter(item.rated.any.values()))[0]))
+            found = draft.places(settled, option)
+            draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, option)
+        taken = {each.row for each in cycle.groups.joined if each.workload == item.need.workload}
+        settled.blockers.extend(candidates_told(draft, item, taken))
+    reasons = [cycle_told(cycle.snapshot.cluster, cycle.pace, memory)]
+    if cycle.parameters.slice_spare_mib > 0.0:
+        reasons += slice_told(draft, cycle.groups.joined, cycle.parameters.slice_spare_mib)
+    proposal = draft.proposal(SPEC, tuple(reasons))
+    if proposal.plan is None:
+        return proposal
+    flights = {item.task: item.flight for item in memory.known if item.flight is not None}
+    assignments = tuple(
+        told(item, joined.get((item.workload, item.device)), rated.get(item.workload), flights.get(item.workload))
+        for item in proposal.plan.assignments
+    )
+    return replace(proposal, plan=replace(proposal.plan, assignments=assignments))

@@ -1,0 +1,175 @@
+"""What a service or task could be, as OLTunes' planner rates it: Eq. 4 to 7 over the options that keep its promise.
+
+Owns the rating. The plan's options come with what was measured or is carefully believed, so nothing is rated that the
+verifier would refuse; latency and throughput in the score are the predictor's where it has met the model on that type
+of GPU, else those beliefs. A task takes as long as all its batches, a service's request as one batch. Each device is to
+be shared, so a configuration is first looked for in the part of a device that each of a full group gets; where that is
+too little for the promise or the deadline, in all. It refuses to know what is free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.device import GpuType
+from solvers.domain.ids import GpuTypeName
+from solvers.models.base import Floats, Queries
+from solvers.models.papers.oltunes import PowerTerms, epc_score
+from solvers.models.papers.oltunes_beliefs import LearnedSolo
+from solvers.models.papers.oltunes_candidates import GPU_TYPES_KEPT, PER_GPU_TYPE_KEPT, Candidates, Wish, scored
+from solvers.planners.draft import Draft
+from solvers.planners.oltunes.planning_parameters import Parameters
+from solvers.problems.needs import Need
+
+MS_PER_S = 1000.0
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a service or task wants of its candidates. `inputs` are left to do, None for a service; the deadline is of
+    one request of a service, and of all that is left of a task.
+    """
+
+    need: Need
+    latency_weight: float
+    deadline_ms: float
+    inputs: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rated:
+    """Every option of a need with its score. `small` are those kept in the part of a device that each of a full group
+    gets, on the two best types; `any` the same without that bound, on all types. Both by class of devices, best first.
+    """
+
+    asked: Asked
+    score: Floats
+    epc: Floats
+    latency_ms: Floats
+    throughput_rps: Floats
+    run_ms: Floats
+    small: dict[int, Rows]
+    any: dict[int, Rows]
+    gpu_types: tuple[GpuTypeName, ...]
+    """The best types, best first."""
+    latency_ms_mean: float
+    """Of those kept."""
+    in_time: bool
+    """Whether any of them keeps the deadline."""
+
+    def rows(self, device_class: int, *, last: bool) -> list[int]:
+        """Options to try on a class of devices, best first. `last`: those without bounds, then the small ones."""
+        kept = (self.any, self.small) if last else (self.small,)
+        return list(dict.fromkeys(int(row) for each in kept for row in each.get(device_class, ())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Who rates: the draft's options, a predictor, how loaded the cluster is (0…1)."""
+
+    draft: Draft
+    solo: LearnedSolo | None
+    gpu_types: dict[GpuTypeName, GpuType]
+    load: float
+    group_max: int
+    parameters: Parameters
+
+    def rate(self, asked: Asked) -> Rated | None:
+        """All options of a need; None when it has none."""
+        options = self.draft.options(asked.need)
+        if not len(options):
+            return None
+        classes = self.draft.fleet.classes
+        types = [classes[number].gpu_type for number in options.device_class]
+        parts = np.array([classes[number].sm_part for number in options.device_class])
+        queries = Queries.of(asked.need.model, types, options.batch, options.share_pct * parts)
+        latency_ms, throughput_rps = self._predicted(queries, options.latency_ms, options.capacity_rps)
+        run_ms = latency_ms if asked.inputs is None else _run_ms(asked.inputs, options.batch, latency_ms)
+        epc = self._epc(types, (options.share_pct / 100.0, options.memory_mib), run_ms)
+        promised_ms = run_ms if asked.inputs is None else MS_PER_S * asked.inputs / options.capacity_rps
+        in_time = promised_ms <= asked.deadline_ms
+        open_to = in_time if in_time.any() else np.ones(len(options), dtype=np.bool_)
+        found = scored(
+            Candidates(
+                configurations=queries,
+                memory_mib=np.asarray(options.memory_mib, dtype=np.float64),
+                latency_ms=np.where(open_to, run_ms, np.nan),
+                throughput_rps=throughput_rps,
+                epc=epc,
+            ),
+            Wish(
+                latency_weight=asked.latency_weight,
+                deadline_ms=max(1.0, asked.deadline_ms),
+                cluster_utilisation=self.load,
+                slack_weight=self.parameters.alpha,
+            ),
+        )
+        small = self._within_part(options.share_pct, open_to)
+        best = _types(found.score, types, small)
+        kept = _kept(np.where(small & np.isin(types, best), found.score, -np.inf), options.device_class)
+        rows = np.concatenate([np.zeros(0, dtype=np.intp), *kept.values()])
+        return Rated(
+            asked=asked,
+            score=found.score,
+            epc=epc,
+            latency_ms=latency_ms,
+            throughput_rps=throughput_rps,
+            run_ms=run_ms,
+            small=kept,
+            any=_kept(found.score, options.device_class),
+            gpu_types=tuple(GpuTypeName(name) for name in best),
+            latency_ms_mean=float(run_ms[rows].mean()) if len(rows) else float(run_ms.min()),
+            in_time=bool(in_time.any()),
+        )
+
+    def _predicted(self, queries: Queries, latency_ms: Floats, capacity_rps: Floats) -> tuple[Floats, Floats]:
+        if self.solo is None:
+            return latency_ms, capacity_rps
+        latency, throughput = self.solo.predict_both(queries)
+        met = latency.support & np.isfinite(latency.mean) & np.isfinite(throughput.mean)
+        return np.where(met, latency.mean, latency_ms), np.where(met, throughput.mean, capacity_rps)
+
+    def _epc(self, types: list[GpuTypeName], used: tuple[Floats, Floats], run_ms: Floats) -> Floats:
+        """Eq. 7, the share standing for SM utilisation."""
+        share, memory_mib = used
+        known = [self.gpu_types[name] for name in types]
+        return epc_score(
+            PowerTerms(
+                idle_w=self.parameters.idle_w,
+                tdp_w=np.array([kind.tdp_w for kind in known]),
+                sm_utilisation=share,
+                memory_used=memory_mib / np.array([float(kind.memory_mib) for kind in known]),
+                latency_s=run_ms / MS_PER_S,
+            )
+        )
+
+    def _within_part(self, share_pct: NDArray[np.int64], open_to: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Options in the part of a device that each of a full group gets, or with the smallest share there is."""
+        part = 100.0 / max(1, self.group_max)
+        least = float(share_pct[open_to].min())
+        return np.asarray(open_to & (share_pct <= max(part, least)))
+
+
+def _run_ms(inputs: float, batch: NDArray[np.int64], latency_ms: Floats) -> Floats:
+    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+
+
+def _types(score: Floats, types: list[GpuTypeName], among: NDArray[np.bool_]) -> list[str]:
+    """Eq. 5: the types whose best is best."""
+    order = np.argsort(-score, kind="stable")
+    found = dict.fromkeys(types[row] for row in order if among[row] and np.isfinite(score[row]))
+    return list(found)[:GPU_TYPES_KEPT]
+
+
+def _kept(score: Floats, device_class: NDArray[np.int64]) -> dict[int, Rows]:
+    """Eq. 6: the best options on each class of devices."""
+    found: dict[int, Rows] = {}
+    for number in np.unique(device_class):
+        mine = np.flatnonzero((device_class == number) & np.isfinite(score))
+        if len(mine):
+            found[int(number)] = mine[np.argsort(-score[mine], kind="stable")][:PER_GPU_TYPE_KEPT]
+    return found

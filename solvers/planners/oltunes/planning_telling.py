@@ -1,0 +1,113 @@
+"""What OLTunes' planner says of its choices, as reasons: scores, estimated power, affinity, groups, places in line.
+
+Owns which facts are told of whom. Scores are relative to a task's own candidates, estimated power is the paper's score
+and no unit. It refuses to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.plan import Assignment
+from solvers.planners.draft import Draft
+from solvers.planners.oltunes.autotuning import SLICED_SHARE_MAX_PCT
+from solvers.planners.oltunes.planning_candidates import Rated
+from solvers.planners.oltunes.planning_groups import Joined, Waiting
+from solvers.planners.oltunes.planning_memory import Flight, Memory
+from solvers.planners.oltunes.window import Pace
+
+CANDIDATES_TOLD = 5
+
+
+def told(item: Assignment, joined: Joined | None, waiting: Waiting | None, flight: Flight | None) -> Assignment:
+    """An assignment whose first reason says why this configuration, and why this group."""
+    facts: tuple[Fact, ...] = ()
+    if joined is not None and waiting is not None:
+        facts = (*_scored(waiting.rated, joined.row), *_grouped(joined))
+    elif flight is not None and flight.device == item.device:
+        facts = (Fact(name="group", value=float(flight.group)), *_affinity(flight.affinity))
+    if not facts or not item.reasons:
+        return item
+    first, *others = item.reasons
+    return replace(item, reasons=(replace(first, facts=(*first.facts, *facts)), *others))
+
+
+def candidates_told(draft: Draft, waiting: Waiting, taken: Collection[int]) -> tuple[Reason, ...]:
+    """The best of the configurations that were looked at and not taken, best first."""
+    rated = waiting.rated
+    rows = {int(row) for kept in (rated.small, rated.any) for each in kept.values() for row in each} - set(taken)
+    best = sorted(rows, key=lambda row: (-rated.score[row], row))[:CANDIDATES_TOLD]
+    found = []
+    for row in best:
+        option = draft.option(waiting.need, row)
+        facts = (
+            Fact(name="share_pct_sm", value=float(option.share_pct)),
+            Fact(name="batch", value=float(option.batch)),
+            *_scored(rated, row),
+        )
+        found.append(Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=option.gpu_type, facts=facts))
+    return tuple(found)
+
+
+def waits_told(waiting: Waiting) -> Reason:
+    """Its place in line."""
+    facts = (
+        Fact(name="queue", value="latency-critical" if waiting.urgent or waiting.boost else "throughput-oriented"),
+        Fact(name="queue_position", value=float(waiting.position)),
+        Fact(name="deadline_over_latency", value=round(waiting.priority, 4)),
+        Fact(name="in_time", value=str(waiting.rated.in_time).lower()),
+    )
+    return Reason(code=ReasonCode.WAITS_IN_LINE, subject=waiting.need.workload, facts=facts)
+
+
+def cycle_told(cluster: str, pace: Pace, memory: Memory) -> Reason:
+    """Window, size of groups, and what was learned so far."""
+    facts = (
+        Fact(name="window_ms", value=pace.window_ms),
+        Fact(name="group_max", value=float(pace.group_max)),
+        Fact(name="lessons", value=float(memory.lessons.lessons)),
+        Fact(name="retrainings", value=float(memory.lessons.retrainings)),
+    )
+    return Reason(code=ReasonCode.KEPT_STANDING, subject=cluster, facts=facts)
+
+
+def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iterable[Reason]:
+    """Devices of which a new group leaves so much that the rest would do as a MIG slice of its own. Nobody cuts a GPU
+    for a plan: that is its host's administrator, so the plan can only say so.
+    """
+    fleet = draft.fleet
+    for device in sorted({item.device for item in joined}):
+        whole = fleet.devices[device]
+        used_pct = 100.0 - float(fleet.share_free[device])
+        if whole.mig is not None or fleet.memory_free[device] < spare_mib or used_pct > SLICED_SHARE_MAX_PCT:
+            continue
+        facts = (
+            Fact(name="wish", value="MIG slices"),
+            Fact(name="kept_share_pct_sm", value=used_pct),
+            Fact(name="spare_memory_mib", value=float(fleet.memory_free[device])),
+        )
+        yield Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=f"{whole.id}", facts=facts)
+
+
+def _scored(rated: Rated, row: int) -> tuple[Fact, ...]:
+    return (
+        Fact(name="score", value=round(float(rated.score[row]), 6)),
+        Fact(name="epc_score", value=round(float(rated.epc[row]), 3)),
+        Fact(name="predicted_latency_ms", value=round(float(rated.latency_ms[row]), 3)),
+    )
+
+
+def _grouped(joined: Joined) -> tuple[Fact, ...]:
+    return (
+        Fact(name="group", value=float(joined.group)),
+        Fact(name="member", value=float(joined.members)),
+        *_affinity(joined.affinity),
+        *((Fact(name="affinity_below_threshold", value="true"),) if joined.below_threshold else ()),
+        *((Fact(name="tuned", value="true"),) if joined.tuned else ()),
+    )
+
+
+def _affinity(number: float | None) -> tuple[Fact, ...]:
+    return () if number is None else (Fact(name="affinity", value=round(number, 2)),)
