@@ -121,6 +121,7 @@ class TemplateForm(Form):
     iteration_ms_reference: Factor
     gpu_type_reference: str
     memory_mib: Count
+    memory_mib_resident_min: Count | None = None
     weight: Factor = 1.0
     share_pct_sm_min: Annotated[int, Field(ge=1, le=100)] = 10
     share_pct_sm_max: Annotated[int, Field(ge=1, le=100)] = 100

@@ -73,6 +73,7 @@ def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: _Comi
         iteration_ms_reference=template.iteration_ms_reference,
         gpu_type_reference=GpuTypeName(template.gpu_type_reference),
         memory_mib=template.memory_mib,
+        memory_mib_resident_min=template.memory_mib_resident_min,
         share_pct_sm_min=template.share_pct_sm_min,
         share_pct_sm_max=template.share_pct_sm_max,
         priority=template.priority,

@@ -237,7 +237,16 @@ def iterations_per_s(job: TrainingJob, types: dict[GpuTypeName, GpuType], gpu_ty
 
 def job_memory_mib(job: TrainingJob) -> int:
     """The limit to set for a job."""
-    return math.ceil(job.memory_mib / JOB_MEMORY_STEP_MIB) * JOB_MEMORY_STEP_MIB
+    return _in_steps(job.memory_mib)
+
+
+def job_memory_mib_least(job: TrainingJob) -> int:
+    """The lowest limit that a job's owner lets it have, with the rest of its memory on the host."""
+    return _in_steps(job.memory_mib if job.memory_mib_resident_min is None else job.memory_mib_resident_min)
+
+
+def _in_steps(memory_mib: int) -> int:
+    return math.ceil(memory_mib / JOB_MEMORY_STEP_MIB) * JOB_MEMORY_STEP_MIB
 
 
 def _of_task(task: OfflineTask) -> Need:

@@ -23,6 +23,7 @@ from solvers.sim.truth import (
     execution_curve_ms,
     idle_power_w,
     slowdown,
+    swap_s,
     training_iteration_ms,
 )
 
@@ -49,6 +50,8 @@ class Trainee:
     share_pct_sm: int
     iteration_ms_reference: float
     gpu_reference: GpuTruth
+    swapped_mib: float = 0.0
+    """Of its memory, what is on the host: every iteration touches all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +180,20 @@ def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
         power_w=drawn_w if clock <= gpu.clocks_mhz_sm[0] else min(drawn_w, load.power_limit_w),
         exec_ms=times[:serving],
         busy=found,
-        iteration_ms=tuple(each for (each,) in times[serving:]),
+        iteration_ms=tuple(each + paged for (each,), paged in zip(times[serving:], _paging_ms(load), strict=True)),
         answer_shift_ms=tuple(
             load.slow * (mine_ms + sum(map(mul, row, spread)))
             for mine_ms, row in zip(company.shift_ms, company.met_ms, strict=True)
         ),
     )
+
+
+def _paging_ms(load: DeviceLoad) -> tuple[float, ...]:
+    """What an iteration of each trainee waits for memory: what is on the host comes in, and as much goes out, with
+    nothing else meanwhile, over a link that all who page share evenly.
+    """
+    paging = sum(each.swapped_mib > 0.0 for each in load.trainees)
+    return tuple(2000.0 * paging * swap_s(load.gpu, each.swapped_mib) if paging else 0.0 for each in load.trainees)
 
 
 def busy_part(rate_rps: float, exec_ms: Sequence[float]) -> float:

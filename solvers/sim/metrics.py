@@ -150,6 +150,9 @@ class Sums:
     capacity_requests: float = 0.0
     """What full batches of all services' ready processes would have answered, as devices ran."""
     iterations: float = 0.0
+    memory_mib_s: float = 0.0
+    """Held on devices by memory limits; counted only where training memory may move."""
+    swapped_mib: float = 0.0
     caps_s: float = 0.0
     """Every power cap for as long as it holds."""
     caps_over_s: float = 0.0

@@ -32,6 +32,7 @@ from solvers.sim.world_fluid import Fluid
 from solvers.sim.world_governing import Governing
 from solvers.sim.world_ledger import Ledger, clipped
 from solvers.sim.world_loads import Loads
+from solvers.sim.world_memory import may_swap
 from solvers.sim.world_nodes import Nodes
 from solvers.sim.world_run import Run
 from solvers.sim.world_serving import Requests
@@ -84,7 +85,9 @@ class World:
             nodes=nodes,
             observer=observer,
             ledger=Ledger(
-                window_s=scenario.rhythm.stretch_s, fleet_gpus=sum(cell.gpu_part for cell in state.cells.values())
+                window_s=scenario.rhythm.stretch_s,
+                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()),
+                fleet_memory_mib=_memory_mib(state),
             ),
             serving=(Fluid if scenario.level is Level.FLUID else Requests).of(scenario, state, loads, seed),
             governing=governing,
@@ -199,6 +202,12 @@ def truth_of(device: Device) -> GpuTruth:
     """How a device behaves: a whole GPU, or its slice of one. Raises InputError for unknown hardware."""
     whole = known_truth(device.gpu_type)
     return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
+
+
+def _memory_mib(state: State) -> float:
+    """Of all devices, where any job's memory may move."""
+    moves = any(map(may_swap, state.works.values()))
+    return float(sum(cell.device.memory_mib for cell in state.cells.values())) if moves else 0.0
 
 
 def _usd_per_h(device: Device, gpu_type: GpuType, node: Node, policy: Policy) -> float:

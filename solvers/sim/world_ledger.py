@@ -46,6 +46,8 @@ class Ledger:
 
     window_s: float
     fleet_gpus: float
+    fleet_memory_mib: float = 0.0
+    """Of all devices, where training memory may move between them and their hosts; else 0, and memory is not told."""
     total: Sums = field(default_factory=Sums)
     open: Sums = field(default_factory=Sums)
     windows: list[Window] = field(default_factory=list)
@@ -139,6 +141,9 @@ class Ledger:
             metric("unsound_plans", count.unsound_plans, _DOWN),
             metric("planner_failures", count.planner_failures, _DOWN),
         ]
+        if self.fleet_memory_mib:
+            held_pct = _pct(total.memory_mib_s, self.fleet_memory_mib * span_s)
+            found += [metric("fleet_memory_pct", held_pct, _UP), metric("swapped_gib", total.swapped_mib / 1024.0)]
         return tuple(sorted(found, key=lambda each: each.name))
 
 

@@ -18,6 +18,7 @@ from solvers.sim.device import DeviceLoad, DeviceState, Tenant, Trainee, settle
 from solvers.sim.serving import Served
 from solvers.sim.truth import Resident, gpu_truth, idle_power_w
 from solvers.sim.utilisation import kernels_part
+from solvers.sim.world_memory import swapped_mib
 from solvers.sim.world_state import Cell, Process, State
 
 KEPT_MAX = 300_000
@@ -231,6 +232,7 @@ class Loads:
             share_pct_sm=process.item.share_pct_sm,
             iteration_ms_reference=job.iteration_ms_reference,
             gpu_reference=reference,
+            swapped_mib=swapped_mib(job, process.item.memory_mib_limit),
         )
 
 

@@ -3,14 +3,14 @@
 Owns the order of changes, with the promises of the real agents: a process that must be replaced goes on until its
 replacement is ready, wherever share and memory let both stand; where they do not, and nothing else is about to make
 room, one process makes room first; what goes drains before it ends, for a few seconds at most. A training job has no
-shadow: it stops, and goes on elsewhere after its launch. It refuses to serve: what waited at a process that ended is
-handed back to its service's router.
+shadow: it stops, and goes on elsewhere after its launch; only its memory may move while it runs. It refuses to serve:
+what waited at a process that ended is handed back to its service's router.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.problems.accounting import Usage
 from solvers.sim.kernel import Priority
 from solvers.sim.requests import Carried
+from solvers.sim.world_memory import SwappedMemory, may_swap
 from solvers.sim.world_state import Cell, Host, Process, State, Wish
 
 DRAIN_S_MAX = 10.0
@@ -58,8 +59,12 @@ class Nodes:
     starts: int = 0
     stops: int = 0
     usages: list[Usage] = field(default_factory=list)
+    memory: SwappedMemory = field(init=False)
     in_turns: set[int] = field(default_factory=set)
     """Processes that began on a device in time slices, by serial: none of them has its GPU to itself."""
+
+    def __post_init__(self) -> None:
+        self.memory = SwappedMemory(self.state)
 
     def hear(self, host: Host, wish: Wish, *, instantly: bool = False) -> None:
         """A node that can be reached learns what it shall hold and sets about it; `instantly`: it is done at once."""
@@ -77,7 +82,10 @@ class Nodes:
         wanted = self._wanted(cell)
         if wanted or cell.processes:
             found = self._sort(cell, wanted, instantly=instantly)
+            moving = [(each, wanted[each.item.replica]) for each in found.keep.values()]
+            self.memory.resize(moving, growing=False)
             self._start(cell, wanted, found, instantly=instantly)
+            self.memory.resize(moving, growing=True)
         self.on_change(cell)
         self.state.touch(cell)
 
@@ -119,13 +127,16 @@ class Nodes:
 
     def _sort(self, cell: Cell, wanted: dict[ReplicaId, Assignment], *, instantly: bool) -> _Sorted:
         found = _Sorted()
-        usable = [each for each in cell.processes if each.state is not ReplicaState.DRAINING and _fits(each, wanted)]
+        usable = [
+            each for each in cell.processes if each.state is not ReplicaState.DRAINING and self._fits(each, wanted)
+        ]
         for process in sorted(usable, key=lambda each: (each.state is not ReplicaState.READY, each.serial)):
             found.keep.setdefault(process.item.replica, process)
         kept = {each.serial for each in found.keep.values()}
         for process in tuple(cell.processes):
             if process.serial in kept:
-                process.item = wanted[process.item.replica]
+                # Its memory moves later, and only where there is room.
+                process.item = replace(wanted[process.item.replica], memory_mib_limit=process.item.memory_mib_limit)
                 process.batch = process.item.batch
                 if instantly:
                     self._ready(process)
@@ -136,6 +147,16 @@ class Nodes:
             else:
                 self._send_off(process, wanted, found)
         return found
+
+    def _fits(self, process: Process, wanted: dict[ReplicaId, Assignment]) -> bool:
+        """Whether a process can be the wanted one; what else differs is changed while it runs."""
+        item = wanted.get(process.item.replica)
+        if item is None:
+            return False
+        held = process.item
+        if may_swap(self.state.works.get(held.workload)):
+            held = replace(held, memory_mib_limit=item.memory_mib_limit)
+        return _fixed(held) == _fixed(item)
 
     def _send_off(self, process: Process, wanted: dict[ReplicaId, Assignment], found: _Sorted) -> None:
         """How a process that is not kept ends: at once, after draining, or when its replacement is ready."""
@@ -176,6 +197,9 @@ class Nodes:
         waiting = sorted((replica for replica in wanted if replica not in found.keep), key=growth)
         started = 0
         for replica in waiting:
+            short_mib = cell.memory_mib_held + wanted[replica].memory_mib_limit - cell.device.memory_mib
+            if short_mib > 0 and wanted[replica].kind is not WorkloadKind.JOB and share_fits(cell, wanted[replica]):
+                self.memory.make_room(cell, short_mib)
             if has_room(cell, wanted[replica]):
                 self._launch(cell, wanted[replica], instantly=instantly)
                 started += 1
@@ -277,17 +301,14 @@ class Nodes:
 
 def has_room(cell: Cell, item: Assignment) -> bool:
     """Whether a process may start next to what stands on a device."""
-    if cell.memory_mib_held + item.memory_mib_limit > cell.device.memory_mib:
-        return False
+    return cell.memory_mib_held + item.memory_mib_limit <= cell.device.memory_mib and share_fits(cell, item)
+
+
+def share_fits(cell: Cell, item: Assignment) -> bool:
+    """The same, memory aside."""
     if cell.mode is DeviceMode.DEDICATED:
         return not cell.processes
     return cell.mode is DeviceMode.TIME_SLICED or cell.share_pct_held + item.share_pct_sm <= 100
-
-
-def _fits(process: Process, wanted: dict[ReplicaId, Assignment]) -> bool:
-    """Whether a process can be the wanted one; what else differs is changed while it runs."""
-    item = wanted.get(process.item.replica)
-    return item is not None and _fixed(process.item) == _fixed(item)
 
 
 def _fixed(item: Assignment) -> tuple[object, ...]:

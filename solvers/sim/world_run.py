@@ -33,6 +33,7 @@ from solvers.sim.world_nodes import Nodes
 from solvers.sim.world_requests import Span
 from solvers.sim.world_serving import Requests
 from solvers.sim.world_state import State, Wish
+from solvers.sim.world_works import Progress as WorksDone
 from solvers.sim.world_works import progress_works
 
 _QUIET = frozenset({HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN, HoldReason.SMALL_GAIN, HoldReason.CHURN_BUDGET})
@@ -199,12 +200,13 @@ class Run:
             lane.completed += flow.completed
             lane.dropped += flow.dropped
             lane.asked_until.append((until_s, lane.asked))
-        iterations = progress_works(self.state, self.nodes, self.loads, span)
-        self._account(span, iterations)
+        self._account(span, progress_works(self.state, self.nodes, self.loads, span))
 
-    def _account(self, span: Span, iterations: float) -> None:
+    def _account(self, span: Span, works: WorksDone) -> None:
         seconds = span.seconds
-        sums = Sums(seconds=seconds, iterations=iterations)
+        sums = Sums(seconds=seconds, iterations=works.iterations, swapped_mib=works.swapped_mib)
+        if self.ledger.fleet_memory_mib:
+            sums.memory_mib_s = seconds * sum(cell.memory_mib_held for cell in self.state.cells.values())
         gpus = power_w = 0.0
         drawn = [0.0] * len(self.scenario.fleet.power_caps)
         for load in self.loads.by_key.values():

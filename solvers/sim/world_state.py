@@ -62,6 +62,8 @@ class Process:
     """Mean times of its batches in the stretch that is simulated."""
     answer_shift_ms: float = 0.0
     """By how much its answers then take longer than its batches: only where a full batch is always waiting."""
+    pause_s: float = 0.0
+    """How long a job still waits for its memory to move."""
     lately: tuple[float, float] = (0.0, 0.0)
     """Seconds at work and batches on the meter before the stretch that is simulated."""
     report: Meter = field(default_factory=Meter)

@@ -6,34 +6,50 @@ processes at the end of the stretch, and is done at the moment within it at whic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from solvers.domain.ids import JobId
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.sim.device import iterations_done
 from solvers.sim.outcome import JobOutcome
 from solvers.sim.world_loads import Load, Loads
+from solvers.sim.world_memory import swapped_mib
 from solvers.sim.world_nodes import Nodes
 from solvers.sim.world_requests import Span
 from solvers.sim.world_state import Process, State, Work
 
 
-def progress_works(state: State, nodes: Nodes, loads: Loads, span: Span) -> float:
-    """Let all works go on; iterations of training that were done."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of a stretch: iterations of training, and memory that went between devices and hosts."""
+
+    iterations: float = 0.0
+    swapped_mib: float = 0.0
+
+
+def progress_works(state: State, nodes: Nodes, loads: Loads, span: Span) -> Progress:
+    """Let all works go on."""
     if not state.works:
-        return 0.0
+        return Progress()
     gains: dict[int, float] = {}
     working: list[Process] = []
     for load in loads.by_key.values():
         if any(seat.kind is not WorkloadKind.SERVICE for seat in load.seats):
             _gains(load, span.seconds, gains, working)
-    iterations = 0.0
+    iterations, swapped = 0.0, nodes.memory.taken()
     for process in working:
         work = state.works[process.item.workload]
         if work.ended_s is not None or process.state is not ReplicaState.READY:
             continue
         left, gain = work.total - work.done, gains[process.serial]
+        if process.pause_s > 0.0:
+            paused_s = min(process.pause_s, span.seconds)
+            process.pause_s -= paused_s
+            gain *= 1.0 - paused_s / span.seconds
         part = min(1.0, left / gain) if gain > 0.0 else 1.0
         work.done += gain * part
+        swapped += 2.0 * gain * part * swapped_mib(work.item, process.item.memory_mib_limit)
         iterations += gain * part if work.kind is WorkloadKind.JOB else 0.0
         if gain >= left:
             work.done = work.total
@@ -41,7 +57,7 @@ def progress_works(state: State, nodes: Nodes, loads: Loads, span: Span) -> floa
     for process in working:
         if state.works[process.item.workload].ended_s is not None and process.state is not ReplicaState.FAILED:
             nodes.end(process)
-    return iterations
+    return Progress(iterations, swapped)
 
 
 def _gains(load: Load, seconds: float, gains: dict[int, float], working: list[Process]) -> None:

@@ -74,7 +74,9 @@ def _knobs(picture: Picture, item: Assignment) -> Iterator[Finding]:
         else token_memory_mib(picture, service, item, device)
     )
     if item.kind is WorkloadKind.JOB:
-        needed = float(picture.jobs[item.workload].memory_mib)
+        job = picture.jobs[item.workload]
+        # The limit is what is resident; only a program that keeps the rest on its host may have less than all.
+        needed = float(job.memory_mib_resident_min or job.memory_mib)
     if item.memory_mib_limit < needed or item.memory_mib_limit <= 0:
         yield promise(picture, FindingCode.MEMORY_TOO_SMALL, item, memory_mib_needed=needed)
 
