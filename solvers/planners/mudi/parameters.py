@@ -18,6 +18,10 @@ class Selector(StrEnum):
     """The same among devices with the fewest training jobs: the paper minimises iteration times, and two jobs on a
     device take twice as long.
     """
+    OPTIMAL = "optimal"
+    """Where the iteration times of all jobs together become least, by looking at every way to spread up to six waiting
+    jobs: the paper's reference, for small fleets.
+    """
     RANDOM = "random"
     """Anywhere, all alike: the paper's reference for what choosing is worth."""
 
@@ -55,6 +59,9 @@ class Parameters:
     keep_pct: Annotated[float, Tune("a standing share that is larger by less than this stays", 0, 100)] = 10.0
     job_step_pct: Annotated[float, Tune("a job's share is not raised by less than this", 0, 100)] = 10.0
     penalty: Annotated[float, Tune("what a batch counts at which all requests were late, in iteration times", 0)] = 10.0
+    host_mib_per_device: Annotated[
+        float, Tune("memory of jobs that can do without, of one device, that may stand on its host", 0)
+    ] = 65536.0
     heed: Annotated[float, Tune("weight of the newest reading among those remembered of a batch", 0.01, 1)] = 0.3
 
     def __post_init__(self) -> None:

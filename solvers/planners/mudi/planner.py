@@ -20,6 +20,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
+from solvers.planners.mudi.coordinating import Coordinator, Host
 from solvers.planners.mudi.curves import Company, Curves
 from solvers.planners.mudi.parameters import Parameters
 from solvers.planners.mudi.remembering import Memory
@@ -34,6 +35,8 @@ KNOBS = (Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
 SPEC = PlannerSpec(name="mudi", version="1", knobs=KNOBS)
 FEWER_GAIN = 0.1
 """Part of its cost that another count of replicas must save."""
+LATE_BORNE = 0.05
+"""A batch with which more was late is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +101,12 @@ class Round:
                 trained[device] = tuple(sorted((*trained.get(device, ()), item.model)))
         for item in case.pinned:
             hosting[fleet.index[item.device]] += item.kind is not WorkloadKind.JOB
+        sizer = Sizer(draft=draft, curves=curves, memory=memory, parameters=parameters)
+        coordinator = Coordinator(sizer=sizer)
         return Round(
             draft=draft,
-            sizer=Sizer(draft=draft, curves=curves, memory=memory, parameters=parameters),
-            slack=Slack(draft=draft, curves=curves, parameters=parameters, random=random, hosts={}),
+            sizer=sizer,
+            slack=Slack(draft=draft, coordinator=coordinator, parameters=parameters, random=random, hosts={}),
             hosting=hosting,
             trained=trained,
         )
@@ -109,17 +114,7 @@ class Round:
     def answer(self) -> Proposal:
         """Settle everybody."""
         draft = self.draft
-        standing = draft.stand()
-        for items in standing.values():
-            for item in items:
-                self.hosting[item.seat.device] += 1
-        for need in draft.needs:
-            self._serve(need, standing[need.workload])
-        for need in draft.needs:
-            settled = with_last_resort(draft.case, draft.open(need), draft.let_go)
-            for item in settled.placed:
-                rate = need.rate_rps / len(settled.placed)
-                self.slack.hosts.setdefault(item.seat.device, []).append((need, rate))
+        self.serve()
         self.slack.fill()
         draft.settle_rest()
         plan = draft.plan(SPEC)
@@ -131,6 +126,21 @@ class Round:
         summary = Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=draft.request.snapshot.cluster, facts=facts)
         reasons = (summary, *self.reasons, *self.slack.reasons)
         return Proposal(status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan, reasons=reasons)
+
+    def serve(self) -> None:
+        """Settle services and tasks: jobs find their hosts."""
+        draft = self.draft
+        standing = draft.stand()
+        for items in standing.values():
+            for item in items:
+                self.hosting[item.seat.device] += 1
+        for need in draft.needs:
+            self._serve(need, standing[need.workload])
+        for need in draft.needs:
+            settled = with_last_resort(draft.case, draft.open(need), draft.let_go)
+            for item in settled.placed:
+                host = Host(need=need, placed=item, replicas=len(settled.placed))
+                self.slack.hosts.setdefault(item.seat.device, []).append(host)
 
     def _serve(self, need: Need, running: list[Placed]) -> None:
         """Keep what runs, or size and place it anew."""
@@ -169,7 +179,7 @@ class Round:
         late = self.sizer.memory.late(need.workload)
         spare = self.sizer.parameters.keep_pct
         share_pct = sum(item.seat.share_pct for item in running)
-        quiet = all(item.option is not None and late.get(item.option.batch, 0.0) < 0.05 for item in running)
+        quiet = all(item.option is not None and late.get(item.option.batch, 0.0) < LATE_BORNE for item in running)
         return quiet and share_pct <= best.option.share_pct * best.replicas + spare * len(running)
 
     def _crowded(self, running: list[Placed]) -> bool:
@@ -183,13 +193,18 @@ class Round:
         return max(beside, key=lambda models: (len(models), models), default=())
 
     def _with_running(self, need: Need, running: list[Placed], sizes: list[Size], company: Company) -> list[Size]:
-        """The count that runs comes first where another one saves little."""
+        """The count that runs comes first where another one saves little: with its batch and more share, which is all
+        that a rise of the rate needs at once, else tuned anew.
+        """
         if not running or not sizes or running[0].option is None:
             return sizes
-        option = running[0].option
-        same = self.sizer.size(need, option.device_class, len(running), option.batch, company)
-        near = same is not None and same.usd_per_h <= sizes[0].usd_per_h * (1 + FEWER_GAIN)
-        return [same, *sizes] if same is not None and near else sizes
+        option, sizer = running[0].option, self.sizer
+        batch, number = option.batch, option.device_class
+        quiet = sizer.memory.late(need.workload).get(batch, 0.0) < LATE_BORNE
+        raised = sizer.raised(need, number, len(running), batch, company) if quiet else None
+        tried = (raised, sizer.size(need, number, len(running), batch, company))
+        most = sizes[0].usd_per_h * (1 + FEWER_GAIN)
+        return [*(size for size in tried if size is not None and size.usd_per_h <= most), *sizes]
 
     def _place(self, need: Need, size: Size) -> None:
         """Replicas on devices without inference while there are any, else beside others."""

@@ -22,6 +22,7 @@ from solvers.planners.mudi.sharing import least_share, target_ms
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
 
+Rows = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
 SPREAD = 3
 """So many replicas more than necessary are considered."""
 IMPOSSIBLE = 1e6
@@ -73,10 +74,21 @@ class Sizer:
                 found.append(min(able, key=lambda size: size.key))
         return sorted(found, key=lambda size: (*size.key, size.option.device_class))
 
+    def raised(self, need: Need, number: int, replicas: int, batch: int, company: Company) -> Size | None:
+        """So many replicas with this very batch, and the least share that serves; None where none does."""
+        options = self.draft.options(need)
+        mine = np.flatnonzero((options.device_class == number) & (options.batch == batch))
+        return self._sized(need, mine, replicas, batch, company) if len(mine) else None
+
     def size(self, need: Need, number: int, replicas: int, first: int | None, company: Company = ()) -> Size | None:
         """So many replicas on a class; None where no batch and share serve the rate."""
+        mine = np.flatnonzero(self.draft.options(need).device_class == number)
+        return self._sized(need, mine, replicas, first, company)
+
+    def _sized(self, need: Need, mine: Rows, replicas: int, first: int | None, company: Company) -> Size | None:
+        """The best of these options, all of one class."""
         options, rate_rps = self.draft.options(need), need.rate_rps / replicas
-        mine = np.flatnonzero(options.device_class == number)
+        number = int(options.device_class[mine[0]])
         curves = self.curves.beside(need, number, company)
         late = self.memory.late(need.workload)
         seen: dict[int, tuple[int, float]] = {}
@@ -106,9 +118,7 @@ class Sizer:
         return Size(option=option, replicas=replicas, least_pct=round(100.0 * share, 4), evaluations=tuned.evaluations)
 
     @staticmethod
-    def _refereed(
-        options: Options, mine: np.ndarray[tuple[int, ...], np.dtype[np.intp]], wanted: tuple[int, float | None, float]
-    ) -> int | None:
+    def _refereed(options: Options, mine: Rows, wanted: tuple[int, float | None, float]) -> int | None:
         """The smallest measured share from the least one on with which the batch keeps its promise at this rate."""
         batch, share, rate_rps = wanted
         if share is None:
