@@ -17,6 +17,7 @@ from app.arena.rolling_fleet import POLICY, PROJECT, Host, Kind, fleet
 from app.arena.rolling_wishes import Wish, inferno_wishes, wished
 from app.arena.sources import Heading, about, read_json
 from app.arena.sources_inferno import FILES, FOLDER, Case, inferno
+from app.arena.sources_llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from app.arena.sources_rolling import azure_buckets, dlrm_counts
 from app.library import load_gpu_types, load_models
 from app.services.token_profiles import with_token_profiles
@@ -120,6 +121,9 @@ class RollingForm(Heading):
     dlrm: DlrmForm | None = None
     inferno: InfernoForm | None = None
     azure: AzureForm | None = None
+    traced: tuple[TracedForm, ...] = ()
+    """LLM requests of several traces, each with its own model and promise."""
+    muxserve: MuxserveForm | None = None
     policy: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Fields of the policy that differ from the usual of this kind: cost by device, no energy, no margins."""
 
@@ -141,6 +145,7 @@ def build(form: RollingForm, context: Context) -> Bench:
         wishes += _dlrm(form.dlrm, context)
     if form.azure is not None:
         chats += _azure(form.azure, context)
+    chats += [_chat(each) for each in _llms(form, context)]
     asked: list[WishForm | ChatForm] = [*wishes, *chats]
     steps = {len(each.rates_rps) for each in asked}
     if len(steps) != 1:
@@ -177,7 +182,7 @@ def _fleet(form: RollingForm, context: Context) -> Snapshot:
     hosts: list[Host] = []
     for index, entry in enumerate(form.fleet):
         found = known.get(entry.gpu_type)
-        if found is None and (entry.usd_per_h is None or form.chats or form.azure):
+        if found is None and (entry.usd_per_h is None or form.chats or form.azure or form.traced or form.muxserve):
             raise context.refusal(("fleet", index, "gpu_type"), "no such type in the library; say usd_per_h")
         if found is not None:
             prices = found.prices
@@ -271,6 +276,29 @@ def _azure(form: AzureForm, context: Context) -> list[ChatForm]:
         )
         for bucket in found
     ]
+
+
+def _llms(form: RollingForm, context: Context) -> list[Llm]:
+    found = [
+        service
+        for index, each in enumerate(form.traced)
+        for service in traced_services(each, ("traced", index), context)
+    ]
+    if form.muxserve is not None:
+        found += muxserve_services(form.muxserve, ("muxserve",), context)
+    return together(found)
+
+
+def _chat(each: Llm) -> ChatForm:
+    return ChatForm(
+        name=each.name,
+        model=each.model,
+        first_token_ms=each.first_token_ms,
+        inter_token_ms=each.inter_token_ms,
+        input_tokens=each.input_tokens,
+        output_tokens=each.output_tokens,
+        rates_rps=each.rates_rps,
+    )
 
 
 def _inferno(form: RollingForm, asked: InfernoForm, context: Context, policy: Policy) -> Bench:
