@@ -319,15 +319,16 @@ def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
             draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, option)
         taken = {each.row for each in cycle.groups.joined if each.workload == item.need.workload}
         settled.blockers.extend(candidates_told(draft, item, taken))
-    reasons = [cycle_told(cycle.snapshot.cluster, cycle.pace, memory)]
-    if cycle.parameters.slice_spare_mib > 0.0:
-        reasons += slice_told(draft, cycle.groups.joined, cycle.parameters.slice_spare_mib)
-    proposal = draft.proposal(SPEC, tuple(reasons))
-    if proposal.plan is None:
-        return proposal
+    spare_mib = cycle.parameters.slice_spare_mib
+    wishes = tuple(slice_told(draft, cycle.groups.joined, spare_mib)) if spare_mib > 0.0 else ()
+    proposal = draft.proposal(SPEC, wishes)
+    assert proposal.plan is not None
+    summary, *others = proposal.reasons
+    summary = replace(summary, facts=(*summary.facts, *cycle_told(cycle.pace, memory)))
     flights = {item.task: item.flight for item in memory.known if item.flight is not None}
     assignments = tuple(
         told(item, joined.get((item.workload, item.device)), rated.get(item.workload), flights.get(item.workload))
         for item in proposal.plan.assignments
     )
-    return replace(proposal, plan=replace(proposal.plan, assignments=assignments))
+    plan = replace(proposal.plan, assignments=assignments)
+    return replace(proposal, plan=plan, reasons=(summary, *others))

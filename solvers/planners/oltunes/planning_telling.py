@@ -62,15 +62,14 @@ def waits_told(waiting: Waiting) -> Reason:
     return Reason(code=ReasonCode.WAITS_IN_LINE, subject=waiting.need.workload, facts=facts)
 
 
-def cycle_told(cluster: str, pace: Pace, memory: Memory) -> Reason:
+def cycle_told(pace: Pace, memory: Memory) -> tuple[Fact, ...]:
     """Window, size of groups, and what was learned so far."""
-    facts = (
+    return (
         Fact(name="window_ms", value=pace.window_ms),
         Fact(name="group_max", value=float(pace.group_max)),
         Fact(name="lessons", value=float(memory.lessons.lessons)),
         Fact(name="retrainings", value=float(memory.lessons.retrainings)),
     )
-    return Reason(code=ReasonCode.KEPT_STANDING, subject=cluster, facts=facts)
 
 
 def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iterable[Reason]:
@@ -84,11 +83,11 @@ def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iter
         if whole.mig is not None or fleet.memory_free[device] < spare_mib or used_pct > SLICED_SHARE_MAX_PCT:
             continue
         facts = (
-            Fact(name="wish", value="MIG slices"),
             Fact(name="kept_share_pct_sm", value=used_pct),
             Fact(name="spare_memory_mib", value=float(fleet.memory_free[device])),
+            Fact(name="because", value="only its host's administrator cuts a GPU"),
         )
-        yield Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=f"{whole.id}", facts=facts)
+        yield Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=f"a MIG slice of {whole.id}", facts=facts)
 
 
 def _scored(rated: Rated, row: int) -> tuple[Fact, ...]:

@@ -1,0 +1,63 @@
+"""Tasks beside services in a small world that OLTunes plans: deadlines are kept, promises are kept, and it learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solvers.domain.device import Node
+from solvers.domain.ids import ModelName, NodeId, ProjectName
+from solvers.domain.workload import OfflineTask, QualityClass, Slo, SloKind
+from solvers.sim.scenario import Fleet, Level, TaskEntry, WorldScenario
+from tests.simulation.small_world import checked_run, contender, devices, model, real_type, scenario, traffic
+
+DEADLINE_S = 150.0
+
+
+def entry(number: int) -> TaskEntry:
+    """One of several that come one after the other, of both models, one of them urgent."""
+    task = OfflineTask(
+        project=ProjectName("demo"),
+        name=f"task-{number}",
+        model=ModelName("resnet50" if number % 2 else "vgg19"),
+        inputs_total=4_000,
+        slo=Slo(kind=SloKind.DEADLINE, deadline_s=DEADLINE_S),
+        class_lambda=0.8 if number == 3 else 0.3,
+    )
+    return TaskEntry(task=task, at_s=10.0 * number)
+
+
+def world() -> WorldScenario:
+    """Three GPUs, a service, six tasks."""
+    fleet = Fleet(
+        gpu_types=(real_type("t4"), real_type("v100")),
+        nodes=(Node(id=NodeId("n1")), Node(id=NodeId("n2"))),
+        devices=(*devices("t4", "n1", 2), *devices("v100", "n2", 1)),
+    )
+    return scenario(
+        span_s=240.0,
+        level=Level.FLUID,
+        fleet=fleet,
+        models=(
+            replace(model("resnet50"), compute_memory_ratio=0.6, quality_class=QualityClass.LOW),
+            replace(model("vgg19"), compute_memory_ratio=2.5),
+        ),
+        traffic=(traffic("resnet50", 100.0),),
+        tasks=tuple(entry(number) for number in range(6)),
+    )
+
+
+def test_tasks_end_by_their_deadlines_beside_a_service() -> None:
+    found = checked_run(world(), contender("oltunes"))
+    assert len(found.jobs) == 6
+    assert all(job.done_part == 1.0 and job.took_s is not None and job.took_s <= DEADLINE_S for job in found.jobs)
+    assert {name: found.metric(name) for name in ("violation_pct", "unsound_plans", "planner_failures")} == {
+        "violation_pct": 0.0,
+        "unsound_plans": 0.0,
+        "planner_failures": 0.0,
+    }
+    assert all(job.evictions == 0 for job in found.jobs)
+
+
+def test_the_same_seed_gives_the_same_course() -> None:
+    first, again = (checked_run(world(), contender("oltunes")) for _ in range(2))
+    assert repr(first) == repr(again)
