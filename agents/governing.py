@@ -49,6 +49,7 @@ class _Governed:
     """A device under the governor."""
 
     target: DeviceTarget
+    governor: str
     loop: Controller
     envelope: DeviceEnvelope
     state: DeviceState
@@ -114,13 +115,22 @@ class Governing:
 
     def problems(self) -> tuple[str, ...]:
         """Devices that cannot keep their limits by governing alone, as sentences for the receipt."""
-        if self._target is not None and self._target.governor not in names():
-            return (f"this agent knows no controller called {self._target.governor}; batches and clocks stay",)
-        return tuple(
-            _sentence(uuid, governed.wanted)
-            for uuid, governed in sorted(self._governed.items())
-            if governed.wanted is not None
+        return (
+            *(f"this agent knows no controller called {name}; batches and clocks stay" for name in self._unknown()),
+            *(
+                _sentence(uuid, governed.wanted)
+                for uuid, governed in sorted(self._governed.items())
+                if governed.wanted is not None
+            ),
         )
+
+    def _unknown(self) -> list[str]:
+        """Controllers that the target names and nobody here knows."""
+        target = self._target
+        if target is None:
+            return []
+        named = {target.governor_of(device) for device in target.devices} or {target.governor}
+        return sorted(named - set(names()))
 
     def wishes(self) -> tuple[RepartitionReport, ...]:
         """The same for planners: what would help each of these devices."""
@@ -156,24 +166,23 @@ class Governing:
     def _take(self, target: NodeTarget) -> None:
         """Take over a new target: what is still inside its envelope stays."""
         before = self._recalled | {uuid: governed.state for uuid, governed in self._governed.items()}
-        if self._target is not None and self._target.governor != target.governor:
-            # Another controller begins where the one before ended, with none of its experience.
-            self._governed = {}
         found = {}
-        for device in target.devices if target.governor in names() else ():
-            inventory = self._inventory.get(device.uuid)
+        for device in target.devices:
+            name, inventory = target.governor_of(device), self._inventory.get(device.uuid)
             envelope = None if inventory is None else envelope_of(device, inventory)
-            if inventory is None or envelope is None:
+            if inventory is None or envelope is None or name not in names():
                 continue
             standing = self._governed.get(device.uuid)
-            if standing is not None and standing.envelope == envelope:
+            if standing is not None and standing.envelope == envelope and standing.governor == name:
                 # Nothing changed for it: what it has learned and counted stays.
                 found[device.uuid] = replace(standing, target=device)
                 continue
-            loop = controller(target.governor, self._settings)
+            # Another controller begins where the one before ended, with none of its experience.
+            loop = controller(name, self._settings)
             planned, held = _planned(device, envelope), before.get(device.uuid)
             found[device.uuid] = _Governed(
                 target=device,
+                governor=name,
                 loop=loop,
                 envelope=envelope,
                 state=loop.first(envelope, planned) if held is None else loop.fitted(envelope, held, planned),

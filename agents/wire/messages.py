@@ -232,5 +232,11 @@ class EdgeReport:
 
 
 def encode(message: DataclassInstance) -> dict[str, object]:
-    """Plain JSON data of a message."""
-    return asdict(message)
+    """Plain JSON data of a message. A device without a controller of its own says nothing of it, so that agents that do
+    not know of such a thing read it too.
+    """
+    return asdict(message, dict_factory=_told)
+
+
+def _told(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value for name, value in pairs if name != "governor" or value is not None}

@@ -97,6 +97,8 @@ class DeviceTarget:
     clock_mhz_sm: int | None
     power_limit_w: float | None
     replicas: tuple[ReplicaTarget, ...]
+    governor: str | None = None
+    """Its own controller; None: the node's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,13 @@ class NodeTarget:
     plan: str | None
     devices: tuple[DeviceTarget, ...]
     governor: str = "morak"
-    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control.registry`)."""
+    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control.registry`), where a
+    device has none of its own.
+    """
+
+    def governor_of(self, device: DeviceTarget) -> str:
+        """Name of the controller of a device."""
+        return device.governor or self.governor
 
 
 def decode_node_target(plain: object) -> NodeTarget:
@@ -131,6 +139,7 @@ def _decode_device(plain: object) -> DeviceTarget:
         clock_mhz_sm=None if item.get("clock_mhz_sm") is None else whole_of(item, "clock_mhz_sm"),
         power_limit_w=optional_number_of(item, "power_limit_w"),
         replicas=tuple(_decode_replica(replica) for replica in items_of(item, "replicas")),
+        governor=optional_text_of(item, "governor"),
     )
 
 

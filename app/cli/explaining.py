@@ -152,6 +152,8 @@ def _explanation(name: str, answer: Document) -> list[Any]:
     table = candidate_table(insight["candidates"])
     parts += ["\nwhat it could have", *table] if table else []
     parts += [*price_lines(insight, name), *missing, *way_lines(insight), *waiting]
+    if answer.get("owners"):
+        parts += ["\nwho decides", *(f"  {sentence}" for sentence in answer["owners"])]
     if answer.get("slo_curve"):
         parts += ["\nwhat its SLO costs", curve_table(answer["slo_curve"])]
     return parts

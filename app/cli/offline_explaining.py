@@ -43,6 +43,7 @@ def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: s
         "unplaced": [plain_gap(item) for item in gaps(plan, workload)],
         "waiting": None,
         "insight": told_insight(insight_of(picture, chosen, wish), workload),
+        "owners": _owners(picture, plan, workload),
         "why_not": None,
     }
 
@@ -114,6 +115,17 @@ def _plan(chosen: Chosen) -> Plan:
     if chosen.plan is None:
         raise EngineError("no planner gave a plan")
     return chosen.plan
+
+
+def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
+    from app.services.ownership_words import owner_sentences, places_of
+    from solvers.cycle.owners import Standing
+    from solvers.domain.ownership import owners_of
+
+    fleet = picture.with_offers()
+    names = places_of((device.id, device.node, device.index) for device in fleet.devices)
+    standing = Standing.of(plan.assignments, plan.planner, plan.parts)
+    return owner_sentences(owners_of(picture), standing, workload, names)
 
 
 def _summary(plan: Plan) -> Document:

@@ -92,7 +92,20 @@ def _head(fleet: Document) -> list[Any]:
         return [*lines, "no plan yet", ""]
     since = datetime.fromtimestamp(fleet["promoted_at_s"], UTC).strftime("%H:%M:%S UTC")
     unplaced = f", {plan['unplaced_count']} without a place" if plan["unplaced_count"] else ""
-    return [*lines, f"generation {fleet['generation']} by {plan['planner']}, since {since}{unplaced}", ""]
+    lines.append(f"generation {fleet['generation']} by {plan['planner']}, since {since}{unplaced}")
+    return [*lines, *_policies(fleet), ""]
+
+
+def _policies(fleet: Document) -> list[str]:
+    """Who decides where; nothing where one policy decides on everything."""
+    policies = fleet.get("policies", [])
+    return [_policy(item) for item in policies] if len(policies) > 1 else []
+
+
+def _policy(item: Document) -> str:
+    held = f", held: {', '.join(item['held'])}" if item["held"] else ""
+    size = f"{item['devices']} devices, {item['workloads']} workloads"
+    return f"policy {item['policy']}: {size}, planner {item['planner']}, governor {item['governor']}{held}"
 
 
 def _services(fleet: Document) -> Any:

@@ -7,7 +7,8 @@ document means is the domain's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,14 @@ from sqlalchemy.orm import Session
 
 from app.services import references
 from app.services.actors import Deed
+from app.services.contradictions import read_estate
+from app.services.ownership import note_moves
 from app.store import documents, events
 from app.store.documents import Key, Kind, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import Page
 from solvers.domain.codec import Plain, to_plain
+from solvers.domain.device import Node
 
 NOUNS: Mapping[Kind, str] = {
     Kind.GPU_TYPE: "gpu_type",
@@ -67,7 +71,8 @@ class Documents:
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
             references.check(session, value, self._cluster)
-            return put_audited(session, kind, value, precondition, deed)
+            with _moves_noted(session, kind, value, deed):
+                return put_audited(session, kind, value, precondition, deed)
 
     def delete(self, kind: Kind, key: Key, precondition: Precondition, deed: Deed) -> None:
         """Delete a document. Raises NotFoundError, PreconditionError, ReferencedError."""
@@ -76,9 +81,24 @@ class Documents:
             before = documents.get(session, kind, key)
             references.check_unused(session, kind, key)
             references.release(session, kind, key)
-            documents.delete(session, kind, key, precondition)
+            with _moves_noted(session, kind, None, deed):
+                documents.delete(session, kind, key, precondition)
             facts: dict[str, Plain] = {"version_before": before.version}
             events.append(session, _event(kind, key, "deleted", facts, deed))
+
+
+@contextmanager
+def _moves_noted(session: Session, kind: Kind, value: object, deed: Deed) -> Iterator[None]:
+    """Whoever writes what may change owners leaves an event of who owned and who owns. A node that goes takes its
+    devices along, and nobody owns those.
+    """
+    node = value.id if isinstance(value, Node) else None
+    if kind is not Kind.POLICY and node is None:
+        yield
+        return
+    before = read_estate(session, node=node)
+    yield
+    note_moves(session, before, read_estate(session, node=node), deed)
 
 
 def put_audited(session: Session, kind: Kind, value: object, precondition: Precondition, deed: Deed) -> PutResult:

@@ -15,8 +15,10 @@ from app.clock import new_id
 from app.logs import EventLog, bound
 from app.services.beliefs import Beliefs
 from app.services.beliefs_profiles import Completion
+from app.services.contradictions import read_estate
 from app.services.journal import Leader, LeaderJournal, RequestJournal
 from app.services.memory import StoreMemory
+from app.services.ownership import misgoverned
 from app.services.rollout import Author, StoreActuator, promote
 from app.services.snapshots import StoreObserver, read_policy
 from app.services.workers import outdated
@@ -200,9 +202,13 @@ class Planning:
 
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
         with self._parts.database.reading() as session:
-            renewed = outdated(session)
+            renewed = (*outdated(session), *misgoverned(session, read_estate(session)))
         return CycleOrder(
-            id=cycle.id, lane=cycle.lane, seed=seed, software_version=cycle.software_version, outdated=renewed
+            id=cycle.id,
+            lane=cycle.lane,
+            seed=seed,
+            software_version=cycle.software_version,
+            outdated=tuple(sorted(set(renewed))),
         )
 
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from app.services.actors import Deed
+from app.services.contradictions import read_estate
 from app.services.explaining import ToldInsight, Types, WhyNot, told, why_not
 from app.services.explaining_choices import Explained, ExplainedGap, choices, gaps
+from app.services.ownership_words import owner_sentences, places_of
 from app.services.sentences import mode_sentence
 from app.store import documents, events, plans
 from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.plans import PlanState, PlanSummary
+from solvers.cycle.owners import Standing
 from solvers.cycle.record import Lane
 from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
@@ -46,6 +49,8 @@ class Explanation:
     waiting: Waiting | None
     insight: ToldInsight
     why_not: WhyNot | None
+    owners: tuple[str, ...] = ()
+    """Sentences: who owns which knob on the devices of the workload that was asked about."""
 
 
 class Plans:
@@ -88,12 +93,14 @@ class Plans:
             raise FieldError("query:workload", "say for which workload")
         with self._database.reading() as session:
             summary = plans.get(session, plan_id)
-            plan = seen_by(plans.load(session, plan_id), project)
+            whole = plans.load(session, plan_id)
+            plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
             gpu_types = _gpu_types(session)
             known = [stored.key[0] for stored in documents.all_specs(session, Kind.GPU_TYPE)] if gpu_type else []
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
+            owners = _owners(session, whole, workload) if workload is not None else ()
             waiting = _waiting(session, workload, mode) if workload is not None and mode is not None else None
         wanted, missing = choices(plan, gpu_types, workload), gaps(plan, workload)
         if workload is not None and mode is None and not wanted and not missing:
@@ -105,6 +112,7 @@ class Plans:
             waiting=waiting,
             insight=told(insight, project, workload),
             why_not=why_not(plan, insight, (workload, gpu_type), types) if workload and gpu_type else None,
+            owners=owners,
         )
 
 
@@ -118,6 +126,7 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
         assignments=tuple(item for item in plan.assignments if item.workload.startswith(prefix)),
         unplaced=tuple(item for item in plan.unplaced if item.workload.startswith(prefix)),
         settings=(),
+        parts=(),
     )
 
 
@@ -143,6 +152,14 @@ def _waiting(session: Session, workload: str, mode: ServiceMode) -> Waiting | No
 
 def _has_part(plan: Plan, workload: str) -> bool:
     return workload in {item.workload for item in plan.assignments} | {item.workload for item in plan.unplaced}
+
+
+def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
+    """Told by the policies of now; a plan says which of their planners made it."""
+    estate = read_estate(session)
+    names = places_of((device.id, device.node, device.index) for device in estate.devices)
+    standing = Standing.of(plan.assignments, plan.planner, plan.parts)
+    return tuple(owner_sentences(estate.owners, standing, workload, names))
 
 
 def _gpu_types(session: Session) -> dict[str, str]:

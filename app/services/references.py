@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.errors import FieldFault, FieldsError, ReferencedError
+from app.services.contradictions import Fault, fleet_faults, policy_faults, workload_faults
 from app.store import documents, pair_points, profiles, progress, targets, tokens
 from app.store.documents import Key, Kind
 from solvers.control import registry as controllers
-from solvers.domain.device import Device, PowerCap, PowerScope
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy
 from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
 from solvers.errors import FieldError, StateError
@@ -55,6 +56,10 @@ class _Faults:
     def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
         self._faults.append(FieldFault(pointer=pointer, code=code, detail=detail))
 
+    def contradicted(self, found: Iterable[Fault]) -> None:
+        for pointer, detail in found:
+            self.add(pointer, detail, "contradiction")
+
     def settle(self) -> None:
         if self._faults:
             raise FieldsError(tuple(self._faults))
@@ -67,13 +72,18 @@ def check(session: Session, value: object, cluster: str) -> None:
         case Device():
             faults.need(Kind.NODE, value.node, "/node")
             faults.need(Kind.GPU_TYPE, value.gpu_type, "/gpu_type")
+            faults.contradicted(fleet_faults(session, value))
+        case Node():
+            faults.contradicted(fleet_faults(session, value))
         case Service() | TrainingJob() | OfflineTask():
             _check_workload(faults, value)
+            faults.contradicted(workload_faults(session, value))
         case PowerCap():
             _check_power_cap(faults, value, cluster)
         case Policy():
             _check_planners(faults, value)
             _check_governor(faults, value)
+            faults.contradicted(policy_faults(session, value))
     faults.settle()
 
 
@@ -81,10 +91,10 @@ def _check_workload(faults: _Faults, value: Service | TrainingJob | OfflineTask)
     faults.need(Kind.PROJECT, value.project, "/project")
     faults.need(Kind.MODEL, value.model, "/model")
     faults.need_all(Kind.GPU_TYPE, value.gpu_types_allowed, "/gpu_types_allowed")
+    if value.policy is not None and value.policy != DEFAULT:
+        faults.need(Kind.POLICY, value.policy, "/policy")
     if isinstance(value, Service):
         faults.need_all(Kind.MODEL, value.alternatives, "/alternatives")
-        if value.policy is not None:
-            faults.need(Kind.POLICY, value.policy, "/policy")
         if value.slo.kind is SloKind.TOKENS and value.tokens is None:
             # Checked here and not by the value: older documents have none, and are still to be read.
             faults.add(
@@ -161,9 +171,10 @@ def _users_of_model(session: Session, name: str) -> Iterable[str]:
 
 
 def _users_of_policy(session: Session, name: str) -> Iterable[str]:
-    for stored in documents.all_specs(session, Kind.SERVICE):
-        if stored.spec.get("policy") == name:
-            yield f"services/{'/'.join(stored.key)}"
+    for kind in _WORKLOADS:
+        for stored in documents.all_specs(session, kind):
+            if stored.spec.get("policy") == name:
+                yield f"{kind.value}/{'/'.join(stored.key)}"
 
 
 def _users_of_project(session: Session, name: str) -> Iterable[str]:

@@ -22,7 +22,9 @@ from solvers.domain.change import Transition
 from solvers.domain.codec import Plain, digest
 from solvers.domain.device import Device
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
+from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import WorkloadKind
@@ -105,7 +107,7 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
     settings = {setting.device: setting for setting in plan.settings}
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
     terms = _Terms(snapshot)
-    known = snapshot.devices_by_id()
+    known, owners = snapshot.devices_by_id(), owners_of(snapshot)
     for assignment in sorted(plan.assignments, key=lambda each: each.replica):
         if assignment.device not in known:
             raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")
@@ -119,13 +121,21 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
             generation=generation,
             plan=plan_digest,
             devices=tuple(
-                _device_target(device, settings.get(device.id), tuple(replicas[device.id]))
+                replace(
+                    _device_target(device, settings.get(device.id), tuple(replicas[device.id])),
+                    governor=_own_governor(snapshot, owners.policy_at(device.id)),
+                )
                 for device in sorted(devices[node.id], key=lambda each: each.id)
             ),
             governor=snapshot.policy.governor,
         )
         for node in sorted(snapshot.nodes, key=lambda each: each.id)
     )
+
+
+def _own_governor(snapshot: Snapshot, policy: Policy) -> str | None:
+    """The controller of a device where it is not the node's."""
+    return None if policy.governor == snapshot.policy.governor else policy.governor
 
 
 def _device_target(device: Device, setting: DeviceSetting | None, replicas: tuple[ReplicaTarget, ...]) -> DeviceTarget:

@@ -7,22 +7,28 @@ Everything is read in one moment of the database; nothing is kept.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.services.contradictions import read_estate
+from app.services.ownership import policy_lines, standing_of
+from app.services.ownership_words import owner_words
 from app.services.snapshots import read_policy
 from app.store import documents, nodes, observations, plans, summaries, targets
-from app.store.documents import Kind
+from app.store.documents import Kind, Stored
 from app.store.engine import Database
 from app.store.observations import DeviceRow, ReplicaRow
 from app.store.plans import PlanSummary
 from app.store.summaries import FleetCounts, ServedRow
+from solvers.cycle.owners import Standing, knob_owners
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, PriceKind
-from solvers.domain.ids import PlanId
+from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
+from solvers.domain.ownership import Owners
 from solvers.domain.workload import WorkloadKind
 
 ATTAINMENT_WINDOW_S = 300.0
@@ -44,6 +50,8 @@ class _World:
     plan: PlanSummary | None
     served: dict[str, ServedRow]
     silent_s: float
+    owners: Owners
+    standing: Standing
 
 
 class Status:
@@ -72,6 +80,7 @@ class Status:
             "promoted_at_s": world.target.promoted_at_s,
             "cost": mine.cost(),
             "slo_attainment": mine.attainment(),
+            "policies": mine.policies(workloads),
             "nodes": mine.nodes() if project is None else [],
             "devices": mine.devices(),
             "services": [mine.service(stored.spec) for stored in workloads[Kind.SERVICE] if mine.sees(stored.key)],
@@ -90,6 +99,7 @@ def _world(session: Session, cluster: str) -> _World:
     node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.NODE)}
     devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.DEVICE)}
     types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, Kind.GPU_TYPE)}
+    estate = read_estate(session)
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,
@@ -101,6 +111,8 @@ def _world(session: Session, cluster: str) -> _World:
         plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
         served={row.service: row for row in summaries.served(session, ATTAINMENT_WINDOW_S)},
         silent_s=silent_s,
+        owners=estate.owners,
+        standing=standing_of(session, target),
     )
 
 
@@ -147,6 +159,20 @@ class _Sight:
 
     def sees(self, key: tuple[str, ...]) -> bool:
         return f"{key[0]}/".startswith(self._prefix)
+
+    def policies(self, workloads: Mapping[Kind, Sequence[Stored]]) -> list[Any]:
+        """Who decides on how much; for the whole fleet only."""
+        if not self._whole:
+            return []
+        named = {
+            WorkloadId("/".join(stored.key)): PolicyName(str(stored.spec["policy"]))
+            for found in workloads.values()
+            for stored in found
+            if stored.spec.get("policy") is not None
+        }
+        names = ["/".join(stored.key) for found in workloads.values() for stored in found]
+        owners = replace(self._world.owners, of_workload=named)
+        return policy_lines(owners, self._world.standing, self._world.devices, names)
 
     def cost(self) -> Plain:
         planned = self._world.plan.cost_usd_per_h if self._world.plan is not None else 0.0
@@ -226,6 +252,8 @@ class _Sight:
             "memory_mib_used": reading.memory_mib_used if reading is not None else None,
             "clock_mhz_sm": reading.clock_mhz_sm if reading is not None else None,
             "price_usd_per_h": self._world.prices[uuid],
+            "policy": self._world.owners.policy_at(DeviceId(uuid)).name,
+            "owners": owner_words(knob_owners(self._world.owners, DeviceId(uuid), self._world.standing)),
             "share_pct_sm_planned": sum(item.share_pct_sm for item in planned),
             "share_pct_sm_held": sum(replica["share_pct_sm"] for replica in replicas),
             "replicas": sorted(replicas, key=lambda replica: str(replica["replica"])),
@@ -240,6 +268,7 @@ class _Sight:
             "name": spec["name"],
             "model": spec["model"],
             "mode": spec["mode"],
+            "policy": self._policy(spec),
             "slo": spec["slo"],
             "replicas_planned": self._planned[workload],
             "replicas_ready": self._ready[workload],
@@ -248,6 +277,11 @@ class _Sight:
             "latency_ms_p99": row.latency_ms_p99 if row is not None else None,
             "slo_attainment": attainment(row),
         }
+
+    def _policy(self, spec: Plain) -> str:
+        """Whose planners plan a workload."""
+        owners, named = self._world.owners, spec.get("policy")
+        return str(named) if named in owners.bound else owners.default.name
 
     def work(self, kind: WorkloadKind, spec: Plain, progress: observations.ProgressRow | None) -> Plain:
         workload = f"{spec['project']}/{spec['name']}"
@@ -258,6 +292,7 @@ class _Sight:
             "name": spec["name"],
             "model": spec["model"],
             "mode": spec["mode"],
+            "policy": self._policy(spec),
             "replicas_planned": self._planned[workload],
             "replicas_ready": self._ready[workload],
             "done": progress.done if progress is not None else 0.0,

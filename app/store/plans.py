@@ -25,7 +25,7 @@ from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
 from solvers.domain.ids import Digest
 from solvers.domain.insight import Insight
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Plan, PlanPart
 from solvers.errors import NotFoundError, StateError, SupersededError
 
 LISTING = "plans"
@@ -122,6 +122,15 @@ def load(session: Session, plan_id: str) -> Plan:
     if document is None:
         raise _missing(plan_id)
     return from_plain(Plan, document)
+
+
+def makers(session: Session, plan_id: str) -> tuple[str, tuple[PlanPart, ...]]:
+    """Who made a plan: its planner, and where several policies did, the part of each. Raises NotFoundError."""
+    query = select(plans.c.planner, plans.c.document["parts"].label("parts")).where(plans.c.id == plan_id)
+    row = session.execute(query).one_or_none()
+    if row is None:
+        raise _missing(plan_id)
+    return row.planner, tuple(from_plain(PlanPart, part) for part in row.parts or ())
 
 
 def load_insight(session: Session, plan_id: str, workload: str | None = None) -> Insight | None:

@@ -40,6 +40,15 @@ WHERE replica->>'retire_after_s' IS NULL ORDER BY 1
 """)
 
 
+_GOVERNORS = text("""
+SELECT DISTINCT replica->>'workload' AS workload, device->>'uuid' AS device,
+    coalesce(device->>'governor', document->>'governor', 'morak') AS governor
+FROM node_targets, jsonb_array_elements(document->'devices') AS device,
+    jsonb_array_elements(device->'replicas') AS replica
+WHERE replica->>'retire_after_s' IS NULL ORDER BY 1, 2
+""")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
     """A wish to make a plan the target. Without a fencing token it comes from a person, who holds no lease."""
@@ -209,6 +218,20 @@ class Told:
     worker: Plain
     latency_ms_limit: Plain
     execution_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governed:
+    """A workload on a device, and the controller that the device's node was told."""
+
+    workload: str
+    device: str
+    governor: str
+
+
+def governors_told(session: Session) -> tuple[Governed, ...]:
+    """Which controller every device with a workload was told."""
+    return tuple(Governed(**row._mapping) for row in session.execute(_GOVERNORS))
 
 
 def workloads_told(session: Session) -> tuple[Told, ...]:

@@ -40,6 +40,10 @@ class PlannerSpec:
     version: str
     knobs: tuple[Knob, ...]
     needs_profiles: bool = True
+    leaves_clock_open: bool = False
+    """Whether its plans hold at every clock of their envelopes, so that a controller may move it. Elsewhere both ends
+    are one clock, and a controller moves batches alone.
+    """
 
 
 @value

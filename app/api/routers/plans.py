@@ -107,6 +107,7 @@ def _explained(found: Explained, anew: AnsweredAnew) -> dict[str, Any]:
         "unplaced": [plain_gap(item) for item in found.unplaced],
         "waiting": asdict(found.waiting) if found.waiting is not None else None,
         "insight": jsonable_encoder(asdict(found.insight)),
+        "owners": list(found.owners),
         "why_not": jsonable_encoder(asdict(anew.why_not)) if anew.why_not is not None else None,
         "forced": to_plain(anew.forced) if anew.forced is not None else None,
         "slo_curve": [to_plain(item) for item in anew.slo_curve] if anew.slo_curve is not None else None,

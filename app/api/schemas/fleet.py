@@ -43,6 +43,20 @@ class NodeLine(_Closed):
     devices: int
 
 
+class PolicyLine(_Closed):
+    """A policy that decides on anything: its chain, which planner of it made what stands, its controller, how much it
+    owns, and why its part of the standing plan was left as it stood, if it was.
+    """
+
+    policy: str
+    planners: list[str]
+    planner: str
+    governor: str
+    devices: int
+    workloads: int
+    held: list[str]
+
+
 class ReplicaLine(_Closed):
     """A replica as its node last reported it."""
 
@@ -74,6 +88,8 @@ class DeviceLine(_Closed):
     memory_mib_used: float | None
     clock_mhz_sm: int | None
     price_usd_per_h: float
+    policy: str = Field(description="The policy that decides on everything here.")
+    owners: dict[str, str] = Field(description="Who of it owns each knob: `POLICY: planner NAME` or `governor NAME`.")
     share_pct_sm_planned: int
     share_pct_sm_held: int
     replicas: list[ReplicaLine]
@@ -87,6 +103,7 @@ class ServiceLine(_Closed):
     name: str
     model: str
     mode: str
+    policy: str
     slo: Slo
     replicas_planned: int
     replicas_ready: int
@@ -105,6 +122,7 @@ class WorkLine(_Closed):
     name: str
     model: str
     mode: str
+    policy: str
     replicas_planned: int
     replicas_ready: int
     done: float
@@ -121,6 +139,7 @@ class FleetSummary(_Closed):
     promoted_at_s: float
     cost: CostLineNow
     slo_attainment: float | None
+    policies: list[PolicyLine] = Field(description="Empty for a project's token.")
     nodes: list[NodeLine]
     devices: list[DeviceLine]
     services: list[ServiceLine]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.services.explaining import WhyNotVerdict
 from app.services.explaining_solves import Forced, SloPoint
@@ -148,6 +148,7 @@ class Explanation(_Closed):
     unplaced: list[ExplainedGap]
     waiting: Waiting | None
     insight: ToldInsight
+    owners: list[str] = Field(description="Who owns which knob on the devices of the one workload asked about.")
     why_not: WhyNot | None
     forced: Forced | None
     slo_curve: list[SloPoint] | None

@@ -28,9 +28,12 @@ from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
 KNOBS = (Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH, Knob.CLOCK)
-SPEC = PlannerSpec(name="morak", version="1", knobs=KNOBS)
+SPEC = PlannerSpec(name="morak", version="1", knobs=KNOBS, leaves_clock_open=True)
 WHOLE_GPU = PlannerSpec(
-    name="whole_gpu", version="1", knobs=(Knob.REPLICAS, Knob.PLACEMENT, Knob.MEMORY, Knob.BATCH, Knob.CLOCK)
+    name="whole_gpu",
+    version="1",
+    knobs=(Knob.REPLICAS, Knob.PLACEMENT, Knob.MEMORY, Knob.BATCH, Knob.CLOCK),
+    leaves_clock_open=True,
 )
 
 
