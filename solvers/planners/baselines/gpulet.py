@@ -14,11 +14,12 @@ from typing import Annotated
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode, Reporter
+from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.models.baselines.gpulet import PUBLISHED
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
-from solvers.planners.baselines.traits import Traits, limit_ms
+from solvers.planners.baselines.traits import Counting, Traits, limit_ms, roomy
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Settled
 from solvers.planners.tuning import Tune, check_tuned
@@ -51,6 +52,9 @@ class Parameters:
         float, Tune("a step to a larger partition that gains less throughput than this part is ignored", 0, 1)
     ] = 0.05
     caution: Annotated[float, Tune("estimated latencies are taken so many times", 1, 10)] = 1.1
+    counting: Annotated[Counting, Tune("what a partition is counted to serve: proven, or busy as printed")] = (
+        Counting.PROVEN
+    )
 
     def __post_init__(self) -> None:
         check_tuned(self)
@@ -70,7 +74,9 @@ class GpuLet(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Partitions for everybody, afresh."""
         draft = Draft.of(request)
-        partitions = Partitions(parameters=self.parameters, draft=draft, traits=Traits(case=draft.case))
+        partitions = Partitions(
+            parameters=self.parameters, draft=draft, traits=Traits(case=draft.case, counting=self.parameters.counting)
+        )
         for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
             partitions.serve(need)
         reporter.event("gpulet.partitioned", partitions=float(sum(map(len, partitions.residents.values()))))
@@ -85,6 +91,17 @@ class Partitions:
     draft: Draft
     traits: Traits
     residents: dict[int, list[tuple[Need, Option]]] = field(default_factory=dict)
+    served_rps: dict[WorkloadId, float] = field(default_factory=dict)
+
+    def carries_rps(self, need: Need, option: Option) -> float:
+        """What a partition is counted to serve."""
+        careful = self.parameters.caution if self.parameters.counting is Counting.BUSY else 1.0
+        return self.traits.throughput_rps(need, option) / careful
+
+    def wanting_rps(self, need: Need) -> float:
+        """What is missing to the rate."""
+        missing = need.rate_rps - self.served_rps.get(need.workload, 0.0)
+        return missing if missing > 1e-6 * max(1.0, need.rate_rps) else 0.0
 
     def serve(self, need: Need) -> None:
         """Efficient partitions as long as they are filled, then one for the rest."""
@@ -93,10 +110,11 @@ class Partitions:
             draft.refuse(need)
             return
         full = [self.sizes(need, number, math.inf) for number in np.unique(draft.options(need).device_class)]
-        efficient = [best for best in map(self.efficient, full) if best is not None]
-        efficient.sort(key=lambda option: (option.usd_per_h / option.capacity_rps, option.share_pct))
+        efficient = [best for sizes in full for best in (self.efficient(need, sizes),) if best is not None]
+        efficient.sort(key=lambda option: (option.usd_per_h / self.carries_rps(need, option), option.share_pct))
         for option in efficient:
-            while settled.rate_rps_wanting >= option.capacity_rps * (1 - DUST) and self.place(settled, option):
+            carried_rps = self.carries_rps(need, option)
+            while self.wanting_rps(need) >= carried_rps * (1 - DUST) and self.place(settled, option):
                 pass
             if self.finish(settled, option.device_class):
                 return
@@ -106,10 +124,10 @@ class Partitions:
     def finish(self, settled: Settled, device_class: int) -> bool:
         """The rest of the rate on the smallest partitions that suffice; whether nothing is missing then."""
         need = settled.need
-        while settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor:
-            rate = settled.rate_rps_wanting
+        while self.wanting_rps(need) > 0 or len(settled.placed) < need.replicas_floor:
+            rate = self.wanting_rps(need)
             sizes = self.sizes(need, device_class, rate) or self.sizes(need, device_class, math.inf)
-            enough = [option for option in sizes if option.capacity_rps >= rate * (1 - DUST)]
+            enough = [option for option in sizes if self.carries_rps(need, option) >= rate * (1 - DUST)]
             # Where the smallest that suffices finds no place, smaller ones serve a part.
             tries = [*enough, *reversed([option for option in sizes if option not in enough])]
             if not any(self.place(settled, option) for option in tries):
@@ -129,7 +147,7 @@ class Partitions:
             for index in at_share[np.argsort(-options.batch[at_share])]:
                 option = self.draft.option(need, int(index))
                 if self.in_time(need, option, 1.0, rate_rps):
-                    found.setdefault(share, option)
+                    found.setdefault(share, roomy(options, option, self.parameters.batch_max))
                     break
         return [found[share] for share in sorted(found)]
 
@@ -139,16 +157,17 @@ class Partitions:
         waits = took if math.isinf(rate_rps) or rate_rps <= 0 else min(took, 1000 * option.batch / rate_rps)
         return took + waits <= limit_ms(need)
 
-    def efficient(self, sizes: list[Option]) -> Option | None:
+    def efficient(self, need: Need, sizes: list[Option]) -> Option | None:
         """The size whose step gained most throughput per share."""
         best, gained, before, share = None, -math.inf, 0.0, 0
         for option in sizes:
-            gain = option.capacity_rps - before
+            carried_rps = self.carries_rps(need, option)
+            gain = carried_rps - before
             if before and gain < self.parameters.gain_min * before:
                 continue
             if gain / (option.share_pct - share) > gained + DUST:
                 best, gained = option, gain / (option.share_pct - share)
-            before, share = option.capacity_rps, option.share_pct
+            before, share = carried_rps, option.share_pct
         return best
 
     def place(self, settled: Settled, option: Option) -> bool:
@@ -164,6 +183,8 @@ class Partitions:
             return False
         if draft.put(settled, option, draft.at_home(need, draft.best_fit), among) is not None:
             return False
+        served_rps = self.served_rps.get(need.workload, 0.0)
+        self.served_rps[need.workload] = served_rps + self.carries_rps(need, option)
         self.residents.setdefault(settled.placed[-1].seat.device, []).append((need, option))
         return True
 

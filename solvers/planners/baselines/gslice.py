@@ -1,12 +1,14 @@
 """GSLICE: shares and batches that follow what was measured, with no model of neighbours.
 
 Owns the published feedback on residual latency and residual throughput, its clamps, and shares given by max-min
-fairness: the smallest wishes first. A step is taken in place where the device has room, else on another. Wishes are
-remembered unrounded, so that small steps add up. It refuses to predict.
+fairness: on a GPU whose residents wish for more than there is, nobody gets more than the largest level that fits. A
+step is taken in place where the device has room, else on another. Wishes are remembered unrounded, so that small steps
+add up. It refuses to predict.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -17,7 +19,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
-from solvers.planners.baselines.traits import limit_ms
+from solvers.planners.baselines.traits import Counting, Traits, limit_ms, roomy
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
@@ -40,6 +42,9 @@ class Parameters:
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     share_pct_first: Annotated[float, Tune("share with which a service begins", 1, 100)] = 30.0
     share_pct_least: Annotated[float, Tune("least share that is wished for", 1, 100)] = 5.0
+    counting: Annotated[Counting, Tune("what a replica is counted to serve: proven, or busy as printed")] = (
+        Counting.PROVEN
+    )
 
     def __post_init__(self) -> None:
         check_tuned(self)
@@ -100,8 +105,19 @@ class GSlice(Stateless):
         standing = draft.stand()
         wishes = [self._wish(draft, need, standing[need.workload], before.get(need.workload)) for need in draft.needs]
         fair = sorted(zip(draft.needs, wishes, strict=True), key=lambda pair: (pair[1].share_pct, pair[0].workload))
+        for need in draft.needs:
+            draft.keep(need, standing[need.workload], [])
+        levels = levels_pct(draft, [(wish, standing[need.workload]) for need, wish in fair])
+        homeless = [
+            (need, wish, home)
+            for need, wish in fair
+            for home in self._in_place(draft, need, wish, (standing[need.workload], levels))
+        ]
+        for need, wish, home in homeless:
+            self._anywhere(draft, need, self._kinds(draft, need, wish.share_pct, wish.batch), home)
         for need, wish in fair:
-            self._fulfil(draft, need, wish, standing[need.workload])
+            if len(draft.options(need)) and len(draft.open(need).placed) < wish.replicas:
+                self._block(draft, need, wish)
         reporter.event("gslice.stepped", services=float(len(wishes)))
         reasons = tuple(_reason(item) for item in sorted(wishes, key=lambda item: item.workload))
         ordered = tuple(sorted(wishes, key=lambda item: item.workload))
@@ -114,15 +130,18 @@ class GSlice(Stateless):
             first, floor = parameters.share_pct_first, max(1 if need.rate_rps_least > 0 else 0, need.replicas_floor)
             return Wish(workload=need.workload, share_pct=first, batch=float(parameters.batch_max), replicas=floor)
         at = max(running, key=lambda item: item.seat.share_pct)
-        batch = max(item.option.batch for item in running if item.option is not None)
+        batch = float(max(item.option.batch for item in running if item.option is not None))
         share = float(at.seat.share_pct)
-        # A wish that the table rounded to what runs is gone on from.
+        # Wishes that the table rounded to what runs are gone on from.
         if before is not None and self._rounded(draft, need, at, before.share_pct) == at.seat.share_pct:
             share = before.share_pct
-        limit, capacity_rps = limit_ms(need), sum(item.capacity_rps for item in running)
+            batch = before.batch if self._rounded_batch(draft, need, at, before.batch) == batch else batch
+        traits = Traits(case=draft.case, counting=parameters.counting)
+        counted = (item.option for item in running if item.option is not None)
+        limit, capacity_rps = limit_ms(need), sum(traits.throughput_rps(need, option) for option in counted)
         latency = 1.0 if limit == float("inf") else (limit - _latency_ms(draft, running)) / limit
         throughput = (capacity_rps - need.rate_rps_least) / need.rate_rps_least
-        after, size = stepped(share, float(batch), (latency, throughput), parameters)
+        after, size = stepped(share, batch, (latency, throughput), parameters)
         count = len(running)
         if throughput <= 0 and share >= WHOLE_PCT:
             count += 1
@@ -138,34 +157,54 @@ class GSlice(Stateless):
         enough = mine[mine >= share_pct - 1e-9]
         return int(enough.min()) if len(enough) else int(mine.max(initial=0))
 
-    def _fulfil(self, draft: Draft, need: Need, wish: Wish, running: list[Placed]) -> None:
-        """Give what was wished: in place, elsewhere, or else what there was."""
-        settled = draft.keep(need, running, [])
+    @staticmethod
+    def _rounded_batch(draft: Draft, need: Need, at: Placed, batch: float) -> int:
+        options = draft.options(need)
+        mine = options.batch[
+            (options.device_class == draft.fleet.class_of[at.seat.device]) & (options.share_pct == at.seat.share_pct)
+        ]
+        small = mine[mine <= batch + 1e-9]
+        return int(small.max()) if len(small) else int(mine.min(initial=1))
+
+    def _in_place(
+        self, draft: Draft, need: Need, wish: Wish, at: tuple[list[Placed], dict[int, float]]
+    ) -> list[Placed | None]:
+        """Give replicas what was wished where they run, up to the level of their device; who finds no place so."""
+        running, levels = at
         if not len(draft.options(need)):
             draft.refuse(need)
-            return
-        kinds = self._kinds(draft, need, wish)
+            return []
         homes = sorted(running, key=lambda item: item.standing.replica if item.standing is not None else "")
-        for number in range(wish.replicas):
-            home = homes[number] if number < len(homes) else None
-            if home is None or not self._same_place(draft, need, kinds, home):
-                self._anywhere(draft, need, kinds, home)
-        if len(settled.placed) < wish.replicas and not settled.blockers:
+        homes = homes[: wish.replicas]
+        left: list[Placed | None] = []
+        for home in homes:
+            level_pct = levels[home.seat.device]
+            kinds = self._kinds(draft, need, min(wish.share_pct, level_pct), wish.batch, level_pct)
+            if not self._same_place(draft, need, kinds, home):
+                left.append(home)
+        return [*left, *[None] * (wish.replicas - len(homes))]
+
+    def _block(self, draft: Draft, need: Need, wish: Wish) -> None:
+        settled = draft.open(need)
+        if not settled.blockers:
+            kinds = self._kinds(draft, need, wish.share_pct, wish.batch)
             draft.block(settled, ReasonCode.NO_SHARE_LEFT, kinds[0])
 
-    def _kinds(self, draft: Draft, need: Need, wish: Wish) -> list[Option]:
-        """The wish on each class of devices, the cheapest first: the smallest share from the wished one on, the largest
-        batch up to the wished one.
+    def _kinds(self, draft: Draft, need: Need, share_pct: float, batch: float, over: float = WHOLE_PCT) -> list[Option]:
+        """A wish on each class of devices, the cheapest first: the smallest share from the wished one on, the largest
+        not `over` a level where that is above it; the largest batch up to the wished one.
         """
         options, found = draft.options(need), list[Option]()
         for number in np.unique(options.device_class):
             mine = np.flatnonzero(options.device_class == number)
-            enough = options.share_pct[mine][options.share_pct[mine] >= wish.share_pct - 1e-9]
-            share = int(enough.min()) if len(enough) else int(options.share_pct[mine].max())
-            mine = mine[options.share_pct[mine] == share]
-            small = mine[options.batch[mine] <= wish.batch + 1e-9]
+            shares = options.share_pct[mine]
+            enough, within = shares[shares >= share_pct - 1e-9], shares[shares <= over + 1e-9]
+            share = int(enough.min()) if len(enough) else int(shares.max())
+            share = int(within.max()) if share > over + 1e-9 and len(within) else share
+            mine = mine[shares == share]
+            small = mine[options.batch[mine] <= batch + 1e-9]
             best = small[np.argmax(options.batch[small])] if len(small) else mine[np.argmin(options.batch[mine])]
-            found.append(draft.option(need, int(best)))
+            found.append(roomy(options, draft.option(need, int(best)), self.parameters.batch_max))
         return sorted(found, key=lambda item: (item.usd_per_h / item.capacity_rps, item.device_class))
 
     @staticmethod
@@ -187,6 +226,28 @@ class GSlice(Stateless):
             draft.put(settled, home.option, draft.best_fit, np.array([home.seat.device], dtype=np.intp))
         if blocked is not None:
             draft.block(settled, blocked, kinds[0])
+
+
+def levels_pct(draft: Draft, wishes: list[tuple[Wish, list[Placed]]]) -> dict[int, float]:
+    """What nobody on a device may get more than, where its residents wish for more than it has; infinity elsewhere."""
+    wished: dict[int, list[float]] = {}
+    for wish, running in wishes:
+        for item in running[: wish.replicas]:
+            wished.setdefault(item.seat.device, []).append(wish.share_pct)
+    return {device: fair_level(shares, float(draft.fleet.share_free[device])) for device, shares in wished.items()}
+
+
+def fair_level(wished: list[float], room: float) -> float:
+    """Max-min fairness: the level to which all wishes can be cut so that they fit; infinity where all fit."""
+    if sum(wished) <= room:
+        return math.inf
+    left, level = room, 0.0
+    for number, share in enumerate(sorted(wished)):
+        level = left / (len(wished) - number)
+        if share > level:
+            break
+        left -= share
+    return level
 
 
 def _latency_ms(draft: Draft, running: list[Placed]) -> float:

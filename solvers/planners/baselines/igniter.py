@@ -25,7 +25,7 @@ from solvers.models.papers.igniter_interference import (
     KERNELS,
 )
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
-from solvers.planners.baselines.traits import Traits, limit_ms
+from solvers.planners.baselines.traits import Counting, Traits, limit_ms
 from solvers.planners.draft import Draft
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option, replicas_for
@@ -46,6 +46,9 @@ class Parameters:
 
     input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602
     """An image of 224 x 224 pixels in single precision."""
+    counting: Annotated[Counting, Tune("what a replica is counted to serve: proven, or busy as printed")] = (
+        Counting.PROVEN
+    )
 
     def __post_init__(self) -> None:
         check_tuned(self)
@@ -86,7 +89,9 @@ class IGniter(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Everybody's least share, placed afresh."""
         draft = Draft.of(request)
-        placing = _Placing(parameters=self.parameters, draft=draft, traits=Traits(case=draft.case))
+        placing = _Placing(
+            parameters=self.parameters, draft=draft, traits=Traits(case=draft.case, counting=self.parameters.counting)
+        )
         wanted = [item for need in draft.needs for item in placing.replicas(need)]
         wanted.sort(key=lambda item: (item[0].need.kind, -item[0].option.share_pct, item[0].need.workload))
         for candidates in wanted:
@@ -111,8 +116,8 @@ class _Placing:
         if not len(options):
             self.draft.refuse(need)
             return []
-        largest = float(options.capacity_rps.max())
-        count = max(int(replicas_for(need.rate_rps, np.array(largest))), need.replicas_floor)
+        largest_rps = self.largest_rps(need)
+        count = max(int(replicas_for(need.rate_rps, np.array(largest_rps))), need.replicas_floor)
         count = min(count, need.replicas_max)
         if count == 0:
             return []
@@ -120,9 +125,24 @@ class _Placing:
         rate_rps = need.rate_rps / count * (1 - DUST)
         able = sorted(
             (item for item in found if item),
-            key=lambda item: (item[0].capacity_rps < rate_rps, item[0].usd_per_h, item[0].share_pct),
+            key=lambda item: (self.carries_rps(need, item[0]) < rate_rps, item[0].usd_per_h, item[0].share_pct),
         )
         return [[_Resident(need=need, levels=levels) for levels in able] for _ in range(count)] if able else []
+
+    def carries_rps(self, need: Need, option: Option) -> float:
+        """What a replica is counted to serve."""
+        return self.traits.throughput_rps(need, option)
+
+    def largest_rps(self, need: Need) -> float:
+        """What the largest replica carries."""
+        options = self.draft.options(need)
+        if self.parameters.counting is Counting.PROVEN:
+            return float(options.capacity_rps.max())
+        whole = np.flatnonzero(options.share_pct == options.share_pct.max())
+        listed = [self.draft.option(need, int(at)) for at in whole]
+        half_ms = limit_ms(need) / 2
+        timely = [option for option in listed if self.traits.execution_ms(need, option) <= half_ms]
+        return max(self.carries_rps(need, option) for option in timely or listed)
 
     def levels(self, need: Need, number: int, rate_rps: float) -> tuple[Option, ...]:
         """Options of a class by rising share, from the least that does alone; where none serves the rate, those that
@@ -138,12 +158,18 @@ class _Placing:
             mine = mine[options.batch[mine] <= (int(larger.min()) if len(larger) else batch)]
         chosen: list[Option] = []
         for share in np.unique(options.share_pct[mine]):
-            at_share = mine[options.share_pct[mine] == share]
-            best = self.draft.option(need, int(at_share[np.argmax(options.capacity_rps[at_share])]))
-            enough = best.capacity_rps >= rate_rps * (1 - DUST)
+            best = self.best([self.draft.option(need, int(at)) for at in mine[options.share_pct[mine] == share]], need)
+            enough = self.carries_rps(need, best) >= rate_rps * (1 - DUST)
             if enough and self.traits.execution_ms(need, best) <= limit / 2:
                 chosen.append(best)
         return tuple(chosen) or self._most(need, mine)
+
+    def best(self, listed: list[Option], need: Need) -> Option:
+        """The batch that is counted to serve most, within half the promise where there is one."""
+        half_ms = limit_ms(need) / 2
+        busy = self.parameters.counting is Counting.BUSY
+        timely = [option for option in listed if busy and self.traits.execution_ms(need, option) <= half_ms]
+        return max(timely or listed, key=lambda option: self.carries_rps(need, option))
 
     def _most(self, need: Need, mine: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> tuple[Option, ...]:
         capacity = self.draft.options(need).capacity_rps

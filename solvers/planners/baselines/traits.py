@@ -1,20 +1,22 @@
 """What baselines that cut GPUs into parts read beside the options: executions, and use of what partitions share.
 
-Owns the reading of a model's execution time at a configuration, and of its use of L2 and memory bandwidth in proportion
-to its share; where that was never measured, the middle of what is published. It refuses to say what follows from it.
+Owns the reading of a model's execution time at a configuration, what it counts to serve, and of its use of L2 and
+memory bandwidth in proportion to its share; where that was never measured, the middle of what is published. It refuses
+to say what follows from it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 
 from solvers.domain.ids import GpuTypeName
 from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
 from solvers.planners.case import Case
-from solvers.problems.choice import Option
+from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
 
 
@@ -26,11 +28,21 @@ class Use:
     dram: float
 
 
+class Counting(StrEnum):
+    """What a replica is counted to serve."""
+
+    PROVEN = "proven"
+    """What is left under the careful promise that every plan must prove: queues, tails, neighbours."""
+    BUSY = "busy"
+    """Batch over its time alone, as the papers of these baselines count."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """Readings of one case."""
 
     case: Case
+    counting: Counting = Counting.PROVEN
     _uses: dict[tuple[str, GpuTypeName], Use] = field(default_factory=dict)
 
     def execution_ms(self, need: Need, option: Option) -> float:
@@ -43,6 +55,13 @@ class Traits:
         column = int(np.searchsorted(grid.batches, option.batch))
         measured = grid.measured[: row + 1, column]
         return float(grid.latency_ms_mean[np.flatnonzero(measured)[-1], column]) if measured.any() else math.inf
+
+    def throughput_rps(self, need: Need, option: Option) -> float:
+        """What a replica is counted to serve."""
+        if self.counting is Counting.PROVEN or need.tokens is not None:
+            return option.capacity_rps
+        took_ms = self.execution_ms(need, option)
+        return 1000.0 * option.batch / took_ms if took_ms < math.inf else 0.0
 
     def use(self, need: Need, option: Option) -> Use:
         """What a replica takes of L2 and bandwidth at its share."""
@@ -57,6 +76,13 @@ class Traits:
             )
         part = option.share_pct / 100 * self.case.beliefs.classes[option.device_class].sm_part
         return Use(min(1.0, self._uses[key].l2 * part), min(1.0, self._uses[key].dram * part))
+
+
+def roomy(options: Options, option: Option, batch_max: int) -> Option:
+    """The same with memory for the largest batch at its share, so that another batch needs no new process."""
+    mine = (options.device_class == option.device_class) & (options.share_pct == option.share_pct)
+    able = options.memory_mib[mine & (options.batch <= batch_max)]
+    return replace(option, memory_mib=max(option.memory_mib, int(able.max(initial=0))))
 
 
 def limit_ms(need: Need) -> float:

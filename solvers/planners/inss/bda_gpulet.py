@@ -6,7 +6,7 @@ itself). A batch that a rule of the device forbids stays as gpulet chose it. It 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,14 +40,16 @@ class BdaGpuLet(Stateless):
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """gpulet's partitions, then everybody's batch."""
         draft = Draft.of(request)
-        partitions = Partitions(parameters=Parameters(), draft=draft, traits=Traits(case=draft.case))
+        counting = self.parameters.counting
+        traits = Traits(case=draft.case, counting=counting)
+        partitions = Partitions(parameters=Parameters(counting=counting), draft=draft, traits=traits)
         for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
             partitions.serve(need)
-        reasons = self._batches(draft)
+        reasons = self._batches(draft, partitions)
         reporter.event("bda_gpulet.batched", replicas=float(len(reasons)))
         return draft.proposal(SPEC, tuple(reasons))
 
-    def _batches(self, draft: Draft) -> list[Reason]:
+    def _batches(self, draft: Draft, partitions: Partitions) -> list[Reason]:
         belief, reasons = InssBelief.of(draft.case, interference=True), list[Reason]()
         placed = [(draft.open(need), item) for need in draft.needs for item in tuple(draft.open(need).placed)]
         for settled, item in placed:
@@ -60,20 +62,23 @@ class BdaGpuLet(Stateless):
                 if each.seat.device == item.seat.device and each.option is not None
             ]
             at = together.index((settled.need, item.option))
-            total = sum(each.capacity_rps for each in settled.placed)
-            rate = min(item.capacity_rps, settled.need.rate_rps * item.capacity_rps / total) if total else 0.0
+            carried_rps = partitions.carries_rps(settled.need, item.option)
+            total_rps = partitions.served_rps[settled.need.workload]
+            rate = min(carried_rps, settled.need.rate_rps * carried_rps / total_rps) if total_rps else 0.0
             found = size(belief, at, together, rate, self._choices(draft, settled, item))
-            if found.option is not None and exchange(draft, settled, item, found.option):
+            if found.option is not None and found.serves and exchange(draft, settled, item, found.option):
                 reasons.append(found.reason(settled.need, ReasonCode.CHEAPEST_FEASIBLE))
         return reasons
 
     def _choices(self, draft: Draft, settled: Settled, item: Placed) -> list[Option]:
-        """Other batches at the same share, none that serves less than the plan counts on."""
+        """Other batches at the same share and in the same memory."""
         assert item.option is not None
         options, now = draft.options(settled.need), item.option
         mine = np.flatnonzero(
             (options.device_class == now.device_class)
             & (options.share_pct == now.share_pct)
             & (options.batch <= self.parameters.batch_max)
+            & (options.memory_mib <= now.memory_mib)
         )
-        return [draft.option(settled.need, int(at)) for at in mine[np.argsort(options.batch[mine])]]
+        listed = (draft.option(settled.need, int(at)) for at in mine[np.argsort(options.batch[mine])])
+        return [replace(option, memory_mib=now.memory_mib) for option in listed]

@@ -8,6 +8,7 @@ model to its neighbours, fitted to how it was measured to suffer, and Eq. 2 for 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,10 @@ RUNS_PER_AXIS = 4
 COMPANY_SHARES_PCT = (10.0, 20.0, 30.0, 40.0, 60.0)
 """Shares of the neighbour in the five runs in company."""
 
+CURVE_BATCH_MAX = 32
+"""Batches up to this one are computed together, once for every share of a model."""
+CURVE_BATCHES = np.arange(1.0, CURVE_BATCH_MAX + 1.0)
+
 Member = tuple[Need, Option]
 
 
@@ -39,6 +44,7 @@ class InssBelief:
     traits: Traits
     interference: bool = True
     _planes: dict[tuple[str, int], LocalPlane | None] = field(default_factory=dict)
+    _curves: dict[tuple[str, int, int], Floats] = field(default_factory=dict)
     _caches: dict[tuple[str, str], float] = field(default_factory=dict)
 
     @staticmethod
@@ -53,8 +59,19 @@ class InssBelief:
         size = option.batch if batch is None else batch
         if plane is None:
             return self.traits.execution_ms(need, option) * size / option.batch
-        one = np.ones(1)
-        return float(plane(size * one, option.share_pct * kind.sm_part * one, one)[0])
+        share_pct = option.share_pct * kind.sm_part
+        if size > CURVE_BATCH_MAX:
+            return float(plane(np.full(1, float(size)), np.full(1, share_pct), np.ones(1))[0])
+        key = (need.model, option.device_class, option.share_pct)
+        if key not in self._curves:
+            # A search asks for several sizes of the same curve: all of them cost hardly more than one.
+            self._curves[key] = plane(CURVE_BATCHES, np.full(CURVE_BATCH_MAX, share_pct), np.ones(CURVE_BATCH_MAX))
+        return float(self._curves[key][size - 1])
+
+    def throughput_rps(self, member: Member, slowdown: float) -> float:
+        """What a replica carries when batch follows batch."""
+        need, option = member
+        return 1000.0 * option.batch / (slowdown * self.alone_ms(need, option))
 
     def slowdown(self, at: int, together: list[Member]) -> float:
         """Of one member beside the others of its device."""
@@ -118,7 +135,14 @@ class InssBelief:
         rows, columns = np.nonzero(known if known.any() else grid.measured)
         batch, share = _floats(grid.batches[columns]), _floats(grid.shares_pct[rows])
         latency = _floats(grid.latency_ms_mean[rows, columns])
-        return learn(Rows(batch=batch, share_pct=share, cycle=np.ones(len(batch)), value=latency))
+        return _plane_through(batch.tobytes(), share.tobytes(), latency.tobytes())
+
+
+@lru_cache(maxsize=1024)
+def _plane_through(batch: bytes, share_pct: bytes, latency_ms: bytes) -> LocalPlane:
+    """The regression over these runs; the same profile is planned with cycle after cycle."""
+    batches, shares, latencies = (np.frombuffer(each) for each in (batch, share_pct, latency_ms))
+    return learn(Rows(batch=batches, share_pct=shares, cycle=np.ones(len(batches)), value=latencies))
 
 
 def _spread(length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

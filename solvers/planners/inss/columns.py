@@ -6,11 +6,12 @@ Owns the number of replicas of each service (so many that one column each can se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode
+from solvers.domain.plan import Assignment
 from solvers.engines.base import Flags
 from solvers.planners.baselines.traits import limit_ms
 from solvers.planners.draft import Draft
@@ -19,6 +20,9 @@ from solvers.planners.inss.parameters import Parameters
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.knapsack import Knapsack
 from solvers.problems.needs import Need
+
+LEAST_PART = 0.8
+"""How much what must be served counts, of the worth of serving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,24 +63,24 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Colu
         (need for need in draft.needs if len(draft.options(need))),
         key=lambda need: (need.kind, -need.rate_rps / limit_ms(need), need.workload),
     )
-    wanted = [_replicas(draft, need) for need in needs]
+    wanted: list[int] = []
     chosen: list[Option] = []
-    places: list[tuple[int, int, float, float]] = []
-    for model, (need, count) in enumerate(zip(needs, wanted, strict=True)):
-        rate = need.rate_rps / max(1, count)
-        for option in _listed(draft, belief, need, (rate, parameters.batch_max)):
+    places: list[tuple[int, int, float, float, float]] = []
+    for model, need in enumerate(needs):
+        count = _replicas(draft, belief, need)
+        wanted.append(count)
+        rates = need.rate_rps_least / max(1, count), need.rate_rps / max(1, count)
+        for option in _listed(draft, belief, need, (rates[1], parameters.batch_max)):
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
-            at, alone = (need, option), 1000.0 * option.batch / belief.alone_ms(need, option)
-            served = min(1.0, option.capacity_rps / rate) if rate > 0 else 1.0
-            places.extend((model, int(device), alone / belief.slowdown_borne(*at), served) for device in found)
-            chosen.extend([option] * len(found))
-    homes = [draft.case.menus[needs[model].workload].familiar for model, *_ in places]
-    stays = np.array(
-        [device in home for home, (_, device, *_rest) in zip(homes, places, strict=True)], dtype=np.float64
-    )
-    table = np.array(places, dtype=np.float64).reshape(-1, 4)
+            each = belief.throughput_rps((need, option), belief.slowdown_borne(need, option))
+            for device in map(int, found):
+                stays = staying(draft, need, option, device)
+                chosen.append(option if stays is None else replace(option, memory_mib=stays.memory_mib_limit))
+                bonus = parameters.stay_part * (stays is not None)
+                places.append((model, device, each, _served(each, rates), bonus))
+    table = np.array(places, dtype=np.float64).reshape(-1, 5)
     problem = Knapsack(
         model=table[:, 0].astype(np.int64),
         gpu=table[:, 1].astype(np.int64),
@@ -87,29 +91,48 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Colu
         wanted=np.array(wanted, dtype=np.int64),
         share_room_pct=np.maximum(draft.fleet.share_free, 0.0),
         memory_room_mib=np.maximum(draft.fleet.memory_free, 0.0),
-        staying_rps=parameters.stay_part * stays * table[:, 2],
+        staying_rps=table[:, 4] * table[:, 2],
     )
     return Columns(needs=tuple(needs), options=tuple(chosen), problem=problem)
 
 
-def _replicas(draft: Draft, need: Need) -> int:
-    largest = np.array(float(draft.options(need).capacity_rps.max()))
-    count = int(replicas_for(need.rate_rps, largest)) if need.rate_rps > 0 else 0
-    return min(max(count, need.replicas_floor), need.replicas_max)
+def _replicas(draft: Draft, belief: InssBelief, need: Need) -> int:
+    """So many that the largest configuration serves its part of the rate."""
+    if need.rate_rps <= 0:
+        return min(need.replicas_floor, need.replicas_max)
+    options = draft.options(need)
+    able = [draft.option(need, int(at)) for at in np.flatnonzero(options.share_pct == options.share_pct.max())]
+    largest = max(belief.throughput_rps((need, option), belief.slowdown_borne(need, option)) for option in able)
+    return min(max(int(replicas_for(need.rate_rps, np.array(largest))), need.replicas_floor), need.replicas_max)
+
+
+def staying(draft: Draft, need: Need, option: Option, device: int) -> Assignment | None:
+    """The standing replica on a device that would be this one with another batch: no process has to start."""
+    name = draft.fleet.devices[device].id
+    for item in draft.case.standing.get(need.workload, []):
+        alike = item.device == name and item.share_pct_sm == option.share_pct and item.model == need.model
+        if alike and item.memory_mib_limit >= option.memory_mib:
+            return item
+    return None
+
+
+def _served(each_rps: float, rates_rps: tuple[float, float]) -> float:
+    """Part of its rate that a replica serves; what must be served counts before what capacity is sized for."""
+    least, sized = (min(1.0, each_rps / rate) if rate > 0 else 1.0 for rate in rates_rps)
+    return LEAST_PART * least + (1.0 - LEAST_PART) * sized
 
 
 def _listed(draft: Draft, belief: InssBelief, need: Need, bounds: tuple[float, int]) -> list[Option]:
-    """For every class and share the batch that serves most, of those in time; where none is, that serves most."""
+    """For every class and share the batch with the highest throughput, of those in time."""
     rate, batch_max = bounds
     options, found = draft.options(need), list[Option]()
     for number in np.unique(options.device_class):
         mine = np.flatnonzero((options.device_class == number) & (options.batch <= batch_max))
         for share in np.unique(options.share_pct[mine]):
-            at_share = mine[options.share_pct[mine] == share]
-            order = at_share[np.lexsort((options.batch[at_share], -options.capacity_rps[at_share]))]
-            listed = [draft.option(need, int(index)) for index in order]
-            timely = (o for o in listed if belief.in_time(need, o, belief.slowdown_borne(need, o), rate))
-            best = next(timely, None)
-            if best is not None:
-                found.append(best)
+            at_share = [draft.option(need, int(at)) for at in mine[options.share_pct[mine] == share]]
+            timely = [o for o in at_share if belief.in_time(need, o, belief.slowdown_borne(need, o), rate)]
+            # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
+            proven = [o for o in timely if o.capacity_rps >= rate]
+            if timely:
+                found.append(max(proven or timely, key=lambda o: (belief.throughput_rps((need, o), 1.0), -o.batch)))
     return found

@@ -1,7 +1,7 @@
 """InSS: batches by bisection where everybody stands; a new placement by the knapsack only where that fails.
 
 Owns the two speeds: when the rates change, batches alone are tried first; only when some service is late or short, the
-knapsack (or the plain rule) places everybody afresh, whether or not that serves all. New shares reach a
+knapsack (or the plain rule) places everybody afresh, and only if that serves more than what stands. New shares reach a
 device as every plan does: the replacement serves before the old process goes. It refuses clocks and prices.
 """
 
@@ -20,8 +20,9 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, affordable
 from solvers.planners.draft import Draft
 from solvers.planners.inss.batching import Batching, workloads_short
-from solvers.planners.inss.belief import InssBelief
-from solvers.planners.inss.columns import Columns, columns_of
+from solvers.planners.inss.belief import InssBelief, Member
+from solvers.planners.inss.columns import Columns, columns_of, staying
+from solvers.planners.inss.learned import Learned, learned
 from solvers.planners.inss.parameters import Leftover, Parameters, Placing
 from solvers.planners.inss.placing import Placer, exact, greedy
 from solvers.planners.inss.projecting import project
@@ -31,6 +32,7 @@ from solvers.problems.choice import Option
 KNOBS = (Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
 SPEC = PlannerSpec(name="inss", version="1", knobs=KNOBS)
 SPEC_NI = PlannerSpec(name="inss_ni", version="1", knobs=KNOBS)
+SPEC_RL = PlannerSpec(name="inss_rl", version="1", knobs=KNOBS)
 NODES_MAX = 2000.0
 
 
@@ -40,11 +42,7 @@ class Inss(Stateless):
 
     parameters: Parameters = field(default_factory=Parameters)
     interference: bool = True
-
-    @property
-    def spec(self) -> PlannerSpec:
-        """Name, version, knobs."""
-        return SPEC if self.interference else SPEC_NI
+    spec: PlannerSpec = SPEC
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """Batches first, then everything."""
@@ -58,7 +56,12 @@ class Inss(Stateless):
         moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief)
         moved.settle()
         reporter.event("inss.placed", columns=float(moved.columns), rounds=float(moved.rounds))
+        if any(case.standing.values()) and moved.short_rps() >= batching.short_rps - self._least_gain_rps(standing):
+            return standing.proposal(self.spec, (*reasons, moved.reason()))
         return moved.draft.proposal(self.spec, (*reasons, moved.reason()))
+
+    def _least_gain_rps(self, draft: Draft) -> float:
+        return self.parameters.gain_part_min * sum(need.rate_rps_least for need in draft.needs)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class _Allocation:
     columns: int = 0
     rounds: int = 0
     by_rule: bool = False
+    actor: Learned | None = None
 
     def settle(self) -> None:
         """Choose columns, put them into the books, fill what is missing, give leftover share away."""
@@ -87,9 +91,10 @@ class _Allocation:
             blocked = draft.put(settled, option, draft.best_fit, among)
             if blocked is not None:
                 draft.block(settled, blocked, option)
-        for need in listed.needs:
-            options = draft.options(need)
-            draft.fill(draft.open(need), np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
+        for need, wanted in zip(listed.needs, listed.problem.wanted, strict=True):
+            options, settled = draft.options(need), draft.open(need)
+            if len(settled.placed) < wanted:
+                draft.fill(settled, np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
         if self.parameters.leftover is Leftover.DISTRIBUTE:
             for device in range(len(draft.fleet.devices)):
                 self._give_away(device)
@@ -97,7 +102,7 @@ class _Allocation:
     def chosen(self, listed: Columns) -> Flags:
         """Solve, look who sits together, strike what breaks, solve again."""
         problem, allowed = listed.problem, np.ones(len(listed.problem), dtype=np.bool_)
-        placer = self._placer(len(problem))
+        placer = self._placer(listed)
         chosen = np.zeros(len(problem), dtype=np.bool_)
         while self.rounds < self.parameters.rounds_max:
             self.rounds += 1
@@ -110,8 +115,12 @@ class _Allocation:
             allowed[late] = False
         return chosen & allowed
 
-    def _placer(self, columns: int) -> Placer:
-        if self.parameters.placing is Placing.GREEDY or columns > self.parameters.columns_max:
+    def _placer(self, listed: Columns) -> Placer:
+        if self.parameters.placing is Placing.LEARNED:
+            self.actor = learned(self.draft, listed)
+            if self.actor is not None:
+                return self.actor
+        if self.parameters.placing is Placing.GREEDY or len(listed.problem) > self.parameters.columns_max:
             self.by_rule = True
             return greedy
         engine, limits = create(self.parameters.engine), Limits(work=NODES_MAX, gap=self.parameters.gap)
@@ -125,7 +134,7 @@ class _Allocation:
             for need in draft.needs
             for settled in (draft.open(need),)
             for item in settled.placed
-            if item.seat.device == device and item.option is not None and item.standing is None
+            if item.seat.device == device and item.option is not None and not self._stays(settled, item)
         ]
         free = math.floor(float(fleet.share_free[device]) + 1e-9)
         if not mine or free <= 0:
@@ -136,6 +145,26 @@ class _Allocation:
             larger = self._grown(settled, item, share)
             if larger is not None:
                 exchange(self.draft, settled, item, larger)
+
+    def _stays(self, settled: Settled, item: Placed) -> bool:
+        """Whether no process has to start for it: leftover share is not worth that."""
+        return item.option is None or staying(self.draft, settled.need, item.option, item.seat.device) is not None
+
+    def short_rps(self) -> float:
+        """What is left unserved by InSS' belief, beside the very neighbours."""
+        draft, belief, served_rps = self.draft, self.belief, dict[str, float]()
+        members: dict[int, list[Member]] = {}
+        for need in draft.needs:
+            for item in draft.open(need).placed:
+                if item.option is not None:
+                    members.setdefault(item.seat.device, []).append((need, item.option))
+        for together in members.values():
+            for at, (need, option) in enumerate(together):
+                slowdown, rate = belief.slowdown(at, together), need.rate_rps_least / len(draft.open(need).placed)
+                if belief.in_time(need, option, slowdown, rate):
+                    each = min(rate, belief.throughput_rps((need, option), slowdown))
+                    served_rps[need.workload] = served_rps.get(need.workload, 0.0) + each
+        return sum(max(0.0, need.rate_rps_least - served_rps.get(need.workload, 0.0)) for need in draft.needs)
 
     def _grown(self, settled: Settled, item: Placed, share_pct: int) -> Option | None:
         """The same batch or more at the largest share up to this one."""
@@ -152,6 +181,14 @@ class _Allocation:
             return None
         return self.draft.option(settled.need, int(able[np.argmax(options.share_pct[able])]))
 
+    def _placed_by(self) -> tuple[Fact, ...]:
+        """Which actor placed, or that none was trained for this picture and the knapsack did."""
+        if self.parameters.placing is not Placing.LEARNED:
+            return ()
+        if self.actor is None:
+            return (Fact(name="fallback", value="no actor was trained for these networks and GPUs"),)
+        return (Fact(name="actor", value=self.actor.digest[:16]),)
+
     def reason(self) -> Reason:
         """How the placement came about."""
         short = len(workloads_short(self.draft))
@@ -160,6 +197,7 @@ class _Allocation:
             Fact(name="rounds", value=float(self.rounds)),
             Fact(name="by_rule", value=float(self.by_rule)),
             Fact(name="short", value=float(short)),
+            *self._placed_by(),
         )
         subject = self.draft.request.snapshot.cluster
         return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=subject, facts=facts)
@@ -177,4 +215,9 @@ def exchange(draft: Draft, settled: Settled, item: Placed, option: Option) -> bo
 
 def inss_ni() -> Inss:
     """InSS that knows no interference."""
-    return Inss(interference=False)
+    return Inss(interference=False, spec=SPEC_NI)
+
+
+def inss_rl() -> Inss:
+    """InSS whose placements a trained actor chooses."""
+    return Inss(parameters=Parameters(placing=Placing.LEARNED), spec=SPEC_RL)
