@@ -22,9 +22,12 @@ from solvers.models.papers.oltunes_beliefs import LearnedSolo
 from solvers.models.papers.oltunes_candidates import GPU_TYPES_KEPT, PER_GPU_TYPE_KEPT, Candidates, Wish, scored
 from solvers.planners.draft import Draft
 from solvers.planners.oltunes.planning_parameters import Parameters
+from solvers.problems.choice import Options, replicas_for
 from solvers.problems.needs import Need
 
 MS_PER_S = 1000.0
+THRIFT = 1.25
+"""Part of a GPU that a service may take over the thriftiest way to serve its rate."""
 Rows = NDArray[np.intp]
 
 
@@ -89,10 +92,12 @@ class Judge:
         queries = Queries.of(asked.need.model, types, options.batch, options.share_pct * parts)
         latency_ms, throughput_rps = self._predicted(queries, options.latency_ms, options.capacity_rps)
         run_ms = latency_ms if asked.inputs is None else _run_ms(asked.inputs, options.batch, latency_ms)
-        epc = self._epc(types, (options.share_pct / 100.0, options.memory_mib), run_ms)
+        epc = self._epc(types, (options.share_pct / 100.0, options.memory_mib.astype(np.float64)), run_ms)
         promised_ms = run_ms if asked.inputs is None else MS_PER_S * asked.inputs / options.capacity_rps
         in_time = promised_ms <= asked.deadline_ms
         open_to = in_time if in_time.any() else np.ones(len(options), dtype=np.bool_)
+        if asked.inputs is None:
+            open_to = open_to & _thrifty(asked.need.rate_rps, options, np.array(types))
         found = scored(
             Candidates(
                 configurations=queries,
@@ -156,6 +161,18 @@ class Judge:
 
 def _run_ms(inputs: float, batch: NDArray[np.int64], latency_ms: Floats) -> Floats:
     return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+
+
+def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> NDArray[np.bool_]:
+    """Options that serve a service's rate with not much more of a GPU type than the thriftiest: a stream of requests
+    would otherwise get the lowest latency that money can buy, and hold it for ever.
+    """
+    room = np.maximum(1.0, replicas_for(rate_rps, options.capacity_rps)) * options.room_gpus
+    found = np.zeros(len(options), dtype=np.bool_)
+    for name in np.unique(types):
+        mine = types == name
+        found |= mine & (room <= THRIFT * room[mine].min() + 1e-9)
+    return found
 
 
 def _types(score: Floats, types: list[GpuTypeName], among: NDArray[np.bool_]) -> list[str]:

@@ -9,6 +9,7 @@ rule of the books.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -73,15 +74,15 @@ class Groups:
     """Of every device, 0…100."""
     first_group: int
     sitting: dict[int, list[Character]] = field(default_factory=dict)
-    with_tasks: set[int] = field(default_factory=set)
+    tasks: Counter[int] = field(default_factory=Counter)
+    """How many tasks run on a device: services never end, so they count for affinity and not for a group's size."""
     joined: list[Joined] = field(default_factory=list)
     groups: int = 0
 
     def seat(self, device: int, model: ModelName, kind: WorkloadKind) -> None:
         """Somebody is there."""
         self.sitting.setdefault(device, []).append(self.character(model))
-        if kind is WorkloadKind.TASK:
-            self.with_tasks.add(device)
+        self.tasks[device] += kind is WorkloadKind.TASK
 
     def character(self, model: ModelName) -> Character:
         """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
@@ -96,7 +97,7 @@ class Groups:
             queue = [item for item in waiting if self._wants(item)]
             if not queue:
                 return
-            if len(self.sitting.get(device, ())) < self.group_max and self.draft.fleet.usable[device]:
+            if self.draft.fleet.usable[device]:
                 self._on_device(device, list(_looked_at(queue)), last=last)
 
     def _order(self) -> list[int]:
@@ -104,7 +105,7 @@ class Groups:
         return sorted(
             range(len(fleet.devices)),
             key=lambda device: (
-                device in self.with_tasks,
+                self.tasks[device] > 0,
                 bool(fleet.unrented[device]),
                 float(self.utilisation[device]),
                 int(fleet.occupants[device]),
@@ -121,8 +122,8 @@ class Groups:
         """One group: whoever of the queue fits there, by order."""
         begun: list[tuple[Waiting, Joined]] = []
         for item in queue:
-            if len(self.sitting.get(device, ())) >= self.group_max:
-                break
+            if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
+                continue
             near = self.affinity(device, item.need.model)
             welcome = near is None or near >= self.parameters.threshold_affinity
             if not welcome and not (last and not self.parameters.affinity_strict):

@@ -31,7 +31,7 @@ class Parameters:
     cycle_ms: Annotated[
         float, Tune("a window that is no longer than this is over: before the next cycle nothing can start", 1, 600_000)
     ] = 15_000.0
-    group_max: Annotated[int, Tune("services and tasks that share a device at most", 1, 16)] = 4
+    group_max: Annotated[int, Tune("tasks that share a device at most", 1, 16)] = 4
     threshold_affinity: Annotated[float, Tune("affinity from which work may join a group", 0, 100)] = 70.0
     affinity_strict: Annotated[
         bool, Tune("whether who finds no group of enough affinity waits, as in the paper, or joins the best there is")

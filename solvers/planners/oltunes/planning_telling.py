@@ -37,6 +37,7 @@ def told(item: Assignment, joined: Joined | None, waiting: Waiting | None, fligh
 def candidates_told(draft: Draft, waiting: Waiting, taken: Collection[int]) -> tuple[Reason, ...]:
     """The best of the configurations that were looked at and not taken, best first."""
     rated = waiting.rated
+    small = {int(row) for each in rated.small.values() for row in each}
     rows = {int(row) for kept in (rated.small, rated.any) for each in kept.values() for row in each} - set(taken)
     best = sorted(rows, key=lambda row: (-rated.score[row], row))[:CANDIDATES_TOLD]
     found = []
@@ -46,6 +47,7 @@ def candidates_told(draft: Draft, waiting: Waiting, taken: Collection[int]) -> t
             Fact(name="share_pct_sm", value=float(option.share_pct)),
             Fact(name="batch", value=float(option.batch)),
             *_scored(rated, row),
+            *(() if row in small else (Fact(name="fits_a_full_group", value="false"),)),
         )
         found.append(Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=option.gpu_type, facts=facts))
     return tuple(found)
