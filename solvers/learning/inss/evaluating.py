@@ -1,4 +1,4 @@
-"""How good an actor is: its placements in the world, beside the integer programme's and its bound, on the same rates.
+"""How good an actor is: its placements beside the integer programme's and the most there is, on the same rates.
 
 Owns the comparison over fresh episodes. It refuses the policy that explores: the likeliest choice of every head counts.
 """
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.streams import Streams
-from solvers.learning.inss.bound import CAUTIONS, optimum
+from solvers.learning.inss.ceiling import Ceiling
 from solvers.learning.inss.deploying import Deployment
 from solvers.learning.inss.environment import Environment, Outcome
+from solvers.learning.inss.programme import CAUTIONS, optimum
 from solvers.learning.inss.truth import Truth
 from solvers.planners.inss.actor import Actor
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over seconds: of the actor, of the best the programme's placements do, and the bound."""
+    """Means over seconds: of the actor, of the best the programme's placements do, and of the most there is."""
 
     actor: float
     programme: float
@@ -43,7 +44,7 @@ def evaluate(truth: Truth, actor: Actor, penalty: float, span: tuple[int, int], 
         bound, settled = 0.0, _settled(other, penalty)
         for second in range(seconds):
             if second % truth.setting.hold_s == 0:
-                bound = optimum(truth, mine.rates_rps, penalty).believed
+                bound = Ceiling.of(truth, mine.rates_rps, penalty)
                 settled = _settled(other, penalty) if second else settled
             here = mine.step(*actor.choice(mine.shape, state))
             there = other.live(Deployment.of(truth, settled[0], settled[1], other.rates_rps))
@@ -67,7 +68,7 @@ def _settled(world: Environment, penalty: float) -> tuple[tuple[int, ...], list[
     """
     found: list[tuple[float, tuple[int, ...], list[int]]] = []
     for caution in CAUTIONS:
-        placed = optimum(world.truth, world.rates_rps, penalty, caution)
+        placed = optimum(world.truth, world.rates_rps, caution)
         asked = [max(0, units - 1) for units in placed.units]
         units = world.shape.granted(placed.places, asked)
         trial = Environment(world.truth, penalty, world.shape, world.highest_rps, world.random)

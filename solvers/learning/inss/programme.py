@@ -1,8 +1,7 @@
-"""What InSS' actor is compared with: the integer programme of problem (1), its bound and what its placements bring.
+"""What InSS' actor is compared with: the integer programme of problem (1), whose neighbours are a caution on all times.
 
-Owns the columns (model, GPU, units, batch) of a setting at given rates, the bound (the optimum where nobody disturbs
-anybody: no placement that keeps the limits earns more), and the placements of the programme under several cautions,
-judged in the world. It refuses to learn.
+Owns the columns (model, GPU, units, batch) of a setting at given rates and the best choice of them. The programme is
+linear, so it cannot know who meets whom: it is solved under several cautions. It refuses to learn.
 """
 
 from __future__ import annotations
@@ -20,35 +19,30 @@ from solvers.planners.inss.actor import NOWHERE
 from solvers.planners.inss.placing import exact
 from solvers.problems.knapsack import Knapsack
 
-CAUTIONS = (1.0, 1.1, 1.2, 1.3, 1.4)
-"""Factors on everybody's times; the first is the bound's."""
+CAUTIONS = (1.0, 1.2, 1.4, 1.6)
+"""Factors on everybody's times."""
 GAP = 1e-4
 NODES_MAX = 5000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """By model, with what the programme believes it earns."""
+    """By model; NOWHERE and no units for whom there is no column left."""
 
     places: tuple[int, ...]
     units: tuple[int, ...]
-    believed: float
 
 
-def optimum(truth: Truth, rates_rps: Sequence[float], penalty: float, caution: float = 1.0) -> Placement:
-    """The best placement while everybody takes `caution` times as long as alone; who finds no place costs the penalty.
-    With a caution of 1 `believed` is the bound.
-    """
+def optimum(truth: Truth, rates_rps: Sequence[float], caution: float) -> Placement:
+    """The best placement while everybody takes `caution` times as long as alone."""
     problem, units = _columns(truth, rates_rps, caution)
     allowed = np.ones(len(problem), dtype=np.bool_)
     chosen = exact(problem, allowed, create("highs"), Limits(work=NODES_MAX, gap=GAP))
     places, given = [NOWHERE] * len(rates_rps), [0] * len(rates_rps)
-    earned = 0.0
     for column in np.flatnonzero(allowed if chosen is None else chosen):
         model = int(problem.model[column])
         places[model], given[model] = int(problem.gpu[column]), units[column]
-        earned += float(problem.throughput_rps[column])
-    return Placement(tuple(places), tuple(given), earned - penalty * places.count(NOWHERE))
+    return Placement(tuple(places), tuple(given))
 
 
 def _columns(truth: Truth, rates_rps: Sequence[float], caution: float) -> tuple[Knapsack, list[int]]:
