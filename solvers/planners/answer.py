@@ -49,10 +49,16 @@ def write_plan(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
     """The complete plan, on offered GPUs too."""
     snapshot = request.snapshot.with_offers()
     basis = Basis(snapshot.profiles_by_key())
+    jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
     pinned = (replace(item, reasons=(_pinned_reason(item),)) for item in answer.pinned)
     assignments = [*pinned]
     for settled in answer.settled:
-        assignments.extend(_assignments(snapshot, settled, answer, basis))
+        if settled.need.kind is WorkloadKind.JOB:
+            job = jobs[settled.need.workload]
+            named = name_replicas(settled, answer.standing.get(settled.need.workload, []))
+            assignments.extend(_job_assignment(snapshot, settled, each, job) for each in named)
+        else:
+            assignments.extend(_assignments(settled, answer, basis))
     ordered = tuple(sorted(assignments, key=lambda item: item.replica))
     settings = _settings(snapshot, request.movable, ordered, _unlimited(answer.settled))
     return Plan(
@@ -72,13 +78,10 @@ def _pinned_reason(item: Assignment) -> Reason:
     return Reason(code=ReasonCode.PINNED_BY_MODE, subject=item.workload)
 
 
-def _assignments(snapshot: Snapshot, settled: Settled, answer: Answer, basis: Basis) -> Iterable[Assignment]:
+def _assignments(settled: Settled, answer: Answer, basis: Basis) -> Iterable[Assignment]:
     alternatives = answer.explain(settled)
-    jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
     for replica, placed in name_replicas(settled, answer.standing.get(settled.need.workload, [])):
-        if settled.need.kind is WorkloadKind.JOB:
-            yield _job_assignment(snapshot, settled, (replica, placed), jobs[settled.need.workload])
-        elif placed.option is None:
+        if placed.option is None:
             yield _blind_assignment(placed, alternatives)
         else:
             yield _measured_assignment(settled, (replica, placed), alternatives, basis)
