@@ -173,26 +173,26 @@ class Oltunes(Stateless):
                 )
             )
         cycle.waiting.sort(key=lambda item: item.rank)
-        for position, item in enumerate(cycle.waiting):
-            item.position = position + 1
 
     def _form(self, cycle: _Cycle) -> None:
         """Groups of those whose window is over, first by the paper's rules, then wherever there is room."""
         memory, now_s = cycle.memory, cycle.snapshot.taken_at_s
-        patient = [item for item in cycle.waiting if item.need.kind is WorkloadKind.TASK]
-        opened_s = None if not patient else now_s if memory.opened_s is None else memory.opened_s
+        collecting = any(_is_task(item) for item in cycle.waiting)
+        opened_s = None if not collecting else now_s if memory.opened_s is None else memory.opened_s
         window_ms = cycle.pace.window_ms
         over = window_ms <= self.parameters.cycle_ms or (
             opened_s is not None and MS_PER_S * (now_s - opened_s) >= window_ms
         )
-        ready = [item for item in cycle.waiting if over or item.need.kind is WorkloadKind.SERVICE]
+        ready = [item for item in cycle.waiting if over or not _is_task(item)]
         for last in (False, True):
             cycle.groups.form(ready, last=last)
         urgent_part = fmean(item.urgent or item.boost > 0 for item in cycle.waiting) if cycle.waiting else None
-        left = any(_wants(cycle.draft, item.need) for item in patient)
+        left = [item for item in cycle.waiting if _wants(cycle.draft, item.need)]
+        for position, item in enumerate(left):
+            item.position = position + 1
         cycle.memory = replace(
             memory,
-            opened_s=(now_s if over else opened_s) if left else None,
+            opened_s=(now_s if over else opened_s) if any(_is_task(item) for item in left) else None,
             pace=cycle.pace.after_tick(urgent_part, self.parameters.scheduler),
         )
 
@@ -247,6 +247,10 @@ def _wants(draft: Draft, need: Need) -> bool:
     settled = draft.open(need)
     short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
     return short and len(settled.placed) < need.replicas_max
+
+
+def _is_task(item: Waiting) -> bool:
+    return item.need.kind is WorkloadKind.TASK
 
 
 def _needed(need: Need, items: list[Placed]) -> list[Placed]:

@@ -39,7 +39,7 @@ class Waiting:
     priority: float
     boost: int = 0
     position: int = 0
-    """Its place in line when the cycle began."""
+    """Its place in line after the cycle, 1 for the next; 0: it has what it wants."""
 
     @property
     def rank(self) -> tuple[bool, int, float, float, WorkloadId]:

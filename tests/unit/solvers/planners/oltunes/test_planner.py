@@ -142,7 +142,7 @@ def test_urgent_work_comes_first_and_then_the_least_slack() -> None:
         for fact in reason.facts
         if fact.name == "queue_position"
     }
-    assert positions == {"demo/soon": 2.0, "demo/calm": 3.0}
+    assert positions == {"demo/soon": 1.0, "demo/calm": 2.0}
 
 
 def test_what_runs_stays_where_it_is() -> None:
