@@ -99,10 +99,10 @@ class Appraisal:
         found: list[float | None] = [None] * len(items)
         readings = [self._asked(need, item) for item in items]
         rows = [
-            (place, reading, column, widest, self.slowdown(items[place]))
+            (place, reading, column, corner, self.slowdown(items[place]))
             for place, read in enumerate(readings)
             if read is not None
-            for reading, column, widest in (read,)
+            for reading, column, corner in (read,)
         ]
         if not rows:
             return found
@@ -111,8 +111,8 @@ class Appraisal:
             limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
         )
         batch = np.array([[items[row[0]].batch, items[row[0]].envelope.batch_max] for row in rows], dtype=np.float64)
-        mean = np.array([[row[1].mean_ms[row[2]], row[1].mean_ms[row[3]]] for row in rows])
-        tail = np.array([[row[1].tail_ms[row[2]], row[1].tail_ms[row[3]]] for row in rows])
+        mean = np.array([[row[1].mean_ms[row[2]], row[3][0]] for row in rows])
+        tail = np.array([[row[1].tail_ms[row[2]], row[3][1]] for row in rows])
         factor = np.array([row[4] for row in rows])[:, None]
         outcome = settle(promise, batch, mean * factor, tail * factor)
         for row, (place, *_) in enumerate(rows):
@@ -150,22 +150,28 @@ class Appraisal:
         clock = None if setting is None else setting.clock_mhz_sm
         return clock or self.fleet.class_at(self.fleet.index[device]).clock_mhz_sm
 
-    def _asked(self, need: Need, item: Assignment) -> tuple[Reading, int, int] | None:
-        """What is known of a replica as it stands, with the columns of its batch and of the largest it may grow to."""
+    def _asked(self, need: Need, item: Assignment) -> tuple[Reading, int, tuple[float, float]] | None:
+        """What is known of a replica as it stands, with the column of its batch, and mean and tail in the worst corner
+        of its envelope: its largest batch at its lowest clock.
+        """
         kind = self._kind(item)
         clock = self.running(item.device)
         wrong = item.model != need.model and item.model not in need.alternatives
-        fixed = item.envelope.clock_mhz_sm_min == item.envelope.clock_mhz_sm_max == clock
+        low_mhz = item.envelope.clock_mhz_sm_min
+        inside = low_mhz <= clock <= item.envelope.clock_mhz_sm_max
         cramped = (need.affinity.dedicated or kind.exclusive) and item.share_pct_sm < 100
-        if need.refusal is not None or wrong or not fixed or cramped:
+        if need.refusal is not None or wrong or not inside or cramped:
             return None
-        reading = self._reading((item.model, kind.gpu_type), clock, item.share_pct_sm * kind.sm_part)
-        if reading is None:
+        reading, slowest = (
+            self._reading((item.model, kind.gpu_type), mhz, item.share_pct_sm * kind.sm_part)
+            for mhz in (clock, low_mhz)
+        )
+        if reading is None or slowest is None:
             return None
-        column, widest = reading.column(item.batch), reading.column(item.envelope.batch_max)
-        if column is None or widest is None or item.memory_mib_limit < reading.memory_mib[widest]:
+        column, widest = reading.column(item.batch), slowest.column(item.envelope.batch_max)
+        if column is None or widest is None or item.memory_mib_limit < slowest.memory_mib[widest]:
             return None
-        return reading, column, widest
+        return reading, column, (float(slowest.mean_ms[widest]), float(slowest.tail_ms[widest]))
 
     def _kind(self, item: Assignment) -> DeviceClass:
         return self.fleet.class_at(self.fleet.index[item.device])

@@ -11,7 +11,7 @@ MiB. What an LLM's replicas could do is read by `token_options`. It refuses to c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 
 import numpy as np
@@ -165,9 +165,20 @@ class Beliefs:
             return self._assess_tokens(need, class_index, standing)
         grid = None if need.refusal is not None else self.grid(need.model, device_class)
         alone = self._alone(need, device_class)
-        clocks = {device_class.clock_mhz_sm, standing.envelope.clock_mhz_sm_min, standing.envelope.clock_mhz_sm_max}
-        if grid is None or standing.model != need.model or len(clocks) > 1 or (alone and standing.share_pct_sm < 100):
+        low_mhz, high_mhz = standing.envelope.clock_mhz_sm_min, standing.envelope.clock_mhz_sm_max
+        open_to = low_mhz <= device_class.clock_mhz_sm <= high_mhz
+        if grid is None or standing.model != need.model or not open_to or (alone and standing.share_pct_sm < 100):
             return None
+        if low_mhz < device_class.clock_mhz_sm:
+            slower = self._tables.grid_at((need.model, device_class.gpu_type), low_mhz)
+            widest = replace(standing, batch=standing.envelope.batch_max)
+            if slower is None or self._assess_in(need, class_index, widest, slower) is None:
+                return None
+        return self._assess_in(need, class_index, standing, grid)
+
+    def _assess_in(self, need: Need, class_index: int, standing: Assignment, grid: Grid) -> Option | None:
+        """By the points of one clock."""
+        device_class = self.classes[class_index]
         highest = (
             int(np.searchsorted(grid.shares_pct, standing.share_pct_sm * device_class.sm_part + 1e-9, "right")) - 1
         )

@@ -25,11 +25,13 @@ from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.explaining import explained, seconds_of
+from solvers.planners.joint.filling import fill, open_ended
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
 from solvers.planners.joint.seating_breaks import breaks_usd
 from solvers.planners.joint.seating_floor import Floor, floor_of
+from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.solving import Solve, Solved, solved
 from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.planners.joint.writing import Draft, write
@@ -105,12 +107,20 @@ class Joint:
     ) -> Thought:
         whole = counted(reading.problem, _counting(request, begun.whole), request.snapshot.policy.gap_pct_target / 100)
         answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
-        layout, plan = answer.found, _written(request, reading, (answer, whole), begun.first)
+        layout, seats = answer.found, _seated(request, reading, (answer, whole), begun.first)
+        more = open_ended(reading.snapshot)
+        draft = Draft(request=request, reading=reading, seats=seats, first=begun.first, open_ended=more)
+        served_rps = seats.served_rps.copy()
+        plan = write(SPEC, draft)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
         rivals = {
             name: replace(item, bound_usd_per_h=_bound(reading, (layout, whole), item)) for name, item in rivals.items()
         }
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
+        if more:
+            # Writing settled batches, and with them what is served.
+            seats.served_rps = served_rps
+            chosen = _filled(draft, rivals, chosen, (layout, whole))
         reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
@@ -118,6 +128,21 @@ class Joint:
         kept = remember(reading.problem, answer.patterns)
         proposal = _proposal(rivals, chosen, facts=facts)
         return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
+
+
+def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Layout, Counted | None]) -> str:
+    """Give what is spare to who can use more, if our own plan is as good as the chosen one. Against what stands it must
+    stay better for all that, or else it would move for nothing.
+    """
+    terms, target = draft.request.snapshot.policy.terms, draft.request.snapshot.target
+    ours = rivals[SPEC.name].objective.key(terms)
+    if ours != rivals[chosen].objective.key(terms) or not fill(draft.seats, draft.open_ended):
+        return chosen
+    filled = write(SPEC, draft)
+    if FIRST in rivals and target.assignments and filled.objective.key(terms) >= rivals[FIRST].objective.key(terms):
+        return FIRST
+    rivals[SPEC.name] = replace(filled, bound_usd_per_h=_bound(draft.reading, found, filled))
+    return SPEC.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +193,7 @@ def _bound(reading: Reading, found: tuple[Layout, Counted | None], plan: Plan) -
     return max((bound for bound in bounds if bound is not None), default=None)
 
 
-def _written(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted | None], first: Plan | None) -> Plan:
+def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted | None], first: Plan | None) -> Seats:
     answer, whole = found
     policy = request.snapshot.policy
     floor = floor_of(reading)
@@ -182,11 +207,10 @@ def _written(request: PlanRequest, reading: Reading, found: tuple[Solved, Counte
     others = (answer.held, None if whole is None else whole.layout)
     layouts = (*(item for item in others if item is not None), answer.found)
     part = policy.gain_pct_min / 100
-    seats = min(
+    return min(
         (seat(floor, layout, terms) for layout in layouts),
         key=lambda item: item.worth(policy.launch_usd_per_s, part) + breaks_usd(item),
     )
-    return write(SPEC, Draft(request=request, reading=reading, seats=seats, first=first))
 
 
 def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, int]:

@@ -23,6 +23,7 @@ from solvers.models.worth import worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
 from solvers.planners.joint.reading import Reading
+from solvers.planners.joint.seating_floor import NO_DOMAIN
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.writing_members import Member, members
 from solvers.planners.joint.writing_short import shortages
@@ -40,6 +41,8 @@ class Draft:
     seats: Seats
     first: Plan | None = None
     """Another planner's plan for the same request: whoever is short there too has the same reasons."""
+    open_ended: frozenset[WorkloadId] = frozenset()
+    """Services that can always use more."""
 
 
 def write(spec: PlannerSpec, draft: Draft) -> Plan:
@@ -128,9 +131,22 @@ def _members_by_workload(draft: Draft) -> dict[WorkloadId, list[Member]]:
         standing = [
             (item.variant, item.assignment) for item in reading.standing.get(name, ()) if item.variant is not None
         ]
-        for member in members(draft.seats, device, standing):
+        governed = _governed(draft, device)
+        for member in members(draft.seats, device, standing, governed=governed):
             found[problem.workloads[problem.variants[member.variant].workload].id].append(member)
     return found
+
+
+def _governed(draft: Draft, device: int) -> bool:
+    """Whether a device's controller is to seek the clock: under a cap of its own, where everybody can use more."""
+    floor, pattern = draft.seats.floor, draft.seats.patterns[device]
+    pool, problem = int(floor.pool_of[device]), floor.problem
+    return (
+        pattern is not None
+        and problem.pools[pool].capped
+        and bool((floor.domain_of[device] == NO_DOMAIN).all())
+        and all(problem.workloads[problem.variants[item].workload].id in draft.open_ended for item in pattern.variants)
+    )
 
 
 def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], ground: _Ground) -> Assignment:
@@ -174,7 +190,7 @@ def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], 
         share_pct_sm=item.share_pct,
         memory_mib_limit=item.memory_mib,
         batch=item.batch,
-        envelope=_envelope(item, clock),
+        envelope=_envelope(item),
         latency_ms_planned=rounded_ms(item.latency_ms) if need.limit_ms is not None and not is_job else None,
         capacity_rps=rounded_rps(item.capacity_rps),
         power_w_planned=rounded_w(item.power_w),
@@ -182,12 +198,13 @@ def _assignment(draft: Draft, need: Need, named: tuple[ReplicaId, Member, int], 
     )
 
 
-def _envelope(item: Member, clock: int) -> Envelope:
+def _envelope(item: Member) -> Envelope:
     """As it stands, where that lies within what keeps the promise."""
-    made = Envelope(batch_min=item.batch_min, batch_max=item.batch_max, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock)
+    low, high = item.clocks_mhz
+    made = Envelope(batch_min=item.batch_min, batch_max=item.batch_max, clock_mhz_sm_min=low, clock_mhz_sm_max=high)
     before = item.standing.envelope if item.standing is not None else made
     inside = made.batch_min <= before.batch_min <= item.batch <= before.batch_max <= made.batch_max
-    same_clock = (before.clock_mhz_sm_min, before.clock_mhz_sm_max) == (clock, clock)
+    same_clock = (before.clock_mhz_sm_min, before.clock_mhz_sm_max) == item.clocks_mhz
     return before if inside and same_clock else made
 
 

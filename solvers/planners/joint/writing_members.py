@@ -1,7 +1,10 @@
-"""What is written of one device's replicas: batch, the batches a governor may move between, memory limit, rates.
+"""What is written of one device's replicas: batch, the batches and clocks a governor may move between, memory limit,
+rates.
 
 Owns the last small choices on a device, which change no process: a replica that stands keeps its batch as long as
-nobody is served less than he is sized for, and its memory limit as long as that is enough. It refuses to change shares.
+nobody is served less than he is sized for, and its memory limit as long as that is enough. Where a device's controller
+is to seek the best clock under a cap, replicas begin with the smallest batch that serves nearly as much as the best,
+go no higher, and the clock may fall as far as these batches keep every promise. It refuses to change shares.
 """
 
 from __future__ import annotations
@@ -15,6 +18,11 @@ from solvers.domain.plan import Assignment
 from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.problems.joint import Flags, Floats, JointProblem
 from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
+
+CEILING_PART = 0.97
+"""Of the best rate."""
+CLOCK_ROOM_PART = 0.75
+"""Of the planned clock: so far a controller shall be able to go down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +40,16 @@ class Member:
     capacity_rps: float
     power_w: float
     standing: Assignment | None
+    clocks_mhz: tuple[int, int]
+    """Between which a governor may move; equal where the clock is fixed."""
 
 
-def members(seats: Seats, device: int, standing: list[tuple[int, Assignment]]) -> Iterator[Member]:
-    """The replicas of one device. `standing`: what stands on it, with the number of its variant."""
+def members(
+    seats: Seats, device: int, standing: list[tuple[int, Assignment]], *, governed: bool = False
+) -> Iterator[Member]:
+    """The replicas of one device. `standing`: what stands on it, with the number of its variant; `governed`: whether
+    its clock is open.
+    """
     pattern, problem = seats.patterns[device], seats.floor.problem
     if pattern is None:
         return
@@ -46,10 +60,18 @@ def members(seats: Seats, device: int, standing: list[tuple[int, Assignment]]) -
         for variant, share, slow in zip(pattern.variants, pattern.shares_pct, factor, strict=True)
     ]
     kept = _kept(seats, pattern, reads, standing)
-    for place, (variant, share, read) in enumerate(zip(pattern.variants, pattern.shares_pct, reads, strict=True)):
+    ceilings = _ceilings(problem, pattern, reads) if governed else []
+    if governed:
+        kept = _lowered(seats, pattern, reads, (kept, ceilings))
+    windows = []
+    for place, read in enumerate(reads):
         before, column = kept[place]
         limit_mib = float(before.memory_mib_limit) if before is not None else pattern.memory_mib[place]
         low, high = _window(read.fits(limit_mib), column)
+        windows.append((limit_mib, low, min(high, max(column, ceilings[place])) if governed else high))
+    clocks = _clocks(problem, pattern, [high for _, _, high in windows]) if governed else _clock(problem, pattern)
+    for place, (variant, share, read) in enumerate(zip(pattern.variants, pattern.shares_pct, reads, strict=True)):
+        (before, column), (limit_mib, low, high) = kept[place], windows[place]
         yield Member(
             variant=variant,
             device=device,
@@ -62,7 +84,76 @@ def members(seats: Seats, device: int, standing: list[tuple[int, Assignment]]) -
             capacity_rps=float(read.rate_rps[column]),
             power_w=float(read.power_w[column]),
             standing=before,
+            clocks_mhz=clocks,
         )
+
+
+def _clock(problem: JointProblem, pattern: Pattern) -> tuple[int, int]:
+    clock = int(problem.kind_clock_mhz[pattern.kind])
+    return clock, clock
+
+
+def _clocks(problem: JointProblem, pattern: Pattern, highest: list[int]) -> tuple[int, int]:
+    """From the lowest clock at which the largest batches of all keep every promise to the highest there is."""
+    planned, _ = _clock(problem, pattern)
+    table = _table(problem, pattern)
+    for clock in table:
+        able = clock >= planned or all(
+            read.rate_rps[column] > 0 for read, column in zip(_reads_at(problem, pattern, clock), highest, strict=True)
+        )
+        if able:
+            return min(clock, planned), table[-1]
+    return planned, planned
+
+
+def _table(problem: JointProblem, pattern: Pattern) -> list[int]:
+    """The clocks of a device, rising."""
+    mine = problem.kind_pool == problem.kind_pool[pattern.kind]
+    return sorted({int(clock) for clock in problem.kind_clock_mhz[mine]})
+
+
+def _reads_at(problem: JointProblem, pattern: Pattern, clock_mhz: int) -> list[_Read]:
+    """The members at another clock, in the same company."""
+    pool, planned = int(problem.kind_pool[pattern.kind]), int(problem.kind_clock_mhz[pattern.kind])
+    kind = problem.like(pool, clock_mhz)[problem.like(pool, planned).index(pattern.kind)]
+    table = int(problem.kind_table[kind])
+    factor = slowdown(problem, table, pattern.variants, pattern.shares_pct)
+    members = zip(pattern.variants, pattern.shares_pct, factor, strict=True)
+    return [_Read.of(problem, table, (variant, share), float(slow)) for variant, share, slow in members]
+
+
+def _ceilings(problem: JointProblem, pattern: Pattern, reads: list[_Read]) -> list[int]:
+    """For every member the smallest batch that serves nearly as much as the best of those that leave the clock room to
+    fall: beyond, more batch brings only latency and power.
+    """
+    planned, _ = _clock(problem, pattern)
+    slower = next(clock for clock in _table(problem, pattern) if clock >= CLOCK_ROOM_PART * planned)
+    found = []
+    for read, slow in zip(reads, _reads_at(problem, pattern, slower), strict=True):
+        rates = np.where(slow.rate_rps > 0, read.rate_rps, 0.0) if (slow.rate_rps > 0).any() else read.rate_rps
+        found.append(int(np.argmax(rates >= CEILING_PART * rates.max())))
+    return found
+
+
+def _lowered(
+    seats: Seats,
+    pattern: Pattern,
+    reads: list[_Read],
+    at: tuple[list[tuple[Assignment | None, int]], list[int]],
+) -> list[tuple[Assignment | None, int]]:
+    """What starts anew begins with its ceiling, where nobody is served less than he is sized for by it."""
+    kept, ceilings = at
+    lowered = []
+    for (before, column), ceiling, read, variant in zip(kept, ceilings, reads, pattern.variants, strict=True):
+        work = seats.floor.problem.variants[variant].workload
+        spare = float(seats.served_rps[work]) - seats.floor.problem.workloads[work].rate_least_rps * (1 - DUST)
+        lost = float(read.rate_rps[column] - read.rate_rps[ceiling])
+        if before is None and ceiling < column and lost <= max(0.0, spare):
+            _serve(seats, variant, read, (column, ceiling))
+            lowered.append((before, ceiling))
+        else:
+            lowered.append((before, column))
+    return lowered
 
 
 @dataclass(frozen=True, slots=True)
