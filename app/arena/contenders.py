@@ -22,6 +22,7 @@ from solvers.planners.base import Planner
 from solvers.planners.tuning import Scalar
 from solvers.sim.outcome import Contender, Setting
 from solvers.sim.packing import RULES
+from solvers.sim.tasking_schedulers import SCHEDULERS
 
 _SPARE = (Setting(name="demand_headroom", value="4"),)
 
@@ -83,7 +84,7 @@ def entry_of(text: str) -> Entry:
     planners = named.planners
     own = {part: own_planner(part) for part in planners if is_own(part)}
     for name in planners:
-        if name not in own and name not in (*registry.names(), *RULES):
+        if name not in own and name not in (*registry.names(), *RULES, *SCHEDULERS):
             raise InputError(
                 f"there is no planner {name!r}; known are {', '.join(contender_names())}, or a file.py:Class"
             )

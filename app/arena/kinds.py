@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "world": "app.arena.worlds",
     "packing": "app.arena.packing",
     "rolling": "app.arena.rolling",
+    "tasks": "app.arena.tasking",
 }
 """Where each kind lives."""
 DATA_VARIABLE = "HEADROOM_DATA"

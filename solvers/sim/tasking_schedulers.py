@@ -12,6 +12,7 @@ from functools import partial
 
 from solvers.errors import EngineError
 from solvers.models.base import Facts, Samples
+from solvers.planners.oltunes.assigning import Headroom
 from solvers.planners.oltunes.first_come import FirstCome
 from solvers.planners.oltunes.mlaas import ReserveAndPack
 from solvers.planners.oltunes.orion import OrionRule
@@ -36,8 +37,9 @@ class Known:
 _PLAIN = Parameters()
 _VARIANTS: Mapping[str, Parameters] = {
     OLTUNES: _PLAIN,
-    "oltunes_mf": replace(_PLAIN, predictor=MF),
-    "oltunes_rfr": replace(_PLAIN, predictor=RFR),
+    # Neither learns single outcomes: both fit their window again, which pays for many outcomes at once alone.
+    "oltunes_mf": replace(_PLAIN, predictor=MF, learned_at_once=128),
+    "oltunes_rfr": replace(_PLAIN, predictor=RFR, learned_at_once=128),
     "oltunes_no_affinity": replace(_PLAIN, with_affinity=False),
     "oltunes_fixed_window": replace(_PLAIN, with_window=False),
     "oltunes_no_tuning": replace(_PLAIN, with_tuning=False),
@@ -58,6 +60,10 @@ def _mlaas(known: Known) -> TaskScheduler:
     return FirstCome(ReserveAndPack(known.facts), known.facts, known.samples, known.seed)
 
 
+def _ours(known: Known) -> TaskScheduler:
+    return Headroom(known.facts, known.samples, known.seed)
+
+
 _MAKERS: Mapping[str, Callable[[Known], TaskScheduler]] = {
     **{name: partial(_oltunes, parameters=parameters) for name, parameters in _VARIANTS.items()},
     "orion": _orion,
@@ -69,10 +75,12 @@ SCHEDULERS = tuple(_MAKERS)
 
 def scheduler(name: str, known: Known, settings: Mapping[str, Scalar]) -> TaskScheduler:
     """A scheduler by name. Raises EngineError for a name that schedules no tasks, FieldError for a bad setting."""
+    if name in OURS:
+        return _ours(known)
     if name in _VARIANTS:
         return _oltunes(known, tuned(_VARIANTS[name], settings, name))
     if name not in _MAKERS:
-        said = f"{name or 'nothing'} schedules no tasks; known are {', '.join(SCHEDULERS)}"
+        said = f"{name or 'nothing'} schedules no tasks; known are {', '.join((OURS[0], *SCHEDULERS))}"
         raise EngineError(said, planner=name)
     tuned(None, settings, name)
     return _MAKERS[name](known)

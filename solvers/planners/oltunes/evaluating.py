@@ -15,6 +15,9 @@ from solvers.models.online import retraining
 from solvers.models.online.retraining import Trigger
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
 
+RETRAINED_AFTER = 200
+"""Outcomes before which training anew would find little that is new; the paper's rule alone trains at every miss."""
+
 
 @value
 class Seen:
@@ -34,6 +37,8 @@ class Lessons:
     pending: tuple[Seen, ...] = ()
     errors: tuple[float, ...] = ()
     due: bool = False
+    since: int = 0
+    """Outcomes since the predictor was trained anew."""
     lessons: int = 0
     retrainings: int = 0
 
@@ -41,7 +46,9 @@ class Lessons:
         """One more outcome."""
         error = retraining.relative_error(predicted_ms, outcome.batch_ms)
         errors, due = retraining.step(self.errors, error, Trigger(theta=theta))
-        return replace(self, pending=(*self.pending, outcome), errors=errors, due=self.due or due)
+        since = self.since + 1
+        due = due and since >= RETRAINED_AFTER
+        return replace(self, pending=(*self.pending, outcome), errors=errors, due=self.due or due, since=since)
 
     def learned(self, solo: LearnedSolo) -> tuple[LearnedSolo, Lessons]:
         """All that is pending, and the latest window again where predictions have missed."""
@@ -49,7 +56,7 @@ class Lessons:
         done = replace(self, pending=(), lessons=self.lessons + 1)
         if not self.due:
             return taught, done
-        return taught.retrained(), replace(done, errors=(), due=False, retrainings=self.retrainings + 1)
+        return taught.retrained(), replace(done, errors=(), due=False, since=0, retrainings=self.retrainings + 1)
 
 
 def samples_of(outcomes: tuple[Seen, ...]) -> Samples:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from solvers.domain.ids import ModelName
+from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.models.papers.oltunes import Character, affinity
 from solvers.planners.oltunes.parameters import Parameters
 from solvers.planners.oltunes.queues import Waiting
@@ -28,13 +28,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Tasks for a seat in the order of joining. `closed`: it is as large as may be, or so many who wait did not match
-    that the next one hardly will, so there is nothing to wait for.
-    """
+    """Tasks for a seat in the order of joining."""
 
     members: tuple[Waiting, ...]
     configs: tuple[Config, ...]
-    closed: bool
 
     @property
     def memory_mib(self) -> float:
@@ -49,17 +46,26 @@ class Group:
 
 
 def offered(seats: Sequence[Seat], parameters: Parameters) -> tuple[Seat, ...]:
-    """Seats that may get a group, least utilised first: the empty ones; while there are none, those nearly free or
-    nearly done; while there are none of these, the one that is done soonest.
+    """Seats that may get a group, least utilised first. Of each type of GPU: the empty ones; while there are none,
+    those nearly free or nearly done; while there are none of these, the one that is done soonest. An empty GPU of a
+    type that nobody wants would be no reason to wait.
     """
+    by_type: dict[GpuTypeName, list[Seat]] = {}
+    for seat in seats:
+        by_type.setdefault(seat.gpu_type, []).append(seat)
+    found = [seat for some in by_type.values() for seat in _of_type(some, parameters)]
+    return tuple(sorted(found, key=lambda seat: (seat.utilisation_pct, len(seat.running), seat.id)))
+
+
+def _of_type(seats: Sequence[Seat], parameters: Parameters) -> Sequence[Seat]:
     empty = [seat for seat in seats if not seat.running]
-    if not empty:
-        empty = [seat for seat in seats if _nearly_free(seat, parameters.nearly_free)]
-    if not empty:
-        roomy = [seat for seat in seats if len(seat.running) < parameters.group_max]
-        soonest = min(roomy, key=lambda seat: (max(each.left_s for each in seat.running), seat.id), default=None)
-        empty = [] if soonest is None else [soonest]
-    return tuple(sorted(empty, key=lambda seat: (seat.utilisation_pct, len(seat.running), seat.id)))
+    if empty:
+        return empty
+    roomy = [seat for seat in seats if len(seat.running) < parameters.group_max]
+    nearly = [seat for seat in roomy if _nearly_free(seat, parameters.nearly_free)]
+    if nearly or not roomy:
+        return nearly
+    return [min(roomy, key=lambda seat: (max(each.left_s for each in seat.running), seat.id))]
 
 
 def _nearly_free(seat: Seat, part: float) -> bool:
@@ -70,11 +76,12 @@ def _nearly_free(seat: Seat, part: float) -> bool:
 
 
 def form(seat: Seat, candidates: Iterable[Waiting], rules: Rules) -> Group:
-    """The group for a seat out of waiting tasks in their order; it may be empty."""
+    """The group for a seat out of waiting tasks in their order; it may be empty. Its size, memory, or want of tasks
+    that match close it.
+    """
     members: list[Waiting] = []
     configs: list[Config] = []
     sitting: list[Character] = []
-    passed = 0
     room_mib = seat.memory_mib_free - rules.parameters.memory_margin_mib
     room = rules.group_max - len(seat.running)
     for task in candidates:
@@ -83,14 +90,12 @@ def form(seat: Seat, candidates: Iterable[Waiting], rules: Rules) -> Group:
         config = next((each for each in task.on(seat.gpu_type) if _fits(each, seat, room_mib)), None)
         who = rules.characters[task.task.model]
         if config is None or not _welcome(who, sitting, rules.parameters):
-            passed += 1
             continue
         members.append(task)
         configs.append(config)
         sitting.append(who)
         room_mib -= config.memory_mib
-    closed = len(members) >= room or passed >= rules.group_max
-    return Group(members=tuple(members), configs=tuple(configs), closed=closed)
+    return Group(members=tuple(members), configs=tuple(configs))
 
 
 def _fits(config: Config, seat: Seat, room_mib: float) -> bool:

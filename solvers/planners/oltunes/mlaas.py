@@ -1,9 +1,10 @@
 """MLaaS' reserve-and-pack: large GPUs are kept for tasks that ask for them, the others are packed onto regular ones.
 
 Owns the rule: a heavy task goes to a high-end GPU, or to a regular one where none has room; any other task to a regular
-GPU alone. Of those with memory for it the one that has most in use is taken, of equally used high-end ones the first,
-of regular ones the last. Neither SMs, affinity nor configurations are looked at. High-end are the types with the most
-memory of those that are there.
+GPU alone. A GPU has room where memory and the parts of a GPU that its tasks ask for allow it, and the most used one of
+these is taken, of equally used high-end ones the first, of regular ones the last. Owners ask for the SMs that their
+batch needs alone; neither affinity nor configurations are looked at. High-end are the types with the most memory of
+those that are there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from solvers.models.base import Facts
 from solvers.planners.oltunes.first_come import Profiled, Room
 from solvers.planners.oltunes.queues import Arrival
 from solvers.planners.oltunes.tasking import Task
+
+FULL_PCT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ def _most_used(task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | 
     fitting = []
     for room in rooms:
         need = profiled.need(task, room.seat.gpu_type)
-        if need is not None and need.config.memory_mib <= room.memory_mib:
+        if need is None or need.config.memory_mib > room.memory_mib:
+            continue
+        if room.used_pct + need.share_pct <= FULL_PCT:
             fitting.append(room)
-    return max(fitting, key=lambda room: room.seat.memory_mib_total - room.memory_mib, default=None)
+    return max(fitting, key=lambda room: room.used_pct, default=None)

@@ -1,8 +1,8 @@
 """OLTunes' scheduler: tasks arrive, are grouped for the least utilised GPUs within a window, tuned, launched, learned.
 
-Owns the course of a tick and everything that lasts between ticks, as one value that can be written down. A group is
-launched when it is closed, or when the window since the last launch is over; until then its tasks stay in the queues. A
-task that comes after a quiet time does not wait. It refuses to know what runs it.
+Owns the course of a tick and everything that lasts between ticks, as one value that can be written down. Tasks are
+collected for a window since the last tick that launched, or until there are as many as a group may have; then every
+seat on offer gets its group. A task that comes after a quiet time does not wait. It refuses to know what runs it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from solvers.planners.oltunes.tasking import Ended, Ending, Launch, Seat, Task
 from solvers.planners.oltunes.window import Pace
 
 MS_PER_S = 1000.0
-_ROUNDING_S = 1e-9
-"""Sums of times lose digits; a window that ends now has ended."""
 
 
 @value
@@ -42,7 +40,7 @@ class Book:
     pace: Pace
     lessons: Lessons = Lessons()
     submitted_s: float | None = None
-    """When groups were launched last, or looked for in vain: the window begins there."""
+    """When groups were formed last: the window begins there."""
     urgent: bool = False
     """A tick is due at once."""
     arrivals: int = 0
@@ -101,7 +99,7 @@ class OltunesScheduler:
 
     @property
     def wake_s(self) -> float | None:
-        """At the end of the window, or at once where a group may be closed."""
+        """At the end of the window, or at once when enough for a group wait."""
         submitted_s = self._book.submitted_s
         if not self._waiting:
             return None
@@ -124,12 +122,9 @@ class OltunesScheduler:
         self._book = replace(self._book, urgent=False, utilisation=_utilisation(seats))
         self._learn_characters(running.task.model for seat in seats for running in seat.running)
         self._drain(tuple(sorted({seat.gpu_type for seat in seats})))
-        submitted_s = self._book.submitted_s
-        window_s = self._book.pace.window_ms / MS_PER_S - _ROUNDING_S
-        over = submitted_s is None or now_s - submitted_s >= window_s
-        launches = self._launches(seats, over=over)
+        launches = self._launches(seats)
         pace = self._book.pace.after_tick(self._queues.urgent_part, self.parameters)
-        self._book = replace(self._book, submitted_s=now_s if launches or over else submitted_s, pace=pace)
+        self._book = replace(self._book, submitted_s=now_s, pace=pace)
         return launches
 
     def ended(self, outcome: Ended, now_s: float) -> None:  # noqa: ARG002
@@ -210,14 +205,14 @@ class OltunesScheduler:
             if model not in self._characters:
                 self._characters[model] = beliefs.character(self._beliefs.facts, model)
 
-    def _launches(self, seats: Sequence[Seat], *, over: bool) -> tuple[Launch, ...]:
+    def _launches(self, seats: Sequence[Seat]) -> tuple[Launch, ...]:
         rules = Rules(parameters=self.parameters, group_max=self._book.pace.group_max, characters=self._characters)
         found: list[Launch] = []
         for seat in grouping.offered(seats, self.parameters):
             if not len(self._queues):
                 break
             group = grouping.form(seat, self._queues.first(self.parameters.looked_at_max), rules)
-            if group.members and (over or group.closed):
+            if group.members:
                 found.append(self._launch(group, seat))
         return tuple(found)
 
