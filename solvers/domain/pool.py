@@ -34,7 +34,7 @@ class Pool:
         check_distinct("gpu_types", self.gpu_types)
         check_distinct("labels", (label.key for label in self.labels))
         if not (self.devices or self.nodes or self.gpu_types or self.labels):
-            raise FieldError("pool", "a pool names devices, nodes, gpu_types or labels")
+            raise FieldError("devices", "a pool names devices, nodes, gpu_types or labels")
 
     def holds(self, device: Device, node: Node | None) -> bool:
         """Whether a device is meant, on its node where that is known."""

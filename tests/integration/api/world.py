@@ -173,7 +173,7 @@ WHO: Mapping[str, TokenRequest] = {
 
 def build_world(database: Database, **settings: Any) -> World:
     """The application with a catalogue, two projects, and tokens of everybody."""
-    chosen = Settings(cluster=CLUSTER, **{"rate_limit_per_s": 0.0, **settings})
+    chosen = Settings(**{"cluster": CLUSTER, "rate_limit_per_s": 0.0, **settings})
     context = ApiContext(
         settings=chosen,
         database=database,

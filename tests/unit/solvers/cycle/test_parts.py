@@ -170,15 +170,15 @@ def test_nobody_has_a_plan() -> None:
 
 def test_a_cap_over_both_is_kept_by_both_together() -> None:
     rates = (builders.demand("demo/far", 3000.0), builders.demand("demo/near", 600.0))
+    cap = PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=150.0)
     for limit_w in (200.0, 260.0, 400.0):
-        caps = (PowerCap(scope=PowerScope.CLUSTER, subject="lab", limit_w=limit_w),)
-        record = cycle(two(power_caps=caps, demands=rates))
+        record = cycle(two(power_caps=(replace(cap, limit_w=limit_w),), demands=rates))
         plan = planned(record)
         assert record.generation == 1
         assert fatal(record.snapshot, plan) == []
         assert {item.workload for item in plan.unplaced} <= {"demo/far", "demo/near"}
     # Under the tightest one, something is left undone by both; idle power alone is 133 W.
-    tight = planned(cycle(two(power_caps=(replace(caps[0], limit_w=150.0),), demands=rates)))
+    tight = planned(cycle(two(power_caps=(cap,), demands=rates)))
     assert {item.workload for item in tight.unplaced} == {"demo/far", "demo/near"}
 
 
