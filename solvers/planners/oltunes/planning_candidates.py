@@ -29,6 +29,7 @@ MS_PER_S = 1000.0
 THRIFT = 1.25
 """Part of a GPU that a service may take over the thriftiest way to serve its rate."""
 Rows = NDArray[np.intp]
+_NONE: Rows = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,8 @@ class Rated:
 
     def rows(self, device_class: int, *, last: bool) -> list[int]:
         """Options to try on a class of devices, best first. `last`: those without bounds, then the small ones."""
-        kept = (self.any, self.small) if last else (self.small,)
-        return list(dict.fromkeys(int(row) for each in kept for row in each.get(device_class, ())))
+        small = self.small.get(device_class, _NONE).tolist()
+        return list(dict.fromkeys((*self.any.get(device_class, _NONE).tolist(), *small))) if last else small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class Judge:
         small = self._within_part(options.share_pct, open_to)
         best = _types(found.score, types, small)
         kept = _kept(np.where(small & np.isin(types, best), found.score, -np.inf), options.device_class)
-        rows = np.concatenate([np.zeros(0, dtype=np.intp), *kept.values()])
+        rows = np.concatenate([_NONE, *kept.values()])
         return Rated(
             asked=asked,
             score=found.score,

@@ -21,7 +21,7 @@ from solvers.models.papers.oltunes import Character, affinity
 from solvers.planners.draft import Draft
 from solvers.planners.oltunes.planning_candidates import Rated
 from solvers.planners.oltunes.planning_parameters import Parameters
-from solvers.problems.choice import Floats, Option
+from solvers.problems.choice import Floats
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
@@ -124,11 +124,14 @@ class Groups:
         for item in queue:
             if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
                 continue
+            rows = self._roomy(item, device, last=last)
+            if not rows:
+                continue
             near = self.affinity(device, item.need.model)
             welcome = near is None or near >= self.parameters.threshold_affinity
             if not welcome and not (last and not self.parameters.affinity_strict):
                 continue
-            row = self._put(item, device, last=last)
+            row = self._put(item, device, rows)
             if row is None:
                 continue
             self.seat(device, item.need.model, item.need.kind)
@@ -151,20 +154,22 @@ class Groups:
         there = self.sitting.get(device)
         return affinity(self.character(model), there).total if there else None
 
-    def _put(self, item: Waiting, device: int, *, last: bool) -> int | None:
-        """The best of its options that fits, on the books; None when none does."""
-        device_class = int(self.draft.fleet.class_of[device])
-        for row in item.rated.rows(device_class, last=last):
-            option = self.draft.option(item.need, row)
-            if self._room(device, option) and self.draft.fleet.fits(self.draft.search(item.need, option), device):
-                settled = self.draft.open(item.need)
-                if self.draft.put(settled, option, _level, among=np.array([device], dtype=np.intp)) is None:
-                    return row
-        return None
+    def _roomy(self, item: Waiting, device: int, *, last: bool) -> list[int]:
+        """Options that the share and the memory left there allow, best first; the other rules are looked at later."""
+        fleet, options = self.draft.fleet, self.draft.options(item.need)
+        share_pct, memory_mib = float(fleet.share_free[device]), float(fleet.memory_free[device])
+        rows = item.rated.rows(int(fleet.class_of[device]), last=last)
+        return [row for row in rows if options.share_pct[row] <= share_pct and options.memory_mib[row] <= memory_mib]
 
-    def _room(self, device: int, option: Option) -> bool:
-        fleet = self.draft.fleet
-        return bool(fleet.share_free[device] >= option.share_pct and fleet.memory_free[device] >= option.memory_mib)
+    def _put(self, item: Waiting, device: int, rows: Sequence[int]) -> int | None:
+        """The best of these options that fits, on the books; None when none does."""
+        settled = self.draft.open(item.need)
+        for row in rows:
+            option = self.draft.option(item.need, row)
+            fits = self.draft.fleet.fits(self.draft.search(item.need, option), device)
+            if fits and self.draft.put(settled, option, _level, among=np.array([device], dtype=np.intp)) is None:
+                return row
+        return None
 
     def _tuned(self, begun: list[tuple[Waiting, Joined]]) -> Iterator[Joined]:
         """At most one of the group's tasks takes spare room: a patient one with a larger batch that serves more, else
