@@ -93,6 +93,11 @@ class OltunesScheduler:
         return self._book
 
     @property
+    def queued(self) -> tuple[int, int]:
+        """Lengths of the urgent and the patient queue."""
+        return len(self._queues.urgent), len(self._queues.patient)
+
+    @property
     def waiting(self) -> int:
         """Tasks without a seat."""
         return len(self._waiting)
