@@ -1,24 +1,23 @@
 """The acceptance claims about predictors that need public measurements: what was stated, what is measured here.
 
-Owns the protocols of AC-INS-05 and AC-MUD-05; those of AC-OLT-05 to 07 are `app.arena.claims.oltunes_predictors`. Each
-gives rows of text: the claim, the measured numbers and whether it is met. It refuses to decide anything by hand.
+Owns the protocol of AC-INS-05; that of AC-MUD-05 is `app.arena.claims.mudi_models`, those of AC-OLT-05 to 07 are
+`app.arena.claims.oltunes_predictors`. Each gives rows of text: the claim, the measured numbers and whether it is met.
+It refuses to decide anything by hand.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
-from app.arena.claims import oltunes_predictors
+from app.arena.claims import mudi_models, oltunes_predictors
 from app.arena.measured.known import facts_for
-from app.arena.measured.metrics import order_kept_pct
 from benchmarks.predictors.alone import SEED
 from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
 from benchmarks.predictors.splits import group_count
 from solvers.models.base import Floats, Samples
-from solvers.models.suite import Suite, make_solo
+from solvers.models.suite import Suite
 
 Claim = dict[str, str]
 SOLO_POINTS, PAIR_POINTS = 16, 5
@@ -94,52 +93,22 @@ def _profiled(whole: Groupings) -> tuple[Samples, Floats]:
 
 def mudi(data: Path) -> dict[str, Claim]:
     """Piecewise fits of latency over share, and whether the less harmful of two neighbours is recognised."""
-    found = {}
-    for name in ("igniter-v100", "rapp-v100"):
-        samples = _BY_NAME[name].read(data)
-        fitted = make_solo("mudi", facts_for(samples.queries), SEED).fit(samples)
-        off = np.abs(fitted.predict(samples.queries).mean / samples.latency_ms - 1.0)
-        error_pct = 100.0 * float(np.nanmean(off))
-        found[f"AC-MUD-05 fit ({name})"] = {
+    found = {
+        f"AC-MUD-05 fit ({name})": {
             "stated": "piecewise fit on public latency over share: mean error ≤ 5 %",
-            "measured": f"{error_pct:.2f} % over {len(samples)} points",
-            "verdict": _yes(error_pct <= 5.0),
+            "measured": f"{error_pct:.2f} % over {count} points",
+            "verdict": _yes(error_pct <= mudi_models.FIT_PCT),
         }
-    return found | {"AC-MUD-05 order": _order(data)}
-
-
-def _order(data: Path) -> Claim:
-    whole = groupings(_BY_NAME["igniter-v100"], data, 10_000)
-    assert whole is not None
-    facts, count = facts_for(whole.solo.queries), group_count(whole.samples.groups)
-    folds = np.array_split(np.random.default_rng([SEED, 9]).permutation(count), 5)
-    kept = {}
-    for name in ("mudi", "headroom"):
-        mean = np.full(len(whole.samples.groups), np.nan)
-        for fold in folds:
-            suite = Suite.fresh(name, facts, SEED).fit(
-                whole.solo, whole.samples.take_groups(np.setdiff1d(np.arange(count), fold))
-            )
-            groups, rows = whole.samples.groups.take_groups(fold)
-            mean[rows] = suite.interference.predict(groups, suite.solo).mean
-        kept[name] = order_kept_pct(whole.slowdown, mean, _choices(whole))
-    text = ", ".join(f"{name} {value:.1f} %" for name, value in kept.items())
-    return {
-        "stated": "ranks devices correctly in ≥ 92.67 % of placements",
-        "measured": f"{text} of choices between two neighbours of equal batch and share, five-fold",
-        "verdict": _yes(kept["mudi"] >= 92.67),
+        for name, (error_pct, count) in mudi_models.fit_errors_pct(data).items()
     }
-
-
-def _choices(whole: Groupings) -> list[tuple[int, int]]:
-    """Rows of the same replica at the same configuration beside two different neighbours."""
-    members = whole.samples.groups.members
-    alike: dict[tuple[float, ...], list[int]] = defaultdict(list)
-    for row in range(len(members)):
-        other = row ^ 1
-        key = (members.model[row], members.batch[row], members.share_pct[row], members.batch[other])
-        alike[tuple(float(part) for part in key)].append(row)
-    return [(rows[i], rows[j]) for rows in alike.values() for i in range(len(rows)) for j in range(i)]
+    kept = mudi_models.orders_kept_pct(data)
+    text = ", ".join(f"{name} {value:.1f} %" for name, value in kept.items())
+    order = {
+        "stated": f"ranks devices correctly in ≥ {mudi_models.ORDER_PCT} % of placements",
+        "measured": f"{text} of choices between two neighbours of equal batch and share, five-fold",
+        "verdict": _yes(kept["mudi"] >= mudi_models.ORDER_PCT),
+    }
+    return found | {"AC-MUD-05 order": order}
 
 
 def all_claims(data: Path) -> dict[str, Claim]:

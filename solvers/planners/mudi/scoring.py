@@ -66,10 +66,10 @@ class Scores:
         if key not in self._slopes:
             kind, hosts, present = self._loads[number]
             company = tuple(sorted((*present, model)))
-            self._slopes[key] = sum(self._flatness(host, kind, company) for host in hosts)
+            self._slopes[key] = sum(self.flatness(host, kind, company) for host in hosts)
         return self._slopes[key]
 
-    def _flatness(self, host: Host, kind: int, company: Company) -> float:
+    def flatness(self, host: Host, kind: int, company: Company) -> float:
         """Mean over batches of the slope of the segment that the target lies on."""
         limit_ms = math.inf if host.need.limit_ms is None else host.need.limit_ms
         steep = []

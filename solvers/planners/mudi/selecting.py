@@ -10,6 +10,7 @@ inference leaves is split evenly. A job's arrival touches one device: `place` is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -81,15 +82,13 @@ class Slack:
         self.scores = Scores(
             curves=self.coordinator.sizer.curves,
             parameters=self.parameters,
-            load_of=lambda at: (int(fleet.class_of[at]), self.hosts.get(at, []), self._company(at)),
+            load_of=lambda at: (int(fleet.class_of[at]), self.hosts.get(at, []), self.company(at)),
             number_of=np.full(count, -1, dtype=np.intp),
         )
 
     def fill(self) -> None:
         """Place all jobs and divide what is left."""
-        jobs = {WorkloadId(job.id): job for job in self.draft.case.snapshot.jobs}
-        needs = [need for need in self.draft.case.needs if need.kind is WorkloadKind.JOB]
-        waiting = [(need, jobs[need.workload]) for need in needs if not self._stays(need, jobs[need.workload])]
+        waiting = self.seat_standing([need for need in self.draft.case.needs if need.kind is WorkloadKind.JOB])
         if self.parameters.selector is Selector.OPTIMAL:
             for begin in range(0, len(waiting), AT_ONCE):
                 self._spread(waiting[begin : begin + AT_ONCE])
@@ -99,6 +98,11 @@ class Slack:
         for device in sorted(self.guests):
             self._tune(device)
             self._divide(device)
+
+    def seat_standing(self, needs: Sequence[Need]) -> list[tuple[Need, TrainingJob]]:
+        """Those of these that stand take their places again where they may; the others."""
+        jobs = {WorkloadId(job.id): job for job in self.draft.case.snapshot.jobs}
+        return [(need, jobs[need.workload]) for need in needs if not self._stays(need, jobs[need.workload])]
 
     def place(self, need: Need, job: TrainingJob) -> Decision | None:
         """One more job, with all that follows on its device; None: it waits. Jobs stay booked with their least, so that
@@ -129,7 +133,7 @@ class Slack:
         if self._short_mib(device, job) > self.parameters.host_mib_per_device:
             return False
         fleet.put(seat)
-        if not self._bear(device, self._company(device, job)):
+        if not self._bear(device, self.company(device, job)):
             fleet.lift(seat)
             return False
         guest = Guest(need=need, job=job, seat=seat, standing=standing)
@@ -180,7 +184,7 @@ class Slack:
         if need.refusal is not None:
             settled.blockers.append(need.refusal)
             return None
-        places, code = self._room(need, job)
+        places, code = self.room(need, job)
         order, slopes = self._ranked(places, job)
         for at in order:
             device = int(places[at])
@@ -197,7 +201,7 @@ class Slack:
         )
         self.draft.open(need).blockers.append(Reason(code=code, subject=job.id, facts=facts))
 
-    def _room(self, need: Need, job: TrainingJob) -> tuple[Places, ReasonCode]:
+    def room(self, need: Need, job: TrainingJob) -> tuple[Places, ReasonCode]:
         """Devices that could take the job; and what to say where there are none. Nothing is rented for training."""
         fleet = self.draft.fleet
         search = Search(need=need, share_pct=job.share_pct_sm_min, memory_mib=self._least_mib(job), power_w=0.0)
@@ -226,7 +230,7 @@ class Slack:
         for need, _ in waiting:
             if need.refusal is not None:
                 self.draft.open(need).blockers.append(need.refusal)
-        rooms = [self._room(need, job) for need, job in able]
+        rooms = [self.room(need, job) for need, job in able]
         devices = sorted({int(device) for places, _ in rooms for device in places})
         found = best_spread(
             len(able),
@@ -258,7 +262,7 @@ class Slack:
         guests, fleet = self.guests.get(device, []), self.draft.fleet
         if not guests:
             return 0.0
-        company, left_pct = self._company(device), float(fleet.share_free[device])
+        company, left_pct = self.company(device), float(fleet.share_free[device])
         left_pct += sum(guest.seat.share_pct for guest in guests)
         for host in self.hosts.get(device, []):
             room_pct = float(fleet.share_free[device]) + host.placed.seat.share_pct
@@ -267,7 +271,8 @@ class Slack:
         each_pct = max(1.0, left_pct / len(guests))
         return sum(guest.job.iteration_ms_reference * 100.0 / each_pct for guest in guests)
 
-    def _company(self, device: int, job: TrainingJob | None = None) -> Company:
+    def company(self, device: int, job: TrainingJob | None = None) -> Company:
+        """Networks of the jobs on a device, with this one."""
         present = [guest.job.model for guest in self.guests.get(device, [])]
         present += [item.model for item in self.pinned.get(device, [])]
         return tuple(sorted(present if job is None else (*present, job.model)))
@@ -276,7 +281,7 @@ class Slack:
 
     def _tune(self, device: int) -> None:
         """The services here as they should be beside the jobs that came."""
-        fleet, company = self.draft.fleet, self._company(device)
+        fleet, company = self.draft.fleet, self.company(device)
         for index, host in enumerate(self.hosts.get(device, [])):
             room_pct = float(fleet.share_free[device]) + host.placed.seat.share_pct
             option = self.coordinator.needed(host, company, room_pct)
