@@ -30,7 +30,7 @@ QUERIES = dict(BLOCKS)
 VIEWS = (
     "cost_by_service_hour", "cost_by_project_day", "idle_by_device_hour", "slo_by_service_hour",
     "slo_by_service_minute", "energy_by_device_hour", "ledger_check", "cost_focus", "prediction_error_by_model_hour",
-    "outcome_by_verdict_hour",
+    "outcome_by_verdict_hour", "task_outcomes", "task_error_by_model",
 )  # fmt: skip
 FOCUS_COLUMNS = {
     "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "ConsumedQuantity", "ConsumedUnit",
