@@ -98,6 +98,15 @@ class ServiceForm(Form):
     affinity: Affinity = Affinity()
     tolerations: tuple[Taint, ...] = ()
     budget_usd_per_h: Factor | None = None
+    policy: str | None = None
+    """Who plans it: one of `policies`."""
+
+
+class PolicyChangeForm(Form):
+    """From a moment on these are the policies with pools."""
+
+    at: Duration
+    policies: tuple[Policy, ...]
 
 
 class JobForm(Form):
@@ -187,6 +196,9 @@ class WorldForm(Form):
     tasks: tuple[TaskForm, ...] = ()
     faults: tuple[FaultForm, ...] = ()
     policy: Policy = Policy(name=PolicyName("scenario"))
+    policies: tuple[Policy, ...] = ()
+    """Policies with pools of devices; services, jobs and tasks name them."""
+    policy_changes: tuple[PolicyChangeForm, ...] = ()
     profiling: Profiling = Profiling()
     rhythm: Rhythm = Rhythm()
     governor: str | None = None

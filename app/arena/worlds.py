@@ -16,10 +16,10 @@ from app.arena.job_streams import stream_entries
 from app.arena.kinds import Context
 from app.arena.loads import load_of, mean_rps, scaled
 from app.library import load_gpu_types, load_models
-from solvers.domain.ids import GpuTypeName, ModelName, ProjectName
+from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, ProjectName
 from solvers.domain.workload import ModelVariant, Project, Service
 from solvers.sim.outcome import About, Bench
-from solvers.sim.scenario import Fault, JobEntry, TaskEntry, Traffic, WorldScenario
+from solvers.sim.scenario import Fault, JobEntry, PolicyChange, TaskEntry, Traffic, WorldScenario
 
 FORM = WorldForm
 
@@ -61,6 +61,8 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
             jobs=jobs,
             tasks=tasks,
             policy=form.policy,
+            policies=form.policies,
+            policy_changes=tuple(PolicyChange(at_s=each.at, policies=each.policies) for each in form.policy_changes),
             profiling=form.profiling,
             rhythm=form.rhythm,
             governor=form.governor,
@@ -185,4 +187,5 @@ def _service(form: ServiceForm, declared: float) -> Service:
         affinity=form.affinity,
         tolerations=form.tolerations,
         budget_usd_per_h=form.budget_usd_per_h,
+        policy=None if form.policy is None else PolicyName(form.policy),
     )

@@ -123,6 +123,7 @@ class WorldObserver:
             ),
             target=self.state.target,
             offers=still.offers,
+            policies=self.scenario.policies_at(now_s),
         )
 
     def _still(self) -> Snapshot:
@@ -242,7 +243,7 @@ class WorldActuator:
 @dataclass(slots=True)
 class InProcessRunner:
     """Runs planners here and now: a contender's, the first of them tuned; where it says nothing, as the scenario's
-    policy has it.
+    policy has it. Those of a policy with a pool are as that says, whoever contends.
     """
 
     planners: Planners
@@ -250,21 +251,27 @@ class InProcessRunner:
     settings: tuple[Setting, ...]
     reporter: Reporter
     policy_settings: tuple[PlannerSetting, ...] = ()
-    _made: dict[str, Planner] = field(default_factory=dict)
+    _made: dict[tuple[str, tuple[Setting, ...]], Planner] = field(default_factory=dict)
 
     def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         """Its answer. Raises EngineError when the planner is unknown, or fails."""
-        if planner not in self._made:
-            own = {item.name: item for item in self.policy_settings if item.planner == planner}
-            said = {name: Setting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
-            said |= {item.name: item for item in self.settings if planner == self.tuned}
-            self._made[planner] = self.planners(planner, tuple(said[name] for name in sorted(said)))
+        made = planner, self._said(planner, request.snapshot.policy)
+        if made not in self._made:
+            self._made[made] = self.planners(*made)
         try:
-            return registry.think(self._made[planner], request, state, self.reporter)
+            return registry.think(self._made[made], request, state, self.reporter)
         except EngineError:
             raise
         except Exception as error:
             raise EngineError(f"planner {planner} failed: {error}", planner=planner) from error
+
+    def _said(self, planner: str, policy: Policy) -> tuple[Setting, ...]:
+        settings = self.policy_settings if policy.pool is None else policy.planner_settings
+        own = {item.name: item for item in settings if item.planner == planner}
+        said = {name: Setting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
+        if policy.pool is None and planner == self.tuned:
+            said |= {item.name: item for item in self.settings}
+        return tuple(said[name] for name in sorted(said))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,25 @@ class TaskEntry:
         check_not_negative("at_s", self.at_s)
 
 
+@value
+class PolicyChange:
+    """From a moment on these are the policies that have pools."""
+
+    at_s: float
+    policies: tuple[Policy, ...]
+
+    def __post_init__(self) -> None:
+        check_positive("at_s", self.at_s)
+        _check_pools(self.policies)
+
+
+def _check_pools(policies: tuple[Policy, ...]) -> None:
+    check_distinct("policies", (policy.name for policy in policies))
+    for policy in policies:
+        if policy.pool is None:
+            raise FieldError("policies", f"policy {policy.name} needs a pool; `policy` has all that is in none")
+
+
 class FaultKind(StrEnum):
     """What can go wrong."""
 
@@ -235,6 +254,10 @@ class WorldScenario:
     jobs: tuple[JobEntry, ...] = ()
     tasks: tuple[TaskEntry, ...] = ()
     policy: Policy
+    policies: tuple[Policy, ...] = ()
+    """Those with a pool of devices; services, jobs and tasks name them."""
+    policy_changes: tuple[PolicyChange, ...] = ()
+    """In the order of time."""
     profiling: Profiling = Profiling()
     rhythm: Rhythm = Rhythm()
     governor: str | None = None
@@ -259,6 +282,11 @@ class WorldScenario:
         check_distinct("traffic", (item.service.id for item in self.traffic))
         check_distinct("jobs", (item.job.id for item in self.jobs))
         check_distinct("tasks", (item.task.id for item in self.tasks))
+        _check_pools(self.policies)
+        if [each.at_s for each in self.policy_changes] != sorted({each.at_s for each in self.policy_changes}):
+            raise FieldError("policy_changes", "changes of policies must rise in time")
+        if self.policy.name in {each.name for pools in self._all_policies for each in pools}:
+            raise FieldError("policies", f"policy {self.policy.name} has what is in no pool, and no pool of its own")
         known = {model.name for model in self.models}
         for name in (item.service.model for item in self.traffic):
             if name not in known:
@@ -268,6 +296,17 @@ class WorldScenario:
         for fault in self.faults:
             if fault.kind is not FaultKind.PLANNER_DOWN and fault.subject not in subjects:
                 raise FieldError("faults", f"{fault.subject} is neither a node nor a device")
+
+    @property
+    def _all_policies(self) -> tuple[tuple[Policy, ...], ...]:
+        return (self.policies, *(change.policies for change in self.policy_changes))
+
+    def policies_at(self, at_s: float) -> tuple[Policy, ...]:
+        """Policies with pools at a moment, by name."""
+        found = self.policies
+        for change in self.policy_changes:
+            found = change.policies if change.at_s <= at_s else found
+        return tuple(sorted(found, key=lambda policy: policy.name))
 
     @property
     def services(self) -> tuple[Service, ...]:

@@ -15,7 +15,8 @@ from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope
-from solvers.domain.ids import Generation
+from solvers.domain.ids import DeviceId, Generation
+from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
@@ -63,13 +64,13 @@ class World:
 
     def begin(self, contender: Contender, seed: int, planners: Planners) -> Run:
         """The world a moment before anything happens in it."""
-        scenario = self.scenario
+        scenario = _counted(self.scenario)
         # An unknown planner shall end the run here, not be a failed attempt in every cycle of it.
         planners(contender.planners[0], contender.settings)
         policy = policy_of(scenario.policy, contender)
         state = state_of(scenario, policy)
         loads = Loads(state, apart=scenario.level is Level.REQUEST)
-        governing = _governing(contender.governor or scenario.governor, state, loads)
+        governing = _governing(contender.governor or scenario.governor, scenario, state, loads)
         nodes = Nodes(
             state=state,
             launch_s=lambda model, cell: launch_s(model, cell.truth) * scenario.launch_scale,
@@ -128,13 +129,39 @@ def _unheard(cell: Cell) -> None:
     """Nobody governs."""
 
 
-def _governing(name: str | None, state: State, loads: Loads) -> Governing | None:
-    """The controllers of this name. Raises InputError for an unknown one."""
+def _governing(name: str | None, scenario: WorldScenario, state: State, loads: Loads) -> Governing | None:
+    """The controllers of this name, and those that policies with pools name on their devices. Raises InputError for an
+    unknown one.
+    """
     if name is None:
         return None
-    if name not in registry.names():
-        raise InputError(f"no controller is called {name}; there are {', '.join(registry.names())}")
-    return Governing(state, loads, registry.controller(name))
+    changes = (pools for change in scenario.policy_changes for pools in change.policies)
+    for each in (name, *(policy.governor for policy in (*scenario.policies, *changes))):
+        if each not in registry.names():
+            raise InputError(f"no controller is called {each}; there are {', '.join(registry.names())}")
+    nodes = {node.id: node for node in scenario.fleet.nodes}
+
+    def governor_of(device: DeviceId) -> str:
+        pools = scenario.policies_at(state.now_s)
+        owner = device_owners(pools, nodes, scenario.fleet.devices).get(device) if pools else None
+        return name if owner is None else next(policy.governor for policy in pools if policy.name == owner)
+
+    return Governing(state, loads, governor_of)
+
+
+def _counted(scenario: WorldScenario) -> WorldScenario:
+    """Whoever plans counts work, so that the same seed gives the same bytes on every machine."""
+
+    def counted(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+        return tuple(
+            replace(each, work_units=each.work_units or WORK_UNITS, deadline_s=max(each.deadline_s, DEADLINE_S))
+            for each in policies
+        )
+
+    if not scenario.policies and not scenario.policy_changes:
+        return scenario
+    changes = (replace(change, policies=counted(change.policies)) for change in scenario.policy_changes)
+    return replace(scenario, policies=counted(scenario.policies), policy_changes=tuple(changes))
 
 
 def policy_of(policy: Policy, contender: Contender) -> Policy:

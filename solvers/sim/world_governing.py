@@ -7,6 +7,7 @@ stay as planned. It refuses to decide: `solvers.control` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.control.records import (
@@ -18,7 +19,7 @@ from solvers.control.records import (
     ReplicaReading,
     Setting,
 )
-from solvers.control.registry import Controller
+from solvers.control.registry import Controller, controller
 from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
@@ -36,6 +37,8 @@ OVERLOAD_PART = 0.01
 
 @dataclass(slots=True)
 class _Governed:
+    name: str
+    loop: Controller
     envelope: DeviceEnvelope
     state: DeviceState
     power_w: float = 0.0
@@ -51,8 +54,10 @@ class Governing:
 
     state: State
     loads: Loads
-    controller: Controller
+    governor_of: Callable[[DeviceId], str]
+    """Name of the controller of a device."""
     governed: dict[DeviceId, _Governed] = field(default_factory=dict)
+    loops: dict[str, Controller] = field(default_factory=dict)
 
     def take(self, cell: Cell) -> None:
         """A device was told something, or a process of it became ready: what is still inside its envelope stays."""
@@ -62,14 +67,20 @@ class Governing:
             self.governed.pop(cell.id, None)
             cell.governed_clock_mhz, cell.wanted = None, None
             return
-        if standing is None or standing.envelope != envelope:
-            planned = _planned(cell, envelope)
+        name = self.governor_of(cell.id)
+        if standing is None or standing.envelope != envelope or standing.name != name:
+            planned, loop = _planned(cell, envelope), self._loop(name)
             if standing is None:
-                begun = self.controller.first(envelope, planned)
+                begun = loop.first(envelope, planned)
             else:
-                begun = self.controller.fitted(envelope, standing.state, planned)
-            self.governed[cell.id] = _Governed(envelope, begun)
+                begun = loop.fitted(envelope, standing.state, planned)
+            self.governed[cell.id] = _Governed(name, loop, envelope, begun)
         self._apply(cell, self.governed[cell.id])
+
+    def _loop(self, name: str) -> Controller:
+        if name not in self.loops:
+            self.loops[name] = controller(name)
+        return self.loops[name]
 
     def watch(self) -> None:
         """Take in what devices drew in the last stretch."""
@@ -90,7 +101,7 @@ class Governing:
             if cell.gone or not governed.fresh:
                 governed.fresh = True
                 continue
-            decision = self.controller.step(governed.envelope, governed.state, reading)
+            decision = governed.loop.step(governed.envelope, governed.state, reading)
             governed.state = decision.state
             _wish(cell, decision)
             self._apply(cell, governed)
