@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -16,11 +17,13 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from app.store import migrate, outcomes
+from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.ledger import account
 from solvers.domain.device import PriceKind, PriceRow
 from tests.integration.money.telemetry import Fleet, Holding, migrated
 from tests.integration.postgres import Server
+from tests.integration.store.samples import put, put_project, task
 
 pytestmark = pytest.mark.integration
 
@@ -85,8 +88,39 @@ def _spend(session: Session, fleet: Fleet) -> None:
         fleet.edge(moment, {"vision/a": (3005.0, 5.0), "speech/b": (3000.0, 0.0)}, interval_s=300)
     fleet.write()
     outcomes.add_hours(session, [_hour(now, "admitted", predicted=40), _hour(now, "throttled", predicted=10)])
+    _finish_task(session)
     while account(session, now + timedelta(seconds=30), minutes_max=720).behind:
         pass
+
+
+def _finish_task(session: Session) -> None:
+    """One that took ten seconds of its hour, 20 % slower than its plan believed."""
+    put_project(session)
+    put(session, Kind.TASK, task("night"))
+    session.execute(text("UPDATE tasks SET created_at = now() - interval '10 seconds' WHERE name = 'night'"))
+    session.execute(
+        text(
+            "INSERT INTO job_progress (kind, project, name, done, executions, executed_ms, begun_at, finished_at)"
+            " VALUES ('task', 'vision', 'night', 10, 2, 200, now(), now())"
+        )
+    )
+    place = {
+        "replica": "vision/night#0", "kind": "task", "workload": "vision/night", "device": "g1", "batch": 8,
+        "share_pct_sm": 20, "capacity_rps": 100.0,
+    }  # fmt: skip
+    session.execute(
+        text(
+            "INSERT INTO plans (id, lane, state, parent_generation, planner, document, cost_usd_per_h, created_by)"
+            " VALUES ('p', 'act', 'promoted', 0, 'oltunes', :document, 1, 'test')"
+        ),
+        {"document": json.dumps({"assignments": [place]})},
+    )
+    session.execute(
+        text(
+            "INSERT INTO target_history (generation, plan_id, parent_generation, promoted_by, promoted_at)"
+            " VALUES (1, 'p', 0, 'test', now() - interval '10 seconds')"
+        )
+    )
 
 
 def _hour(now: datetime, verdict: str, predicted: int) -> outcomes.HourCounts:
@@ -119,6 +153,13 @@ def test_every_query_of_the_page_answers_sensibly(spent: Session) -> None:
         for column in zip(*found, strict=True):
             assert any(value is not None for value in column), (title, found)
             assert all(value >= 0 for value in column if isinstance(value, int | float | Decimal)), (title, found)
+
+
+def test_what_became_of_tasks(spent: Session) -> None:
+    """Eight inputs at 100/s are believed to take 80 ms; they took 100."""
+    (found,) = rows(spent, "Which tasks kept their deadline?")
+    assert (found.task_group, found.tasks, found.kept) == (["vision/night"], 1, 1)
+    assert (found.took_s_mean, found.error_pct_mean) == (Decimal("10.0"), Decimal("20.0"))
 
 
 def test_costs_of_yesterday(spent: Session) -> None:
