@@ -169,7 +169,9 @@ class OltunesScheduler:
 
     @staticmethod
     def restore(state: bytes, facts: Facts, parameters: Parameters | None = None) -> OltunesScheduler:
-        """From what `state` wrote. Another predictor than then begins from what it was made with: nothing learned."""
+        """From what `state` wrote. Another predictor than then begins with nothing learned. Raises InputError where a
+        task's model is not described any more.
+        """
         plain: Plain = json.loads(state)
         wanted = parameters or Parameters()
         same = part(plain, "predictor") == wanted.predictor
@@ -186,6 +188,9 @@ class OltunesScheduler:
         self._flying = {each.waiting.task.id: each for each in saved.flying}
         self._waiting = {each.task.id for each in saved.main}
         self._waiting |= {each.task.id for each in self._queues}
+        for each in self._queues:
+            beliefs.check_known(self._beliefs.facts, each.task)
+        self._learn_characters(each.task.model for each in self._queues)
 
     def _drain(self, gpu_types: tuple[GpuTypeName, ...]) -> None:
         """The main queue into those of the classes; nobody can be judged while there is no seat at all."""
