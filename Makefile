@@ -25,7 +25,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test check format lint types contracts fast lock openapi scenarios library bench test-gpu clean system-deps
+.PHONY: help venv up down test check format lint types contracts fast lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,7 +56,8 @@ lock: $(VENV)/.dev-stamp ## Write the locks anew from pyproject.toml (LOCK_ARGS=
 	$(COMPILE) --extra server --extra build --extra dev -o requirements-dev.lock pyproject.toml
 	$(COMPILE) --extra server --extra build -c requirements-dev.lock -o requirements-server.lock pyproject.toml
 	$(COMPILE) -c requirements-server.lock -o requirements.lock pyproject.toml
-	@sed -i -e '/^# The following packages/d' -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock requirements-dev.lock
+	$(COMPILE) --extra server --extra build --extra rl -c requirements-dev.lock -o requirements-rl.lock pyproject.toml
+	@sed -i -e '/^# The following packages/d' -e 's/ -c requirements-[a-z]*\.lock,//' requirements.lock requirements-server.lock requirements-dev.lock requirements-rl.lock
 
 system-deps:
 	@if [ -z "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || ! PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null \
@@ -85,15 +86,15 @@ down: ## Stop what `make up` started; the data stays
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=...)
 	@# Three at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
 	@# then those that must have the machine to themselves.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu and not alone" --cov --cov-report= $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest -m "alone and not gpu" --cov --cov-append --cov-report=term $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl" --cov --cov-report= $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest -m "alone and not gpu and not rl" --cov --cov-append --cov-report=term $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl"
 
 format: $(VENV)/.dev-stamp ## Rewrite the sources in the house format
 	$(BIN)/ruff check --fix --quiet . || true
@@ -110,7 +111,7 @@ contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
 	$(BIN)/lint-imports
 
 fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu" $(TEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl" $(TEST_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m app.api.export openapi
@@ -122,6 +123,15 @@ library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public m
 	$(BIN)/python -m benchmarks.build_library
 	$(BIN)/python -m benchmarks.build_llm_library
 
+$(VENV)-rl/.stamp: requirements-dev.lock requirements-rl.lock pyproject.toml | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-rl
+	for lock in dev rl; do $(VENV)-rl/bin/python -m pip --disable-pip-version-check install --quiet --no-input \
+		--only-binary :all: --require-hashes -r requirements-$$lock.lock || exit 1; done
+	@touch $@
+
+test-rl: $(VENV)-rl/.stamp ## Test what needs torch, in an environment of its own (several GB)
+	PYTHONPATH=. $(VENV)-rl/bin/python -m pytest -m rl tests/rl $(TEST_ARGS)
+
 test-gpu: $(VENV)/.dev-stamp ## Measure a real GPU in under 8 minutes (GPU_ARGS="--python /path/with/torch --out DIR")
 	$(BIN)/python -m tests.gpu $(GPU_ARGS)
 
@@ -129,5 +139,5 @@ bench: $(VENV)/.dev-stamp ## Measure what the project promises
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## Remove the environment and every cache; the control plane's data stays
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	rm -rf $(VENV) $(VENV)-rl .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

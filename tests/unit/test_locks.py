@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements.lock", "requirements-server.lock", "requirements-dev.lock")
+LEARNING = "requirements-rl.lock"
+"""Beside the others: what training needs is too large for every developer."""
 PIN = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9._-]*(?:\[[a-z0-9,_-]+\])?)==(?P<version>[^\s;\\]+)(?P<marker> ; [^\\]+)? \\$"
 )
@@ -34,14 +36,14 @@ def wanted(*extras: str) -> set[str]:
     return {re.split(r"[<>=!~\[ ;]", requirement, maxsplit=1)[0].lower().replace("_", "-") for requirement in asked}
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, LEARNING])
 def test_a_lock_holds_pins_hashes_and_reasons_only(lock: str) -> None:
     strange = [line for line in lines(lock) if line and not (PIN.match(line) or HASH.match(line) or VIA.match(line))]
 
     assert strange == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, LEARNING])
 def test_every_requirement_carries_a_hash(lock: str) -> None:
     content = lines(lock)
 
@@ -55,7 +57,7 @@ def test_every_requirement_carries_a_hash(lock: str) -> None:
     assert len(pins(lock)) >= 10
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, LEARNING])
 def test_a_lock_names_no_address_and_no_path(lock: str) -> None:
     text = "\n".join(lines(lock))
 
@@ -72,6 +74,14 @@ def test_the_smaller_locks_are_parts_of_the_larger_ones() -> None:
 
     assert base.items() < server.items()
     assert server.items() < dev.items()
+
+
+def test_training_runs_on_the_same_pins() -> None:
+    server, dev, learning = (pins(lock) for lock in (*LOCKS[1:], LEARNING))
+
+    assert server.items() < learning.items()
+    assert {name: version for name, version in learning.items() if name in dev}.items() <= dev.items()
+    assert "torch" in learning.keys() - dev.keys()
 
 
 def test_each_lock_covers_what_the_project_asks_for() -> None:

@@ -115,7 +115,7 @@ class Hyper:
     )
     entropy_part: Annotated[float, Tune("with heads: part of the most entropy there is", 0, 1)] = 0.98
     lanes: Annotated[int, Tune("episodes side by side; one update a step of all of them", 1, 1000)] = 8
-    reward_scale: Annotated[float, Tune("what rewards are multiplied with for learning", 1e-9, 1e6)] = 0.3
+    reward_scale: Annotated[float, Tune("what rewards are multiplied with for learning", 1e-9, 1e6)] = 1.0
 
     def __post_init__(self) -> None:
         check_tuned(self)
