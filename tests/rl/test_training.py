@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +142,20 @@ def headroom(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "app", "train", "inss", *arguments]
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Ctrl-C is heard: a shell that works in the background has its children, and theirs, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_the_command_trains_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "actor.json"
     small = [f"--set={each}" for each in ("steps=5", "hidden_first=32", "hidden_second=16", "lanes=2")]
     again = headroom("--out", str(out), "--episodes", "4000", *small)
-    # A shell that works in the background has its children ignore Ctrl-C; here it must be heard.
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(again, stderr=subprocess.PIPE, text=True, env=os.environ, preexec_fn=heard) as process:
+    with subprocess.Popen(again, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stderr is not None
         assert "episode 40 of 4000" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
