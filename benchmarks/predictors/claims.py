@@ -1,27 +1,16 @@
 """The acceptance claims about predictors that need public measurements: what was stated, what is measured here.
 
-Owns the protocol of AC-INS-05; that of AC-MUD-05 is `app.arena.claims.mudi_models`, those of AC-OLT-05 to 07 are
-`app.arena.claims.oltunes_predictors`. Each gives rows of text: the claim, the measured numbers and whether it is met.
-It refuses to decide anything by hand.
+Owns the rows of text: the claim, the measured numbers and whether it is met. The protocols are those of the claims:
+`app.arena.claims.inss_models`, `mudi_models` and `oltunes_predictors`. It refuses to decide anything by hand.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from app.arena.claims import mudi_models, oltunes_predictors
-from app.arena.measured.known import facts_for
-from benchmarks.predictors.alone import SEED
-from benchmarks.predictors.datasets import DATASETS, Groupings, groupings
-from benchmarks.predictors.splits import group_count
-from solvers.models.base import Floats, Samples
-from solvers.models.suite import Suite
+from app.arena.claims import inss_models, mudi_models, oltunes_predictors
 
 Claim = dict[str, str]
-SOLO_POINTS, PAIR_POINTS = 16, 5
-_BY_NAME = {dataset.name: dataset for dataset in DATASETS}
 
 
 def _yes(met: bool) -> str:
@@ -58,37 +47,14 @@ def oltunes(data: Path) -> dict[str, Claim]:
 
 def inss(data: Path) -> dict[str, Claim]:
     """16 samples of each model alone and 5 of each beside another, everything else of iGniter's table held out."""
-    whole = groupings(_BY_NAME["igniter-v100"], data, 10_000)
-    assert whole is not None
-    facts = facts_for(whole.solo.queries)
-    solo, numbers = _profiled(whole)
-    rest = np.setdiff1d(np.arange(group_count(whole.samples.groups)), numbers)
-    train, test = whole.samples.take_groups(numbers), whole.samples.take_groups(rest)
-    error = {}
-    for name in ("inss", "inss-ni", "headroom"):
-        mean = Suite.fresh(name, facts, SEED).fit(solo, train).predict_groups(test.groups).mean
-        error[name] = 100.0 * float(np.nanmean(np.abs(mean / test.latency_ms - 1.0)))
-    met = error["inss"] < 4.0 or error["inss"] <= 0.5 * error["inss-ni"]
+    seen = inss_models.errors(data)
     return {
         "AC-INS-05": {
             "stated": "16 solo and 5 co-location samples a model: error < 4 % on held-out pairs, or half of InSS-ni's",
-            "measured": ", ".join(f"{name} {value:.2f} %" for name, value in error.items())
-            + f" on {len(test.latency_ms)} held-out members",
-            "verdict": _yes(met),
+            "measured": seen.told,
+            "verdict": _yes(seen.met),
         }
     }
-
-
-def _profiled(whole: Groupings) -> tuple[Samples, Floats]:
-    queries = whole.solo.queries
-    grid = np.isin(queries.batch, [1, 4, 8, 16]) & np.isin(queries.share_pct, [20, 40, 60, 80])
-    rng = np.random.default_rng([SEED, 8])
-    chosen: set[int] = set()
-    groups = whole.samples.groups
-    for index in range(len(groups.members.models)):
-        numbers = np.unique(groups.group[groups.members.model == index])
-        chosen |= set(rng.permutation(numbers)[:PAIR_POINTS].tolist())
-    return whole.solo.take(grid), np.array(sorted(chosen))
 
 
 def mudi(data: Path) -> dict[str, Claim]:

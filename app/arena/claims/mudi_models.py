@@ -18,7 +18,8 @@ from app.arena.claims.base import Claim, ClaimClass, Effort, Evidence, Status
 from app.arena.measured import igniter_v100, rapp_v100
 from app.arena.measured.known import facts_for
 from app.arena.measured.metrics import order_kept_pct
-from solvers.models.base import Floats, GroupSamples, Samples
+from app.arena.measured.pairs import known_alone
+from solvers.models.base import GroupSamples
 from solvers.models.suite import Suite, make_solo
 from solvers.sim.truth import Resident, execution_ms, gpu_truth
 
@@ -55,7 +56,7 @@ def orders_kept_pct(data: Path) -> dict[str, float]:
     Choices are of a replica at one configuration beside two neighbours of equal batch.
     """
     solo, pairs = igniter_v100.read(data), igniter_v100.read_pairs(data)
-    pairs, alone_ms = _known_alone(solo, pairs)
+    pairs, alone_ms = known_alone(solo, pairs)
     slowdown = np.asarray(pairs.latency_ms / alone_ms)
     facts, count = facts_for(solo.queries), int(pairs.groups.group[-1]) + 1
     folds = np.array_split(np.random.default_rng([SEED, 9]).permutation(count), FOLDS)
@@ -69,25 +70,6 @@ def orders_kept_pct(data: Path) -> dict[str, float]:
             mean[rows] = suite.interference.predict(groups, suite.solo).mean
         kept[name] = order_kept_pct(slowdown, mean, _choices(pairs))
     return kept
-
-
-def _known_alone(solo: Samples, pairs: GroupSamples) -> tuple[GroupSamples, Floats]:
-    """The pairs both of whose members were measured alone at the same configuration, and their latencies alone."""
-    known: dict[tuple[str, float, float], list[float]] = defaultdict(list)
-    asked = solo.queries
-    for row in range(len(solo)):
-        key = (asked.models[asked.model[row]], float(asked.batch[row]), float(asked.share_pct[row]))
-        known[key].append(float(solo.latency_ms[row]))
-    members = pairs.groups.members
-    alone = np.full(len(members), np.nan)
-    for row in range(len(members)):
-        key = (members.models[members.model[row]], float(members.batch[row]), float(members.share_pct[row]))
-        if key in known:
-            alone[row] = np.mean(known[key])
-    missing = ~np.isfinite(alone) | ~np.isfinite(pairs.latency_ms)
-    numbers = np.flatnonzero(np.bincount(pairs.groups.group, weights=missing) == 0)
-    rows = np.isin(pairs.groups.group, numbers)
-    return pairs.take_groups(numbers), alone[rows]
 
 
 def _choices(pairs: GroupSamples) -> list[tuple[int, int]]:
