@@ -6,19 +6,21 @@ effort says. It refuses to leave out a run that failed: the claim cannot be judg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from app.arena.claims.base import Effort
-from app.arena.contenders import entry_of
+from app.arena.contenders import Entry, entry_of
 from app.arena.running import LOADER, Ended, Event, Order, tasks_of
 from app.arena.store import ResultFolder
 from app.arena.workers import run_here
 from app.demo.examples import examples_path
 from solvers.errors import EngineError, InputError
 from solvers.sim.outcome import Outcome
+from solvers.sim.scenario import WorldScenario
+from solvers.sim.world import World
 
 SCENARIOS = "scenarios"
 
@@ -26,9 +28,9 @@ Outcomes = Mapping[str, tuple[Outcome, ...]]
 """By contender, the same seeds in the same order for each."""
 
 
-def outcomes(scenario: str, contenders: Sequence[str], effort: Effort, loader: str = LOADER) -> Outcomes:
-    """Run contenders (as people write them) on a built-in scenario. Raises InputError for a scenario that is not there,
-    EngineError for a run that failed.
+def outcomes(scenario: str, contenders: Sequence[str | Entry], effort: Effort, loader: str = LOADER) -> Outcomes:
+    """Run contenders (as people write them, or tuned) on a built-in scenario. Raises InputError for a scenario that is
+    not there, EngineError for a run that failed.
     """
     path = examples_path() / SCENARIOS / f"{scenario}.yaml"
     if not path.is_file():
@@ -36,10 +38,10 @@ def outcomes(scenario: str, contenders: Sequence[str], effort: Effort, loader: s
     return run_kept(path, contenders, effort, loader)
 
 
-def run_kept(path: Path, contenders: Sequence[str], effort: Effort, loader: str = LOADER) -> Outcomes:
+def run_kept(path: Path, contenders: Sequence[str | Entry], effort: Effort, loader: str = LOADER) -> Outcomes:
     """The same for a scenario's file."""
     data = effort.data or Path("../shared/data")
-    entries = [entry_of(name) for name in contenders]
+    entries = [entry_of(each) if isinstance(each, str) else each for each in contenders]
     tasks = tasks_of(Order(paths=(path,), seeds=effort.seeds, data=data, loader=loader), lambda _about: entries)
     with TemporaryDirectory() as passing:
         folder = ResultFolder(effort.results or Path(passing))
@@ -58,6 +60,18 @@ def run_kept(path: Path, contenders: Sequence[str], effort: Effort, loader: str 
             raise EngineError(f"{task.scenario} × {task.entry.contender.label}, seed {task.seed}: {record.error}")
         found.setdefault(task.entry.contender.label, []).append(record.outcome)
     return {label: tuple(some) for label, some in found.items()}
+
+
+def varied(scenario: str, contender: str, change: Callable[[WorldScenario], WorldScenario], seed: int = 0) -> Outcome:
+    """One run of a built-in world that is changed: what an ablation shows. Never kept. Raises InputError where there is
+    no such world.
+    """
+    path = examples_path() / SCENARIOS / f"{scenario}.yaml"
+    bench = load(path, None) if path.is_file() else None
+    if not isinstance(bench, World):
+        raise InputError(f"there is no world {scenario}")
+    entry = entry_of(contender)
+    return World(change(bench.scenario)).run(entry.contender, seed, PlannersOf(entry.own), lambda _part: None)
 
 
 def scenarios(beginning: str) -> tuple[str, ...]:
