@@ -64,7 +64,9 @@ class Estate:
 
 
 def read_estate(session: Session, *, works: bool = False, node: str | None = None) -> Estate:
-    """As it is stored now; with the workloads where these matter, and with one node's devices alone where named."""
+    """As it is stored now; with the workloads where these matter, and with one node's devices alone where named (none
+    while no policy has a pool).
+    """
     stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, Kind.POLICY)]
     bound = by_name(policy for policy in stored if policy.name != DEFAULT_POLICY)
     devices: list[Device] = []
@@ -85,6 +87,14 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
         devices=tuple(sorted(devices, key=lambda device: device.id)),
         works=tuple(found),
     )
+
+
+def read_owners(session: Session) -> Owners:
+    """Who has what now. While no policy has a pool nothing of the fleet is read."""
+    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, Kind.POLICY)]
+    if any(policy.pool is not None for policy in stored if policy.name != DEFAULT_POLICY):
+        return read_estate(session).owners
+    return Owners(default=read_policy(session), bound={}, of_device={}, of_workload={})
 
 
 def _of_node(session: Session, kind: Kind, cls: type[T], field: str, node: str | None) -> list[T]:

@@ -80,9 +80,8 @@ def note_moves(session: Session, before: Estate, after: Estate, deed: Deed) -> N
         events.append(session, event)
 
 
-def misgoverned(session: Session, estate: Estate) -> tuple[WorkloadId, ...]:
+def misgoverned(session: Session, owners: Owners) -> tuple[WorkloadId, ...]:
     """Standing workloads on devices whose node was told another controller than their policy names now."""
-    owners = estate.owners
     return tuple(
         sorted(
             {

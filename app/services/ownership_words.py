@@ -33,7 +33,9 @@ def owner_sentences(owners: Owners, standing: Standing, workload: str, places: M
             same = sorted(group, key=lambda item: KNOBS.index(item.knob))
             verb = "are" if len(same) > 1 else "is"
             what = _listed([item.knob.value for item in same])
-            sentences.append(f"{what} on {_listed(sorted(devices))} {verb} owned by policy {same[0].policy}: {by} {name}")
+            sentences.append(
+                f"{what} on {_listed(sorted(devices))} {verb} owned by policy {same[0].policy}: {by} {name}"
+            )
     return sentences
 
 

@@ -15,7 +15,7 @@ from app.clock import new_id
 from app.logs import EventLog, bound
 from app.services.beliefs import Beliefs
 from app.services.beliefs_profiles import Completion
-from app.services.contradictions import read_estate
+from app.services.contradictions import read_owners
 from app.services.journal import Leader, LeaderJournal, RequestJournal
 from app.services.memory import StoreMemory
 from app.services.ownership import misgoverned
@@ -202,7 +202,7 @@ class Planning:
 
     def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
         with self._parts.database.reading() as session:
-            renewed = (*outdated(session), *misgoverned(session, read_estate(session)))
+            renewed = (*outdated(session), *misgoverned(session, read_owners(session)))
         return CycleOrder(
             id=cycle.id,
             lane=cycle.lane,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from app.services.actors import Deed
-from app.services.contradictions import read_estate
+from app.services.contradictions import read_owners
 from app.services.explaining import ToldInsight, Types, WhyNot, told, why_not
 from app.services.explaining_choices import Explained, ExplainedGap, choices, gaps
 from app.services.ownership_words import owner_sentences, places_of
@@ -156,10 +156,10 @@ def _has_part(plan: Plan, workload: str) -> bool:
 
 def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     """Told by the policies of now; a plan says which of their planners made it."""
-    estate = read_estate(session)
-    names = places_of((device.id, device.node, device.index) for device in estate.devices)
+    specs = [stored.spec for stored in documents.all_specs(session, Kind.DEVICE)]
+    names = places_of((spec["id"], spec["node"], spec["index"]) for spec in specs)
     standing = Standing.of(plan.assignments, plan.planner, plan.parts)
-    return tuple(owner_sentences(estate.owners, standing, workload, names))
+    return tuple(owner_sentences(read_owners(session), standing, workload, names))
 
 
 def _gpu_types(session: Session) -> dict[str, str]:

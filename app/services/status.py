@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.services.contradictions import read_estate
+from app.services.contradictions import read_owners
 from app.services.ownership import policy_lines, standing_of
 from app.services.ownership_words import owner_words
 from app.services.snapshots import read_policy
@@ -99,7 +99,6 @@ def _world(session: Session, cluster: str) -> _World:
     node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.NODE)}
     devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.DEVICE)}
     types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, Kind.GPU_TYPE)}
-    estate = read_estate(session)
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,
@@ -111,7 +110,7 @@ def _world(session: Session, cluster: str) -> _World:
         plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
         served={row.service: row for row in summaries.served(session, ATTAINMENT_WINDOW_S)},
         silent_s=silent_s,
-        owners=estate.owners,
+        owners=read_owners(session),
         standing=standing_of(session, target),
     )
 

@@ -41,7 +41,7 @@ class PlannerSpec:
     knobs: tuple[Knob, ...]
     needs_profiles: bool = True
     leaves_clock_open: bool = False
-    """Whether its plans hold at every clock of their envelopes, so that a controller may move it. Elsewhere both ends
+    """Whether its plans may hold at every clock of an envelope, so that a controller can move it. Elsewhere both ends
     are one clock, and a controller moves batches alone.
     """
 

@@ -37,7 +37,7 @@ from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.planners.joint.writing import Draft, write
 from solvers.problems.layout import Layout
 
-SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob))
+SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob), leaves_clock_open=True)
 FIRST = "greedy"
 """Who answers first."""
 GAP_PROVEN_PCT = 1e-4
