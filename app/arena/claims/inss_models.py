@@ -1,4 +1,4 @@
-"""InSS' latency model on public measurements: sixteen runs of each network alone, five beside others, the rest held out.
+"""InSS' latency model on public measurements: sixteen runs of a network alone, five beside others, the rest held out.
 
 Owns the protocol of AC-INS-05 (the benchmark of predictors prints the same numbers). Predictors are as they are
 everywhere else: nothing is tuned here. Without the folder of public data the claim cannot be judged and says so.

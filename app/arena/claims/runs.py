@@ -12,7 +12,8 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from app.arena.claims.base import Effort
-from app.arena.contenders import Entry, entry_of
+from app.arena.contenders import Entry, PlannersOf, entry_of
+from app.arena.loading import load
 from app.arena.running import LOADER, Ended, Event, Order, tasks_of
 from app.arena.store import ResultFolder
 from app.arena.workers import run_here
