@@ -3,8 +3,8 @@
 Owns the order: what readings say is remembered, every service is sized and placed (standing replicas stay while they
 serve and are not much larger than they need be), then training jobs are selected devices and divide what is left. Where
 there are more services than devices, services meet on a device rather than go unserved. Replicas change share by the
-cycle's own hand-over, which starts the new one before the old one ends: the shadow instance. It refuses to move memory
-within a device: a plan can only pause or move a job.
+cycle's own hand-over, which starts the new one before the old one ends: the shadow instance. It refuses to move memory:
+a plan says what is resident, and who may live with less says so.
 """
 
 from __future__ import annotations
