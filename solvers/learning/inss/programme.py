@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from solvers.planners.inss.actor import NOWHERE
 from solvers.planners.inss.placing import exact
 from solvers.problems.knapsack import Knapsack
 
-CAUTIONS = (1.0, 1.2, 1.4, 1.6)
+CAUTIONS = (1.0, 1.2, 1.4, 1.6, 2.0)
 """Factors on everybody's times."""
 GAP = 1e-4
 NODES_MAX = 5000.0
@@ -49,16 +50,15 @@ def _columns(truth: Truth, rates_rps: Sequence[float], caution: float) -> tuple[
     shape, highest = truth.shape, truth.highest_rps()
     rows: list[tuple[int, int, float, float, float]] = []
     units: list[int] = []
-    for model, rate in enumerate(rates_rps):
-        for gpu, kind in enumerate(truth.kind_of):
-            for size in range(1, shape.units[gpu] + 1):
-                batch = _batch(truth, (model, kind, size), rate, caution)
-                if batch is None:
-                    continue
-                took = truth.alone_ms(model, kind, size)[batch - 1] * caution
-                worth = 1000.0 * batch / took / highest[model]
-                rows.append((model, gpu, float(size) / shape.units[gpu], truth.memory_mib(model, batch), worth))
-                units.append(size)
+    every = product(range(len(rates_rps)), range(len(shape.units)), range(1, shape.levels + 1))
+    for model, gpu, size in every:
+        runs = (model, truth.kind_of[gpu], size)
+        batch = _batch(truth, runs, rates_rps[model], caution) if size <= shape.units[gpu] else None
+        if batch is None:
+            continue
+        worth = 1000.0 * batch / (truth.alone_ms(*runs)[batch - 1] * caution) / highest[model]
+        rows.append((model, gpu, float(size) / shape.units[gpu], truth.memory_mib(model, batch), worth))
+        units.append(size)
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)
     problem = Knapsack(
         model=table[:, 0].astype(np.int64),
