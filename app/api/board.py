@@ -17,10 +17,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from app.api.deps import Services
 from app.services.sentences import hold_sentence
+from app.services.tasks import TaskStatus
+from app.store.tasks import TaskListing, TaskState
 from solvers.cycle.record import HoldReason
 
 COLOURS = 12
 CYCLES_SHOWN = 8
+TASKS_SHOWN = 20
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
 FRESH_MS = 900.0
@@ -79,6 +82,17 @@ def since_text(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+def _where(item: TaskStatus) -> str:
+    if item.group is None:
+        return f"{item.queue_position}. in line"
+    beside = len(item.group.tasks) - 1
+    return f"{item.group.device}, {item.group.share_pct_sm} %" + (f", beside {beside} more" if beside else "")
+
+
+def _moment(at: datetime | None) -> str:
+    return "–" if at is None else at.astimezone(UTC).strftime("%d %b %H:%M")
+
+
 @dataclass(frozen=True, slots=True)
 class _Fresh:
     """A rendering and when it goes stale."""
@@ -133,8 +147,28 @@ class Board:
             "nodes": [{**node, "tiles": [tile for tile in devices if tile["node"] == node["id"]]} for node in nodes],
             "services": [{**service, "colour": colours[service["id"]]} for service in fleet["services"]],
             "jobs": [{**job, "colour": colours[job["id"]]} for job in fleet["jobs"]],
+            "tasks": self._tasks(project),
             "cycles": self._cycles() if project is None else [],
         }
+
+    def _tasks(self, project: str | None) -> list[Plain]:
+        """Tasks that are not done, those that are late first."""
+        found: list[TaskStatus] = []
+        for state in (TaskState.LATE, TaskState.RUNNING, TaskState.WAITING):
+            listing = TaskListing(limit=TASKS_SHOWN - len(found), project=project, state=state)
+            found.extend(self._services.tasks.page(listing).items if listing.limit else ())
+        return [
+            {
+                "id": item.id,
+                "state": item.state.value,
+                "tone": "bad" if item.state is TaskState.LATE else "soft",
+                "done": item.inputs_done / item.inputs_total,
+                "where": _where(item),
+                "deadline": _moment(item.deadline_at),
+                "finish": _moment(item.finish_at_predicted),
+            }
+            for item in found
+        ]
 
     def _cycles(self) -> list[Plain]:
         page = self._services.history.cycles(CYCLES_SHOWN, None, None, None)

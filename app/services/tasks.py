@@ -17,7 +17,7 @@ from app.services import references
 from app.services.actors import Deed
 from app.services.documents import put_audited
 from app.services.sentences import sentence
-from app.store import documents, plans, targets, tasks
+from app.store import documents, plans, tasks
 from app.store.documents import Kind, Precondition, Stored
 from app.store.engine import Database
 from app.store.pages import Page
@@ -133,10 +133,10 @@ class _Standing:
     @staticmethod
     def read(session: Session, cluster: str) -> _Standing:
         """Of the plan that stands now."""
-        target = targets.current(session, cluster)
-        if target.plan is None:
+        standing = tasks.standing_plan(session, cluster)
+        if standing is None:
             return _Standing.nothing()
-        plan = plans.load(session, target.plan)
+        plan = plans.load(session, standing)
         stands = replace(_Standing.nothing(), gpu_types=_gpu_types(session))
         for item in plan.assignments:
             if item.kind is WorkloadKind.TASK:

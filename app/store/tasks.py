@@ -120,5 +120,11 @@ def find(session: Session, cluster: str, project: str, name: str) -> TaskRow | N
     return None if row is None else _row(row)
 
 
+def standing_plan(session: Session, cluster: str) -> str | None:
+    """Id of the plan that stands; None before the first."""
+    query = text("SELECT plan_id FROM cluster_state WHERE cluster = :cluster")
+    return session.execute(query, {"cluster": cluster}).scalar_one_or_none()
+
+
 def _row(row: Any) -> TaskRow:
     return TaskRow(**{**row, "state": TaskState(row["state"])})
