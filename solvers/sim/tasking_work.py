@@ -30,7 +30,7 @@ from solvers.sim.truth import Resident, execution_ms, gpu_truth, memory_mib, wan
 MS_PER_S = 1000.0
 _RATIO_BATCH = 8
 _SHARES_PROFILED = tuple(range(10, 101, 10))
-_TRIES_MAX = 64
+_TRIES_MAX = 6
 
 
 @value
@@ -111,7 +111,7 @@ def coming(kinds: Sequence[TaskKind], pace: Pace, count: int, seed: int) -> tupl
         ]
         if sum(map(len, times)) >= count:
             break
-        until_s *= 1.5
+        until_s *= 4.0
     else:
         raise InputError("these rates never give so many tasks")
     merged = sorted((float(at), number) for number, some in enumerate(times) for at in some)[:count]

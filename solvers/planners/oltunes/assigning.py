@@ -198,7 +198,12 @@ class Headroom:
         waited_s = floor.soonest_s + run_s
         patient = floor.lives > 0.0
         later = np.where(patient, waited_s + LATE_WEIGHT * np.maximum(0.0, now_s + waited_s - due_s), np.inf)
-        return None if float(later.min()) < float(cost[place]) else place
+        soonest = int(np.argmin(later))
+        if float(later[soonest]) >= float(cost[place]):
+            return place
+        # Who waits for an ending has a claim on it: the next one would come after.
+        floor.soonest_s[soonest] += run_s[soonest]
+        return None
 
     def _columns(self, asks: dict[GpuTypeName, Ask], floor: Floor) -> tuple[Flags, Floats, Floats]:
         """For each seat: whether the task fits, its time there alone, what part of the SMs it wants."""
