@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from app.cli.failures import Exit
+from solvers.domain.codec import canonical_json
+from solvers.domain.workload import QualityClass, Slo, SloKind
+from tests import builders
 from tests.unit.app.cli.conftest import Api, Headroom, page
+
+TASKS = (("high", "bert"), ("low", "resnet50"))
 
 WAITING: dict[str, Any] = {
     "id": "demo/night",
@@ -111,6 +118,20 @@ def test_one_task_is_shown_with_its_group_and_why(api: Api, headroom: Headroom) 
     assert headroom("task", "show", "demo/night", "-o", "json").json == WAITING
     assert headroom("task", "show", "demo/other").status == Exit.NOT_FOUND
     assert headroom("task", "show", "night").status == Exit.USAGE
+
+
+def test_explain_tells_candidates_and_why_this_group(headroom: Headroom, tmp_path: Path) -> None:
+    slo = Slo(kind=SloKind.DEADLINE, deadline_s=600.0)
+    low = builders.model("resnet50", quality_class=QualityClass.LOW)
+    tasks = tuple(builders.task(name, model=model, slo=slo, inputs_total=6_000) for name, model in TASKS)
+    profiles = tuple(builders.profile(model, "t4") for _, model in TASKS)
+    picture = builders.snapshot((builders.device("a", 0, "t4"),), (), profiles=profiles)
+    path = tmp_path / "snapshot.json"
+    path.write_text(canonical_json(replace(picture, tasks=tasks, models=(low, builders.model("bert")))), "utf-8")
+    said = headroom("explain", "demo/high", "--snapshot", str(path), "--planner", "oltunes")
+    assert said.status == Exit.OK
+    assert [word in said.out for word in ("score", "epc score", "group 0", "affinity 75")] == [True] * 4
+    assert "was looked at and rejected" in said.out
 
 
 def test_cancelling_deletes(api: Api, headroom: Headroom) -> None:
