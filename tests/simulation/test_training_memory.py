@@ -1,4 +1,4 @@
-"""A world with more training memory than its devices have: nothing is ever promised twice, and the way has its price."""
+"""A world with more training memory than its devices have: none is promised twice, and the way has its price."""
 
 from __future__ import annotations
 
