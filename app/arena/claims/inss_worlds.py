@@ -189,7 +189,8 @@ def judge_10(effort: Effort) -> Evidence:
             f"by requests served {'reached' if reached[SERVED] else 'missed'}, by capacity "
             f"{'reached' if reached[CAPACITY] else 'missed'}: capacity counts partitions that carry far more than "
             f"is asked of them, while other services go without (Gpulet and GSLICE violate {wide:.0f} %); ablation on "
-            f"seed 0, processes ready at once: InSS violates {at_once[4]:.2f} % on four GPUs, {at_once[5]:.2f} % on five"
+            f"seed 0, processes ready at once: InSS violates {at_once[4]:.2f} % on four GPUs, {at_once[5]:.2f} % on "
+            "five"
         )
 
     return _evidence(measured, effort, reached=all(reached.values()) and kept, why=why)

@@ -70,13 +70,14 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Colu
         count = _replicas(draft, belief, need)
         wanted.append(count)
         rates = need.rate_rps_least / max(1, count), need.rate_rps / max(1, count)
+        standing = _standing(draft, need)
         for option in _listed(draft, belief, need, (rates[1], parameters.batch_max)):
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
             each = belief.throughput_rps((need, option), belief.slowdown_borne(need, option))
             for device in map(int, found):
-                stays = staying(draft, need, option, device)
+                stays = _kept(standing, option, device)
                 chosen.append(option if stays is None else replace(option, memory_mib=stays.memory_mib_limit))
                 bonus = parameters.stay_part * (stays is not None)
                 places.append((model, device, each, _served(each, rates), bonus))
@@ -108,12 +109,19 @@ def _replicas(draft: Draft, belief: InssBelief, need: Need) -> int:
 
 def staying(draft: Draft, need: Need, option: Option, device: int) -> Assignment | None:
     """The standing replica on a device that would be this one with another batch: no process has to start."""
-    name = draft.fleet.devices[device].id
-    for item in draft.case.standing.get(need.workload, []):
-        alike = item.device == name and item.share_pct_sm == option.share_pct and item.model == need.model
-        if alike and item.memory_mib_limit >= option.memory_mib:
-            return item
-    return None
+    return _kept(_standing(draft, need), option, device)
+
+
+def _standing(draft: Draft, need: Need) -> dict[tuple[int, int], Assignment]:
+    """A need's standing replicas by device and share."""
+    index = draft.fleet.index
+    items = (item for item in draft.case.standing.get(need.workload, []) if item.model == need.model)
+    return {(index[item.device], item.share_pct_sm): item for item in items if item.device in index}
+
+
+def _kept(standing: dict[tuple[int, int], Assignment], option: Option, device: int) -> Assignment | None:
+    item = standing.get((device, option.share_pct))
+    return item if item is not None and item.memory_mib_limit >= option.memory_mib else None
 
 
 def _served(each_rps: float, rates_rps: tuple[float, float]) -> float:

@@ -52,7 +52,7 @@ def greedy(problem: Knapsack, allowed: Flags) -> Flags:
     """Models in their order; for each the column that serves most, then has the best throughput for its share."""
     chosen = np.zeros(len(problem), dtype=np.bool_)
     share, memory = problem.share_room_pct.copy(), problem.memory_room_mib.copy()
-    value = problem.throughput_rps / problem.share_pct
+    value = (problem.throughput_rps + problem.staying_rps) / problem.share_pct
     for model, wanted in enumerate(problem.wanted):
         mine = np.flatnonzero(allowed & (problem.model == model))
         order = mine[np.lexsort((problem.gpu[mine], -value[mine], -problem.served[mine]))]
