@@ -17,6 +17,7 @@ from app.arena.claims.runs import Outcomes, mean_metric, outcomes
 
 OURS, BASELINES = "oltunes", ("orion", "mlaas")
 PATTERNS = ("uniform", "poisson", "real")
+STRESS = "stress"
 PARTS = {
     "oltunes_no_affinity": "without affinity",
     "oltunes_fixed_window": "with a fixed window",
@@ -96,18 +97,35 @@ def judge_08(effort: Effort) -> Evidence:
 
 
 def judge_09(effort: Effort) -> Evidence:
-    """The best pattern for each figure, against the worse baseline of that pattern."""
-    runs = _runs(effort)
-    tail = min(min(_ratio(found, TAIL, name) for name in BASELINES) for found in runs.values())
-    violation = min(min(_ratio(found, VIOLATION, name) for name in BASELINES) for found in runs.values())
-    throughput = max(max(_ratio(found, THROUGHPUT, name) for name in BASELINES) for found in runs.values())
-    reached = tail <= 1 - 0.49 and violation <= 1 - 0.92 and throughput >= 1.61
-    measured = f"p99 lower by {_less(tail)}, violations by {_less(violation)}, throughput {_more(throughput)}"
-    return _evidence(
+    """All three figures in one scenario, each against the worse baseline there. How large a task is the paper does not
+    say; larger ones than in the three patterns are tried as well, and told apart.
+    """
+    runs = {**_runs(effort), STRESS: _found(STRESS, (OURS, *BASELINES), effort)}
+    best = {name: _best(found) for name, found in runs.items()}
+    measured = "; ".join(
+        f"{name}: p99 lower by {_less(tail)}, violations by {_less(violation)}, throughput {_more(throughput)}"
+        for name, (tail, violation, throughput) in best.items()
+    )
+    reached = [
+        name
+        for name, (tail, violation, throughput) in best.items()
+        if tail <= 1 - 0.49 and violation <= 1 - 0.92 and throughput >= 1.61
+    ]
+    seen = _evidence(
         measured,
         effort,
-        reached=reached,
+        reached=bool(reached),
         why=lambda: "throughput as in AC-OLT-08; " + _ablation(effort, TAIL),
+    )
+    return replace(seen, note=f"{seen.note}; all three in {', '.join(reached)}") if reached else seen
+
+
+def _best(found: Outcomes) -> tuple[float, float, float]:
+    """p99, violations and throughput over the worse baseline's."""
+    return (
+        min(_ratio(found, TAIL, name) for name in BASELINES),
+        min(_ratio(found, VIOLATION, name) for name in BASELINES),
+        max(_ratio(found, THROUGHPUT, name) for name in BASELINES),
     )
 
 
@@ -194,7 +212,9 @@ def _claim(number: str, stated: str, judge: Callable[[Effort], Evidence]) -> Cla
 
 CLAIMS = (
     _claim("08", "mean of three patterns: latency 29.5 % lower, throughput 29 % higher than Orion and MLaaS", judge_08),
-    _claim("09", "best pattern: p99 49 % lower, violations 92 % fewer, throughput 61 % higher", judge_09),
+    _claim(
+        "09", "best scenario: p99 49 % lower, violations 92 % fewer, throughput 61 % higher than the worse", judge_09
+    ),
     _claim("10", "utilisation 58 % above the lower baseline; spread over GPUs below 10 points in bursts", judge_10),
     _claim("11", "estimated power of MLaaS 6.5x and of Orion 3x ours", judge_11),
     _claim("12", "accuracy loss at most 4 points with mixed variants", judge_12),
