@@ -9,7 +9,7 @@ refuses to place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -24,26 +24,45 @@ Sets = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Of one setting at given rates."""
+    """Of one setting at given rates: what each set of models earns at most, by kind of GPU."""
+
+    kind_of: tuple[int, ...]
+    earned: Mapping[int, Sets]
+
+    @staticmethod
+    def of(truth: Truth, rates_rps: Sequence[float], penalty: float) -> Ceiling:
+        """Look at every filling."""
+        fillings = _Fillings(truth, tuple(rates_rps), penalty, truth.highest_rps())
+        kinds = sorted(set(truth.kind_of))
+        return Ceiling(truth.kind_of, {kind: fillings.earned(truth.kind_of.index(kind)) for kind in kinds})
+
+    def most(self) -> float:
+        """What a second can earn."""
+        sets = len(self.earned[self.kind_of[0]])
+        best = [0.0] + [-math.inf] * (sets - 1)
+        for kind in self.kind_of:
+            of_kind = self.earned[kind]
+            best = [max(best[mask ^ part] + of_kind[part] for part in _parts(mask)) for mask in range(sets)]
+        return best[-1]
+
+    def with_places(self, places: Sequence[int]) -> float:
+        """What a second can earn where everybody is placed, with the best division of units. Places are all known."""
+        masks = [
+            sum(1 << model for model, place in enumerate(places) if place == gpu) for gpu in range(len(self.kind_of))
+        ]
+        return sum(self.earned[kind][mask] for kind, mask in zip(self.kind_of, masks, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fillings:
+    """Looks at all fillings of a GPU."""
 
     truth: Truth
-    rates_rps: Sequence[float]
+    rates_rps: tuple[float, ...]
     penalty: float
     highest_rps: tuple[float, ...]
 
-    @staticmethod
-    def of(truth: Truth, rates_rps: Sequence[float], penalty: float) -> float:
-        """The most that a second can earn."""
-        made = Ceiling(truth, rates_rps, penalty, truth.highest_rps())
-        found = {kind: made.fillings(truth.kind_of.index(kind)) for kind in sorted(set(truth.kind_of))}
-        everybody = (1 << len(rates_rps)) - 1
-        best = [-math.inf] * (everybody + 1)
-        best[0] = 0.0
-        for kind in truth.kind_of:
-            best = [max(best[mask ^ part] + found[kind][part] for part in _parts(mask)) for mask in range(len(best))]
-        return best[everybody]
-
-    def fillings(self, gpu: int) -> Sets:
+    def earned(self, gpu: int) -> Sets:
         """What each set of models earns at most on a GPU of this one's kind."""
         units, count = self.truth.shape.units[gpu], len(self.rates_rps)
         found = self._undisturbed(gpu, units)

@@ -20,9 +20,12 @@ from solvers.planners.inss.actor import Actor
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over seconds: of the actor, of the best the programme's placements do, and of the most there is."""
+    """Means over seconds: of the actor, of the most that its places can earn with other units, of the best that the
+    programme's placements do, and of the most there is.
+    """
 
     actor: float
+    actor_places: float
     programme: float
     bound: float
     actor_violated: float
@@ -35,29 +38,33 @@ class Score:
 def evaluate(truth: Truth, actor: Actor, penalty: float, span: tuple[int, int], seed: int) -> Score:
     """Over `span` = (episodes, seconds of each)."""
     episodes, seconds = span
-    streams, rows = Streams(seed), list[tuple[Outcome, Outcome, float]]()
+    streams, rows = Streams(seed), list[tuple[Outcome, Outcome, float, float]]()
     mine, other = (Environment.of(truth, penalty, streams.stream("inss-unused")) for _ in range(2))
     for episode in range(episodes):
         purpose = f"inss-evaluate-{episode}"
         state = mine.begin(streams.stream(purpose))
         other.begin(streams.stream(purpose))
-        bound, settled = 0.0, _settled(other, penalty)
+        ceiling, settled = Ceiling.of(truth, mine.rates_rps, penalty), _settled(other, penalty)
+        bound = ceiling.most()
         for second in range(seconds):
-            if second % truth.setting.hold_s == 0:
-                bound = Ceiling.of(truth, mine.rates_rps, penalty)
-                settled = _settled(other, penalty) if second else settled
-            here = mine.step(*actor.choice(mine.shape, state))
+            if second and second % truth.setting.hold_s == 0:
+                ceiling, settled = Ceiling.of(truth, mine.rates_rps, penalty), _settled(other, penalty)
+                bound = ceiling.most()
+            places, levels = actor.choice(mine.shape, state)
+            possible = ceiling.with_places(places)
+            here = mine.step(places, levels)
             there = other.live(Deployment.of(truth, settled[0], settled[1], other.rates_rps))
-            rows.append((here, there, bound))
+            rows.append((here, there, bound, possible))
             state = mine.state()
     return Score(
-        actor=_mean([here.reward for here, _, _ in rows]),
-        programme=_mean([there.reward for _, there, _ in rows]),
-        bound=_mean([bound for _, _, bound in rows]),
-        actor_violated=_mean([here.violated for here, _, _ in rows]),
-        programme_violated=_mean([there.violated for _, there, _ in rows]),
-        actor_rps=_mean([here.throughput_rps for here, _, _ in rows]),
-        programme_rps=_mean([there.throughput_rps for _, there, _ in rows]),
+        actor=_mean([here.reward for here, *_ in rows]),
+        actor_places=_mean([possible for *_, possible in rows]),
+        programme=_mean([there.reward for _, there, *_ in rows]),
+        bound=_mean([bound for *_, bound, _ in rows]),
+        actor_violated=_mean([here.violated for here, *_ in rows]),
+        programme_violated=_mean([there.violated for _, there, *_ in rows]),
+        actor_rps=_mean([here.throughput_rps for here, *_ in rows]),
+        programme_rps=_mean([there.throughput_rps for _, there, *_ in rows]),
         seconds=len(rows),
     )
 
