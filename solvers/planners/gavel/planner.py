@@ -71,7 +71,7 @@ class Gavel:
         fleet = open_fleet(case.snapshot, case.held)
         put_pinned(case, fleet)
         draft = Draft(request=request, case=case, fleet=fleet)
-        sharing = _Sharing(planner=self, draft=draft, memory=memory)
+        sharing = Sharing(planner=self, draft=draft, memory=memory)
         sharing.serve()
         sharing.train()
         reporter.event("gavel.shared", jobs=float(sharing.took_part), least=sharing.least)
@@ -82,7 +82,7 @@ class Gavel:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sharing:
+class Sharing:
     """One plan in the making."""
 
     planner: Gavel
@@ -106,22 +106,7 @@ class _Sharing:
 
     def train(self) -> None:
         """Jobs on the devices that nobody else has."""
-        draft = self.draft
-        jobs = {WorkloadId(job.id): job for job in draft.case.snapshot.jobs}
-        each = []
-        for need in draft.case.needs:
-            if need.kind is not WorkloadKind.JOB or need.refusal is not None:
-                continue
-            standing = draft.case.standing.get(need.workload, [])
-            device = draft.fleet.index.get(standing[0].device) if standing else None
-            stayed = None
-            if device is not None and draft.fleet.occupants[device]:
-                stayed = stay(draft.fleet, need, jobs[need.workload], standing)
-            if stayed is not None:
-                draft.open(need).add(stayed)
-            else:
-                each.append((need, jobs[need.workload]))
-        read = read_jobs(draft, each, (self.memory, self.planner.parameters))
+        read = read_jobs(self.draft, apart(self.draft), (self.memory, self.planner.parameters))
         if read.needs:
             self._share(read)
 
@@ -140,7 +125,7 @@ class _Sharing:
         round_.choose()
         if self.planner.packed:
             round_.join()
-        _Seats(draft=self.draft, read=read).seat(round_.crews)
+        Seats(draft=self.draft, read=read).seat(round_.crews)
 
     def _entrants(self, read: Jobs) -> list[Entrant]:
         """All jobs with their parts, of the whole cluster or of a part of it."""
@@ -182,8 +167,27 @@ class _Sharing:
         return (Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=self.draft.request.snapshot.cluster, facts=facts),)
 
 
+def apart(draft: Draft) -> list[tuple[Need, TrainingJob]]:
+    """Let jobs stay that stand beside services; those that may train on devices of their own."""
+    jobs = {WorkloadId(job.id): job for job in draft.case.snapshot.jobs}
+    each = []
+    for need in draft.case.needs:
+        if need.kind is not WorkloadKind.JOB or need.refusal is not None:
+            continue
+        standing = draft.case.standing.get(need.workload, [])
+        device = draft.fleet.index.get(standing[0].device) if standing else None
+        stayed = None
+        if device is not None and draft.fleet.occupants[device]:
+            stayed = stay(draft.fleet, need, jobs[need.workload], standing)
+        if stayed is not None:
+            draft.open(need).add(stayed)
+        else:
+            each.append((need, jobs[need.workload]))
+    return each
+
+
 @dataclass(slots=True, kw_only=True)
-class _Seats:
+class Seats:
     """Crews on devices: where they stand, else where one of them stands, else anywhere of the kind."""
 
     draft: Draft
