@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
+Way = tuple[float, tuple[tuple[int, int], ...]]
+"""What it costs, and which jobs (as a mask) each device takes."""
 Cost = Callable[[int, tuple[int, ...]], float | None]
 """What a device's whole company costs with these jobs (by number) added; None where they cannot go there."""
 
@@ -17,18 +19,9 @@ Cost = Callable[[int, tuple[int, ...]], float | None]
 def best_spread(jobs: int, devices: Sequence[int], most: int, cost: Cost) -> list[int | None]:
     """A device for every job; None for those that have no place. At most `most` of them go to one device."""
     everybody = (1 << jobs) - 1
-    best: dict[int, tuple[float, tuple[tuple[int, int], ...]]] = {0: (0.0, ())}
+    best: dict[int, Way] = {0: (0.0, ())}
     for device in devices:
-        extras = _extras(jobs, device, most, cost)
-        after = dict(best)
-        for mask, (value, chosen) in best.items():
-            for extra, added in extras:
-                if mask & extra:
-                    continue
-                candidate = (value + added, (*chosen, (device, extra)))
-                if candidate[0] < after.get(mask | extra, (math.inf, ()))[0] - 1e-9:
-                    after[mask | extra] = candidate
-        best = after
+        best = _extended(best, device, _extras(jobs, device, most, cost))
     _, chosen = best[min(best, key=lambda mask: ((everybody ^ mask).bit_count(), best[mask][0], mask))]
     found: list[int | None] = [None] * jobs
     for device, extra in chosen:
@@ -36,6 +29,15 @@ def best_spread(jobs: int, devices: Sequence[int], most: int, cost: Cost) -> lis
             if extra >> number & 1:
                 found[number] = device
     return found
+
+
+def _extended(best: dict[int, Way], device: int, extras: list[tuple[int, float]]) -> dict[int, Way]:
+    """The best way for every set of placed jobs, when one more device may take some."""
+    after = dict(best)
+    for (mask, (value, chosen)), (extra, added) in product(best.items(), extras):
+        if not mask & extra and value + added < after.get(mask | extra, (math.inf, ()))[0] - 1e-9:
+            after[mask | extra] = (value + added, (*chosen, (device, extra)))
+    return after
 
 
 def _extras(jobs: int, device: int, most: int, cost: Cost) -> list[tuple[int, float]]:
