@@ -14,6 +14,7 @@ from enum import StrEnum
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
 from solvers.domain.change import Target
 from solvers.domain.ids import ServiceId
+from solvers.domain.ownership import owners_of
 from solvers.domain.policy import Policy
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import WorkloadKind
@@ -88,6 +89,8 @@ def remember_failure(sight: Sight, before: Memory, now_s: float) -> Memory:
 
 
 def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
+    if record.generation is not None:
+        return now_s + RETRY_S if _made_room(record) else None
     reasons = set(record.decision.reasons) if record.decision is not None else {HoldReason.NO_PLAN}
     if not reasons or not reasons <= _PASSING:
         return None
@@ -96,6 +99,18 @@ def _retry_at_s(record: CycleRecord, now_s: float) -> float | None:
         # Never sooner than a moment from now: the clocks of database and planner may differ a little.
         return max(cooled_s, now_s) + 0.1
     return now_s + RETRY_S
+
+
+def _made_room(record: CycleRecord) -> bool:
+    """Whether somebody is short who had to plan around replicas of another policy that have left its devices now."""
+    plan = record.plan
+    if plan is None or not plan.parts or not plan.unplaced:
+        return False
+    owners = owners_of(record.snapshot)
+    return any(
+        owners.policy_for(item.workload).name != owners.policy_at(item.device).name
+        for item in record.snapshot.target.assignments
+    )
 
 
 def demand_alarms(

@@ -17,7 +17,7 @@ from solvers.cycle.merging import Settled, merged, waits_elsewhere
 from solvers.cycle.record import Attempt, Decision, HoldReason
 from solvers.domain.evidence import Fact, Finding, Severity
 from solvers.domain.ids import PolicyName, WorkloadId
-from solvers.domain.ownership import owners_of
+from solvers.domain.ownership import Work, owners_of
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
@@ -113,7 +113,8 @@ def standing(part: Part, seed: int, asking: Asking) -> Plan:
     device is gone.
     """
     picture = part.snapshot
-    works = {str(item.id) for item in (*picture.services, *picture.jobs, *picture.tasks)}
+    known: tuple[Work, ...] = (*picture.services, *picture.jobs, *picture.tasks)
+    works = {str(item.id) for item in known}
     devices = {item.id for item in picture.devices} | {item.device for item in part.elsewhere}
     target = replace(
         picture.target,
@@ -154,9 +155,10 @@ def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[Sett
         return Settled(part=part, plan=stays), Chosen(()), None
     chosen = try_chain(asking, course.planners or chain_order(part.policy), part.request(seed))
     decision = course.judge(part, chosen) if course.judge is not None else None
-    reasons: set[HoldReason] = set() if decision is None else set(decision.reasons) - LANE_HOLDS
+    # Where nothing is to change, the planner's plan is what stands, with what it knows of it now.
+    reasons = set() if decision is None else set(decision.reasons) - LANE_HOLDS - {HoldReason.NOTHING_TO_CHANGE}
     plan = chosen.plan
-    held = reasons if course.obeyed or not chosen.sound else set()
+    held: set[HoldReason] = reasons if course.obeyed or not chosen.sound else set()
     if not chosen.sound and not held:
         held = {HoldReason.NO_PLAN}
     told = tuple(reason.value for reason in HoldReason if reason in held)

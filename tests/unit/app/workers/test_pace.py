@@ -21,11 +21,15 @@ from app.workers.pace import (
 from solvers.cycle.record import CycleRecord, Decision, HoldReason, Lane
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
-from solvers.domain.ids import CycleId, ServiceId
+from solvers.domain.ids import CycleId, Digest, Generation, NodeId, PolicyName, ServiceId, WorkloadId
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Plan, PlanPart, Proposal, ProposalStatus, Unplaced
 from solvers.domain.policy import Policy
+from solvers.domain.pool import Pool
 from solvers.domain.telemetry import Demand, DemandOrigin
+from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
-from tests.unit.app.services.small_fleet import POLICY, assignment, snapshot
+from tests.unit.app.services.small_fleet import POLICY, assignment, service, snapshot
 
 SIGHT = Sight(intent="services 1/7", live_nodes=("a", "b"))
 LABELS = ServiceId("vision/labels")
@@ -173,3 +177,38 @@ def test_failures_are_retried_ever_more_slowly_and_forgotten_by_success() -> Non
     assert waits[-1] == RETRY_S_MAX
     assert cause_of(SIGHT, memory, 100.0) is None
     assert remember(SIGHT, [record_of(Decision(promote=True))], 100.0).failures == 0
+
+
+def test_who_waits_for_devices_that_changed_hands_is_planned_again_soon() -> None:
+    label = service("labels")
+    mine = Policy(name=PolicyName("edge"), pool=Pool(nodes=(NodeId("b"),)))
+    picture = replace(snapshot(), services=(replace(label, policy=mine.name),), policies=(mine,))
+    standing = Target(assignments=(assignment("vision/labels", "GPU-a0"),))
+    short = Unplaced(kind=WorkloadKind.SERVICE, workload=WorkloadId(LABELS), rate_rps_short=1.0, reasons=())
+    made = plan_of(PlanPart(policy=mine.name, planner="greedy", planner_version="1", objective=Objective()), short)
+    record = replace(
+        record_of(Decision(promote=True)),
+        snapshot=replace(picture, target=standing),
+        proposal=Proposal(status=ProposalStatus.FEASIBLE, planner="pools", plan=made),
+        generation=Generation(2),
+    )
+    assert remember(SIGHT, [record], 100.0).retry_at_s == 100.0 + RETRY_S
+    settled = replace(record, snapshot=replace(picture, target=Target()))
+    assert remember(SIGHT, [settled], 100.0).retry_at_s is None
+    nobody_short = Proposal(status=ProposalStatus.FEASIBLE, planner="pools", plan=replace(made, unplaced=()))
+    assert remember(SIGHT, [replace(record, proposal=nobody_short)], 100.0).retry_at_s is None
+
+
+def plan_of(part: PlanPart, short: Unplaced) -> Plan:
+    return Plan(
+        snapshot=Digest("sha256:0"),
+        parent=Generation(1),
+        planner="pools",
+        planner_version="1",
+        seed=1,
+        assignments=(),
+        settings=(),
+        unplaced=(short,),
+        objective=Objective(),
+        parts=(part,),
+    )

@@ -233,9 +233,10 @@ def test_pinned_replicas_stay_where_they_are_whoever_owns_the_device() -> None:
         policies=(edge(pool=Pool(nodes=(NodeId("b"),))),),
         demands=(builders.demand("demo/far", 900.0),),
     )
-    plan = planned(cycle(moved))
+    record = cycle(moved)
+    plan = planned(record)
     assert nodes_of(plan, "demo/near") == {"a"}
-    assert fatal(moved, plan) == []
+    assert [item for item in record.findings if item.severity is Severity.FATAL] == []
     assert FindingCode.FOREIGN_DEVICE in {item.code for item in verify(moved, plan) if item.severity is Severity.FATAL}
 
 
