@@ -203,6 +203,7 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
         launch_usd_per_s=policy.launch_usd_per_s,
         quotas={str(name): gpus for name, gpus in reading.problem.quotas},
         job_most_pct=_jobs(reading, floor, first),
+        job_left_s=_left_s(reading, floor),
     )
     others = (answer.held, None if whole is None else whole.layout)
     layouts = (*(item for item in others if item is not None), answer.found)
@@ -223,6 +224,16 @@ def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, in
         bounds = {job: given.get(job, least[job]) for job in bounds}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
+
+
+def _left_s(reading: Reading, floor: Floor) -> Mapping[int, float]:
+    """What each job has still to do, as its owner reckons."""
+    done = {item.workload: item.done for item in reading.snapshot.job_statuses}
+    left = {
+        WorkloadId(job.id): (job.iterations_total - done.get(WorkloadId(job.id), 0)) * job.iteration_ms_reference / 1000
+        for job in reading.snapshot.jobs
+    }
+    return {number: left[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in left}
 
 
 def _proposal(

@@ -9,13 +9,13 @@ replicas above a budget; all are made exact here. It refuses to write plans.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seating_breaks import make_before_break
 from solvers.planners.joint.seating_budget import within_budgets
 from solvers.planners.joint.seating_floor import Floor
-from solvers.planners.joint.seating_jobs import seat_jobs
+from solvers.planners.joint.seating_jobs import JobTerms, seat_jobs
 from solvers.planners.joint.seating_match import match
 from solvers.planners.joint.seating_mend import mend, spread
 from solvers.planners.joint.seating_power import place, within_power
@@ -32,6 +32,7 @@ class Terms:
     launch_usd_per_s: float
     quotas: Mapping[str, float]
     job_most_pct: Mapping[int, int]
+    job_left_s: Mapping[int, float] = field(default_factory=dict)
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
@@ -48,5 +49,6 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)
     mend(seats, terms.deadline, terms.quotas)
-    seat_jobs(seats, terms.job_most_pct, terms.deadline, terms.quotas)
+    jobs = JobTerms(most_pct=terms.job_most_pct, left_s=terms.job_left_s)
+    seat_jobs(seats, jobs, terms.deadline, terms.quotas)
     return seats

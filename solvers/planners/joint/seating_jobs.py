@@ -1,13 +1,15 @@
 """Training jobs in what services leave over.
 
 Owns the last step of seating: a job that waits gets a place where it takes nothing from anybody, on a device in use
-before an idle one, and a job that is seated gets more of what is spare beside it, up to a bound. It refuses to move
-services.
+before an idle one; where there is none, half of what the largest job has, because to wait counts more than to be slow
+and two that share get more done than one. A job that is seated gets more of what is spare beside it, up to a bound; one
+that stands only if that makes up for its restart several times. It refuses to move services.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,22 +17,41 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seating_mend import affordable
 from solvers.planners.joint.seating_power import DUST_W
 from solvers.planners.joint.seating_seats import Seats
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, judge
 
+JOBS_PER_DEVICE_MAX = 3
+HALVED_MAX = 24
+"""Devices that are tried for a job that waits."""
+RESTARTS_WORTH = 5.0
+"""So many times its launch a standing job must save by more share."""
 
-def seat_jobs(seats: Seats, most_pct: Mapping[int, int], deadline: Deadline, quotas: Mapping[str, float]) -> None:
-    """Seat what waits and widen what is seated. `most_pct`: for every job, by workload, the share it may grow to."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTerms:
+    """What jobs may have, by workload."""
+
+    most_pct: Mapping[int, int]
+    """The share that each may grow to."""
+    left_s: Mapping[int, float] = field(default_factory=dict)
+    """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
+
+
+def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline, quotas: Mapping[str, float]) -> None:
+    """Seat what waits and widen what is seated."""
+    most_pct = terms.most_pct
     order = sorted(most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
     for job in order:
         if deadline.over:
             return
-        if not seats.replicas[job]:
-            _seat(seats, job, most_pct[job], quotas)
+        if not seats.replicas[job] and not _seat(seats, job, most_pct[job], quotas):
+            _halve(seats, job, terms, quotas)
     for job in order:
-        _widen(seats, job, most_pct[job], quotas)
+        _widen(seats, job, terms, quotas)
 
 
-def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) -> None:
+def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) -> bool:
+    """A place in what is spare; whether there is one."""
     floor = seats.floor
     familiar = {
         device
@@ -52,7 +73,57 @@ def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) ->
         for after in _with_job(seats, device, job, min(spare[device], most_pct)):
             if _harmless(seats, device, job, after, quotas):
                 seats.put(device, after)
-                return
+                return True
+    return False
+
+
+def _halve(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float]) -> None:
+    """A place in the share of the job that has most, on a device with few of them."""
+    problem = seats.floor.problem
+    found: list[tuple[int, int, int]] = []
+    for device, pattern in enumerate(seats.patterns):
+        if pattern is None or not problem.allowed[int(seats.floor.pool_of[device]), _variant_of(problem, job)]:
+            continue
+        members = zip(pattern.variants, pattern.shares_pct, strict=True)
+        jobs = [
+            (share, place)
+            for place, (variant, share) in enumerate(members)
+            if problem.variants[variant].workload in terms.most_pct
+        ]
+        if jobs and len(jobs) < JOBS_PER_DEVICE_MAX:
+            share, place = max(jobs)
+            found.append((-share, device, place))
+    for _, device, place in sorted(found)[:HALVED_MAX]:
+        after = _halved(seats, device, place, (job, terms.most_pct[job]))
+        if after is not None and _harmless(seats, device, job, after, quotas):
+            seats.put(device, after)
+            return
+
+
+def _halved(seats: Seats, device: int, place: int, other: tuple[int, int]) -> Pattern | None:
+    """A device with half of one member's share given to another job, which may have so much at most."""
+    problem, before = seats.floor.problem, seats.patterns[device]
+    job, most_pct = other
+    if before is None:
+        return None
+    whole = before.shares_pct[place]
+    steps = [int(step) for step in problem.shares_pct if 2 * step <= whole]
+    rest = [int(step) for step in problem.shares_pct if step <= min(most_pct, whole - steps[-1])] if steps else []
+    if not rest:
+        return None
+    shares = (*before.shares_pct[:place], steps[-1], *before.shares_pct[place + 1 :], rest[-1])
+    return judge(problem, _careful_kind(seats, device), (*before.variants, _variant_of(problem, job)), shares)
+
+
+def _variant_of(problem: JointProblem, job: int) -> int:
+    return next(number for number, item in enumerate(problem.variants) if item.workload == job)
+
+
+def _careful_kind(seats: Seats, device: int) -> int:
+    """Nobody knows how a job presses, so it stands where everybody may."""
+    problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
+    last = int(np.flatnonzero(problem.kind_pool == pool)[-1] if before is None else before.kind)
+    return problem.like(pool, int(problem.kind_clock_mhz[last]))[-1]
 
 
 def _spare_pct(seats: Seats, device: int) -> int:
@@ -63,13 +134,10 @@ def _spare_pct(seats: Seats, device: int) -> int:
 def _with_job(seats: Seats, device: int, job: int, most_pct: int) -> Iterator[Pattern]:
     """The device with the job beside what it carries: the largest share first, then the smallest."""
     problem, before = seats.floor.problem, seats.patterns[device]
-    variant = next(number for number, item in enumerate(problem.variants) if item.workload == job)
-    pool = int(seats.floor.pool_of[device])
-    if not problem.allowed[pool, variant]:
+    variant = _variant_of(problem, job)
+    if not problem.allowed[int(seats.floor.pool_of[device]), variant]:
         return
-    last = int(np.flatnonzero(problem.kind_pool == pool)[-1] if before is None else before.kind)
-    # Nobody knows how a job presses, so it stands where everybody may.
-    kind = problem.like(pool, int(problem.kind_clock_mhz[last]))[-1]
+    kind = _careful_kind(seats, device)
     runs = np.isfinite(problem.mean_ms[int(problem.kind_table[kind]), variant]).any(axis=1)
     steps = [int(share) for share, able in zip(problem.shares_pct, runs, strict=True) if able and share <= most_pct]
     for share in dict.fromkeys((steps[-1], steps[0])) if steps else ():
@@ -90,9 +158,9 @@ def _harmless(seats: Seats, device: int, job: int, after: Pattern, quotas: Mappi
     )
 
 
-def _widen(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) -> None:
-    """More share for a seated job, as far as that starts no standing one anew."""
-    problem = seats.floor.problem
+def _widen(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float]) -> None:
+    """More share for a seated job."""
+    problem, most_pct = seats.floor.problem, terms.most_pct[job]
     variants = {number for number, item in enumerate(problem.variants) if item.workload == job}
     for device, pattern in enumerate(seats.patterns):
         if pattern is None or variants.isdisjoint(pattern.variants):
@@ -103,7 +171,8 @@ def _widen(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) -
         steps = [
             int(step) for step in problem.shares_pct if share < step <= min(most_pct, share + _spare_pct(seats, device))
         ]
-        if stands or not steps:
+        saved_s = terms.left_s.get(job, 0.0) * (100 / share - 100 / steps[-1]) if steps else 0.0
+        if not steps or (stands and saved_s < RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s):
             continue
         shares = (*pattern.shares_pct[:place], steps[-1], *pattern.shares_pct[place + 1 :])
         after = judge(problem, pattern.kind, pattern.variants, shares)

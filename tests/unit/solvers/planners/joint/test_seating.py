@@ -205,3 +205,24 @@ class TestJobs:
         seats = self.seated(floor(slow), 100)
         assert not seats.short_rps(0)
         assert sorted(contents(seats, device) for device in range(3)) == [(), ((0, 40),), ((1, 100),)]
+
+    def jobs(self, devices: int = 1) -> JointProblem:
+        """Two jobs and nobody else."""
+        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (0, 1))
+        return problem(2, devices=(devices,), workloads=tuple(asked))
+
+    def shared(self, on: Floor, **changes: object) -> Seats:
+        return seat(on, layout(pattern(on.problem, (0, 100))), terms(job_most_pct={0: 100, 1: 100}, **changes))
+
+    def test_one_that_waits_gets_half_of_the_largest(self) -> None:
+        assert contents(self.shared(floor(self.jobs())), 0) == ((0, 40), (1, 60))
+
+    def test_nobody_is_halved_while_anything_is_idle(self) -> None:
+        seats = self.shared(floor(self.jobs(2)))
+        assert sorted(contents(seats, device) for device in range(2)) == [((0, 100),), ((1, 100),)]
+
+    @pytest.mark.parametrize(("left_s", "share_pct"), [(20.0, 40), (1000.0, 100)])
+    def test_one_that_stands_grows_where_it_is_worth_a_restart(self, left_s: float, share_pct: int) -> None:
+        on = floor(problem(1, devices=(1,), workloads=(self.jobs().workloads[0],)), {0: [held(0, 40)]})
+        seats = seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={0: 100}, job_left_s={0: left_s}))
+        assert contents(seats, 0) == ((0, share_pct),)
