@@ -144,7 +144,8 @@ def insight_of(picture: Snapshot, chosen: Chosen, wish: Wish) -> Insight | None:
     if chosen.plan is None:
         return None
     told = chosen.proposal.insight if chosen.proposal is not None else None
-    if told is not None and told.candidates:
+    if picture.policies or (told is not None and told.candidates):
+        # One reading of the whole would let policies have each other's devices.
         return told
     # Only here, so that who never asks need not load it.
     from solvers.planners.joint.explaining import explained

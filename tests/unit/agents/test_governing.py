@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +15,7 @@ from agents.devices.fake.board import Board
 from agents.devices.fake.host import FakeDevices
 from agents.governing import AGENT_SETTINGS, Governing, envelope_of
 from agents.steps import spec_of
-from agents.wire import NodeTarget, WorkerTarget
+from agents.wire import NodeTarget, WorkerTarget, decode_node_target, encode
 from solvers.control.governor import step
 from solvers.control.records import (
     Decision,
@@ -422,6 +422,21 @@ def test_another_controller_goes_on_from_the_settings_of_the_one_before() -> Non
     overlaid = node.governing.overlay(node.target)
     assert batches(overlaid) == [7, 7]
     assert overlaid.devices[0].clock_mhz_sm == node.inventory.clocks_mhz_sm[-1]
+
+
+def test_a_device_may_have_a_controller_of_its_own() -> None:
+    node = Node()
+    node.start()
+    for _ in range(9):
+        calm(node)
+    device = replace(node.target.devices[0], governor="clipper_l")
+    node.target = replace(node.target, generation=2, devices=(device,))
+    overlaid = node.governing.overlay(node.target)
+    assert (batches(overlaid), overlaid.devices[0].clock_mhz_sm) == ([7, 7], node.inventory.clocks_mhz_sm[-1])
+    told = json.loads(json.dumps(encode(node.target)))
+    assert decode_node_target(told) == node.target
+    plain = encode(replace(node.target, devices=(replace(device, governor=None),)))
+    assert "governor" not in cast("Any", plain)["devices"][0]
 
 
 def test_an_unknown_controller_moves_nothing_and_says_so() -> None:

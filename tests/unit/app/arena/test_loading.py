@@ -259,3 +259,26 @@ def test_committed_scenarios_can_be_read(path: Path) -> None:
     form = found.form.model_validate_json(json.dumps(found.form.completed(document.plain)))
     if isinstance(form, FORM) and "pattern: trace" not in path.read_text(encoding="utf-8"):
         assert scenario_of(form, Context(document, None)).about.name == path.stem
+
+
+POOLS = (
+    BASE.replace("load: {pattern", "policy: edge\n    load: {pattern")
+    + """\
+policies:
+  - {name: edge, planners: [morak], pool: {gpu_types: [t4]}}
+policy_changes:
+  - at: 5min
+    policies: [{name: edge, planners: [joint], pool: {gpu_types: [v100]}}]
+"""
+)
+
+
+def test_policies_with_pools_and_their_changes_are_read() -> None:
+    made = scenario(POOLS)
+    assert made.services[0].policy == "edge"
+    assert [(policy.name, policy.planners) for policy in made.policies_at(299.0)] == [("edge", ("morak",))]
+    assert [(policy.name, policy.planners) for policy in made.policies_at(300.0)] == [("edge", ("joint",))]
+
+
+def test_a_policy_of_a_scenario_beside_the_first_has_a_pool(tmp_path: Path) -> None:
+    assert "policy edge needs a pool" in complaint(tmp_path, POOLS.replace(", pool: {gpu_types: [t4]}", ""))
