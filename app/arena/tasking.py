@@ -93,6 +93,8 @@ class TaskConductForm(Form):
     """Schedulers act at multiples of this."""
     monitor: Annotated[Duration, Field(gt=0)] = 2.0
     """How fast measured utilisation forgets."""
+    report: Annotated[Duration, Field(gt=0)] = 0.05
+    """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
     unfinished_after: Annotated[Duration, Field(gt=0)] = 600.0
     """After the last arrival a run is broken off."""
     mig: bool = False
@@ -148,6 +150,7 @@ def build(form: TaskingForm, context: Context) -> Bench:
             deploy_failed_pct=form.conduct.deploy_failed_pct,
             tick_s=form.conduct.tick,
             monitor_s=form.conduct.monitor,
+            report_s=form.conduct.report,
             unfinished_after_s=form.conduct.unfinished_after,
             mig=form.conduct.mig,
         ),

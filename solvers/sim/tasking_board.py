@@ -107,6 +107,8 @@ class Board:
     recent: float = 0.0
     """Utilisation as a monitor tells it: of late, older moments fading."""
     _speeds: Speeds | None = None
+    _seen: tuple[int, float, Seat] | None = None
+    """The seat as last reported: version, moment."""
 
     def company(self) -> tuple[Live, ...]:
         """Tasks that execute."""
@@ -156,8 +158,14 @@ class Board:
         """By limits."""
         return max(0.0, self.gpu.memory_mib - sum(each.config.memory_mib for each in self.live.values()))
 
-    def seat(self) -> Seat:
-        """As a scheduler sees it."""
+    def reported(self, now_s: float, monitor_s: float, report_s: float) -> Seat:
+        """As a scheduler sees it: changes at once, progress and utilisation as of the last report."""
+        if self._seen is None or self._seen[0] != self.version or now_s - self._seen[1] >= report_s:
+            self.advance(now_s, monitor_s)
+            self._seen = (self.version, now_s, self._seat())
+        return self._seen[2]
+
+    def _seat(self) -> Seat:
         return Seat(
             id=self.id,
             gpu_type=self.gpu_type,

@@ -41,6 +41,8 @@ class Conduct:
     """Schedulers act at multiples of this."""
     monitor_s: float = 2.0
     """How fast measured utilisation forgets."""
+    report_s: float = 0.05
+    """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
     unfinished_after_s: float = 600.0
     """After the last arrival a run is broken off."""
     mig: bool = False
@@ -49,7 +51,7 @@ class Conduct:
     def __post_init__(self) -> None:
         check_not_negative("deploy_s", self.deploy_s)
         check_range("deploy_failed_pct", self.deploy_failed_pct, 0.0, 100.0)
-        for name in ("tick_s", "monitor_s", "unfinished_after_s"):
+        for name in ("tick_s", "monitor_s", "report_s", "unfinished_after_s"):
             check_positive(name, getattr(self, name))
 
 
@@ -150,9 +152,8 @@ class Run:
 
     def _tick(self) -> None:
         self._armed_s, self._ticked_s = math.inf, self.now_s
-        for board in self.boards.values():
-            board.advance(self.now_s, self.conduct.monitor_s)
-        seats = tuple(board.seat() for board in self.boards.values())
+        monitor_s, report_s = self.conduct.monitor_s, self.conduct.report_s
+        seats = tuple(board.reported(self.now_s, monitor_s, report_s) for board in self.boards.values())
         for launch in self.scheduler.tick(seats, self.now_s):
             self._launch(launch)
 
@@ -160,6 +161,7 @@ class Run:
         if launch.seat not in self.boards:
             raise EngineError(f"{self.scheduler.name} launches on {launch.seat}, which is not there")
         board = self.boards[launch.seat]
+        board.advance(self.now_s, self.conduct.monitor_s)
         if launch.wish is not None and self.conduct.mig:
             board = self._cut(board, launch.wish)
         group = _Group(launch, board, self.log.groups, tuple(each.task.id for each in launch.group))

@@ -18,7 +18,7 @@ from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.models.base import Facts, Flags, Floats, Samples
+from solvers.models.base import Facts, Flags, Floats, Ints, Samples
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
 from solvers.models.parts.seen import part
 from solvers.planners.oltunes import beliefs
@@ -83,6 +83,10 @@ class Floor:
     """All seats as columns, changed as tasks are put on them. `left_s` is of all who sit there together."""
 
     seats: tuple[Seat, ...]
+    types: tuple[GpuTypeName, ...]
+    type: Ints
+    """Of each seat, where in `types`."""
+    sm_part: Floats
     demand: Floats
     lives: Floats
     left_s: Floats
@@ -136,8 +140,7 @@ class Headroom:
         """Everybody for whom now is better than later, those of one seat in one launch."""
         self._due_s = None
         floor = self._floor(seats)
-        types = tuple(sorted({seat.gpu_type for seat in seats}))
-        asked = [(each, self._asks(each.task, types)) for each in self._main]
+        asked = [(each, self._asks(each.task, floor.types)) for each in self._main]
         asked.sort(key=lambda item: (min((ask.run_s for ask in item[1].values()), default=0.0), item[0].order))
         chosen: dict[int, list[Placed]] = {}
         for arrival, asks in asked:
@@ -174,8 +177,13 @@ class Headroom:
             sum(self._demand(each.task.model, seat.gpu_type, each.config.batch) for each in seat.running)
             for seat in seats
         ]
+        types = tuple(sorted({seat.gpu_type for seat in seats}))
+        number = {name: index for index, name in enumerate(types)}
         return Floor(
             seats=seats,
+            types=types,
+            type=np.array([number[seat.gpu_type] for seat in seats], dtype=np.int64),
+            sm_part=np.array([seat.sm_part for seat in seats]),
             demand=np.array(demands, dtype=np.float64),
             lives=np.array([float(len(some)) for some in left]),
             left_s=np.array([sum(some) for some in left], dtype=np.float64),
@@ -207,11 +215,10 @@ class Headroom:
 
     def _columns(self, asks: dict[GpuTypeName, Ask], floor: Floor) -> tuple[Flags, Floats, Floats]:
         """For each seat: whether the task fits, its time there alone, what part of the SMs it wants."""
-        found = [asks.get(seat.gpu_type) for seat in floor.seats]
-        parts = np.array([seat.sm_part for seat in floor.seats])
-        run_s = np.array([np.inf if ask is None else ask.run_s for ask in found])
-        demand = np.array([1.0 if ask is None else ask.demand for ask in found]) / parts
-        memory = np.array([np.inf if ask is None else ask.config.memory_mib for ask in found])
+        found = [asks.get(gpu_type) for gpu_type in floor.types]
+        run_s = np.array([np.inf if ask is None else ask.run_s for ask in found])[floor.type]
+        demand = np.array([1.0 if ask is None else ask.demand for ask in found])[floor.type] / floor.sm_part
+        memory = np.array([np.inf if ask is None else ask.config.memory_mib for ask in found])[floor.type]
         able = (memory <= floor.memory_mib) & (floor.lives < LIVES_MAX)
         return able, run_s, demand
 

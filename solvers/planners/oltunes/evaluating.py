@@ -15,8 +15,10 @@ from solvers.models.online import retraining
 from solvers.models.online.retraining import Trigger
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
 
-RETRAINED_AFTER = 200
-"""Outcomes before which training anew would find little that is new; the paper's rule alone trains at every miss."""
+RETRAINED_AFTER, RETRAINED_PART = 200, 0.1
+"""Outcomes, and part of all outcomes, before which training anew would find little that is new; the paper's rule alone
+trains at every miss.
+"""
 
 
 @value
@@ -39,6 +41,7 @@ class Lessons:
     due: bool = False
     since: int = 0
     """Outcomes since the predictor was trained anew."""
+    outcomes: int = 0
     lessons: int = 0
     retrainings: int = 0
 
@@ -47,8 +50,15 @@ class Lessons:
         error = retraining.relative_error(predicted_ms, outcome.batch_ms)
         errors, due = retraining.step(self.errors, error, Trigger(theta=theta))
         since = self.since + 1
-        due = due and since >= RETRAINED_AFTER
-        return replace(self, pending=(*self.pending, outcome), errors=errors, due=self.due or due, since=since)
+        due = due and since >= max(RETRAINED_AFTER, RETRAINED_PART * self.outcomes)
+        return replace(
+            self,
+            pending=(*self.pending, outcome),
+            errors=errors,
+            due=self.due or due,
+            since=since,
+            outcomes=self.outcomes + 1,
+        )
 
     def learned(self, solo: LearnedSolo) -> tuple[LearnedSolo, Lessons]:
         """All that is pending, and the latest window again where predictions have missed."""
