@@ -13,7 +13,7 @@ import numpy as np
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.engines.base import Flags
-from solvers.planners.baselines.traits import limit_ms
+from solvers.planners.baselines.traits import limit_ms, roomy
 from solvers.planners.draft import Draft
 from solvers.planners.inss.belief import InssBelief, Member
 from solvers.planners.inss.parameters import Parameters
@@ -142,5 +142,6 @@ def _listed(draft: Draft, belief: InssBelief, need: Need, bounds: tuple[float, i
             # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
             proven = [o for o in timely if o.capacity_rps >= rate]
             if timely:
-                found.append(max(proven or timely, key=lambda o: (belief.throughput_rps((need, o), 1.0), -o.batch)))
+                best = max(proven or timely, key=lambda o: (belief.throughput_rps((need, o), 1.0), -o.batch))
+                found.append(roomy(options, best, batch_max))
     return found
