@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from solvers.planners.baselines.igniter import batch_for
+from solvers.planners.registry import create
 from tests import builders
 from tests.unit.solvers.planners.baselines.course import Course, farm
 
@@ -44,3 +45,14 @@ def test_a_rate_beyond_one_gpu_is_split() -> None:
     plan = Course("igniter", farm(builders.service())).step(vision=2000)
     assert not plan.unplaced
     assert len(plan.assignments) > 1
+
+
+@pytest.mark.parametrize("name", ["igniter", "gpulet"])
+def test_busy_replicas_count_for_more_than_proven_ones(name: str) -> None:
+    """The papers' count, batch over time, needs less share for the same rate."""
+    proven, busy = (
+        Course(name, farm(builders.service()), create(name, {"counting": counting})).step(vision=100)
+        for counting in ("proven", "busy")
+    )
+    shares = [sum(item.share_pct_sm for item in plan.assignments) for plan in (proven, busy)]
+    assert shares[1] < shares[0]

@@ -56,6 +56,23 @@ def test_what_batches_cannot_do_places_everybody_afresh() -> None:
     assert shares(second) != shares(first)
 
 
+def test_nobody_moves_for_a_placement_that_serves_no_more() -> None:
+    first, _ = plan_of(room(20000.0))
+    second, facts = plan_of(standing(room(20000.0), first, 20000.0))
+    assert "columns" in facts
+    assert shares(second) == shares(first)
+
+
+def test_batches_follow_the_rate_and_need_no_new_process() -> None:
+    first, _ = plan_of(room(20.0))
+    second, facts = plan_of(standing(room(20.0), first, 150.0))
+    assert "columns" not in facts
+    assert [item.memory_mib_limit for item in second.assignments] == [
+        item.memory_mib_limit for item in first.assignments
+    ]
+    assert {item.batch for item in second.assignments} != {item.batch for item in first.assignments}
+
+
 def test_leftover_share_is_given_away_or_kept() -> None:
     spread, _ = plan_of(room(), settings={"placing": "greedy"})
     kept, _ = plan_of(room(), settings={"placing": "greedy", "leftover": "reserve"})
