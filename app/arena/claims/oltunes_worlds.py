@@ -141,8 +141,8 @@ def judge_10(effort: Effort) -> Evidence:
         effort,
         reached=gain >= 1.58 and spread < 10.0,
         why=lambda: (
-            "larger batches do the same work in less GPU time, which lowers utilisation, and no policy has more work "
-            "than comes; the two best GPU types of most tasks (Eq. 5) leave the A30 without any; "
+            "Eq. 5 leaves most tasks the two fastest types: the same work fills less of those, and the two A30, which "
+            "the baselines keep busy, get nothing; no policy has more work than comes; "
             + _ablation(effort, "utilisation_pct_spread")
         ),
     )
