@@ -77,9 +77,10 @@ def verify(
     else:
         raise InputError("name a plan file and a snapshot file, or a stored plan with --plan")
     from solvers.domain.codec import to_plain
+    from solvers.domain.ownership import moved_by
     from solvers.verify.checks import verify as find
 
-    findings = find(subject.snapshot, subject.plan, subject.movable)
+    findings = find(subject.snapshot, subject.plan, moved_by(subject.plan, subject.snapshot, subject.movable))
     show(
         [to_plain(finding) for finding in findings],
         output,

@@ -30,13 +30,13 @@ from app.store.plans import PlanState
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
 from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.parts import moved_by
 from solvers.cycle.ports import Clock, Journal, Ports, Runner
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.replay import replay
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, Reporter, Severity
 from solvers.domain.ids import CycleId, Digest
+from solvers.domain.ownership import moved_by
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode

@@ -16,10 +16,9 @@ from solvers.cycle.dividing import Division, Part
 from solvers.cycle.merging import Settled, merged, waits_elsewhere
 from solvers.cycle.record import Attempt, Decision, HoldReason
 from solvers.domain.evidence import Fact, Finding, Severity
-from solvers.domain.ids import PolicyName, WorkloadId
-from solvers.domain.ownership import Work, owners_of
+from solvers.domain.ids import PolicyName
+from solvers.domain.ownership import Work, moved_by
 from solvers.domain.plan import Plan
-from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
@@ -97,15 +96,6 @@ def whole_plan(asking: Asking, request: PlanRequest, settled: tuple[Settled, ...
         return found
     findings = asking.verify(whole, stricter.plan, movable)
     return found if is_fatal(findings) else Chosen((), stricter, findings)
-
-
-def moved_by(plan: Plan, whole: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[WorkloadId, ...]:
-    """Workloads that a plan had a say in: not those of a policy whose part stays as it stood."""
-    held = {part.policy for part in plan.parts if part.held}
-    if not held:
-        return movable
-    owners = owners_of(whole)
-    return tuple(item for item in movable if owners.policy_for(item).name not in held)
 
 
 def standing(part: Part, seed: int, asking: Asking) -> Plan:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from solvers.domain.device import Device, Node
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
+from solvers.domain.plan import Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, TrainingJob
@@ -97,3 +98,12 @@ def claims_on(
             if meant:
                 found[policy.name] = meant
     return found
+
+
+def moved_by(plan: Plan, whole: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[WorkloadId, ...]:
+    """Workloads that a plan had a say in: not those of a policy whose part stays as it stood."""
+    held = {part.policy for part in plan.parts if part.held}
+    if not held:
+        return movable
+    owners = owners_of(whole)
+    return tuple(item for item in movable if owners.policy_for(item).name not in held)

@@ -9,7 +9,6 @@ import pytest
 
 from solvers.cycle.cycle import CycleOrder, run_cycle
 from solvers.cycle.dividing import Division
-from solvers.cycle.parts import moved_by
 from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.replay import replay
@@ -17,7 +16,7 @@ from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode, Severity
 from solvers.domain.ids import CycleId, DeviceId, GpuTypeName, NodeId, PolicyName
-from solvers.domain.ownership import owners_of
+from solvers.domain.ownership import moved_by, owners_of
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import Policy
 from solvers.domain.pool import Pool
