@@ -88,6 +88,7 @@ _FACTORIES = {
         "batches by bisection first; placement and shares by a knapsack only where that fails",
     ),
     "inss_ni": ("solvers.planners.inss.planner", "inss_ni", "inss that knows no interference"),
+    "inss_rl": ("solvers.planners.inss.planner", "inss_rl", "inss whose placements a trained actor chooses"),
     "bda_gpulet": ("solvers.planners.inss.bda_gpulet", "BdaGpuLet", "gpulet's partitions with inss' batches"),
     "gavel": (
         "solvers.planners.gavel.planner",
