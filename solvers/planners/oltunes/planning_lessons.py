@@ -24,7 +24,9 @@ _NOTHING = ""
 
 def predictor_of(memory: Memory, snapshot: Snapshot, samples_max: int) -> tuple[Memory, LearnedSolo | None]:
     """The predictor by now, and the memory that holds it; None while it has met nothing."""
-    facts = Facts(gpu_types=dict(snapshot.gpu_types_by_name()), models=dict(snapshot.models_by_name()))
+    facts = Facts(
+        gpu_types={item.name: item for item in snapshot.gpu_types}, models={item.name: item for item in snapshot.models}
+    )
     if memory.solo == _NOTHING:
         solo = beliefs.predictor(memory.predictor, facts, SEED)
     else:
