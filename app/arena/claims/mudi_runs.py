@@ -80,9 +80,8 @@ def _completion(effort: Effort) -> Evidence:
         return _evidence(f"{seen}; at best {ratios[best]:.2f} times shorter ({best})", [])
     blind = completion_s(outcomes(MANY_JOBS, (selecting("random"), selecting("slope")), effort), MANY_JOBS)
     ablation = (
-        f"ablation on {MANY_JOBS}: {told(blind, 0)} s, so choosing devices is worth little beside sharing them; all "
-        "planners here give jobs what services leave, and what the services need is alike for all, so a fleet that is "
-        "nearly full of training has no twofold to win"
+        f"ablation on {MANY_JOBS}: {told(blind, 0)} s, which is what choosing devices is worth; the rest is that three "
+        "jobs share a device instead of waiting. All planners here give training whatever services leave"
     )
     return _evidence(seen, missed, ablation)
 
@@ -120,7 +119,7 @@ def _utilisation(effort: Effort) -> Evidence:
     parts.append(f"load borne on {RISING}, in first loads: {told(borne)}: up to {more_pct:+.0f} %")
     if more_pct < LOAD_MORE_PCT:
         missed.append(f"load {more_pct:+.0f} % instead of {LOAD_MORE_PCT:+.0f} %")
-    ablation = "all baselines here fill the same slack with training, jobs wait for share before they wait for memory"
+    ablation = "all planners here give training whatever services leave, which keeps the baselines busy too"
     return _evidence("; ".join(parts), missed, ablation)
 
 
