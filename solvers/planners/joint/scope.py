@@ -1,14 +1,16 @@
 """How much of what stands is opened: everything now and then, else only what has a reason to change.
 
 Owns the decision, from the snapshot alone, so that a repeated cycle decides alike. A workload has a reason when what
-stands of it is short, breaks a rule or a promise, or could do with notably less. A full solve is due when nothing
-stands, when many have reasons, or when its hour has come. It refuses to know what was decided before.
+stands of it is short, breaks a rule or a promise, or could do with notably less (but for who can always use more). A
+full solve is due when nothing stands, when many have reasons, or when its hour has come. It refuses to know what was
+decided before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from solvers.planners.joint.filling import open_ended
 from solvers.planners.joint.reading import Reading
 from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.layout import Standing
@@ -64,17 +66,24 @@ def restless_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[i
                 lost.add(each.assignment.workload)
             else:
                 seen[problem.variants[each.variant].workload] += 1
+    more = open_ended(reading.snapshot)
     return frozenset(
         number
         for number, (work, one) in enumerate(zip(problem.workloads, stood, strict=True))
-        if seen[number] != one.replicas or work.id in lost or _wants(problem, work, one)
+        if seen[number] != one.replicas
+        or work.id in lost
+        or _needs(work, one)
+        or (work.id not in more and _has_plenty(problem, work, one))
     )
 
 
-def _wants(problem: JointProblem, work: Workload, one: _Stood) -> bool:
-    """Whether it needs more, or could do with notably less."""
-    if one.rps < work.rate_least_rps * (1 - DUST) or not work.replicas_min <= one.replicas <= work.replicas_max:
-        return True
+def _needs(work: Workload, one: _Stood) -> bool:
+    """Whether it is short, or has more replicas than it may."""
+    return one.rps < work.rate_least_rps * (1 - DUST) or not work.replicas_min <= one.replicas <= work.replicas_max
+
+
+def _has_plenty(problem: JointProblem, work: Workload, one: _Stood) -> bool:
+    """Whether it could do with notably less."""
     fewer = one.replicas > max(1, work.replicas_min) and one.rps - one.rps_least >= work.rate_rps
     smaller = one.rps > SURPLUS * work.rate_rps and one.share_pct_most > int(problem.shares_pct[0])
     return fewer or (one.replicas > 0 and smaller)

@@ -8,6 +8,7 @@ from typing import Any
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ModelName
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import SloScope
 from solvers.planners.joint.reading import read
 from solvers.planners.joint.scope import FULL_EVERY_S, FULL_FOR_S, restless_of, scope_of
 from solvers.planners.registry import propose
@@ -58,6 +59,20 @@ def test_who_could_do_with_fewer_is_opened() -> None:
     calm = replace(picture, target=target, taken_at_s=QUIET_S)
     assert "demo/much" not in (opened(calm) or set())
     assert "demo/much" in (opened(replace(calm, demands=(builders.demand("demo/much", 50.0),))) or set())
+
+
+def test_who_can_always_use_more_rests_with_plenty() -> None:
+    services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(9)]
+    slo = builders.slo(scope=SloScope.EXECUTION)
+    picture = builders.lab([*services, builders.service("much", rate_rps_declared=1500.0, slo=slo)])
+    plan = propose("joint", builders.request(picture)).plan
+    assert plan is not None
+    target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
+    fewer = tuple(replace(item, rate_rps_declared=50.0) if item.name == "much" else item for item in picture.services)
+    calm = replace(picture, target=target, taken_at_s=QUIET_S, services=fewer)
+    assert "demo/much" not in (opened(calm) or set())
+    counted = replace(calm, demands=(builders.demand("demo/much", 50.0),))
+    assert "demo/much" in (opened(counted) or set())
 
 
 def test_who_could_do_with_much_less_share_is_opened() -> None:
