@@ -134,7 +134,8 @@ def judge_08(effort: Effort) -> Evidence:
         more = 100.0 * (capacities[BDA_GPULET] / capacities[GPULET] - 1.0)
         return (
             "Gpulet's own rule, twice the cautious execution within the limit, already finds batches near the largest "
-            f"in time; ablation without spare for growth on seed 0: {_told(capacities)} ({more:+.1f} %)"
+            "in time, and Eq. 2 counts the filling of a batch, for which no server waits here; ablation without spare "
+            f"for growth on seed 0: {_told(capacities)} ({more:+.1f} %)"
         )
 
     return _evidence(measured, effort, reached=gain >= GAIN_PCT and apart <= WITHIN_POINTS, why=why)
