@@ -47,7 +47,9 @@ def six_devices(path: Path, data: Path) -> Bench:
     scenario = bench.scenario
     traffic = tuple(replace(each, load=scaled(each.load, PART)) for each in scenario.traffic)
     fleet = replace(scenario.fleet, devices=scenario.fleet.devices[:6])
-    return World(replace(scenario, fleet=fleet, traffic=traffic, jobs=scenario.jobs[::2]))
+    # A name of its own: kept runs go by it.
+    about = replace(scenario.about, name=f"{scenario.about.name}-six")
+    return World(replace(scenario, about=about, fleet=fleet, traffic=traffic, jobs=scenario.jobs[::2]))
 
 
 @lru_cache(maxsize=8)

@@ -66,6 +66,7 @@ def test_six_devices_have_half_of_everything() -> None:
     assert isinstance(whole, World)
     assert isinstance(part, World)
     assert len(part.scenario.fleet.devices) == 6
+    assert part.about.name != whole.about.name
     assert len(part.scenario.jobs) == (len(whole.scenario.jobs) + 1) // 2
     assert part.scenario.traffic[2].load != whole.scenario.traffic[2].load
 
