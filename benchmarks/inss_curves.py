@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.arena.claims.inss_learned import reached
+from app.arena.claims.inss_learned import BY_EPISODE, LAST, reached
 from solvers.planners.inss.artefact import Artefact, read
 
 DECIMALS = {"reward": 2, "violated": 5, "throughput_rps": 0}
@@ -41,7 +41,7 @@ def table(curves: Curves) -> str:
     for first in range(0, longest, EVERY):
         cells = [_cell(each, first) for _, _, each in runs]
         rows.append(f"| {first + 1}–{first + EVERY} | " + " | ".join(cells) + " |")
-    ends = [reached(each["reward"])[2] for _, _, each in runs]
+    ends = [reached(each["reward"])[2] if len(each["reward"]) >= BY_EPISODE + LAST else "–" for _, _, each in runs]
     rows.append("| 95 % of the end from | " + " | ".join(map(str, ends)) + " |")
     return "\n".join(rows)
 

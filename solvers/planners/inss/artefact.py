@@ -23,7 +23,7 @@ from solvers.errors import InputError
 from solvers.planners.inss.actor import Actor, Layer, Shape, Vector
 
 FORM = 1
-SHIPPED = ("six",)
+SHIPPED = ("six", "eight")
 """Settings whose actors come with the package."""
 _FLOAT32 = np.dtype("<f4")
 Record = Mapping[str, Any]
