@@ -34,6 +34,8 @@ CURVE_BATCH_MAX = 32
 CURVE_BATCHES = np.arange(1.0, CURVE_BATCH_MAX + 1.0)
 
 Member = tuple[Need, Option]
+Runs = tuple[bytes, bytes, bytes]
+"""Batches, shares and latencies of a profile's runs, as bytes so that they can be looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class InssBelief:
     interference: bool = True
     _planes: dict[tuple[str, int], LocalPlane | None] = field(default_factory=dict)
     _curves: dict[tuple[str, int, int], Floats] = field(default_factory=dict)
+    _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
     _caches: dict[tuple[str, str], float] = field(default_factory=dict)
 
     @staticmethod
@@ -64,8 +67,7 @@ class InssBelief:
             return float(plane(np.full(1, float(size)), np.full(1, share_pct), np.ones(1))[0])
         key = (need.model, option.device_class, option.share_pct)
         if key not in self._curves:
-            # A search asks for several sizes of the same curve: all of them cost hardly more than one.
-            self._curves[key] = plane(CURVE_BATCHES, np.full(CURVE_BATCH_MAX, share_pct), np.ones(CURVE_BATCH_MAX))
+            self._curves[key] = _curve_through(self._runs[need.model, option.device_class], share_pct)
         return float(self._curves[key][size - 1])
 
     def throughput_rps(self, member: Member, slowdown: float) -> float:
@@ -135,14 +137,22 @@ class InssBelief:
         rows, columns = np.nonzero(known if known.any() else grid.measured)
         batch, share = _floats(grid.batches[columns]), _floats(grid.shares_pct[rows])
         latency = _floats(grid.latency_ms_mean[rows, columns])
-        return _plane_through(batch.tobytes(), share.tobytes(), latency.tobytes())
+        runs = batch.tobytes(), share.tobytes(), latency.tobytes()
+        self._runs[model, device_class] = runs
+        return _plane_through(runs)
 
 
 @lru_cache(maxsize=1024)
-def _plane_through(batch: bytes, share_pct: bytes, latency_ms: bytes) -> LocalPlane:
+def _plane_through(runs: Runs) -> LocalPlane:
     """The regression over these runs; the same profile is planned with cycle after cycle."""
-    batches, shares, latencies = (np.frombuffer(each) for each in (batch, share_pct, latency_ms))
+    batches, shares, latencies = (np.frombuffer(each) for each in runs)
     return learn(Rows(batch=batches, share_pct=shares, cycle=np.ones(len(batches)), value=latencies))
+
+
+@lru_cache(maxsize=4096)
+def _curve_through(runs: Runs, share_pct: float) -> Floats:
+    """All batches at one share: a search asks for several, and all of them cost hardly more than one."""
+    return _plane_through(runs)(CURVE_BATCHES, np.full(CURVE_BATCH_MAX, share_pct), np.ones(CURVE_BATCH_MAX))
 
 
 def _spread(length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
