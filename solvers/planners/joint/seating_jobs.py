@@ -78,7 +78,9 @@ def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) ->
 
 
 def _halve(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float]) -> None:
-    """A place in the share of the job that has most, on a device with few of them."""
+    """A place in the share of the job that has most, on a device with few of them and no service: nobody knows how
+    several jobs together press on one.
+    """
     problem = seats.floor.problem
     found: list[tuple[int, int, int]] = []
     for device, pattern in enumerate(seats.patterns):
@@ -90,7 +92,7 @@ def _halve(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float])
             for place, (variant, share) in enumerate(members)
             if problem.variants[variant].workload in terms.most_pct
         ]
-        if jobs and len(jobs) < JOBS_PER_DEVICE_MAX:
+        if len(pattern.variants) == len(jobs) < JOBS_PER_DEVICE_MAX:
             share, place = max(jobs)
             found.append((-share, device, place))
     for _, device, place in sorted(found)[:HALVED_MAX]:

@@ -217,6 +217,14 @@ class TestJobs:
     def test_one_that_waits_gets_half_of_the_largest(self) -> None:
         assert contents(self.shared(floor(self.jobs())), 0) == ((0, 40), (1, 60))
 
+    def test_nobody_is_halved_beside_a_service(self) -> None:
+        of = replace(
+            self.jobs(), workloads=(workload(0, 20.0), *self.jobs().workloads[1:], replace(self.jobs().workloads[1]))
+        )
+        of = problem(3, devices=(1,), workloads=of.workloads)
+        seats = seat(floor(of), layout(pattern(of, (0, 20), (1, 80))), terms(job_most_pct={1: 100, 2: 100}))
+        assert contents(seats, 0) == ((0, 20), (1, 80))
+
     def test_nobody_is_halved_while_anything_is_idle(self) -> None:
         seats = self.shared(floor(self.jobs(2)))
         assert sorted(contents(seats, device) for device in range(2)) == [((0, 100),), ((1, 100),)]
