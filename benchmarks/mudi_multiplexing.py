@@ -1,8 +1,8 @@
 """What a job that comes costs Mudi, on 12 and on 1,000 GPUs: the decision, and the two ways of making it before.
 
-A job comes to a fleet at work with one and a half jobs on every GPU. `decision`: its device, the whole tuner for the
-service there, and the split of what is left. `scored singly`: choosing alone, with every device's slope worked out by
-itself. `whole plan`: the plan of all that the cycle makes of it.
+A job comes to a fleet at work, with one and a half jobs on every GPU where the scenario has as many. `decision`: its
+device, the whole tuner for the service there, and the split of what is left. `scored singly`: choosing alone, with
+every device's slope worked out by itself. `whole plan`: the plan of all that the cycle makes of it.
 Run: `python -m benchmarks.mudi_multiplexing [--scenarios mudi-small,mudi-large]`.
 """
 

@@ -36,7 +36,7 @@ from solvers.sim.world import World
 
 SEED = 1000
 STANDING = 1.5
-"""Jobs for each device that are there already."""
+"""Jobs for each device that are there already, where as many come."""
 COMING = 40
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def deciding(scenario: str) -> Deciding:
     if not isinstance(bench, World):
         raise InputError(f"{scenario} is no world")
     picture, jobs = _picture(bench)
-    count = int(STANDING * len(picture.devices))
+    count = min(int(STANDING * len(picture.devices)), len(jobs) - COMING)
     standing, coming = jobs[:count], jobs[count : count + COMING]
     planner = Mudi()
     picture = replace(picture, jobs=tuple(sorted(standing, key=lambda job: job.id)))
