@@ -218,10 +218,8 @@ class TestJobs:
         assert contents(self.shared(floor(self.jobs())), 0) == ((0, 40), (1, 60))
 
     def test_nobody_is_halved_beside_a_service(self) -> None:
-        of = replace(
-            self.jobs(), workloads=(workload(0, 20.0), *self.jobs().workloads[1:], replace(self.jobs().workloads[1]))
-        )
-        of = problem(3, devices=(1,), workloads=of.workloads)
+        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (1, 2))
+        of = problem(3, devices=(1,), workloads=(workload(0, 20.0), *asked))
         seats = seat(floor(of), layout(pattern(of, (0, 20), (1, 80))), terms(job_most_pct={1: 100, 2: 100}))
         assert contents(seats, 0) == ((0, 20), (1, 80))
 
