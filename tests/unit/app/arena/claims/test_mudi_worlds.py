@@ -108,6 +108,6 @@ def test_curves_are_not_judged_without_their_data(tmp_path: Path) -> None:
 
 def test_a_decision_asks_the_whole_tuner_and_less_than_a_plan() -> None:
     found = deciding("mudi-small")
-    assert (found.devices, found.jobs) == (12, 18)
+    assert (found.devices, found.jobs) == (12, 13)
     assert found.decisions_ms
     assert 1 <= found.evaluations_most <= mudi_runs.EVALUATIONS_MAX
