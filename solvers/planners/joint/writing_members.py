@@ -143,7 +143,7 @@ def _lowered(
 ) -> list[tuple[Assignment | None, int]]:
     """What starts anew begins with its ceiling, where nobody is served less than he is sized for by it."""
     kept, ceilings = at
-    lowered = []
+    lowered: list[tuple[Assignment | None, int]] = []
     for (before, column), ceiling, read, variant in zip(kept, ceilings, reads, pattern.variants, strict=True):
         work = seats.floor.problem.variants[variant].workload
         spare = float(seats.served_rps[work]) - seats.floor.problem.workloads[work].rate_least_rps * (1 - DUST)

@@ -25,10 +25,6 @@ def test_what_can_be_recomputed_passes(name: str) -> None:
     assert told.note == ""
 
 
-def test_what_needs_a_gpu_says_so() -> None:
-    assert JUDGES["AC-HET-10"](LITTLE) == Evidence(measured="-", status=Status.NOT_REPRODUCED, note="needs a GPU")
-
-
 def test_a_wrong_optimum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = hetsev_exact.CASES["a"]
     wrong = {**hetsev_exact.CASES, "a": (*case[:6], (0, 5), 0.48)}

@@ -18,13 +18,39 @@ def claim(name: str, evidence: Evidence | Exception) -> Claim:
     return Claim(id=name, kind=ClaimClass.EXACT, stated="so", judge=judge)
 
 
-def test_every_known_claim_has_its_number_once() -> None:
-    found = [item.id for item in claims()]
-    assert found == sorted(set(found))
-    assert [name for name in found if name.startswith("AC-HET")] == [f"AC-HET-{number:02}" for number in range(1, 11)]
+CATALOGUE = {
+    "AC-HET": "EEPPSSSSSG",
+    "AC-INS": "EEPPSSSSSSSSG",
+    "AC-MOR": "EEPPSSSG",
+    "AC-MUD": "EEPPSSSSSSSG",
+    "AC-OLT": "EEEPSSSSSSSSSG",
+}
+"""The classes of each paper's acceptance claims, in the order of their numbers."""
+
+
+def test_every_claim_of_the_catalogue_is_there_once_with_its_class() -> None:
+    wanted = {
+        f"{paper}-{number:02}": letter
+        for paper, letters in CATALOGUE.items()
+        for number, letter in enumerate(letters, 1)
+    }
+    assert {item.id: item.kind.value for item in claims()} == wanted
+    assert len(claims()) == len(wanted)
+
+
+def test_claims_are_chosen_by_how_they_begin() -> None:
     assert [item.id for item in claims(["AC-HET-1", "AC-HET-03"])] == ["AC-HET-03", "AC-HET-10"]
     with pytest.raises(InputError, match="no claim begins with AC-NO"):
         claims(["AC-NO"])
+
+
+def test_what_needs_a_gpu_says_so_and_is_never_passed_by_a_simulation() -> None:
+    on_hardware = [item for item in claims() if item.kind is ClaimClass.HARDWARE]
+    assert len(on_hardware) == 5
+    for item in on_hardware:
+        told = item.judge(Effort())
+        assert told.status is Status.NOT_REPRODUCED
+        assert "needs a GPU" in told.note
 
 
 def test_claims_are_told_in_one_form_as_they_come() -> None:
