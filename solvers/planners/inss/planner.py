@@ -78,19 +78,10 @@ class _Allocation:
 
     def settle(self) -> None:
         """Choose columns, put them into the books, fill what is missing, give leftover share away."""
-        draft = self.draft
-        for need in draft.needs:
-            if not len(draft.options(need)):
-                draft.refuse(need)
-        listed = columns_of(draft, self.belief, self.parameters)
+        listed = columns_of(self.draft, self.belief, self.parameters)
         self.columns = len(listed.problem)
-        chosen = self.chosen(listed)
-        for column in np.flatnonzero(chosen):
-            need, option = listed.needs[int(listed.problem.model[column])], listed.options[column]
-            settled, among = draft.open(need), listed.problem.gpu[column : column + 1]
-            blocked = draft.put(settled, option, draft.best_fit, among)
-            if blocked is not None:
-                draft.block(settled, blocked, option)
+        self._seat(listed)
+        draft = self.draft
         for need, wanted in zip(listed.needs, listed.problem.wanted, strict=True):
             options, settled = draft.options(need), draft.open(need)
             if len(settled.placed) < wanted:
@@ -99,9 +90,40 @@ class _Allocation:
             for device in range(len(draft.fleet.devices)):
                 self._give_away(device)
 
-    def chosen(self, listed: Columns) -> Flags:
+    def _seat(self, listed: Columns) -> None:
+        """Put what is chosen into the books. Whom they refuse (they judge neighbours and memory of their own) is struck
+        and everything chosen again; of all attempts the one that refuses fewest stands.
+        """
+        allowed = np.ones(len(listed.problem), dtype=np.bool_)
+        best, fewest = self.draft, math.inf
+        while True:
+            refused = self._put(listed, self.chosen(listed, allowed))
+            if len(refused) < fewest:
+                best, fewest = self.draft, len(refused)
+            if not refused or self.rounds >= self.parameters.rounds_max:
+                break
+            allowed[refused] = False
+            self.draft = Draft.of(best.request, best.case)
+        self.draft = best
+
+    def _put(self, listed: Columns, chosen: Flags) -> list[int]:
+        """Columns that the books refused."""
+        draft, refused = self.draft, list[int]()
+        for need in draft.needs:
+            if not len(draft.options(need)):
+                draft.refuse(need)
+        for column in map(int, np.flatnonzero(chosen)):
+            need, option = listed.needs[int(listed.problem.model[column])], listed.options[column]
+            settled, among = draft.open(need), listed.problem.gpu[column : column + 1]
+            blocked = draft.put(settled, option, draft.best_fit, among)
+            if blocked is not None:
+                draft.block(settled, blocked, option)
+                refused.append(column)
+        return refused
+
+    def chosen(self, listed: Columns, allowed: Flags) -> Flags:
         """Solve, look who sits together, strike what breaks, solve again."""
-        problem, allowed = listed.problem, np.ones(len(listed.problem), dtype=np.bool_)
+        problem = listed.problem
         placer = self._placer(listed)
         chosen = np.zeros(len(problem), dtype=np.bool_)
         while self.rounds < self.parameters.rounds_max:

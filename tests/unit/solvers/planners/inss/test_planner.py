@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
+from solvers.planners.draft import Draft, Score
+from solvers.planners.seating import Settled
 from solvers.planners.tuning import Scalar
+from solvers.problems.choice import Option
+from solvers.problems.fleet import Places
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -54,6 +58,31 @@ def test_what_batches_cannot_do_places_everybody_afresh() -> None:
     second, facts = plan_of(standing(room(), first, 5000.0))
     assert "columns" in facts
     assert shares(second) != shares(first)
+
+
+def test_whom_the_books_refuse_is_struck_and_everything_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = plan_of(room(), settings={"leftover": "reserve"})
+    (before,) = (item for item in first.assignments if item.workload.endswith("/one"))
+    honest, refused = Draft.put, list[int]()
+
+    def put(
+        draft: Draft, settled: Settled, option: Option, score: Score, among: Places | None = None
+    ) -> ReasonCode | None:
+        at = draft.fleet.index[before.device]
+        if among is not None and list(among) == [at] and settled.need.workload == before.workload:
+            refused.append(at)
+            return ReasonCode.NEIGHBOURS_PRESSURE
+        return honest(draft, settled, option, score, among)
+
+    monkeypatch.setattr(Draft, "put", put)
+    proposal = registry.create("inss", {"leftover": "reserve"}).propose(builders.request(room()), b"", SilentReporter())
+    assert proposal.plan is not None
+    (after,) = (item for item in proposal.plan.assignments if item.workload == before.workload)
+    (rounds,) = (fact.value for reason in proposal.reasons for fact in reason.facts if fact.name == "rounds")
+    assert refused
+    assert after.device != before.device
+    assert rounds == 1 + len(refused)
+    assert sorted(item.workload for item in proposal.plan.assignments) == sorted(i.workload for i in first.assignments)
 
 
 def test_nobody_moves_for_a_placement_that_serves_no_more() -> None:
