@@ -16,7 +16,7 @@ import typer
 
 from app.cli.arena_tables import about_table, comparison_tables, failure_lines, standing_tables
 from app.cli.failures import CommandError
-from app.cli.output import Format, Output, say, show
+from app.cli.output import Format, Output, say, show, standard_output_to_error
 from app.demo.examples import examples_path
 from solvers.errors import HeadroomError, InputError, NotFoundError
 
@@ -196,14 +196,15 @@ def contenders_by(
 
 def run_tasks(tasks: Sequence[Task], engine: Engine, jobs: int | None, hear: Hear) -> None:
     """Run them where they are wanted."""
-    if engine is Engine.RAY:
-        from app.arena.ray_engine import run_on_ray
+    with standard_output_to_error():
+        if engine is Engine.RAY:
+            from app.arena.ray_engine import run_on_ray
 
-        run_on_ray(tasks, jobs, hear)
-    else:
-        from app.arena.workers import run_here
+            run_on_ray(tasks, jobs, hear)
+        else:
+            from app.arena.workers import run_here
 
-        run_here(tasks, jobs or len(os.sched_getaffinity(0)), hear)
+            run_here(tasks, jobs or len(os.sched_getaffinity(0)), hear)
 
 
 def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:

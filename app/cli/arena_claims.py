@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from app.cli.arena import DATA, Data
-from app.cli.output import Format, Output, rows, show
+from app.cli.output import Format, Output, rows, show, standard_output_to_error
 
 
 def judge(
@@ -37,7 +37,9 @@ def judge(
         typer.echo(f"{each['id']}: {each['status']}", err=True)
 
     effort = Effort(seeds=seeds, examples=examples, jobs=jobs, results=results, data=data)
-    found = judged(claims([each.upper() for each in only or []]), effort, tell)
+    chosen = claims([each.upper() for each in only or []])
+    with standard_output_to_error():
+        found = judged(chosen, effort, tell)
     lines = [
         (each["id"], each["class"], each["status"], each["stated"], each["measured"], each["note"]) for each in found
     ]

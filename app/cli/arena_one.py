@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.arena import contenders_by, scenario_paths
+from app.cli.arena import Engine, contenders_by, run_tasks, scenario_paths
 from app.cli.arena_tables import outcome_tables
 from app.cli.failures import CommandError
 from app.cli.output import Format, show
@@ -33,7 +33,6 @@ def simulate_scenario(single: Single, output: Format) -> None:
     """Run it and print its numbers. Raises CommandError when the run fails."""
     from app.arena.progress import Bars
     from app.arena.running import Ended, Event, Order, tasks_of
-    from app.arena.workers import run_here
     from solvers.domain.codec import to_plain
 
     paths = scenario_paths([single.scenario])
@@ -51,7 +50,7 @@ def simulate_scenario(single: Single, output: Format) -> None:
 
     wanted = [task for task in tasks if task.seed == single.seed]
     with Bars(len(wanted)) if sys.stderr.isatty() else nullcontext() as bars:
-        run_here(wanted, 1, hear)
+        run_tasks(wanted, Engine.LOCAL, 1, hear)
     record = ended[0].finished.record
     if record.outcome is None:
         raise CommandError(f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}")

@@ -6,11 +6,8 @@ be served is no error: it is said with numbers. Explanations are `offline_explai
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +16,7 @@ import typer
 from app.cli.explaining_tables import binding_lines, candidate_table, way_lines, why_not_lines
 from app.cli.failures import CommandError, Exit
 from app.cli.offline_explaining import told_insight, why_not_offline
-from app.cli.output import Format, number, rows, show, usd, word
+from app.cli.output import Format, number, rows, show, standard_output_to_error, usd, word
 from app.cli.values import STANDARD, check_target, read_value, write_value
 from solvers.errors import EngineError, InputError
 
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
 
 SHORT_SHOWN = 20
 FINDINGS_SHOWN = 20
-
-STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +144,7 @@ def _told(propose: Propose) -> Propose:
 
     def asked(planner: str, wanted: PlanRequest) -> Proposal:
         try:
-            with _standard_output_to_error():
+            with standard_output_to_error():
                 return propose(planner, wanted)
         except (EngineError, ModuleNotFoundError):
             raise
@@ -157,21 +152,6 @@ def _told(propose: Propose) -> Propose:
             raise EngineError(f"planner {planner} failed: {type(error).__name__}: {error}") from error
 
     return asked
-
-
-@contextmanager
-def _standard_output_to_error() -> Iterator[None]:
-    """A solver library writes to the process's standard output now and then, whatever it is told; answers that
-    programs read go there.
-    """
-    sys.stdout.flush()
-    kept = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)
-    try:
-        yield
-    finally:
-        os.dup2(kept, STDOUT)
-        os.close(kept)
 
 
 def _head(outcome: Outcome) -> list[str]:

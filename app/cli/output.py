@@ -7,8 +7,10 @@ anything.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PIPE_COLUMNS = 400
+_STDOUT, _STDERR = 1, 2
 
 
 class Format(StrEnum):
@@ -42,6 +45,21 @@ def show(answer: Any, form: Format, table: RenderableType | Sequence[RenderableT
         sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True))
     else:
         say(*(table if isinstance(table, list | tuple) else [table]))
+
+
+@contextmanager
+def standard_output_to_error() -> Iterator[None]:
+    """A solver library writes to the process's standard output now and then, whatever it is told; answers that
+    programs read go there.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
 
 
 def say(*parts: RenderableType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -142,6 +143,24 @@ def test_without_the_server_extra_a_server_command_says_what_to_install() -> Non
     assert done.stdout.splitlines()[-1] == "8 8 0", done.stderr
     assert done.stderr.count("needs headroom[server]") == 2
     assert "Traceback" not in done.stderr
+
+
+def test_what_libraries_print_by_themselves_is_no_part_of_an_answer() -> None:
+    code = (
+        "import json, os\n"
+        "from app.arena.claims.base import Claim, ClaimClass, Evidence, Status\n"
+        "from app.arena.claims import registry\n"
+        "from app.cli.program import run\n"
+        "def judge(effort):\n"
+        "    os.write(1, b'a library was here\\n')\n"
+        "    return Evidence(measured='7', status=Status.PASS)\n"
+        "claim = Claim(id='AC', kind=ClaimClass.EXACT, stated='so', judge=judge)\n"
+        "registry.claims = lambda only: (claim,)\n"
+        "run(['arena', 'claims', '-o', 'json'])\n"
+    )
+    done = run_fresh(code=code)
+    assert json.loads(done.stdout)[0]["measured"] == "7"
+    assert "a library was here" in done.stderr
 
 
 def test_a_reader_that_had_enough_is_no_error() -> None:
