@@ -127,3 +127,17 @@ class Stateless:
     def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
         """Nothing to learn."""
         return state
+
+
+class Recalling(Stateless):
+    """Mix-in for planners that keep something from one proposal to the next. What they need to know comes with
+    snapshots, so outcomes teach them nothing, and what they propose is their thought without its state.
+    """
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
+        """The plan alone."""
+        return self.think(request, state, reporter).proposal
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and what to keep."""
+        raise NotImplementedError

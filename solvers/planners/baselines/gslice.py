@@ -16,9 +16,8 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Proposal
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.baselines.traits import Counting, Traits, limit_ms, roomy
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept, recalled
@@ -82,7 +81,7 @@ def stepped(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GSlice(Stateless):
+class GSlice(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -91,10 +90,6 @@ class GSlice(Stateless):
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return SPEC
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan after one step of feedback, and the wishes to remember."""

@@ -15,9 +15,8 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Proposal
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.memory import kept, recalled
@@ -103,7 +102,7 @@ def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, .
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class K8sHpa(Stateless):
+class K8sHpa(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -112,10 +111,6 @@ class K8sHpa(Stateless):
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return SPEC
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the recommendations to remember."""

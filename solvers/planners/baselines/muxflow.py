@@ -16,10 +16,9 @@ import numpy as np
 
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import DeviceId, WorkloadId
-from solvers.domain.plan import Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.baselines.muxflow_jobs import Pairing
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
@@ -75,7 +74,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MuxFlow:
+class MuxFlow(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -88,14 +87,6 @@ class MuxFlow:
     def first_state(self) -> bytes:
         """Nobody was evicted yet."""
         return kept(Memory())
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Readings come with snapshots."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and where training must not go for now."""

@@ -14,7 +14,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import GpuTypeName, WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.memory import kept, recalled
@@ -64,17 +64,13 @@ class BestSingleType(Stateless):
 
 
 @dataclass(frozen=True, slots=True)
-class StaticPeak(Stateless):
+class StaticPeak(Recalling):
     """See the module."""
 
     @property
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return STATIC_PEAK
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan for the peak, and the peak to remember."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Plan, Proposal
+from solvers.domain.plan import Plan
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.models.worth import worth_of
-from solvers.planners.base import PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case, put_pinned
 from solvers.planners.draft import Draft
 from solvers.planners.gavel.parameters import Parameters
@@ -46,7 +46,7 @@ class Both:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointPacked:
+class JointPacked(Recalling):
     """See the module."""
 
     joint: Joint = field(default_factory=Joint)
@@ -60,14 +60,6 @@ class JointPacked:
     def first_state(self) -> bytes:
         """Nothing was seen yet."""
         return kept(Both())
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Progress comes with snapshots."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was seen so far."""

@@ -17,10 +17,10 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.plan import Assignment, Proposal, ProposalStatus
+from solvers.domain.plan import Assignment, ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.errors import EngineError
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case, put_pinned
 from solvers.planners.draft import Draft
 from solvers.planners.gavel.parameters import Parameters
@@ -40,7 +40,7 @@ POP_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gavel:
+class Gavel(Recalling):
     """See the module."""
 
     name: str = "gavel"
@@ -55,14 +55,6 @@ class Gavel:
     def first_state(self) -> bytes:
         """Nothing was seen yet."""
         return kept(Memory())
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Progress comes with snapshots."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was seen so far."""

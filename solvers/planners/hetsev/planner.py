@@ -15,10 +15,9 @@ import numpy as np
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.draft import Draft
 from solvers.planners.hetsev.deciding import Action, Controlled, Decision, Remembered, decide, grow
 from solvers.planners.hetsev.parameters import Parameters
@@ -120,7 +119,7 @@ class _Cycle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HetSev(Stateless):
+class HetSev(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -129,10 +128,6 @@ class HetSev(Stateless):
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return SPEC
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the windows and waits to go on with."""

@@ -20,7 +20,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.solve import solve
@@ -59,7 +59,7 @@ UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class Joint(Recalling):
     """See the module. `solve` can be another one in tests."""
 
     solve: Solve = field(default=solve)
@@ -72,14 +72,6 @@ class Joint:
     def first_state(self) -> bytes:
         """Nothing remembered."""
         return b""
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Nothing to learn from outcomes: beliefs do."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """A plan always."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """A plan always, and the patterns to begin with next time. Raises EngineError when the solver fails and there

@@ -15,7 +15,7 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Assignment, Plan, Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.memory import kept
@@ -38,7 +38,7 @@ WHOLE_GPU = PlannerSpec(
 
 
 @dataclass(frozen=True, slots=True)
-class Morak:
+class Morak(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -52,14 +52,6 @@ class Morak:
         """Nothing was asked for yet."""
         return kept(Wishes())
 
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Wishes come with snapshots."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
-
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was asked for so far."""
         snapshot = request.snapshot.with_offers()
@@ -72,7 +64,7 @@ class Morak:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeGpu:
+class WholeGpu(Stateless):
     """The same without partitioning, for controllers that know none: every replica has a GPU to itself."""
 
     parameters: Parameters = field(default_factory=lambda: Parameters(ceiling_part=1.0, leftover=Leftover.RESERVE))
@@ -81,14 +73,6 @@ class WholeGpu:
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return WHOLE_GPU
-
-    def first_state(self) -> bytes:
-        """No state."""
-        return b""
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Nothing to learn."""
-        return state
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
         """One service per GPU, in turn."""

@@ -16,7 +16,7 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
@@ -40,7 +40,7 @@ LATE_BORNE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mudi:
+class Mudi(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -53,14 +53,6 @@ class Mudi:
     def first_state(self) -> bytes:
         """Nothing was read yet."""
         return kept(Memory())
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Readings come with snapshots."""
-        return state
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was read so far."""

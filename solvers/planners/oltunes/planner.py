@@ -20,7 +20,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
 from solvers.models.papers.oltunes import is_latency_critical
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
@@ -70,7 +70,7 @@ class _Cycle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oltunes(Stateless):
+class Oltunes(Recalling):
     """See the module."""
 
     parameters: Parameters = field(default_factory=Parameters)
@@ -79,10 +79,6 @@ class Oltunes(Stateless):
     def spec(self) -> PlannerSpec:
         """Name, version, knobs."""
         return SPEC
-
-    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
-        """The plan alone."""
-        return self.think(request, state, reporter).proposal
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was heard, learned and begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -38,7 +39,7 @@ def tasks(world: World) -> Tasks:
     return Tasks(world.database, CLUSTER)
 
 
-def submit(tasks: Tasks, name: str, **changes: object) -> None:
+def submit(tasks: Tasks, name: str, **changes: Any) -> None:
     made = OfflineTask(
         project=ProjectName("vision"),
         name=name,
@@ -46,7 +47,7 @@ def submit(tasks: Tasks, name: str, **changes: object) -> None:
         inputs_total=1_000,
         slo=Slo(kind=SloKind.DEADLINE, deadline_s=900.0),
     )
-    tasks.submit(replace(made, **changes), Deed(actor="test"))  # type: ignore[arg-type]
+    tasks.submit(replace(made, **changes), Deed(actor="test"))
 
 
 def plan(world: World, planning: Planning) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.policy import Policy
 from solvers.domain.pool import Pool
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.telemetry import DeviceTelemetry
+from solvers.domain.telemetry import Demand, DeviceTelemetry
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError
 from solvers.planners import registry
@@ -34,21 +35,21 @@ EDGE, LAB = PolicyName("edge"), PolicyName("lab")
 ORDER = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=7, software_version="0.1.0")
 
 
-def edge(**changes: object) -> Policy:
+def edge(**changes: Any) -> Policy:
     """A policy with node a for itself, planned by gpulet."""
     made = builders.policy(name=EDGE, planners=("gpulet",), pool=Pool(nodes=(NodeId("a"),)))
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def two(**changes: object) -> Snapshot:
+def two(**changes: Any) -> Snapshot:
     """`near` belongs to the policy of node a, `far` to nobody in particular."""
     services = (builders.service("far"), builders.service("near", policy=EDGE))
     picture = builders.lab(services, policies=(edge(),))
-    return replace(picture, **changes)  # type: ignore[arg-type]
+    return replace(picture, **changes)
 
 
-def cycle(picture: Snapshot, **changes: object) -> CycleRecord:
-    return run_cycle(World(picture).ports, replace(ORDER, **changes))  # type: ignore[arg-type]
+def cycle(picture: Snapshot, **changes: Any) -> CycleRecord:
+    return run_cycle(World(picture).ports, replace(ORDER, **changes))
 
 
 def planned(record: CycleRecord) -> Plan:
@@ -344,7 +345,7 @@ def _any_pools(dice: random.Random) -> tuple[Policy, ...]:
     )
 
 
-def _any_demands(dice: random.Random) -> tuple:  # type: ignore[type-arg]
+def _any_demands(dice: random.Random) -> tuple[Demand, ...]:
     return tuple(builders.demand(f"demo/s{index}", dice.choice((0.0, 40.0, 200.0, 700.0))) for index in range(5))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ from tests import builders
 V100 = builders.device("b", 0, "v100")
 
 
-def alone_on(*devices: Device, **changes: object) -> Snapshot:
+def alone_on(*devices: Device, **changes: Any) -> Snapshot:
     jobs = tuple(builders.job(f"train-{number}") for number in range(3))
-    return builders.snapshot(devices, jobs=jobs, nodes=(builders.node("b"),), **changes)  # type: ignore[arg-type]
+    return builders.snapshot(devices, jobs=jobs, nodes=(builders.node("b"),), **changes)
 
 
 def plan_of(name: str, picture: Snapshot, memory: Memory | None = None) -> Plan:

@@ -16,6 +16,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
 from solvers.planners import registry
 from solvers.planners.joint.filling import fill, open_ended
+from solvers.planners.joint.seating_floor import Held
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.writing_members import members
 from solvers.problems.joint import JointProblem
@@ -28,9 +29,9 @@ MORE = frozenset({WorkloadId("demo/w0"), WorkloadId("demo/w1")})
 
 
 def seated(
-    of: JointProblem, *contents: tuple[tuple[int, int], ...], stands: dict[int, list[object]] | None = None
+    of: JointProblem, *contents: tuple[tuple[int, int], ...], stands: dict[int, list[Held]] | None = None
 ) -> Seats:
-    seats = Seats.empty(floor(of, stands))  # type: ignore[arg-type]
+    seats = Seats.empty(floor(of, stands))
     for device, members_of in enumerate(contents):
         seats.put(device, pattern(of, *members_of))
     return seats
