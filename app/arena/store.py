@@ -148,6 +148,28 @@ class ResultFolder:
         part.replace(path)
 
 
+def records_of(folders: Sequence[ResultFolder]) -> tuple[RunRecord, ...]:
+    """Runs of several folders as if they lay in one, such as those of a matrix that was shared out. Contenders may have
+    run under different software; a scenario must be the same everywhere, and a run that lies in two folders must have
+    come out alike. Raises InputError where that is not so.
+    """
+    found: dict[tuple[str, str, int], RunRecord] = {}
+    digests: dict[str, str] = {}
+    for folder in folders:
+        for record in folder.records():
+            if digests.setdefault(record.scenario, record.scenario_digest) != record.scenario_digest:
+                raise InputError(
+                    f"{folder.folder} holds results of another {record.scenario} than the folders before it"
+                )
+            run = (record.scenario, record.contender.label, record.seed)
+            before = found.get(run)
+            if before is not None and before.outcome is not None and record.outcome not in (None, before.outcome):
+                raise InputError(f"{' x '.join(run[:2])}, seed {run[2]}, came out otherwise in {folder.folder}")
+            if before is None or before.outcome is None:
+                found[run] = record
+    return tuple(found[run] for run in sorted(found))
+
+
 _RUN_COLUMNS = (("scenario", "string"), ("contender", "string"), ("seed", "int64"))
 _ARROW: Mapping[object, str] = {str: "string", int: "int64", float: "float64", bool: "bool"}
 _TABLES: Mapping[str, tuple[type, str]] = {

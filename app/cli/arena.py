@@ -111,7 +111,7 @@ def compare(
 
 @arena.command()
 def standing(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of `arena run`.")],
     ours: Annotated[
         str, typer.Option("--ours", metavar="CONTENDER", help="Who stands against the others.")
     ] = "headroom",
@@ -119,13 +119,17 @@ def standing(
 ) -> None:
     """Ours on every scenario, against the best of the five founding policies and the best of all others."""
     from app.arena.standing import places
-    from app.arena.store import ResultFolder
+    from app.arena.store import ResultFolder, records_of
     from solvers.domain.codec import to_plain
 
-    found = places(ResultFolder(folder).records(), ours)
+    records = records_of([ResultFolder(folder) for folder in folders])
+    found = places(records, ours)
     if not found:
-        raise NotFoundError(f"{folder} has no finished run of {ours!r}")
+        raise NotFoundError(f"{', '.join(map(str, folders))}: no finished run of {ours!r}")
     show(to_plain(found), output, standing_tables(found))
+    versions = {record.software for record in records}
+    if len(versions) > 1 and output is Format.TABLE:
+        say(f"these are runs of {len(versions)} versions of the software")
 
 
 @arena.command()

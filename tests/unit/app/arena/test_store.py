@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from app.arena.running import run_task
-from app.arena.store import ResultFolder
+from app.arena.store import ResultFolder, records_of
 from solvers.errors import InputError
 from tests.unit.app.arena.fake import folder_of, scenario, tasks
 
@@ -103,3 +103,34 @@ def test_what_is_no_folder_of_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text("[1]")
     with pytest.raises(InputError, match=r"wanted\.json"):
         ResultFolder(tmp_path).records()
+
+
+def test_folders_read_together_are_one_and_never_contradict(tmp_path: Path) -> None:
+    one = scenario(tmp_path, "one")
+    ours = folder_of(tmp_path / "ours", tasks([one], ["headroom", "hetsev"], seeds=1))
+    theirs = folder_of(tmp_path / "theirs", tasks([one, scenario(tmp_path, "two")], ["hetsev", "k8s_hpa"], seeds=2))
+    runs = [(item.scenario, item.contender.label, item.seed) for item in records_of([ours, theirs])]
+    assert runs == sorted(runs)
+    assert len(runs) == len(set(runs)) == 1 + 2 * 2 * 2
+
+    (held,) = (item for item in ours.records() if item.contender.label == "hetsev")
+    assert held.outcome is not None
+    other = replace(held, outcome=replace(held.outcome, metrics=held.outcome.metrics[:1]))
+    ours.put(replace(run_task(tasks([one], ["hetsev"], seeds=1)[0], lambda _: None), record=other))
+    with pytest.raises(InputError, match="one x hetsev, seed 0, came out otherwise"):
+        records_of([ours, theirs])
+
+    changed = scenario(tmp_path / "theirs", "one", fails="nobody")
+    with pytest.raises(InputError, match="another one"):
+        records_of([folder_of(tmp_path / "new", tasks([changed], ["headroom"], seeds=1)), theirs])
+
+
+def test_a_failed_run_gives_way_to_the_same_run_of_another_folder(tmp_path: Path) -> None:
+    wanted = tasks([scenario(tmp_path, "one")], ["hetsev"], seeds=1)
+    failed = folder_of(tmp_path / "failed", ())
+    finished = run_task(wanted[0], lambda _: None)
+    failed.want(wanted)
+    failed.put(replace(finished, record=replace(finished.record, outcome=None, error="out of memory")))
+    for order in ((failed, folder_of(tmp_path / "fine", wanted)), (folder_of(tmp_path / "fine", wanted), failed)):
+        (record,) = records_of(order)
+        assert record.outcome is not None

@@ -160,6 +160,7 @@ def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: 
     said = headroom("arena", "standing", str(out)).out
     assert f"{told['founding']['gain_pct']:+.1f} %" in said
     assert "against the best of the five: clearly better, or alone in keeping the guard, on" in said
+    assert headroom("arena", "standing", str(out), str(out)).out == said
     lost = headroom("arena", "standing", str(out), "--ours", "melange")
     assert lost.status == Exit.NOT_FOUND
     assert "no finished run of 'melange'" in lost.err
