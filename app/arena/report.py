@@ -88,6 +88,7 @@ def _matrix_cell(row: Row | None, compared: Comparison) -> str:
     if not row.eligible:
         guard = row.cell(compared.about.guard or "")
         why = f"{compared.about.guard} {figure(guard.summary.mean)}" if guard is not None else "guard"
+        why = f"without {', '.join(row.left_out)}" if row.left_out else why
         return f'<td class="out">{figure(goal.summary.mean)}<small>✗ {escape(why)}</small></td>'
     best = next((each.cell(compared.about.goal) for each in compared.rows if each.rank == 1), None)
     away = ""

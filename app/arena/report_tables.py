@@ -74,6 +74,8 @@ def _metrics(compared: Comparison, styles: Mapping[str, str], metrics: Mapping[s
 def _standing(row: Row, compared: Comparison) -> str:
     if row.failed:
         return f"{row.failed} failed"
+    if row.left_out:
+        return f"leaves out {escape(', '.join(row.left_out))}"
     if row.rank is None:
         return "guard not kept"
     return f"rank {row.rank}{', reference' if row.contender == compared.reference else ''}"

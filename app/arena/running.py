@@ -28,7 +28,19 @@ LOADER = "app.arena.loading:load"
 """What reads a scenario's file: a function of its path and of the folder with public data."""
 _ROOT = Path(__file__).resolve().parents[2]
 _DECIDING = ("solvers", "app/library", "app/arena")
-_TELLING = ("claims", "contenders", "progress", "ray", "report", "running", "stats", "store", "timing", "workers")
+_TELLING = (
+    "claims",
+    "contenders",
+    "progress",
+    "ray",
+    "report",
+    "running",
+    "standing",
+    "stats",
+    "store",
+    "timing",
+    "workers",
+)
 
 
 @value

@@ -1,17 +1,19 @@
 """Where ours stands: on every scenario, against the best of the five founding policies and the best of all others.
 
 Owns the rule by which ours is better, level or behind, and the count over scenarios. A rival counts if it keeps the
-scenario's guard no worse than ours, but for noise; among these the best goal is the one to beat. Where nobody keeps it
-as well, ours is alone, however cheap the others are. It refuses to compute anything that the comparison does not know.
+scenario's guard no worse than ours, but for noise, and leaves no service out; among these the best goal is the one to
+beat. Where there is none, ours is alone, however cheap the others are. It refuses to compute anything that the
+comparison does not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from app.arena.running import RunRecord
-from app.arena.stats import DUST, OURS, Summary, Values, Versus, no_worse, summary, values_of, versus
+from app.arena.stats import DUST, OURS, Summary, Values, Versus, left_out, no_worse, summary, values_of, versus
 from solvers.domain.value import value
 from solvers.sim.outcome import About, Better
 
@@ -99,6 +101,7 @@ def _place(records: Sequence[RunRecord], ours: str) -> Place | None:
     rivals = [name for name in values if not name.startswith(OURS) and name != ours and about.goal in values[name]]
     founding = [name for name in rivals if _is_founding(name)]
     guard = about.guard if about.guard is not None and about.guard in own else None
+    field = _Field(about=about, values=values, better=better, left_out=frozenset(left_out(records)))
     return Place(
         scenario=about.name,
         goal=about.goal,
@@ -107,8 +110,8 @@ def _place(records: Sequence[RunRecord], ours: str) -> Place | None:
         seeds=len(own[about.goal]),
         ours=_summary(own, about.goal),
         ours_guard=_summary(own, guard) if guard is not None else None,
-        founding=_duel(about, values, better, ours, founding),
-        all_others=_duel(about, values, better, ours, rivals),
+        founding=_duel(field, ours, founding),
+        all_others=_duel(field, ours, rivals),
     )
 
 
@@ -118,17 +121,31 @@ def _is_founding(label: str) -> bool:
     return any(first == name or first.startswith(f"{name}_") for name in FOUNDING)
 
 
-def _duel(about: About, values: Values, better: Mapping[str, Better], ours: str, rivals: Sequence[str]) -> Duel | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """All who ran on one scenario."""
+
+    about: About
+    values: Values
+    better: Mapping[str, Better]
+    left_out: frozenset[str]
+    """Contenders that left a service out."""
+
+
+def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     if not rivals:
         return None
-    own, guard = values[ours], about.guard
+    about, values, guard = field.about, field.values, field.about.guard
+    own = values[ours]
     sign = 1.0 if about.better is Better.HIGHER else -1.0
 
     def keeps(one: str, other: str) -> bool:
+        if one in field.left_out and other not in field.left_out:
+            return False
         if guard is None or guard not in values[one] or guard not in values[other]:
             return True
         dust = GUARD_POINTS if guard.endswith("_pct") else DUST
-        return no_worse(versus(values[one][guard], values[other][guard]), better[guard], dust)
+        return no_worse(versus(values[one][guard], values[other][guard]), field.better[guard], dust)
 
     def worth(name: str) -> float:
         return sign * _summary(values[name], about.goal).mean

@@ -83,9 +83,11 @@ class Row:
     cells: tuple[Cell, ...]
     failed: int = 0
     eligible: bool = True
-    """Whether its guard is no worse than the reference's by more than noise says."""
+    """Whether its guard is no worse than the reference's by more than noise says, and it leaves no service out."""
     rank: int | None = None
     """By the goal among the eligible; None for the others."""
+    left_out: tuple[str, ...] = ()
+    """Services that nobody could ask anything of, since there was nothing of them, while others served them."""
 
     def cell(self, metric: str) -> Cell | None:
         """The cell of a metric."""
@@ -141,7 +143,10 @@ def compare(records: Sequence[RunRecord], reference: str | None = None) -> Compa
     failed = dict.fromkeys(values, 0) | {record.contender.label: 0 for record in records}
     for record in records:
         failed[record.contender.label] += record.outcome is None
-    rows = [_row(label, values, better, chosen, failed[label]) for label in failed]
+    absent = left_out(finished)
+    rows = [
+        replace(_row(label, values, better, chosen, failed[label]), left_out=absent.get(label, ())) for label in failed
+    ]
     ranked = _ranked(_corrected(rows), about)
     return Comparison(about=about, reference=chosen, rows=ranked, verdict=_verdict(about, values, better, ranked))
 
@@ -205,6 +210,23 @@ def values_of(records: Sequence[RunRecord]) -> tuple[dict[str, dict[str, dict[in
     return values, better
 
 
+def left_out(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+    """By contender the services of which it had nothing, in a run in which somebody else served some. Callers that wait
+    for their answers ask nothing of what is not there, so no number of a run tells.
+    """
+    absent: dict[str, set[str]] = {}
+    served: set[tuple[int, str]] = set()
+    for record in records:
+        for item in record.outcome.services if record.outcome is not None else ():
+            if item.completed > 0.0:
+                served.add((record.seed, str(item.service)))
+    for record in records:
+        for item in record.outcome.services if record.outcome is not None else ():
+            if item.asked == item.completed == 0.0 and (record.seed, str(item.service)) in served:
+                absent.setdefault(record.contender.label, set()).add(str(item.service))
+    return {label: tuple(sorted(services)) for label, services in absent.items()}
+
+
 def _reference(about: About, labels: Sequence[str]) -> str:
     """Whom the others are tested against where nobody says: the best known of those that the scenario's authors
     propose, but for ours.
@@ -255,7 +277,10 @@ def _corrected_cell(cell: Cell, p: float | None) -> Cell:
 
 def _ranked(rows: Sequence[Row], about: About) -> tuple[Row, ...]:
     """Best first: the eligible by the goal, then the others by the guard, then those without an outcome."""
-    judged = [replace(row, eligible=bool(row.cells) and not row.failed and _guarded(row, about)) for row in rows]
+    judged = [
+        replace(row, eligible=bool(row.cells) and not row.failed and not row.left_out and _guarded(row, about))
+        for row in rows
+    ]
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         goal, guard = row.cell(about.goal), row.cell(about.guard or about.goal)

@@ -28,6 +28,7 @@ def comparison_tables(compared: Sequence[Comparison]) -> list[Any]:
         parts.append(each.about.title)
         parts.append(rows(columns, [_line(row, metrics, each) for row in each.rows]))
         parts.append(f"{_rule(each.about)}; * differs from {each.reference} by more than noise (5 %, Holm)")
+        parts.extend(f"{row.contender} leaves out {', '.join(row.left_out)}" for row in each.rows if row.left_out)
         if each.verdict is not None:
             parts.append(verdict_line(each.verdict, each.about))
         parts.append("")

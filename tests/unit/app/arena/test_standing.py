@@ -9,7 +9,8 @@ import pytest
 from app.arena.running import RunRecord
 from app.arena.standing import Place, Standing, places, won
 from solvers.domain.codec import from_plain, to_plain
-from solvers.sim.outcome import About, Better, Contender, Outcome, metric
+from solvers.domain.ids import ServiceId
+from solvers.sim.outcome import About, Better, Contender, Outcome, ServiceOutcome, metric
 from tests.unit.app.arena.fake import folder_of, scenario, tasks
 
 ABOUT = About(
@@ -22,11 +23,15 @@ ABOUT = About(
     planners=(),
     seeds=2,
 )
+SERVED = ServiceOutcome(service=ServiceId("sim/one"), asked=5.0, completed=5.0, late=0.0, dropped=0.0)
+NOTHING = ServiceOutcome(service=ServiceId("sim/one"), asked=0.0, completed=0.0, late=0.0, dropped=0.0)
 Runs = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
 
 
-def place_of(runs: Runs, about: About = ABOUT) -> Place:
-    """The place of ours: by contender the costs and the violations, one of each for every seed."""
+def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> Place:
+    """The place of ours: by contender the costs and the violations, one of each for every seed; `left_out`: who had
+    nothing of a service that all others serve.
+    """
     records = [
         RunRecord(
             key=f"{label}-{seed}",
@@ -44,6 +49,7 @@ def place_of(runs: Runs, about: About = ABOUT) -> Place:
                     metric("cost_usd", cost, about.better),
                     metric("violation_pct", violations[seed], Better.LOWER),
                 ),
+                services=(NOTHING if label == left_out else SERVED,),
             ),
         )
         for label, (costs, violations) in runs.items()
@@ -84,6 +90,21 @@ def test_where_nobody_keeps_the_guard_ours_is_alone() -> None:
     assert found.founding is not None
     assert found.founding.standing is Standing.ALONE
     assert won([found.founding]) == (1, 0, 1)
+
+
+def test_who_leaves_a_service_out_is_no_rival_and_wins_nothing() -> None:
+    runs = {
+        "headroom": ((8.0, 8.0), (0.0, 0.0)),
+        "mudi": ((4.0, 4.0), (0.0, 0.0)),
+        "morak": ((10.0, 10.0), (0.0, 0.0)),
+    }
+    found = place_of(runs, left_out="mudi").founding
+    assert found is not None
+    assert (found.against, found.standing) == ("morak", Standing.CLEARLY_BETTER)
+    runs["mudi"] = runs["morak"]
+    found = place_of(runs, left_out="headroom").founding
+    assert found is not None
+    assert found.standing is Standing.AT_MORE_GUARD
 
 
 def test_noise_is_level_and_more_violations_are_no_win() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.arena.running import RunRecord
-from app.arena.stats import compare, comparisons, holm, summary, versus
+from app.arena.stats import compare, comparisons, holm, left_out, summary, versus
 from solvers.domain.codec import canonical_json
 from solvers.errors import InputError
 from tests.unit.app.arena.fake import folder_of, scenario, tasks
@@ -130,3 +131,26 @@ def test_a_contender_that_failed_is_told_and_not_ranked(tmp_path: Path) -> None:
 
 def test_the_same_runs_say_the_same_in_any_order(records: tuple[RunRecord, ...]) -> None:
     assert canonical_json(comparisons(records)) == canonical_json(comparisons(records[::-1]))
+
+
+def test_who_leaves_a_service_out_is_told_and_not_ranked(records: tuple[RunRecord, ...]) -> None:
+    assert left_out(records) == {}
+
+    def without(record: RunRecord) -> RunRecord:
+        """Nothing of the first service, as under callers that wait for answers: so nothing was asked of it."""
+        assert record.outcome is not None
+        first, *others = record.outcome.services
+        none = replace(first, asked=0.0, completed=0.0, late=0.0, dropped=0.0)
+        return replace(record, outcome=replace(record.outcome, services=(none, *others)))
+
+    lacking = tuple(
+        without(record) if record.contender.label == "headroom" and record.seed == 3 else record for record in records
+    )
+    (service,) = {record.outcome.services[0].service for record in records if record.outcome is not None}
+    assert left_out(lacking) == {"headroom": (service,)}
+    compared = compare(lacking)
+    assert compared is not None
+    (row,) = (each for each in compared.rows if each.contender == "headroom")
+    assert (row.left_out, row.eligible, row.rank) == ((service,), False, None)
+    # What nobody could serve is nobody's omission.
+    assert left_out([without(record) for record in records]) == {}
