@@ -167,6 +167,8 @@ def _head(outcome: Outcome) -> list[str]:
         f"plan {outcome.plan}",
         f"by {outcome.planner}: {usd(outcome.cost_usd_per_h, per_hour=True)}, bound {bound}, gap {gap}",
         f"unserved: {short} (weighted {number(outcome.unserved)}), SLO risk {number(outcome.slo_risk)}",
+        *([f"full batches carry {number(outcome.capacity_rps)} requests/s"] if outcome.capacity_rps else []),
+        *([f"training runs as on {number(outcome.training_rate)} reference GPUs"] if outcome.training_rate else []),
         f"GPUs in use: {outcome.gpus_in_use} of {outcome.gpus_total}" + (f" ({by_type})" if by_type else ""),
         f"{outcome.replicas} replicas: {moves_line(outcome)}",
         f"power planned: {number(outcome.power_w)} W, {number(outcome.energy_kwh_per_day)} kWh a day with cooling",

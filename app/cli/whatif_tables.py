@@ -23,6 +23,11 @@ _NUMBERS: Sequence[tuple[str, str]] = (
     ("replicas", "replicas"),
     ("GPUs in use", "gpus_in_use"),
 )
+_RISING: Sequence[tuple[str, str]] = (
+    ("full batches carry, requests/s", "capacity_rps"),
+    ("training, reference GPUs", "training_rate"),
+)
+"""Told where the policy names them."""
 _MOVES: Sequence[tuple[str, str]] = (
     ("started", "starts"),
     ("stopped", "stops"),
@@ -45,6 +50,11 @@ def _simulation(told: Document) -> list[Any]:
     before, after, difference = told["before"], told["after"], told["difference"]
     lines: list[Sequence[object]] = [
         (title, _short(before[name]), _short(after[name]), _signed(difference[name])) for title, name in _NUMBERS
+    ]
+    lines += [
+        (title, _short(before.get(name, 0)), _short(after.get(name, 0)), _signed(difference.get(name, 0)))
+        for title, name in _RISING
+        if before.get(name) or after.get(name)
     ]
     lines += [
         ("bound, $/h", _short(before["bound_usd_per_h"]), _short(after["bound_usd_per_h"]), ""),

@@ -19,7 +19,7 @@ from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.ids import Generation, GpuTypeName
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import check_range, value
+from solvers.domain.value import check_range, late, value
 from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
 
@@ -68,6 +68,8 @@ class Difference:
     gpus_in_use: int
     gpus: tuple[TypeDifference, ...]
     """Only types that differ."""
+    capacity_rps: float = late(0.0)
+    training_rate: float = late(0.0)
 
 
 @value
@@ -168,6 +170,8 @@ def difference_of(before: Outcome, after: Outcome) -> Difference:
         replicas=after.replicas - before.replicas,
         gpus_in_use=after.gpus_in_use - before.gpus_in_use,
         gpus=_type_differences(before.gpus, after.gpus),
+        capacity_rps=after.capacity_rps - before.capacity_rps,
+        training_rate=after.training_rate - before.training_rate,
     )
 
 

@@ -19,7 +19,7 @@ from solvers.domain.evidence import Finding, Severity
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.value import value
+from solvers.domain.value import late, value
 
 HOURS_PER_DAY = 24
 _ONCE = frozenset({ChangeKind.STOP, ChangeKind.START, ChangeKind.MOVE, ChangeKind.SWAP_MODEL})
@@ -73,6 +73,10 @@ class Outcome:
     gpus_total: int = 0
     gpus: tuple[TypeUse, ...] = ()
     moves: Moves = Moves()
+    capacity_rps: float = late(0.0)
+    """What full batches of services would carry; told where the policy names `capacity`."""
+    training_rate: float = late(0.0)
+    """Seconds of the reference GPU's work that jobs do in a second; told where the policy names `training`."""
 
 
 def outcome_of(snapshot: Snapshot, chosen: Chosen) -> Outcome:
@@ -106,6 +110,8 @@ def outcome_of(snapshot: Snapshot, chosen: Chosen) -> Outcome:
         gpus_total=sum(item.total for item in use),
         gpus=use,
         moves=moves_of(transition_of(snapshot, plan)),
+        capacity_rps=plan.objective.capacity_rps,
+        training_rate=plan.objective.training_rate,
     )
 
 

@@ -15,7 +15,7 @@ from solvers.cycle.gate import DUST, fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.objective import Objective, Term
+from solvers.domain.objective import RISING, Objective, Term
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.policy import Choice
 from solvers.domain.snapshot import Snapshot
@@ -105,10 +105,10 @@ def _loss(snapshot: Snapshot, objective: Objective, term: Term) -> float:
 def _margin(snapshot: Snapshot, best: float, term: Term) -> float:
     """By how much a plan may be worse in a term and still count as equal: nothing while nothing stands."""
     policy = snapshot.policy
-    part = policy.gain_pct_min / 100 * best
-    if not snapshot.target.assignments or term not in (Term.UNSERVED, Term.COST):
+    part = policy.gain_pct_min / 100 * abs(best)
+    if not snapshot.target.assignments or term not in (Term.UNSERVED, Term.COST, *RISING):
         return DUST
-    return max(DUST, part if term is Term.UNSERVED else max(policy.gain_usd_per_h_min, part))
+    return max(DUST, max(policy.gain_usd_per_h_min, part) if term is Term.COST else part)
 
 
 def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:

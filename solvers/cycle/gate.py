@@ -4,7 +4,8 @@ Owns hysteresis. The standing target is judged by the same snapshot and the same
 policy's order. A plan is urgent when it is the first one, was forced by a person, is better because it serves more or
 risks less, replaces what stands on lost devices, or repairs a target that today's rules forbid; urgency sets cooldown
 and small gain aside. Any other plan only saves: it waits for the cooldown after whatever promotion, and must be worth
-its changes to what it touches: the bill of the workloads, or by the device basis the cost of the devices. The churn
+its changes to what it touches: the bill of the workloads, or by the device basis the cost of the devices. Where a term
+of which more is better decides, it must grow by the policy's part of what stands instead. The churn
 budget counts starts and stops of replicas, but for those on lost devices and for new replicas that serve more; only the
 first plan and a forced one may exceed it. Fatal findings, stale data and GPUs that nobody has rented yet hold whatever
 the urgency. It refuses to plan and to act.
@@ -104,12 +105,10 @@ def _heard(snapshot: Snapshot) -> frozenset[NodeId]:
 
 def _decisive(case: Case, plan: Plan, standing: Plan) -> tuple[Term, bool] | None:
     """The first term, in the policy's order, by which plan and target differ, and whether the plan is better in it."""
-    terms = case.snapshot.policy.terms
-    keys = (side.objective.key(terms) for side in (plan, standing))
-    for term, then, now in zip(terms, *keys, strict=True):
-        if abs(then - now) > DUST:
-            return term, then < now
-    return None
+    term = plan.objective.decisive(standing.objective, case.snapshot.policy.terms)
+    if term is None:
+        return None
+    return term, plan.objective.key((term,)) < standing.objective.key((term,))
 
 
 def _urgency(case: Case, plan: Plan, standing: Plan, lost: frozenset[ReplicaId]) -> tuple[bool, bool]:
@@ -186,17 +185,26 @@ def _churn(case: Case, lost: frozenset[ReplicaId], *, served_more: bool) -> dict
 
 
 def _small_gain(case: Case, plan: Plan, standing: Plan) -> dict[HoldReason, tuple[Fact, ...]]:
-    """Only reached when nothing is urgent: then the plan must be better, and cheaper by enough."""
-    gain = standing.objective.cost_usd_per_h - plan.objective.cost_usd_per_h
+    """Only reached when nothing is urgent: then the plan must be better, and by enough: cheaper, or more by the term of
+    which more is better that decides.
+    """
+    policy, now, then = case.snapshot.policy, standing.objective, plan.objective
+    if then.rises(now, policy.terms, policy.gain_pct_min / 100):
+        return {}
+    gain = now.cost_usd_per_h - then.cost_usd_per_h
     decisive = _decisive(case, plan, standing)
     least = _least_gain_usd_per_h(case, standing)
     if gain >= least and decisive is not None and decisive[1]:
         return {}
-    facts = (
+    facts = [
         Fact(name="gain_usd_per_h", value=round(gain, 6)),
         Fact(name="gain_usd_per_h_min", value=round(least, 6)),
-    )
-    return {HoldReason.SMALL_GAIN: facts}
+    ]
+    if Term.CAPACITY in policy.terms:
+        facts.append(Fact(name="gain_capacity_rps", value=round(then.capacity_rps - now.capacity_rps, 6)))
+    if Term.TRAINING in policy.terms:
+        facts.append(Fact(name="gain_training_rate", value=round(then.training_rate - now.training_rate, 6)))
+    return {HoldReason.SMALL_GAIN: tuple(facts)}
 
 
 def _least_gain_usd_per_h(case: Case, standing: Plan) -> float:

@@ -1,7 +1,8 @@
 """One plan of the plans of all parts.
 
 Owns what the whole is: everybody's replicas once, settings by the owner of the device, the sums of what is unserved, at
-risk, paid and launched, the imbalance of the least balanced part, and a bound only where every part proved one. A
+risk, paid, launched, carried and trained, the imbalance of the least balanced part, and a bound only where every part
+proved one. A
 replica that stands on a device of another policy and has no new place yet stays there, as long as its service is short
 and its owner's limits allow. It refuses to plan and to verify.
 """
@@ -142,6 +143,8 @@ def _sum(objectives: Iterable[Objective]) -> Objective:
         cost_usd_per_h=sum(item.cost_usd_per_h for item in items),
         churn=sum(item.churn for item in items),
         imbalance=max((item.imbalance for item in items), default=0.0),
+        capacity_rps=sum(item.capacity_rps for item in items),
+        training_rate=sum(item.training_rate for item in items),
     )
 
 

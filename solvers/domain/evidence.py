@@ -102,6 +102,8 @@ class FindingCode(StrEnum):
     PINNED_CHANGED = "pinned_changed"
     COST_WRONG = "cost_wrong"
     BOUND_WRONG = "bound_wrong"
+    CAPACITY_OVERSTATED = "capacity_overstated"
+    TRAINING_OVERSTATED = "training_overstated"
     PARENT_MISMATCH = "parent_mismatch"
     SNAPSHOT_MISMATCH = "snapshot_mismatch"
     ENVELOPE_INVALID = "envelope_invalid"

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import PolicyName
-from solvers.domain.objective import Term
+from solvers.domain.objective import ALWAYS, Term
 from solvers.domain.pool import Pool
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
@@ -99,8 +99,10 @@ class Policy:
     price_kind: PriceKind | None = None
     """Overrides the price kind of nodes in planning; None uses each node's own."""
     cost_basis: CostBasis = CostBasis.DEVICE
-    objective: tuple[Term, ...] = tuple(Term)
-    """Terms by falling weight; those left out come last, in the order of `Term`."""
+    objective: tuple[Term, ...] = ALWAYS
+    """Terms by falling weight; of those left out, the ones that every plan is judged by come last, in the order of
+    `Term`, and the others count for nothing.
+    """
     energy_usd_per_kwh: float = 0.12
     energy_usd_per_kwh_by_hour: tuple[float, ...] = ()
     """Prices of the 24 hours of a day (UTC); empty: `energy_usd_per_kwh` all day."""
@@ -172,8 +174,8 @@ class Policy:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """All terms of the objective in order."""
-        return (*self.objective, *(term for term in Term if term not in self.objective))
+        """All terms that count, in order."""
+        return (*self.objective, *(term for term in ALWAYS if term not in self.objective))
 
     @property
     def planner_deadline_s(self) -> float:

@@ -94,9 +94,14 @@ class Appraisal:
 
     def capacities_rps(self, need: Need, items: list[Assignment]) -> list[float | None]:
         """Rate each replica keeps the promise at; None where it cannot be shown to keep it."""
+        return [None if shown is None else shown[0] for shown in self.shown_rps(need, items)]
+
+    def shown_rps(self, need: Need, items: list[Assignment]) -> list[tuple[float, float] | None]:
+        """The same, each with what full batches of the replica would carry; of tokens both are one."""
         if need.tokens is not None:
-            return [self._tokens_rps(need, item) for item in items]
-        found: list[float | None] = [None] * len(items)
+            rates = [self._tokens_rps(need, item) for item in items]
+            return [None if rate is None else (rate, rate) for rate in rates]
+        found: list[tuple[float, float] | None] = [None] * len(items)
         readings = [self._asked(need, item) for item in items]
         rows = [
             (place, reading, column, corner, self.slowdown(items[place]))
@@ -117,7 +122,8 @@ class Appraisal:
         outcome = settle(promise, batch, mean * factor, tail * factor)
         for row, (place, *_) in enumerate(rows):
             if outcome.feasible[row].all():
-                found[place] = float(outcome.capacity_rps[row, 0])
+                full_rps = 1000 * batch[row, 0] / (mean[row, 0] * factor[row, 0])
+                found[place] = float(outcome.capacity_rps[row, 0]), float(full_rps)
         return found
 
     def _tokens_rps(self, need: Need, item: Assignment) -> float | None:

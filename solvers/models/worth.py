@@ -11,9 +11,13 @@ by today's beliefs, not by what was believed when they were made.
                cost nothing)
     churn      launch seconds of replicas that must start anew compared with the standing target
     imbalance  highest minus lowest summed share of the devices in use, as a fraction
+    capacity   requests/s that full batches would carry of the movable services' replicas that are shown to keep their
+               promise, beside their neighbours (of an LLM's: the rate that it may be given)
+    training   seconds of the reference GPU's work that movable jobs do in a second: in proportion to peak, SMs, share
+               and clock, less what neighbours take
 
-Replicas on devices that may not be used now (silent, sick, unschedulable, gone) serve nothing. It refuses to propose
-anything.
+The last two are told where the policy names them. Replicas on devices that may not be used now (silent, sick,
+unschedulable, gone) serve nothing. It refuses to propose anything.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
-from solvers.domain.objective import Objective
+from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.problems.fleet import Fleet, open_fleet
-from solvers.problems.needs import Need, needs_of, pinned_assignments
+from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
 
 LAUNCH_S_DEFAULT = 10.0
 """For models that are not in the catalogue (training jobs)."""
@@ -75,11 +79,13 @@ def worth_of(
     by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         by_workload[assignment.workload].append(assignment)
-    unserved = risk = 0.0
+    unserved = risk = full_rps = 0.0
     shortages: list[Shortage] = []
     for need in needs_of(whole, movable):
         standing = [item for item in by_workload[need.workload] if _on_usable(fleet, item)]
-        capacity_rps, at_risk = _capacity(need, standing, appraisal)
+        shown = _shown(need, standing, appraisal)
+        capacity_rps, at_risk = sum(item[0] for item in shown if item is not None), shown.count(None)
+        full_rps += sum(item[1] for item in shown if item is not None and need.kind is WorkloadKind.SERVICE)
         short = max(0.0, need.rate_rps_least - capacity_rps)
         short = short if short > 1e-6 * max(1.0, need.rate_rps_least) else 0.0
         missing = max(0, need.replicas_min - len(standing))
@@ -93,6 +99,8 @@ def worth_of(
         cost_usd_per_h=sum(cost_by_device(whole, fleet, assignments, held).values()),
         churn=_churn_s(whole, assignments),
         imbalance=_imbalance(assignments),
+        capacity_rps=full_rps if Term.CAPACITY in whole.policy.terms else 0.0,
+        training_rate=_training(whole, movable, assignments, appraisal),
     )
     return Worth(objective=objective, shortages=tuple(shortages))
 
@@ -129,12 +137,30 @@ def _on_usable(fleet: Fleet, assignment: Assignment) -> bool:
     return device is not None and bool(fleet.usable[device])
 
 
-def _capacity(need: Need, standing: list[Assignment], appraisal: Appraisal) -> tuple[float, int]:
-    """Rate that keeps its promise, and the number of replicas that cannot be shown to keep it."""
-    if need.kind is WorkloadKind.JOB:
-        return 0.0, 0
-    capacities = appraisal.capacities_rps(need, standing)
-    return sum(item for item in capacities if item is not None), capacities.count(None)
+def _shown(need: Need, standing: list[Assignment], appraisal: Appraisal) -> list[tuple[float, float] | None]:
+    """By replica the rate that keeps its promise and that of full batches; None where it cannot be shown to keep it."""
+    return [] if need.kind is WorkloadKind.JOB else appraisal.shown_rps(need, standing)
+
+
+def _training(
+    snapshot: Snapshot, movable: tuple[WorkloadId, ...], assignments: tuple[Assignment, ...], appraisal: Appraisal
+) -> float:
+    """How fast all movable jobs run together; 0 where the policy does not ask."""
+    if Term.TRAINING not in snapshot.policy.terms:
+        return 0.0
+    wanted: set[str] = set(movable)
+    jobs = {WorkloadId(job.id): job for job in snapshot.jobs if job.id in wanted}
+    standing = (item for item in assignments if item.workload in jobs and _on_usable(appraisal.fleet, item))
+    return sum(training_rate(snapshot, jobs[item.workload], item, appraisal) for item in standing)
+
+
+def training_rate(snapshot: Snapshot, job: TrainingJob, item: Assignment, appraisal: Appraisal) -> float:
+    """Seconds of the reference GPU's work that one job does in a second where it stands."""
+    types = snapshot.gpu_types_by_name()
+    kind = appraisal.fleet.class_at(appraisal.fleet.index[item.device])
+    whole = iterations_per_s(job, types, kind.gpu_type) * job.iteration_ms_reference / 1000
+    clock = appraisal.running(item.device) / types[kind.gpu_type].clock_mhz_sm_max
+    return whole * kind.sm_part * item.share_pct_sm / 100 * clock / appraisal.slowdown(item)
 
 
 def _churn_s(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> float:

@@ -14,6 +14,7 @@ from solvers.verify.devices import check_devices
 from solvers.verify.picture import Picture
 from solvers.verify.promises import check_promises
 from solvers.verify.report import is_fatal
+from solvers.verify.rising import check_rising
 from solvers.verify.rules import check_rules
 from solvers.verify.structure import check_structure
 
@@ -35,5 +36,6 @@ def verify(snapshot: Snapshot, plan: Plan, movable: tuple[WorkloadId, ...] | Non
         *check_devices(picture),
         *check_rules(picture),
         *check_promises(picture),
+        *check_rising(picture),
     }
     return tuple(sorted(found, key=lambda item: (item.code, item.subject, item.severity, repr(item.facts))))

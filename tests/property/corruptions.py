@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from solvers.domain.change import Target
+from solvers.domain.codec import digest
 from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, Taint
 from solvers.domain.evidence import FindingCode
 from solvers.domain.ids import (
@@ -24,6 +25,7 @@ from solvers.domain.ids import (
     ReplicaId,
     WorkloadId,
 )
+from solvers.domain.objective import Term
 from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import CostBasis
@@ -161,6 +163,22 @@ def _costing(usd_per_h: float) -> Corruption:
         world,
         replace(plan, objective=replace(plan.objective, cost_usd_per_h=usd_per_h)),
     )
+
+
+def _claiming(**objective: float) -> Corruption:
+    return lambda world, plan, item: (world, replace(plan, objective=replace(plan.objective, **objective)))
+
+
+def _overstating(term: Term, name: str, factor: float) -> Corruption:
+    """Under a policy that names the term, so many times what is true."""
+
+    def corrupt(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
+        named = replace(world, policy=replace(world.policy, objective=(Term.UNSERVED, term)))
+        true = worth_of(named, builders.everything_movable(named), plan.assignments, plan.settings).objective
+        claimed = replace(true, **{name: factor * getattr(true, name)})
+        return named, replace(plan, snapshot=digest(named), objective=claimed)
+
+    return corrupt
 
 
 def _stranger(world: Snapshot, plan: Plan, item: Assignment) -> Corrupted:
@@ -364,6 +382,17 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         _costing(math.nan),
     ),
     FindingCode.BOUND_WRONG: (_bounded(1.01), _bounded(math.inf), _bounded(math.nan)),
+    FindingCode.CAPACITY_OVERSTATED: (
+        _claiming(capacity_rps=1.0),
+        _claiming(capacity_rps=math.inf),
+        _claiming(capacity_rps=math.nan),
+        _overstating(Term.CAPACITY, "capacity_rps", 1.5),
+    ),
+    FindingCode.TRAINING_OVERSTATED: (
+        _claiming(training_rate=1.0),
+        _claiming(training_rate=math.nan),
+        _overstating(Term.TRAINING, "training_rate", 1.01),
+    ),
     FindingCode.PARENT_MISMATCH: (
         lambda world, plan, item: (world, replace(plan, parent=Generation(plan.parent + 1))),
         lambda world, plan, item: (replace(world, target=replace(world.target, generation=Generation(9))), plan),

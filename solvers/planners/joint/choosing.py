@@ -39,6 +39,8 @@ def _may_be_acted_on(snapshot: Snapshot, now: Objective, plan: Plan) -> bool:
         return False
     if serves_more or plan.objective.slo_risk < now.slo_risk - DUST:
         return True
+    if plan.objective.rises(now, policy.terms, policy.gain_pct_min / 100):
+        return True
     touched = {item.workload for item in (*started, *stopped)}
     held = sum(item.share_pct_sm for item in standing)
     part = sum(item.share_pct_sm for item in standing if item.workload in touched) / max(1, held)

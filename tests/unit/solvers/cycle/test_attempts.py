@@ -82,6 +82,16 @@ def test_terms_count_in_the_policys_order() -> None:
     assert winner(picture(choice=Choice.BEST, objective=(Term.COST,)), short, dear) == "one"
 
 
+def test_more_counts_where_the_policy_wants_it() -> None:
+    cheap, strong = Objective(cost_usd_per_h=1.0, capacity_rps=100.0), Objective(cost_usd_per_h=9.0, capacity_rps=101.0)
+    wants = {"choice": Choice.BEST, "objective": (Term.UNSERVED, Term.CAPACITY)}
+    assert winner(picture(**wants), cheap, strong) == "two"
+    assert winner(picture(choice=Choice.BEST), cheap, strong) == "one"
+    # What stands is not left for so little.
+    assert winner(picture(standing=True, **wants), cheap, strong) == "one"
+    assert winner(picture(standing=True, **wants), cheap, replace(strong, capacity_rps=106.0)) == "two"
+
+
 def test_equal_plans_leave_the_choice_to_the_chain() -> None:
     same = Objective(cost_usd_per_h=1.0, imbalance=0.5)
     assert winner(picture(choice=Choice.BEST), same, replace(same, imbalance=0.0)) == "one"

@@ -271,6 +271,23 @@ class TestSmallGain:
         dearer = case(snapshot=thrifty, plan=plan(cost_usd_per_h=9.0), standing=plan(unserved=5.0))
         assert held(gate(dearer)) == (HoldReason.SMALL_GAIN,)
 
+    @pytest.mark.parametrize(("term", "name"), [(Term.CAPACITY, "capacity_rps"), (Term.TRAINING, "training_rate")])
+    def test_more_of_what_the_policy_wants_may_cost_more_if_it_is_enough(self, term: Term, name: str) -> None:
+        eager = lab(policy=builders.policy(objective=(Term.UNSERVED, term), gain_pct_min=5.0))
+        now = replace(plan(**{name: 100.0}), assignments=(STANDING,))
+        for number, promoted in ((104.9, False), (105.0, True)):
+            decision = gate(case(snapshot=eager, plan=plan(cost_usd_per_h=9.0, **{name: number}), standing=now))
+            assert decision.promote is promoted
+        cheaper = case(snapshot=eager, plan=plan(cost_usd_per_h=0.1, **{name: 99.0}), standing=now)
+        assert held(gate(cheaper)) == (HoldReason.SMALL_GAIN,)
+        # It is no emergency: it waits for the cooldown.
+        soon = replace(eager, target=replace(eager.target, promoted_at_s=eager.taken_at_s - 1.0))
+        assert held(gate(case(snapshot=soon, plan=plan(**{name: 200.0}), standing=now))) == (HoldReason.COOLDOWN,)
+
+    def test_what_the_policy_does_not_name_decides_nothing(self) -> None:
+        more = case(plan=plan(capacity_rps=200.0, training_rate=9.0), standing=plan(capacity_rps=100.0))
+        assert held(gate(more)) == (HoldReason.SMALL_GAIN,)
+
     def test_what_it_does_not_touch_does_not_count(self) -> None:
         picky = lab(policy=builders.policy(gain_pct_min=20.0, cost_basis=CostBasis.SHARE))
         elsewhere = replace(change(), before=builders.assignment("demo/other#0", T4), after=None)

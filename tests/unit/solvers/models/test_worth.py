@@ -8,11 +8,12 @@ import pytest
 
 from solvers.domain.device import PriceKind, PriceRow
 from solvers.domain.ids import WorkloadId
-from solvers.domain.objective import Objective
+from solvers.domain.objective import Objective, Term
 from solvers.domain.offer import Offer
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
 from solvers.models.worth import worth_of
 from tests import builders
 from tests.unit.solvers.models.test_options import GOOD, T4
@@ -90,6 +91,44 @@ def test_workloads_that_may_not_move_are_not_judged() -> None:
 def test_imbalance_is_between_devices_in_use() -> None:
     other = replace(GOOD, replica="demo/vision#1", device="GPU-a-1", share_pct_sm=20)
     assert objective(world(), GOOD, other).imbalance == pytest.approx(0.3)
+
+
+class TestRising:
+    NAMED = builders.policy(objective=(Term.UNSERVED, Term.CAPACITY, Term.TRAINING))
+
+    def test_full_batches_count_whatever_the_promise_grants(self) -> None:
+        found = objective(world(policy=self.NAMED), GOOD)
+        assert found.capacity_rps == pytest.approx(
+            1000 * GOOD.batch / builders.latency_ms("t4", GOOD.batch, 50), rel=1e-3
+        )
+
+    def test_larger_batches_and_more_copies_carry_more(self) -> None:
+        picture = world(policy=self.NAMED)
+        other = replace(GOOD, replica="demo/vision#1", device="GPU-a-1")
+        one = objective(picture, GOOD).capacity_rps
+        assert objective(picture, replace(GOOD, batch=1)).capacity_rps < one
+        assert objective(picture, GOOD, other).capacity_rps == one
+
+    def test_who_breaks_its_promise_carries_nothing(self) -> None:
+        assert objective(world(policy=self.NAMED), replace(GOOD, share_pct_sm=10)).capacity_rps == 0.0
+
+    def test_it_is_told_only_where_the_policy_names_it(self) -> None:
+        found = objective(world(), GOOD)
+        assert (found.capacity_rps, found.training_rate) == (0.0, 0.0)
+
+    def test_jobs_run_by_share_and_peak_and_less_beside_others(self) -> None:
+        job = builders.job()
+        picture = builders.snapshot([T4], jobs=(job,), policy=self.NAMED)
+        item = builders.assignment(
+            f"{job.id}#0", T4, kind=WorkloadKind.JOB, workload=WorkloadId(job.id), model=job.model, share_pct_sm=40
+        )
+        movable = builders.everything_movable(picture)
+        alone = worth_of(picture, movable, (item,)).objective.training_rate
+        # Its reference is a type that nobody knows here, so this one stands for it.
+        assert alone == pytest.approx(0.4)
+        beside = worth_of(picture, movable, (item, GOOD)).objective.training_rate
+        assert beside == pytest.approx(alone / picture.policy.interference_margin)
+        assert worth_of(picture, (), (item,)).objective.training_rate == 0.0
 
 
 class TestCostByDevice:

@@ -56,6 +56,16 @@ def test_the_policy_says_what_is_better() -> None:
     assert chosen(picture, plan(picture), plan(picture, unserved=1.0, cost_usd_per_h=0.0)) == 1
 
 
+def test_more_of_what_the_policy_wants_can_be_acted_on_whatever_it_costs() -> None:
+    picture = standing(objective=(Term.UNSERVED, Term.CAPACITY))
+    kept = plan(picture)
+    more = {"cost_usd_per_h": 99.0, "capacity_rps": 2 * kept.objective.capacity_rps}
+    assert kept.objective.capacity_rps > 0
+    assert chosen(picture, kept, plan(picture, moved=1, **more)) == 1
+    barely = {"cost_usd_per_h": 99.0, "capacity_rps": 1.01 * kept.objective.capacity_rps}
+    assert chosen(picture, plan(picture), plan(picture, moved=1, **barely)) == 0
+
+
 def test_a_saving_too_small_for_what_it_touches_gives_way_to_one_that_is_not() -> None:
     picture = standing()
     now = cost(picture)
