@@ -13,6 +13,9 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LOCK_ARGS ?=
 
+# Environments of containers often forbid it; then every process compiles every source and test that it loads.
+unexport PYTHONDONTWRITEBYTECODE
+
 # uv is taken when it is there; plain pip does the same from the same locks.
 ifneq ($(shell command -v uv 2>/dev/null),)
 INSTALL := uv pip install --python $(BIN)/python --quiet

@@ -1,7 +1,7 @@
 """Sizes the house keeps: modules of at most 400 lines, functions of at most 60 lines and three levels of nesting.
 
 A branch, a loop, a `with`, a `try` or a `match` is a level; an `elif` is none of its own, and a function within a
-function is counted for itself. Parameters are counted by ruff.
+function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark.
 """
 
 from __future__ import annotations
@@ -64,3 +64,13 @@ def test_the_rules_see_what_they_are_for() -> None:
     assert list(oversize(flat)) == list(oversize(inner)) == []
     assert list(oversize("def f():\n" + " a = 1\n" * 60)) == ["f: 61 lines"]
     assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 341)) == ["module: 401 lines"]
+
+
+def test_tests_with_processes_and_databases_say_so() -> None:
+    """`make check` would run them otherwise."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests" / "integration").rglob("test_*.py"))
+        if "pytest.mark.integration" not in path.read_text(encoding="utf-8")
+    ]
+    assert silent == []

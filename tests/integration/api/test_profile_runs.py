@@ -17,6 +17,7 @@ from solvers.domain.worker import EnvironmentVariable, WarmUp, WorkerCommand
 from tests import builders
 from tests.integration.api.world import CLUSTER, DEVICE, NODE, OWN, World
 
+pytestmark = pytest.mark.integration
 SERVICE = f"{OWN}/vision"
 COMMAND = WorkerCommand(
     command=("serve", "--port", "{port}"),

@@ -22,6 +22,7 @@ from tests.integration.api.world import CLUSTER, DEVICE, FOREIGN, NODE, OWN, Wor
 from tests.integration.store import plans as stored
 from tests.integration.store.samples import device_report, replica_report, report
 
+pytestmark = pytest.mark.integration
 NEW: dict[str, Any] = {
     "project": OWN,
     "model": "resnet50",
