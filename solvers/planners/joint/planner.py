@@ -29,10 +29,11 @@ from solvers.planners.joint.filling import fill, open_ended
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
-from solvers.planners.joint.seating_breaks import breaks_usd
+from solvers.planners.joint.seating_breaks import PERIOD_S, breaks_usd
 from solvers.planners.joint.seating_floor import Floor, floor_of
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.solving import Solve, Solved, solved
+from solvers.planners.joint.whole_changes import ChangeTerms, gentle, slights_usd
 from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.planners.joint.writing import Draft, write
 from solvers.problems.layout import Layout
@@ -97,7 +98,7 @@ class Joint(Recalling):
     def _improve(
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
     ) -> Thought:
-        whole = counted(reading.problem, _counting(request, begun.whole), request.snapshot.policy.gap_pct_target / 100)
+        whole = _counted(request, reading, begun.whole)
         answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
         layout, seats = answer.found, _seated(request, reading, (answer, whole), begun.first)
         more = open_ended(reading.snapshot)
@@ -172,6 +173,23 @@ def _counting(request: PlanRequest, whole: Deadline) -> Deadline:
     return Deadline(COUNTING_PART * min(whole.left_s, request.budget.deadline_s), request.budget.work_units)
 
 
+def _counted(request: PlanRequest, reading: Reading, whole: Deadline) -> Counted | None:
+    """Where counting is all there is to it: the best count, and the best of those that interrupt nobody."""
+    policy = request.snapshot.policy
+    gap = policy.gap_pct_target / 100
+    found = counted(reading.problem, _counting(request, whole), gap)
+    if found is None or not reading.standing:
+        return found
+    terms = ChangeTerms(
+        launch_usd_per_s=policy.launch_usd_per_s,
+        restart_part=policy.gain_pct_min / 100,
+        remembered_s=policy.demand_lookback_s,
+        gap=gap,
+        bound_usd_per_h=found.bound_usd_per_h,
+    )
+    return replace(found, gentle=gentle(floor_of(reading), terms, _counting(request, whole)))
+
+
 def _bound(reading: Reading, found: tuple[Layout, Counted | None], plan: Plan) -> float | None:
     """The better of what the solve and what counting proved, which holds for plans that serve everybody."""
     layout, whole = found
@@ -197,12 +215,17 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
         job_most_pct=_jobs(reading, floor, first),
         job_left_s=_left_s(reading, floor),
     )
-    others = (answer.held, None if whole is None else whole.layout)
+    mild = None if whole is None else whole.gentle
+    others = (answer.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), answer.found)
-    part = policy.gain_pct_min / 100
+    part, period_s = policy.gain_pct_min / 100, PERIOD_S if mild is None else mild.period_s
     return min(
         (seat(floor, layout, terms) for layout in layouts),
-        key=lambda item: item.worth(policy.launch_usd_per_s, part) + breaks_usd(item),
+        key=lambda item: (
+            item.worth(policy.launch_usd_per_s, part)
+            + breaks_usd(item, period_s)
+            + (0.0 if whole is None else slights_usd(item))
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seating_breaks import make_before_break
 from solvers.planners.joint.seating_budget import within_budgets
+from solvers.planners.joint.seating_claims import claim_from_those_who_can_spare
 from solvers.planners.joint.seating_floor import Floor
 from solvers.planners.joint.seating_jobs import JobTerms, seat_jobs
 from solvers.planners.joint.seating_match import match
@@ -45,6 +46,7 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     # What is served is known only now, so only now can anybody tell who has more than he needs.
     snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
     make_before_break(seats)
+    claim_from_those_who_can_spare(seats)
     within_budgets(seats)
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)

@@ -39,8 +39,8 @@ def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...
     return () if share_pct <= 100 and memory_mib <= pool.memory_mib else tuple(going)
 
 
-def breaks_usd(seats: Seats) -> float:
-    """What is left unserved while replacements launch, $/h: as if for a part of the time."""
+def breaks_usd(seats: Seats, period_s: float = PERIOD_S) -> float:
+    """What is left unserved while replacements launch, $/h: as if for a part of the time for which the plan stands."""
     floor, problem = seats.floor, seats.floor.problem
     stands_rps: dict[int, float] = defaultdict(float)
     lost_rps: dict[int, float] = defaultdict(float)
@@ -58,7 +58,7 @@ def breaks_usd(seats: Seats) -> float:
         before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
         missing_rps = min(work.rate_least_rps, before) - min(work.rate_least_rps, after)
         if missing_rps > 0.0:
-            total += work.unserved_usd * missing_rps / work.rate_least_rps * launch_s[workload] / PERIOD_S
+            total += work.unserved_usd * missing_rps / work.rate_least_rps * launch_s[workload] / period_s
     return total
 
 

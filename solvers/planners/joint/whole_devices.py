@@ -29,18 +29,28 @@ DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gentle:
+    """A layout that interrupts as few as can be. Interruptions were weighed as if a plan stood for `period_s`."""
+
+    layout: Layout
+    period_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
     """A layout, and what serving everybody costs at least."""
 
     layout: Layout
     bound_usd_per_h: float | None
+    gentle: Gentle | None = None
+    """Where something stands (`whole_changes`)."""
 
 
 def counted(problem: JointProblem, deadline: Deadline, gap: float) -> Counted | None:
     """None where it is no matter of counting."""
     if not _is_counting(problem) or (deadline.work_units is not None and _large(problem)):
         return None
-    options = _options(problem)
+    options = options_of(problem)
     if not options:
         return None
     found = cover(_covers(problem, options), create(ENGINE), deadline, gap=gap)
@@ -76,7 +86,7 @@ def _is_counting(problem: JointProblem) -> bool:
     return not bool(np.isfinite(problem.mean_ms[:, :, :-1]).any())
 
 
-def _options(problem: JointProblem) -> list[Pattern]:
+def options_of(problem: JointProblem) -> list[Pattern]:
     """What a whole device of every kind serves of everybody, by workload."""
     found = [
         pattern
