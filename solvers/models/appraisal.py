@@ -26,10 +26,13 @@ from solvers.models.tables import Tables
 from solvers.models.token_options import standing_serving
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need
+from solvers.problems.open_ended import utilisation_open
 from solvers.problems.patterns import between
 from solvers.problems.promise import Promise, settle
 
 SHARE_DUST = 1e-9
+CLAIM_DUST = 1e-3
+"""A claim is above the margin where it is so much above what the margin allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,15 @@ class Appraisal:
         for row, (place, *_) in enumerate(rows):
             if outcome.feasible[row].all():
                 full_rps = 1000 * batch[row, 0] / (mean[row, 0] * factor[row, 0])
-                found[place] = float(outcome.capacity_rps[row, 0]), float(full_rps)
+                granted_rps = self._granted_rps(need, items[place], float(outcome.capacity_rps[row, 0]))
+                found[place] = granted_rps, float(full_rps)
         return found
+
+    def _granted_rps(self, need: Need, item: Assignment, capacity_rps: float) -> float:
+        """What counts of a replica: of an open-ended service as much as was planned of it, where that is bearable."""
+        if not need.open_ended or item.capacity_rps <= capacity_rps * (1 + CLAIM_DUST):
+            return capacity_rps
+        return min(item.capacity_rps, capacity_rps * utilisation_open(self.policy) / self.policy.utilisation_max)
 
     def _tokens_rps(self, need: Need, item: Assignment) -> float | None:
         """Of an LLM's replica, which must have its GPU to itself."""

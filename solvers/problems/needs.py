@@ -35,6 +35,7 @@ from solvers.domain.workload import (
     TrainingJob,
     WorkloadKind,
 )
+from solvers.problems.open_ended import open_ended_services
 
 TASK_REPLICAS_MAX = 16
 """An offline task may spread this far; its owner declares no bound of its own."""
@@ -86,6 +87,8 @@ class Need:
     """Why the owner's other alternatives may not."""
     refusal: Reason | None = None
     """Set when no planner of ours can serve this SLO."""
+    open_ended: bool = False
+    """Whether its rate is a floor, and whatever it is given on top is of use."""
 
     @property
     def weight(self) -> float:
@@ -118,10 +121,14 @@ def needs_of(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> tuple[Need,
     wanted: set[str] = set(movable)
     demands = snapshot.demands_by_service()
     done = {status.workload: status.done for status in snapshot.job_statuses}
-    catalogue = snapshot.models_by_name()
+    catalogue, endless = snapshot.models_by_name(), open_ended_services(snapshot)
     services = [
         _with_tokens(
-            _with_alternatives(_of_service(item, demands.get(item.id), snapshot.policy), item, catalogue),
+            _with_alternatives(
+                replace(_of_service(item, demands.get(item.id), snapshot.policy), open_ended=item.id in endless),
+                item,
+                catalogue,
+            ),
             item,
             snapshot.token_profiles,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from solvers.domain.device import Device, DeviceMode
 from solvers.domain.plan import Assignment
+from solvers.domain.telemetry import DemandOrigin
 from solvers.domain.workload import Slo, SloKind, SloScope, WorkloadKind
 from solvers.verify.picture import Picture
 
@@ -87,13 +88,21 @@ def capacity_rps(picture: Picture, item: Assignment, slo: Slo, bound: Execution)
         return 1000 * item.batch / bound.mean_ms
     if item.batch < 1 or not keeps_promise(slo, bound, item.batch):
         return 0.0
-    utilisation = picture.policy_at(item.device).utilisation_max
+    utilisation = 1.0 if _nobody_counts(picture, item, slo) else picture.policy_at(item.device).utilisation_max
     limit_ms = latency_limit_ms(slo)
     if limit_ms is not None and slo.scope is not SloScope.EXECUTION:
         spare = max(0.0, limit_ms / bound.tail_ms - 2)
         bearable = 2 * item.batch * spare / (_burst(slo) + 2 * item.batch * spare)
         utilisation = min(utilisation, max(bearable, UTILISATION_MIN))
     return utilisation * 1000 * item.batch / bound.mean_ms
+
+
+def _nobody_counts(picture: Picture, item: Assignment, slo: Slo) -> bool:
+    """Whether a queue breaks no promise and is seen by nobody: then being busy all the time is no risk."""
+    demand = picture.demands.get(item.workload)
+    if demand is not None and demand.origin is DemandOrigin.OBSERVED:
+        return False
+    return slo.kind is SloKind.THROUGHPUT or (slo.kind is SloKind.LATENCY and slo.scope is SloScope.EXECUTION)
 
 
 def memory_needed_mib(picture: Picture, item: Assignment, device: Device) -> float:

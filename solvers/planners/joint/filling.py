@@ -10,20 +10,21 @@ refuses to touch what stands, and services with budgets, quotas or spread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, product
+from types import MappingProxyType
 
 import numpy as np
 
-from solvers.domain.ids import WorkloadId
+from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.telemetry import DemandOrigin
-from solvers.domain.workload import Slo, SloKind, SloScope
+from solvers.planners.joint.filling_standing import keep_standing
 from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.planners.joint.writing_members import CEILING_PART
 from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.open_ended import open_ended_services
 from solvers.problems.patterns import Pattern, judge
 
 MEMBERS_MAX = 4
@@ -37,34 +38,32 @@ GAIN_PART_MIN = 1e-3
 DECLARED_FACTOR = 20.0
 """What is declared counts so many times as much as what comes on top."""
 DUST_W = 1e-6
+_NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
 
 
 def open_ended(snapshot: Snapshot) -> frozenset[WorkloadId]:
     """Services that can always use more, as far as filling may serve them."""
     if snapshot.policy.cost_basis is not CostBasis.DEVICE:
         return frozenset()
-    counted = {item.service for item in snapshot.demands if item.origin is DemandOrigin.OBSERVED}
+    endless = open_ended_services(snapshot)
     bounded = {item.name for item in snapshot.projects if item.quota_gpus is not None}
     return frozenset(
         WorkloadId(item.id)
         for item in snapshot.services
-        if item.id not in counted
-        and _never_waits(item.slo)
+        if item.id in endless
         and item.project not in bounded
         and item.budget_usd_per_h is None
         and item.affinity.failure_domains_min < 2
     )
 
 
-def _never_waits(slo: Slo) -> bool:
-    return slo.kind is SloKind.THROUGHPUT or (slo.kind is SloKind.LATENCY and slo.scope is SloScope.EXECUTION)
-
-
-def fill(seats: Seats, open_to: Collection[WorkloadId]) -> bool:
-    """Exchange contents until nothing serves more; whether anything changed."""
+def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[DeviceId, int] = _NO_CLOCKS) -> bool:
+    """Keep what was filled before, and exchange other contents until nothing serves more; whether anything changed.
+    `clocks_mhz`: clocks of devices, as they stand.
+    """
     problem = seats.floor.problem
     mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
-    changed = False
+    changed = keep_standing(seats, mine, clocks_mhz)
     for pool in range(len(problem.pools) if mine else 0):
         devices = [
             device

@@ -128,14 +128,38 @@ def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Lay
     stay better for all that, or else it would move for nothing.
     """
     terms, target = draft.request.snapshot.policy.terms, draft.request.snapshot.target
-    ours = rivals[SPEC.name].objective.key(terms)
-    if ours != rivals[chosen].objective.key(terms) or not fill(draft.seats, draft.open_ended):
+    as_good = rivals[SPEC.name].objective.key(terms) == rivals[chosen].objective.key(terms)
+    clocks = {item.device: item.clock_mhz_sm for item in target.settings if item.clock_mhz_sm is not None}
+    if not (as_good or target.assignments):
         return chosen
-    filled = write(SPEC, draft)
+    changed = fill(draft.seats, draft.open_ended, clocks)
+    filled = write(SPEC, draft) if changed else rivals[SPEC.name]
+    if target.assignments and _nothing_moves(filled, draft) and _serves_as_much(filled, rivals[chosen]):
+        rivals[SPEC.name] = replace(filled, bound_usd_per_h=_bound(draft.reading, found, filled))
+        return SPEC.name
+    if not (as_good and changed):
+        return chosen
     if FIRST in rivals and target.assignments and filled.objective.key(terms) >= rivals[FIRST].objective.key(terms):
         return FIRST
     rivals[SPEC.name] = replace(filled, bound_usd_per_h=_bound(draft.reading, found, filled))
     return SPEC.name
+
+
+def _nothing_moves(plan: Plan, draft: Draft) -> bool:
+    """Whether every replica of the target goes on as it is, and no other begins."""
+    stood = {item.replica: item for item in draft.request.snapshot.target.assignments}
+    return len(plan.assignments) == len(stood) and all(
+        (before := stood.get(item.replica)) is not None
+        and (before.device, before.model, before.share_pct_sm, before.memory_mib_limit)
+        == (item.device, item.model, item.share_pct_sm, item.memory_mib_limit)
+        for item in plan.assignments
+    )
+
+
+def _serves_as_much(plan: Plan, other: Plan) -> bool:
+    """Whether it leaves no more unserved and risks no more: what it costs beyond is spare that was given away."""
+    mine, theirs = plan.objective, other.objective
+    return mine.unserved <= theirs.unserved + SERVED_DUST and mine.slo_risk <= theirs.slo_risk + SERVED_DUST
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from solvers.planners.joint.reading_pools import Kin, Pools
 from solvers.planners.joint.reading_tables import Arrays, Table
 from solvers.problems.joint import Flags, Floats, Variant, Whole, Workload
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
+from solvers.problems.open_ended import utilisation_open
 from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN
 
 LAUNCH_S_DEFAULT = 10.0
@@ -110,7 +111,7 @@ def _workload(item: Left, avoids: tuple[int, ...], policy: Policy, unserved_usd:
         limit_ms=math.inf if need.limit_ms is None else need.limit_ms,
         burst=math.log(1 / (1 - quantile)) if need.end_to_end else 0.0,
         end_to_end=need.end_to_end,
-        utilisation_max=policy.utilisation_max if need.kind is WorkloadKind.SERVICE else 1.0,
+        utilisation_max=_busy(need, policy),
         replicas_min=0 if need.kind is WorkloadKind.JOB else item.replicas_min,
         replicas_max=item.replicas_max,
         per_device_max=1 if alone else policy.replicas_per_device_max,
@@ -121,6 +122,12 @@ def _workload(item: Left, avoids: tuple[int, ...], policy: Policy, unserved_usd:
         priority=need.priority,
         limit_fixed=need.tokens is not None,
     )
+
+
+def _busy(need: Need, policy: Policy) -> float:
+    if need.kind is not WorkloadKind.SERVICE:
+        return 1.0
+    return utilisation_open(policy) if need.open_ended else policy.utilisation_max
 
 
 def allowed_of(pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:

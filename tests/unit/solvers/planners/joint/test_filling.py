@@ -10,16 +10,20 @@ import pytest
 from solvers.cycle.cycle import CycleOrder, run_cycle
 from solvers.cycle.record import Lane
 from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.evidence import FindingCode
 from solvers.domain.ids import CycleId, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
+from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.joint.filling import fill, open_ended
+from solvers.planners.joint.reading import read
 from solvers.planners.joint.seating_floor import Held
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.writing_members import members
 from solvers.problems.joint import JointProblem
+from solvers.problems.open_ended import UTILISATION_OPEN
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.memory import World
@@ -70,6 +74,23 @@ def test_others_and_what_stands_are_left_alone() -> None:
     assert not fill(seats, frozenset({WorkloadId("demo/w0")}))
     standing = seated(two(), ((0, 20),), stands={0: [held(0, 20)]})
     assert not fill(standing, MORE)
+
+
+def test_contents_that_stand_come_back_where_only_spare_was_taken() -> None:
+    both = (held(0, 60), held(1, 40))
+    seats = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
+    assert fill(seats, MORE)
+    assert seats.patterns[0] is not None
+    assert list(zip(seats.patterns[0].variants, seats.patterns[0].shares_pct, strict=True)) == [(0, 60), (1, 40)]
+    needed = seated(two(80.0), ((0, 80),), ((1, 100),), stands={0: [*both]})
+    assert not fill(needed, frozenset({WorkloadId("demo/w0")}))
+    fill(needed, MORE)
+    assert needed.patterns[0] is not None
+    assert needed.patterns[0].shares_pct == (80,), "what stood would leave the first one short"
+    closed = seated(two(), ((0, 60),), ((1, 100),), stands={0: [*both]})
+    closed.put(0, None)
+    fill(closed, MORE)
+    assert closed.patterns[0] is None, "no device stays in use for it"
 
 
 def test_replicas_stay_within_their_number() -> None:
@@ -125,9 +146,44 @@ def test_only_uncounted_demand_without_waiting_is_open_ended() -> None:
     assert open_ended(picture(cost_basis=CostBasis.SHARE)) == frozenset()
     counted = replace(picture(), demands=(builders.demand("demo/one", 5.0),))
     assert open_ended(counted) == {"demo/two"}
+    begun = picture()
+    waiting = builders.service("three", slo=builders.slo(120.0))
+    begun = replace(begun, services=tuple(sorted((*begun.services, waiting), key=lambda item: item.id)))
+    assert open_ended(begun) == frozenset(), "nobody counts yet: nobody knows who can always use more"
+    assert open_ended(replace(begun, demands=(builders.demand("demo/three", 5.0),))) == {"demo/one", "demo/two"}
     waits = picture()
     waits = replace(waits, services=tuple(replace(item, slo=builders.slo(120.0)) for item in waits.services))
     assert open_ended(waits) == frozenset()
+
+
+def test_declared_rates_of_who_never_waits_are_planned_nearly_at_full_use() -> None:
+    first = picture()
+    reading = read(first, builders.everything_movable(first))
+    assert {item.utilisation_max for item in reading.problem.workloads} == {UTILISATION_OPEN}
+    counted = replace(first, demands=tuple(builders.demand(item.id, 5.0) for item in first.services))
+    reading = read(counted, builders.everything_movable(counted))
+    assert {item.utilisation_max for item in reading.problem.workloads} == {first.policy.utilisation_max}
+
+
+def test_what_was_planned_above_the_margin_counts_as_long_as_nobody_counts() -> None:
+    first = picture()
+    plan = registry.propose("joint", builders.request(first)).plan
+    assert plan is not None
+    most = max(plan.assignments, key=lambda item: item.capacity_rps)
+    counted = replace(first, demands=(builders.demand(most.workload, 0.99 * most.capacity_rps),))
+    movable = builders.everything_movable(first)
+    rates = tuple(
+        replace(item, rate_rps_declared=0.99 * most.capacity_rps) if item.id == most.workload else item
+        for item in first.services
+    )
+    alone = (most,)
+    declared = worth_of(replace(first, services=rates), movable, alone, plan.settings)
+    observed = worth_of(replace(counted, services=rates), movable, alone, plan.settings)
+    assert most.workload not in {item.need.workload for item in declared.shortages}
+    assert most.workload in {item.need.workload for item in observed.shortages}
+    told = {item.code for item in verify(counted, plan, movable)}
+    assert FindingCode.CAPACITY_SHORT in told
+    assert FindingCode.CAPACITY_SHORT not in {item.code for item in verify(first, plan, movable)}
 
 
 def test_a_filled_plan_verifies() -> None:

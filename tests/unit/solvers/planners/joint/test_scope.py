@@ -65,13 +65,15 @@ def test_who_can_always_use_more_rests_with_plenty() -> None:
     services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(9)]
     slo = builders.slo(scope=SloScope.EXECUTION)
     picture = builders.lab([*services, builders.service("much", rate_rps_declared=1500.0, slo=slo)])
+    others = tuple(builders.demand(item.id, 60.0) for item in services)
+    picture = replace(picture, demands=others)
     plan = propose("joint", builders.request(picture)).plan
     assert plan is not None
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
     fewer = tuple(replace(item, rate_rps_declared=50.0) if item.name == "much" else item for item in picture.services)
     calm = replace(picture, target=target, taken_at_s=QUIET_S, services=fewer)
     assert "demo/much" not in (opened(calm) or set())
-    counted = replace(calm, demands=(builders.demand("demo/much", 50.0),))
+    counted = replace(calm, demands=(builders.demand("demo/much", 50.0), *others))
     assert "demo/much" in (opened(counted) or set())
 
 
