@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
 from solvers.errors import InputError
-from solvers.models.base import Facts, Origin, Quantity, Queries, Samples
+from solvers.models.base import Facts, Floats, Origin, Quantity, Queries, Samples
 from solvers.models.belief import solo
 from solvers.models.belief.solo import HeadroomSolo
 from solvers.models.suite import Suite
@@ -27,6 +27,31 @@ TOLD = samples(MODELS, scatter=0.01)
 @pytest.fixture(scope="module")
 def model() -> HeadroomSolo:
     return solo.make(Facts(), 0).fit(TOLD)
+
+
+@pytest.fixture(scope="module")
+def rich() -> HeadroomSolo:
+    """The same with all else that can be measured: a pipelined throughput, percentiles, power, memory."""
+    queries = TOLD.queries
+    told = replace(
+        TOLD,
+        throughput_rps=1300 * queries.batch / TOLD.latency_ms,
+        latency_ms_p99=1.5 * TOLD.latency_ms,
+        power_w=drawn_w(queries),
+        memory_mib=900 + 40 * queries.batch,
+    )
+    return solo.make(Facts(), 0).fit(told)
+
+
+@pytest.fixture(scope="module")
+def clocked() -> HeadroomSolo:
+    """The same at the highest of several clocks."""
+    queries = replace(TOLD.queries, clock_mhz=np.full(len(TOLD), 1500.0))
+    return solo.make(Facts(), 0).fit(replace(TOLD, queries=queries))
+
+
+def drawn_w(queries: Queries) -> Floats:
+    return 20 + 150 * np.minimum(queries.share_pct / 100, 0.3 * queries.batch**0.5)
 
 
 def everywhere(name: str = "m1") -> Queries:
@@ -53,21 +78,16 @@ def test_distance_and_support_tell_what_was_measured(model: HeadroomSolo) -> Non
 
 
 @pytest.mark.parametrize("name", MODELS[:2])
-def test_latency_never_moves_against_physics(model: HeadroomSolo, name: str) -> None:
+def test_latency_never_moves_against_physics(clocked: HeadroomSolo, name: str) -> None:
     batch, share, clock = np.meshgrid(
         [1, 2, 5, 9, 100, 4096, 9000], np.arange(1, 101, 3), [300.0, 1111, 1500], indexing="ij"
     )
-    clocked = solo.make(Facts(), 0).fit(replace_clock(TOLD, 1500.0))
     found = clocked.predict(Queries.of(name, "v100", batch.ravel(), share.ravel(), clock.ravel())).mean
     found = found.reshape(batch.shape)
     assert (np.diff(found, axis=0) >= -1e-9).all()
     assert (np.diff(found, axis=1) <= 1e-9).all()
     assert (np.diff(found, axis=2) <= 1e-9).all()
     assert found[2, 20, 0] > 1.5 * found[2, 20, 2]
-
-
-def replace_clock(told: Samples, clock_mhz: float) -> Samples:
-    return replace(told, queries=replace(told.queries, clock_mhz=np.full(len(told), clock_mhz)))
 
 
 def test_several_clocks_are_learned() -> None:
@@ -142,29 +162,23 @@ def test_fitting_is_deterministic(model: HeadroomSolo) -> None:
     np.testing.assert_array_equal(model.predict(everywhere()).mean, again.predict(everywhere()).mean)
 
 
-def test_throughput_follows_latency_or_its_own_measurements(model: HeadroomSolo) -> None:
+def test_throughput_follows_latency_or_its_own_measurements(model: HeadroomSolo, rich: HeadroomSolo) -> None:
     at = Queries.of("m1", "v100", [1, 8], 60)
     derived = model.predict(at, Quantity.THROUGHPUT_RPS)
     np.testing.assert_allclose(derived.mean, 1000 * at.batch / model.predict(at).mean)
-    piped = replace(TOLD, throughput_rps=1300 * TOLD.queries.batch / TOLD.latency_ms)
-    found = solo.make(Facts(), 0).fit(piped).predict(at, Quantity.THROUGHPUT_RPS)
+    found = rich.predict(at, Quantity.THROUGHPUT_RPS)
     np.testing.assert_allclose(found.mean, 1.3 * derived.mean, rtol=0.04)
 
 
-def test_percentiles_power_and_memory_are_learned() -> None:
-    queries = TOLD.queries
-    power = 20 + 150 * np.minimum(queries.share_pct / 100, 0.3 * queries.batch**0.5)
-    told = replace(TOLD, latency_ms_p99=1.5 * TOLD.latency_ms, power_w=power, memory_mib=900 + 40 * queries.batch)
-    fitted = solo.make(Facts(), 0).fit(told)
+def test_percentiles_power_and_memory_are_learned(rich: HeadroomSolo) -> None:
     at = Queries.of("m1", "v100", [3, 12], [30, 90])
-    assert fitted.predict(at, Quantity.LATENCY_MS_P99).mean / fitted.predict(at).mean == pytest.approx(1.5, rel=0.02)
-    assert fitted.predict(at, Quantity.MEMORY_MIB).mean == pytest.approx([1020, 1380], rel=0.01)
-    expected = 20 + 150 * np.minimum(at.share_pct / 100, 0.3 * at.batch**0.5)
-    assert fitted.predict(at, Quantity.POWER_W).mean == pytest.approx(expected, rel=0.12)
+    assert rich.predict(at, Quantity.LATENCY_MS_P99).mean / rich.predict(at).mean == pytest.approx(1.5, rel=0.02)
+    assert rich.predict(at, Quantity.MEMORY_MIB).mean == pytest.approx([1020, 1380], rel=0.01)
+    assert rich.predict(at, Quantity.POWER_W).mean == pytest.approx(drawn_w(at), rel=0.12)
     for quantity, axis in ((Quantity.POWER_W, "share"), (Quantity.POWER_W, "batch"), (Quantity.MEMORY_MIB, "batch")):
         line = np.linspace(1, 100, 60)
         along = Queries.of("m1", "v100", line if axis == "batch" else 8, line if axis == "share" else 50)
-        assert (np.diff(fitted.predict(along, quantity).mean) >= -1e-9).all()
+        assert (np.diff(rich.predict(along, quantity).mean) >= -1e-9).all()
 
 
 def test_power_of_an_unmeasured_model_comes_from_the_specification() -> None:
