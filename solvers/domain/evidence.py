@@ -109,6 +109,7 @@ class FindingCode(StrEnum):
     ENVELOPE_INVALID = "envelope_invalid"
     SETTING_DUPLICATE = "setting_duplicate"
     FOREIGN_DEVICE = "foreign_device"
+    ENVELOPE_UNKEPT = "envelope_unkept"
 
 
 @value

@@ -35,12 +35,15 @@ def latency_limit_ms(slo: Slo) -> float | None:
     return slo.latency_ms
 
 
-def execution(picture: Picture, item: Assignment, device: Device, batch: int) -> Execution | None:
-    """Bound for this replica at some batch; None when nothing measured proves one."""
+def execution(
+    picture: Picture, item: Assignment, device: Device, batch: int, clock_mhz: int | None = None
+) -> Execution | None:
+    """Bound for this replica at some batch and clock (None: the planned one); None when nothing measured proves one."""
     proof = picture.proof(item, device)
     if proof is None:
         return None
-    alone = proof.execution_ms(picture.share_of_gpu_pct(item, device), picture.clock_mhz_sm(device), batch)
+    clock = picture.clock_mhz_sm(device) if clock_mhz is None else clock_mhz
+    alone = proof.execution_ms(picture.share_of_gpu_pct(item, device), clock, batch)
     if alone is None:
         return None
     factor = slowdown(picture, item, device)

@@ -20,10 +20,12 @@ from solvers.verify.bounds import (
     memory_needed_mib,
 )
 from solvers.verify.picture import Picture
-from solvers.verify.report import about, fatal, promise, shortage
+from solvers.verify.report import about, fatal, promise, shortage, warning
 from solvers.verify.token_promises import check_tokens, token_memory_mib, token_service, tokens_rps
 
 BATCH_MAX = 65536
+KEEPS_LATENCY = frozenset({"morak", "clipper_l"})
+"""Controllers that make batches smaller for as long as a replica is late."""
 
 
 def check_promises(picture: Picture) -> Iterator[Finding]:
@@ -101,6 +103,22 @@ def _replica(picture: Picture, item: Assignment, bound: Execution | None) -> Ite
     reach = item.envelope.batch_max
     if item.kind is WorkloadKind.SERVICE and (widest is None or not keeps_promise(slo, widest, max(1, reach))):
         yield promise(picture, FindingCode.ENVELOPE_INVALID, item, batch_max=float(reach))
+    yield from _kept_by_nobody(picture, item)
+
+
+def _kept_by_nobody(picture: Picture, item: Assignment) -> Iterator[Finding]:
+    """Below the planned clock a promise holds by proof, in the corner of the largest batch and the lowest clock, or by
+    a controller that heeds it: that one comes back towards the planned setting, where all of it is proven above.
+    """
+    device, lowest = picture.devices[item.device], item.envelope.clock_mhz_sm_min
+    governor = picture.policy_at(device.id).governor
+    heedful = governor in KEEPS_LATENCY or lowest >= picture.clock_mhz_sm(device)
+    if heedful or item.kind is not WorkloadKind.SERVICE:
+        return
+    corner = execution(picture, item, device, item.envelope.batch_max, lowest)
+    if corner is None or not keeps_promise(_slo(picture, item), corner, max(1, item.envelope.batch_max)):
+        facts = {"clock_mhz_sm_min": float(lowest), "batch_max": float(item.envelope.batch_max)}
+        yield warning(FindingCode.ENVELOPE_UNKEPT, item.replica, governor=governor, **facts)
 
 
 def _service(picture: Picture, service: Service, proven: dict[WorkloadId, float]) -> Iterator[Finding]:

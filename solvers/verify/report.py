@@ -42,6 +42,11 @@ def promise(picture: Picture, code: FindingCode, item: Assignment, **facts: floa
     return _finding(code, item.replica, Severity.WARNING if excused else Severity.FATAL, facts)
 
 
+def warning(code: FindingCode, subject: str, **facts: float | str) -> Finding:
+    """What its owner should know, and has chosen."""
+    return _finding(code, subject, Severity.WARNING, facts)
+
+
 def shortage(picture: Picture, code: FindingCode, workload: str, **facts: float | str) -> Finding:
     """A finding about what a workload lacks: a warning when the plan declares it, fatal when it is silent."""
     declared = workload in picture.short_rps

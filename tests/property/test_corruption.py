@@ -27,6 +27,8 @@ def valid_plan() -> Plan:
 
 PLAN = valid_plan()
 REPLICAS = [item for item in PLAN.assignments if item.workload in SERVICES]
+ONLY_TOLD = {FindingCode.ENVELOPE_UNKEPT}
+"""What operators choose, and are told of: never fatal."""
 CASES = [(code, corrupt) for code in FindingCode for corrupt in CORRUPTIONS.get(code, ())]
 
 
@@ -36,7 +38,7 @@ def test_the_plan_is_valid_before_it_is_corrupted() -> None:
 
 
 def test_every_code_has_a_corruption() -> None:
-    assert set(CORRUPTIONS) == set(FindingCode)
+    assert set(CORRUPTIONS) == set(FindingCode) - ONLY_TOLD
 
 
 @pytest.mark.parametrize(

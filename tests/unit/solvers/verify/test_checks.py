@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.control import registry as controllers
+from solvers.control.records import DeviceEnvelope, DeviceReading, ReplicaEnvelope, ReplicaReading, Setting
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import Generation, WorkloadId
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import NodeStatus, Snapshot
-from solvers.domain.workload import ServiceMode, WorkloadKind
+from solvers.domain.workload import ServiceMode, SloScope, WorkloadKind
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify
+from solvers.verify.promises import KEEPS_LATENCY
 from tests import builders
 
 VISION = (WorkloadId("demo/vision"),)
@@ -167,3 +170,64 @@ def test_another_generation_is_another_parent() -> None:
     picture = replace(world(), target=replace(world().target, generation=Generation(5)))
     findings = verify(picture, plan_of(world()), VISION)
     assert {item.code for item in findings} == {FindingCode.PARENT_MISMATCH, FindingCode.SNAPSHOT_MISMATCH}
+
+
+class TestOpenClocks:
+    """Below the planned clock a promise holds by proof, or somebody keeps it, or it is told."""
+
+    def world(self, governor: str) -> Snapshot:
+        """A service that promises execution alone, under caps on every device."""
+        slo = builders.slo(120.0, scope=SloScope.EXECUTION)
+        made = builders.lab([builders.service(slo=slo)], policy=builders.policy(governor=governor))
+        types = made.gpu_types_by_name()
+        caps = (
+            PowerCap(scope=PowerScope.DEVICE, subject=item.id, limit_w=0.95 * types[item.gpu_type].power_limit_w_max)
+            for item in made.devices
+        )
+        return replace(made, power_caps=tuple(sorted(caps, key=lambda cap: (cap.scope, cap.subject))), demands=())
+
+    @pytest.mark.parametrize(
+        ("governor", "told"), [("morak", set()), ("clipper_l", set()), ("dfs", {Severity.WARNING})]
+    )
+    def test_who_heeds_latencies_keeps_what_is_not_proven(self, governor: str, told: set[Severity]) -> None:
+        picture = self.world(governor)
+        plan = plan_of(picture, "morak")
+        assert all(item.envelope.clock_mhz_sm_min < item.envelope.clock_mhz_sm_max for item in plan.assignments)
+        findings = verify(picture, plan, VISION)
+        assert severities(findings, FindingCode.ENVELOPE_UNKEPT) == told
+        assert not is_fatal(findings)
+
+    def test_what_is_proven_in_its_worst_corner_needs_nobody(self) -> None:
+        picture = self.world("dfs")
+        plan = plan_of(picture, "joint")
+        clocks = next(
+            item.clocks_mhz_sm
+            for item in picture.gpu_types
+            if item.name in {device.gpu_type for device in picture.devices if device.id == plan.assignments[0].device}
+        )
+        opened = tamper(
+            plan,
+            envelope=replace(plan.assignments[0].envelope, clock_mhz_sm_min=clocks[0], batch_max=1, batch_min=1),
+            batch=1,
+        )
+        assert severities(verify(picture, opened, VISION), FindingCode.ENVELOPE_UNKEPT) == {Severity.WARNING}
+        measured = tuple(
+            builders.profile(item.model, item.gpu_type, clocks=kind.clocks_mhz_sm)
+            for item in picture.profiles
+            for kind in picture.gpu_types
+            if kind.name == item.gpu_type
+        )
+        slow = replace(picture, profiles=measured)
+        assert severities(verify(slow, opened, VISION), FindingCode.ENVELOPE_UNKEPT) == set()
+
+    @pytest.mark.parametrize("name", controllers.names())
+    def test_who_is_said_to_heed_latencies_does(self, name: str) -> None:
+        replica = ReplicaEnvelope(
+            replica="r", batch_min=1, batch_max=32, latency_ms_limit=50.0, share_pct_sm=100, execution_only=True
+        )
+        envelope = DeviceEnvelope(uuid="u", power_w_cap=100.0, clocks_mhz_sm=(600, 900, 1200), replicas=(replica,))
+        loop = controllers.controller(name)
+        state = loop.first(envelope, Setting(batches=(16,), clock_mhz_sm=1200))
+        late = DeviceReading(power_w=97.0, replicas=(ReplicaReading(replica="r", latency_ms=100.0),))
+        smaller = loop.step(envelope, state, late).state.setting.batches < state.setting.batches
+        assert smaller == (name in KEEPS_LATENCY)
