@@ -11,8 +11,10 @@ from solvers.domain.snapshot import NodeStatus, Snapshot
 from tests.property.test_greedy import plan_of
 from tests.property.worlds import worlds
 
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-"""Worlds are large, and Hypothesis now and then prints one for itself."""
+pytestmark = [pytest.mark.filterwarnings("ignore:Generating overly large repr"), pytest.mark.no_cover]
+"""Worlds are large, and Hypothesis now and then prints one for itself. Counting the same lines over and over makes them
+half as slow again; other tests cover them.
+"""
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 

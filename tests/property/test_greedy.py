@@ -21,8 +21,10 @@ from solvers.verify.picture import knobs
 from tests import builders
 from tests.property.worlds import worlds, worlds_with_target
 
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-"""Worlds are large, and Hypothesis now and then prints one for itself."""
+pytestmark = [pytest.mark.filterwarnings("ignore:Generating overly large repr"), pytest.mark.no_cover]
+"""Worlds are large, and Hypothesis now and then prints one for itself. Counting the same lines over and over makes them
+half as slow again; other tests cover them.
+"""
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking: a world is too large for it, and the findings say what is wrong."""

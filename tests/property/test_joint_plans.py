@@ -21,7 +21,7 @@ from solvers.verify.checks import verify
 from tests import builders
 from tests.property.worlds import worlds, worlds_with_target
 
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+pytestmark = [pytest.mark.filterwarnings("ignore:Generating overly large repr"), pytest.mark.no_cover]
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking: a world is too large for it, and the findings say what is wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from solvers.domain.change import Target
@@ -17,14 +18,20 @@ from tests import builders
 QUIET_S = 10 * FULL_EVERY_S + FULL_FOR_S
 
 
-def world(**changes: Any) -> Snapshot:
+@cache
+def served() -> Snapshot:
     """Ten services, served by a plan of our own."""
     services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(10)]
     picture = builders.lab(services)
     plan = propose("joint", builders.request(picture)).plan
     assert plan is not None
     target = Target(generation=Generation(1), assignments=plan.assignments, settings=plan.settings)
-    return replace(picture, target=target, taken_at_s=QUIET_S, **changes)
+    return replace(picture, target=target, taken_at_s=QUIET_S)
+
+
+def world(**changes: Any) -> Snapshot:
+    """The same, and what is different."""
+    return replace(served(), **changes)
 
 
 def opened(picture: Snapshot) -> set[str] | None:

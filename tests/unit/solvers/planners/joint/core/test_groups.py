@@ -57,7 +57,7 @@ def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answe
 
 def test_groups_prices_prove_a_bound_on_the_whole() -> None:
     problem = scene(5, services=16, devices=9)
-    layout = solve(problem, SolveOrder(), Deadline(1e9, 3000))
+    layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
     assert layout.facts["groups"] == 3
     assert layout.bound_usd_per_h is not None
     assert layout.bound_usd_per_h <= value_of(problem, layout) + 1e-6
