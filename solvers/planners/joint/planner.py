@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.insight import Contender, Insight
+from solvers.domain.objective import Term
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
@@ -238,6 +239,7 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
         quotas={str(name): gpus for name, gpus in reading.problem.quotas},
         job_most_pct=_jobs(reading, floor, first),
         job_left_s=_left_s(reading, floor),
+        jobs_first=_jobs_first(policy),
     )
     mild = None if whole is None else whole.gentle
     others = (answer.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
@@ -256,13 +258,19 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
 def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, int]:
     """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound."""
     bounds: dict[WorkloadId, int] = {WorkloadId(job.id): job.share_pct_sm_max for job in reading.snapshot.jobs}
-    if reading.snapshot.policy.cost_basis is CostBasis.SHARE:
+    if reading.snapshot.policy.cost_basis is CostBasis.SHARE and not _jobs_first(reading.snapshot.policy):
         seated = () if first is None else first.assignments
         given = {item.workload: item.share_pct_sm for item in seated if item.kind is WorkloadKind.JOB}
         least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
         bounds = {job: given.get(job, least[job]) for job in bounds}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
+
+
+def _jobs_first(policy: Policy) -> bool:
+    """Whether how fast jobs run counts before what devices cost."""
+    terms = policy.terms
+    return Term.TRAINING in terms and terms.index(Term.TRAINING) < terms.index(Term.COST)
 
 
 def _left_s(reading: Reading, floor: Floor) -> Mapping[int, float]:

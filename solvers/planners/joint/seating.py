@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seating_breaks import make_before_break
+from solvers.planners.joint.seating_breaks import make_before_break, replaced
 from solvers.planners.joint.seating_budget import within_budgets
 from solvers.planners.joint.seating_claims import claim_from_those_who_can_spare
 from solvers.planners.joint.seating_floor import Floor
@@ -22,6 +22,7 @@ from solvers.planners.joint.seating_mend import mend, spread
 from solvers.planners.joint.seating_power import place, within_power
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.seating_snap import snap
+from solvers.planners.joint.seating_training import spread_jobs
 from solvers.problems.layout import Layout
 
 
@@ -34,6 +35,8 @@ class Terms:
     quotas: Mapping[str, float]
     job_most_pct: Mapping[int, int]
     job_left_s: Mapping[int, float] = field(default_factory=dict)
+    jobs_first: bool = False
+    """Whether how fast jobs run counts before what devices cost."""
 
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
@@ -45,12 +48,18 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     place(seats, matching.loose)
     # What is served is known only now, so only now can anybody tell who has more than he needs.
     snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
-    make_before_break(seats)
+    make_before_break(seats, terms.job_most_pct)
     claim_from_those_who_can_spare(seats)
     within_budgets(seats)
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)
     mend(seats, terms.deadline, terms.quotas)
-    jobs = JobTerms(most_pct=terms.job_most_pct, left_s=terms.job_left_s)
-    seat_jobs(seats, jobs, terms.deadline, terms.quotas)
+    jobs = JobTerms(
+        most_pct=terms.job_most_pct,
+        left_s=terms.job_left_s,
+        quotas=terms.quotas,
+        kept_free=replaced(seats, terms.job_most_pct),
+    )
+    seat_them = spread_jobs if terms.jobs_first else seat_jobs
+    seat_them(seats, jobs, terms.deadline)
     return seats

@@ -8,7 +8,7 @@ pool, so that what stands serves until they are ready. It refuses to change cont
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from solvers.planners.joint.seating_floor import Held
 from solvers.planners.joint.seating_power import DUST_W
@@ -23,20 +23,29 @@ interruption of seconds only where it is much.
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
-    held = seats.floor.held.get(device, ())
-    if pattern is None or not held:
+    if pattern is None:
         return ()
-    kept = Counter(zip(pattern.variants, pattern.shares_pct, strict=True))
+    going = leaving(seats, device, pattern)
+    pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
+    share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
+    memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
+    return () if share_pct <= 100 and memory_mib <= pool.memory_mib else going
+
+
+def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
+    """Standing replicas of a device that are no part of what it is to carry."""
+    kept = (
+        Counter[tuple[int, int]]()
+        if pattern is None
+        else Counter(zip(pattern.variants, pattern.shares_pct, strict=True))
+    )
     going: list[Held] = []
-    for item in held:
+    for item in seats.floor.held.get(device, ()):
         if kept[item.variant, item.share_pct] > 0:
             kept[item.variant, item.share_pct] -= 1
         else:
             going.append(item)
-    pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
-    share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
-    memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
-    return () if share_pct <= 100 and memory_mib <= pool.memory_mib else tuple(going)
+    return tuple(going)
 
 
 def breaks_usd(seats: Seats, period_s: float = PERIOD_S) -> float:
@@ -62,24 +71,57 @@ def breaks_usd(seats: Seats, period_s: float = PERIOD_S) -> float:
     return total
 
 
-def make_before_break(seats: Seats) -> None:
-    """Contents that would interrupt go where nothing stands and nothing is planned, if power allows."""
+def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, tuple[int, float]]:
+    """Share and memory (MiB), by device, of standing replicas that go while others of their workload start; jobs wait
+    for nobody.
+    """
+    floor, owners = seats.floor, seats.floor.problem.variant_workload
+    starting: set[int] = set()
+    for device, pattern in enumerate(seats.patterns):
+        if pattern is not None:
+            stand = Counter((item.variant, item.share_pct) for item in floor.held.get(device, ()))
+            planned = Counter(zip(pattern.variants, pattern.shares_pct, strict=True))
+            starting |= {int(owners[variant]) for variant, _ in planned - stand}
+    found: dict[int, tuple[int, float]] = {}
+    for device in floor.held:
+        going = [
+            item
+            for item in leaving(seats, device, seats.patterns[device])
+            if (owner := int(owners[item.variant])) in starting and owner not in jobs
+        ]
+        if going:
+            found[device] = sum(item.share_pct for item in going), float(sum(item.memory_mib for item in going))
+    return found
+
+
+def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
+    """Contents that would interrupt go where nothing stands and nothing is planned but these jobs, if power allows:
+    jobs are seated last, wherever there is room then.
+    """
     for device in sorted(seats.floor.held):
         pattern = seats.patterns[device]
-        if pattern is None or not ended(seats, device, pattern):
+        if pattern is None or not _interrupts(seats, device, pattern, jobs):
             continue
-        idle = next(_idle(seats, device, pattern), None)
+        idle = min(_idle(seats, device, pattern, jobs), default=None)
         if idle is not None:
             seats.put(device, None)
-            seats.put(idle, pattern)
+            seats.put(idle[-1], pattern)
 
 
-def _idle(seats: Seats, device: int, pattern: Pattern) -> Iterator[int]:
-    """Devices of the same pool with nothing on them that bear these contents."""
-    floor = seats.floor
+def _interrupts(seats: Seats, device: int, pattern: Pattern, jobs: Collection[int]) -> bool:
+    """Whether anybody but a job ends before what replaces it is ready."""
+    owners = seats.floor.problem.variant_workload
+    return any(int(owners[item.variant]) not in jobs for item in ended(seats, device, pattern))
+
+
+def _idle(seats: Seats, device: int, pattern: Pattern, jobs: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Devices of the same pool with nobody on them but jobs, of which few are best, that bear these contents."""
+    floor, owners = seats.floor, seats.floor.problem.variant_workload
     mine = floor.domain_of[device].tolist()
     for other in floor.devices(int(floor.pool_of[device])):
-        if seats.patterns[other] is not None or other in floor.held:
+        planned = seats.patterns[other]
+        there = {item.variant for item in floor.held.get(other, ())} | set(() if planned is None else planned.variants)
+        if other == device or any(int(owners[variant]) not in jobs for variant in there):
             continue
         if floor.domain_of[other].tolist() == mine or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W:
-            yield other
+            yield len(there), other

@@ -35,30 +35,34 @@ class JobTerms:
     """The share that each may grow to."""
     left_s: Mapping[int, float] = field(default_factory=dict)
     """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    """GPUs left to projects that have a quota."""
+    kept_free: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    """By device, share and memory (MiB) of those who go on there until they are replaced elsewhere."""
 
 
-def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline, quotas: Mapping[str, float]) -> None:
+def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
     """Seat what waits and widen what is seated."""
     most_pct = terms.most_pct
     order = sorted(most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
     for job in order:
         if deadline.over:
             return
-        if not seats.replicas[job] and not _seat(seats, job, most_pct[job], quotas):
-            _halve(seats, job, terms, quotas)
+        if not seats.replicas[job] and not _seat(seats, job, terms):
+            _halve(seats, job, terms)
     for job in order:
-        _widen(seats, job, terms, quotas)
+        _widen(seats, job, terms)
 
 
-def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) -> bool:
+def _seat(seats: Seats, job: int, terms: JobTerms) -> bool:
     """A place in what is spare; whether there is one."""
-    floor = seats.floor
+    floor, most_pct = seats.floor, terms.most_pct[job]
     familiar = {
         device
         for device, items in floor.held.items()
         if any(floor.problem.variants[item.variant].workload == job for item in items)
     }
-    spare = {device: _spare_pct(seats, device) for device in range(len(floor.names))}
+    spare = {device: spare_pct(seats, device, terms) for device in range(len(floor.names))}
     order = sorted(
         spare,
         key=lambda device: (
@@ -71,20 +75,20 @@ def _seat(seats: Seats, job: int, most_pct: int, quotas: Mapping[str, float]) ->
     )
     for device in order:
         for after in _with_job(seats, device, job, min(spare[device], most_pct)):
-            if _harmless(seats, device, job, after, quotas):
+            if harmless(seats, device, (job, after), terms):
                 seats.put(device, after)
                 return True
     return False
 
 
-def _halve(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float]) -> None:
+def _halve(seats: Seats, job: int, terms: JobTerms) -> None:
     """A place in the share of the job that has most, on a device with few of them and no service: nobody knows how
     several jobs together press on one.
     """
     problem = seats.floor.problem
     found: list[tuple[int, int, int]] = []
     for device, pattern in enumerate(seats.patterns):
-        if pattern is None or not problem.allowed[int(seats.floor.pool_of[device]), _variant_of(problem, job)]:
+        if pattern is None or not problem.allowed[int(seats.floor.pool_of[device]), variant_of(problem, job)]:
             continue
         members = zip(pattern.variants, pattern.shares_pct, strict=True)
         jobs = [
@@ -96,13 +100,13 @@ def _halve(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float])
             share, place = max(jobs)
             found.append((-share, device, place))
     for _, device, place in sorted(found)[:HALVED_MAX]:
-        after = _halved(seats, device, place, (job, terms.most_pct[job]))
-        if after is not None and _harmless(seats, device, job, after, quotas):
+        after = halved(seats, device, place, (job, terms.most_pct[job]))
+        if after is not None and harmless(seats, device, (job, after), terms):
             seats.put(device, after)
             return
 
 
-def _halved(seats: Seats, device: int, place: int, other: tuple[int, int]) -> Pattern | None:
+def halved(seats: Seats, device: int, place: int, other: tuple[int, int]) -> Pattern | None:
     """A device with half of one member's share given to another job, which may have so much at most."""
     problem, before = seats.floor.problem, seats.patterns[device]
     job, most_pct = other
@@ -114,32 +118,34 @@ def _halved(seats: Seats, device: int, place: int, other: tuple[int, int]) -> Pa
     if not rest:
         return None
     shares = (*before.shares_pct[:place], steps[-1], *before.shares_pct[place + 1 :], rest[-1])
-    return judge(problem, _careful_kind(seats, device), (*before.variants, _variant_of(problem, job)), shares)
+    return judge(problem, careful_kind(seats, device), (*before.variants, variant_of(problem, job)), shares)
 
 
-def _variant_of(problem: JointProblem, job: int) -> int:
+def variant_of(problem: JointProblem, job: int) -> int:
+    """The one variant of a job."""
     return next(number for number, item in enumerate(problem.variants) if item.workload == job)
 
 
-def _careful_kind(seats: Seats, device: int) -> int:
+def careful_kind(seats: Seats, device: int) -> int:
     """Nobody knows how a job presses, so it stands where everybody may."""
     problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
     last = int(np.flatnonzero(problem.kind_pool == pool)[-1] if before is None else before.kind)
     return problem.like(pool, int(problem.kind_clock_mhz[last]))[-1]
 
 
-def _spare_pct(seats: Seats, device: int) -> int:
-    pattern = seats.patterns[device]
-    return 100 - (0 if pattern is None else sum(pattern.shares_pct))
+def spare_pct(seats: Seats, device: int, terms: JobTerms) -> int:
+    """Share of a device that nobody has, and nobody needs until he is replaced."""
+    pattern, (kept_pct, _) = seats.patterns[device], terms.kept_free.get(device, (0, 0.0))
+    return 100 - kept_pct - (0 if pattern is None else sum(pattern.shares_pct))
 
 
 def _with_job(seats: Seats, device: int, job: int, most_pct: int) -> Iterator[Pattern]:
     """The device with the job beside what it carries: the largest share first, then the smallest."""
     problem, before = seats.floor.problem, seats.patterns[device]
-    variant = _variant_of(problem, job)
+    variant = variant_of(problem, job)
     if not problem.allowed[int(seats.floor.pool_of[device]), variant]:
         return
-    kind = _careful_kind(seats, device)
+    kind = careful_kind(seats, device)
     runs = np.isfinite(problem.mean_ms[int(problem.kind_table[kind]), variant]).any(axis=1)
     steps = [int(share) for share, able in zip(problem.shares_pct, runs, strict=True) if able and share <= most_pct]
     for share in dict.fromkeys((steps[-1], steps[0])) if steps else ():
@@ -150,17 +156,21 @@ def _with_job(seats: Seats, device: int, job: int, most_pct: int) -> Iterator[Pa
             yield after
 
 
-def _harmless(seats: Seats, device: int, job: int, after: Pattern, quotas: Mapping[str, float]) -> bool:
-    before = seats.patterns[device]
+def harmless(seats: Seats, device: int, what: tuple[int, Pattern], terms: JobTerms) -> bool:
+    """Whether power, memory, quotas and everybody else's needs bear a job with a device's new contents."""
+    (job, after), before = what, seats.patterns[device]
     watts = seats.floor.dynamic_w(after) - seats.dynamic_w(device)
+    _, kept_mib = terms.kept_free.get(device, (0, 0.0))
+    room_mib = seats.floor.problem.pools[int(seats.floor.pool_of[device])].memory_mib
     return (
         watts <= seats.left_at(device) + DUST_W
+        and (not kept_mib or kept_mib + sum(after.memory_mib) <= room_mib)
         and not seats.hurts(before, after, job)
-        and affordable(seats, job, (before, after), quotas)
+        and affordable(seats, job, (before, after), terms.quotas)
     )
 
 
-def _widen(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float]) -> None:
+def _widen(seats: Seats, job: int, terms: JobTerms) -> None:
     """More share for a seated job."""
     problem, most_pct = seats.floor.problem, terms.most_pct[job]
     variants = {number for number, item in enumerate(problem.variants) if item.workload == job}
@@ -171,12 +181,14 @@ def _widen(seats: Seats, job: int, terms: JobTerms, quotas: Mapping[str, float])
         share = pattern.shares_pct[place]
         stands = any(item.variant in variants and item.share_pct == share for item in seats.floor.held.get(device, ()))
         steps = [
-            int(step) for step in problem.shares_pct if share < step <= min(most_pct, share + _spare_pct(seats, device))
+            int(step)
+            for step in problem.shares_pct
+            if share < step <= min(most_pct, share + spare_pct(seats, device, terms))
         ]
         saved_s = terms.left_s.get(job, 0.0) * (100 / share - 100 / steps[-1]) if steps else 0.0
         if not steps or (stands and saved_s < RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s):
             continue
         shares = (*pattern.shares_pct[:place], steps[-1], *pattern.shares_pct[place + 1 :])
         after = judge(problem, pattern.kind, pattern.variants, shares)
-        if after is not None and _harmless(seats, device, job, after, quotas):
+        if after is not None and harmless(seats, device, (job, after), terms):
             seats.put(device, after)

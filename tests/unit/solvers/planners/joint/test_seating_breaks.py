@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.planners.joint.seating_breaks import PERIOD_S, breaks_usd, ended, make_before_break
+from solvers.planners.joint.seating_breaks import PERIOD_S, breaks_usd, ended, make_before_break, replaced
 from solvers.planners.joint.seating_floor import Floor
 from solvers.planners.joint.seating_mend import add
 from solvers.planners.joint.seating_seats import Seats
@@ -88,3 +88,25 @@ class TestRemedy:
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
         assert add(seats, 0, {})
         assert seats.patterns[0] == pattern(made, (0, 100))
+
+
+class TestJobsYield:
+    def test_contents_go_where_nobody_but_a_job_stands(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))
+        stands = floor(made, {0: [held(0, 60)], 1: [held(1, 20)]})
+        seats = seated(stands, at0=pattern(made, (0, 80)), at1=pattern(made, (1, 20)))
+        make_before_break(seats, {1})
+        assert seats.patterns == [None, pattern(made, (0, 80))]
+
+    def test_a_job_alone_is_interrupted_without_a_remedy(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 20.0), workload(1)))
+        seats = seated(floor(made, {0: [held(1, 100)]}), at0=pattern(made, (0, 20), (1, 80)))
+        make_before_break(seats, {1})
+        assert seats.patterns == [pattern(made, (0, 20), (1, 80)), None]
+
+    def test_room_is_kept_for_who_goes_on_until_he_is_replaced(self) -> None:
+        made = problem(3, devices=(3,), workloads=tuple(workload(number) for number in range(3)))
+        stands = floor(made, {0: [held(0, 40), held(1, 20)], 2: [held(2, 60)]})
+        seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
+        # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
+        assert replaced(seats, {2}) == {0: (40, 1400.0)}
