@@ -17,6 +17,8 @@ from solvers.domain.workload import Project
 TAKEN_AT_S = 1_700_000_000.0
 CLOCK_MHZ = 1500
 PROJECT = ProjectName("peer")
+INTERRUPTION_OVER_S = 1e9
+"""Replicas that a cycle starts serve at once here, so nothing is ever interrupted."""
 POLICY = Policy(
     name=PolicyName("peer"),
     planners=("joint", "greedy"),
@@ -30,6 +32,7 @@ POLICY = Policy(
     cost_basis=CostBasis.DEVICE,
     energy_usd_per_kwh=0.0,
     changes_max=100_000,
+    interruption_over_s=INTERRUPTION_OVER_S,
 )
 
 

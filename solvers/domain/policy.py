@@ -27,6 +27,7 @@ from solvers.errors import FieldError
 HOURS_PER_DAY = 24
 SECONDS_PER_HOUR = 3600
 GRAMS_PER_TONNE = 1e6
+INTERRUPTION_OVER_S_MAX = 1e9
 LOOKBACK_S_MAX = 86_400.0
 """Gateways' reports are kept longer than this, but reading more of them than a day's takes too long."""
 
@@ -134,6 +135,10 @@ class Policy:
     """The devices that this policy has for itself, with the workloads that name it; None: none. The policy `default`
     has all that is left.
     """
+    interruption_over_s: float = late(60.0)
+    """Demand that a plan interrupts for so long, because what replaces a replica must launch first, counts as if it
+    were never served. The longer this is, the sooner a replica that serves may end for a cheaper or fuller plan.
+    """
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -162,6 +167,7 @@ class Policy:
         check_not_negative("carbon_usd_per_t", self.carbon_usd_per_t)
         check_not_negative("interruption_usd", self.interruption_usd)
         check_not_negative("launch_usd_per_s", self.launch_usd_per_s)
+        check_range("interruption_over_s", self.interruption_over_s, 1.0, INTERRUPTION_OVER_S_MAX)
         check_range("gap_pct_target", self.gap_pct_target, 0, 100)
         check_range("power_usage_effectiveness", self.power_usage_effectiveness, 1, 5)
         check_positive("stale_after_s", self.stale_after_s)

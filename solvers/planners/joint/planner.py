@@ -30,7 +30,7 @@ from solvers.planners.joint.filling import fill, open_ended
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
-from solvers.planners.joint.seating_breaks import PERIOD_S, breaks_usd
+from solvers.planners.joint.seating_breaks import breaks_usd
 from solvers.planners.joint.seating_floor import Floor, floor_of
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.solving import Solve, Solved, solved
@@ -208,6 +208,7 @@ def _counted(request: PlanRequest, reading: Reading, whole: Deadline) -> Counted
     terms = ChangeTerms(
         launch_usd_per_s=policy.launch_usd_per_s,
         restart_part=policy.gain_pct_min / 100,
+        period_s=policy.interruption_over_s,
         remembered_s=policy.demand_lookback_s,
         gap=gap,
         bound_usd_per_h=found.bound_usd_per_h,
@@ -244,7 +245,7 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
     mild = None if whole is None else whole.gentle
     others = (answer.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), answer.found)
-    part, period_s = policy.gain_pct_min / 100, PERIOD_S if mild is None else mild.period_s
+    part, period_s = policy.gain_pct_min / 100, policy.interruption_over_s if mild is None else mild.period_s
     return min(
         (seat(floor, layout, terms) for layout in layouts),
         key=lambda item: (

@@ -15,11 +15,6 @@ from solvers.planners.joint.seating_power import DUST_W
 from solvers.planners.joint.seating_seats import Seats
 from solvers.problems.patterns import Pattern
 
-PERIOD_S = 60.0
-"""Demand that a plan leaves unserved for so long counts as if the plan never served it: what a plan saves is worth an
-interruption of seconds only where it is much.
-"""
-
 
 def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
     """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
@@ -48,8 +43,8 @@ def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, .
     return tuple(going)
 
 
-def breaks_usd(seats: Seats, period_s: float = PERIOD_S) -> float:
-    """What is left unserved while replacements launch, $/h: as if for a part of the time for which the plan stands."""
+def breaks_usd(seats: Seats, period_s: float) -> float:
+    """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
     floor, problem = seats.floor, seats.floor.problem
     stands_rps: dict[int, float] = defaultdict(float)
     lost_rps: dict[int, float] = defaultdict(float)

@@ -18,7 +18,6 @@ from solvers.engines.base import Engine, Limits
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.counting.rows import Rows
-from solvers.planners.joint.seating_breaks import PERIOD_S
 from solvers.planners.joint.seating_floor import Floor
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.whole_devices import ENGINE, WHOLE_PCT, Gentle, options_of
@@ -37,16 +36,20 @@ WORK_UNITS = 400.0
 GROUPS_MAX = 2_000
 """With more pairs of pool and network than this there is no telling how long it takes."""
 SHORT_DUST = 1e-6
+GAP = 1e-4
+"""What is so near to the best is not looked at any longer: these programmes are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTerms:
-    """What changes are weighed by: $/h per second of launching, the part of itself that a restarted replica counts, and
-    for how many seconds demand is remembered; how near to the best is near enough, and what is known of the best.
+    """What changes are weighed by: $/h per second of launching, the part of itself that a restarted replica counts,
+    over how many seconds interruptions count, and for how many demand is remembered; how near to the best is near
+    enough, and what is known of the best.
     """
 
     launch_usd_per_s: float
     restart_part: float
+    period_s: float
     remembered_s: float
     gap: float
     bound_usd_per_h: float | None = None
@@ -60,14 +63,14 @@ def gentle(floor: Floor, terms: ChangeTerms, deadline: Deadline) -> Gentle | Non
     if groups is None or len(groups.pool) > GROUPS_MAX or groups.good_enough(terms):
         return None
     engine = create(ENGINE)
-    found = _solved(groups, terms, PERIOD_S, (engine, deadline))
-    if found is not None and not found.short:
-        return Gentle(layout=found.layout, period_s=PERIOD_S)
-    period_s = max(PERIOD_S, terms.remembered_s)
-    other = _solved(groups, terms, period_s, (engine, deadline))
-    if other is not None:
-        return Gentle(layout=other.layout, period_s=period_s)
-    return None if found is None else Gentle(layout=found.layout, period_s=PERIOD_S)
+    found = _solved(groups, terms, terms.period_s, (engine, deadline))
+    if found is None:
+        return None
+    if found.short and terms.period_s < terms.remembered_s and not deadline.over:
+        other = _solved(groups, terms, terms.remembered_s, (engine, deadline))
+        if other is not None:
+            return Gentle(layout=other.layout, period_s=terms.remembered_s)
+    return Gentle(layout=found.layout, period_s=terms.period_s)
 
 
 def slights_usd(seats: Seats) -> float:
@@ -150,7 +153,7 @@ def _solved(groups: _Groups, terms: ChangeTerms, period_s: float, means: tuple[E
     engine, deadline = means
     work = None if deadline.work_units is None else WORK_UNITS
     program = _Programme(groups, terms, period_s)
-    answer = engine.solve(program.rows.program(), Limits(time_s=deadline.left_s, work=work, gap=terms.gap))
+    answer = engine.solve(program.rows.program(), Limits(time_s=deadline.left_s, work=work, gap=min(GAP, terms.gap)))
     if answer.values is None:
         return None
     counts = np.round(answer.values[program.take]).astype(np.int64)
@@ -202,7 +205,13 @@ class _Programme:
         spare = rows.add_columns(usd_each, asked - least, integer=False)
         short = rows.add_columns(groups.problem.unserved_usd / least, least * (1 + 2 * SURE), integer=False)
         broken = rows.add_columns(groups.problem.unserved_usd / least * launch_s / period_s, must, integer=False)
-        hurt = rows.add_columns(np.full(len(works), SHORT_LEAST * dearest), np.ones(len(works)))
+        slight = np.full(len(works), SHORT_LEAST * dearest)
+        told = ((short, slight), (broken, slight * np.minimum(1.0, launch_s / period_s)))
+        for column, usd_slight in told:
+            flag = rows.add_columns(usd_slight, np.ones(len(works)))
+            none = rows.add_rows(np.full(len(works), -np.inf), np.zeros(len(works)))
+            rows.enter(none, column, 1 / least)
+            rows.enter(none, flag, -1 - 2 * SURE)
         served = rows.add_rows(np.full(len(works), 1 + SURE), np.full(len(works), np.inf))
         rates = np.array([item.capacity_rps[0] for item in groups.options])
         whose = groups.workload[groups.group]
@@ -212,10 +221,6 @@ class _Programme:
         goes_on = rows.add_rows(must - before, np.full(len(works), np.inf))
         rows.enter(goes_on, broken, 1.0)
         rows.enter(goes_on[groups.workload], self.ends, -groups.stands_rps)
-        told = rows.add_rows(np.full(len(works), -np.inf), np.zeros(len(works)))
-        for column in (short, broken):
-            rows.enter(told, column, 1 / least)
-        rows.enter(told, hurt, -2.0)
         most = np.array([work.replicas_max for work in works], dtype=np.float64)
         replicas = rows.add_rows(np.zeros(len(works)), most)
         rows.enter(replicas[whose], self.take, 1.0)

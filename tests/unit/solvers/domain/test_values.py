@@ -41,6 +41,7 @@ BAD: dict[str, Callable[[], object]] = {
     "points": lambda: replace(builders.profile(), model="bert"),  # type: ignore[arg-type]
     "utilisation_max": lambda: builders.policy(utilisation_max=1.5),
     "planners": lambda: builders.policy(planners=("greedy", "greedy")),
+    "interruption_over_s": lambda: builders.policy(interruption_over_s=0.5),
     "age_s": lambda: builders.demand("demo/vision", 1.0, age_s=-1.0),
 }
 

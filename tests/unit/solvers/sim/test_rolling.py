@@ -44,6 +44,10 @@ def number(outcome: Outcome, name: str) -> float:
     return found
 
 
+def test_nothing_is_interrupted_where_what_starts_serves_at_once() -> None:
+    assert small().picture.policy.interruption_over_s == 1e9
+
+
 def test_what_is_short_is_short_only_where_the_fleet_does_not_suffice() -> None:
     bench = small()
     made = ran(bench, "greedy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.planners.joint.seating_breaks import PERIOD_S, breaks_usd, ended, make_before_break, replaced
+from solvers.planners.joint.seating_breaks import breaks_usd, ended, make_before_break, replaced
 from solvers.planners.joint.seating_floor import Floor
 from solvers.planners.joint.seating_mend import add
 from solvers.planners.joint.seating_seats import Seats
@@ -48,13 +48,13 @@ class TestWorth:
         stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60, launch_s=6.0)]})
         after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
         # 60 of 60 rps are served now, 40 while the other launches.
-        assert breaks_usd(after) == pytest.approx(100.0 * (20.0 / 60.0) * 6.0 / PERIOD_S)
+        assert breaks_usd(after, 60.0) == pytest.approx(100.0 * (20.0 / 60.0) * 6.0 / 60.0)
 
     def test_spare_capacity_may_be_interrupted(self) -> None:
         made = problem(1, workloads=(workload(0, 40.0),))
         stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60)]})
         after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
-        assert breaks_usd(after) == 0.0
+        assert breaks_usd(after, 60.0) == 0.0
 
 
 class TestRemedy:
@@ -63,7 +63,7 @@ class TestRemedy:
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 80)))
         make_before_break(seats)
         assert seats.patterns == [None, pattern(made, (0, 80))]
-        assert breaks_usd(seats) == 0.0
+        assert breaks_usd(seats, 60.0) == 0.0
 
     def test_not_where_something_stands_or_power_is_missing(self) -> None:
         made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))

@@ -31,10 +31,10 @@ def test_who_has_plenty_gives() -> None:
     of = crowded(rate_rps=90.0)
     new, stays = pattern(of.problem, (2, 100)), pattern(of.problem, (1, 100))
     seats = seated(of, at0=new, at2=stays)
-    assert breaks_usd(seats) > 0.0
+    assert breaks_usd(seats, 60.0) > 0.0
     claim_from_those_who_can_spare(seats)
     assert seats.patterns == [None, new, stays]
-    assert breaks_usd(seats) == 0.0
+    assert breaks_usd(seats, 60.0) == 0.0
 
 
 def test_nobody_is_taken_from_who_misses_it_as_much() -> None:

@@ -8,16 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.ids import GpuTypeName
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seating_breaks import PERIOD_S
+from solvers.planners.base import Budget
+from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.seating_floor import Floor, Held
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.whole_changes import ChangeTerms, gentle, slights_usd
 from solvers.planners.joint.whole_devices import Gentle
 from solvers.problems.joint import JointProblem
+from tests import builders
 from tests.unit.solvers.planners.joint.floors import CLOCKS, floor, held, pattern, problem, workload
 
-TERMS = ChangeTerms(launch_usd_per_s=0.0002, restart_part=0.05, remembered_s=600.0, gap=0.0)
+TERMS = ChangeTerms(launch_usd_per_s=0.0002, restart_part=0.05, period_s=60.0, remembered_s=600.0, gap=0.0)
 PRICES = (1.0, 2.0, 10.0)
 CHEAP, MIDDLE, DEAR = range(3)
 
@@ -57,6 +64,10 @@ class TestGentle:
         # The other way round it would cost 3 $/h instead of 11, but the first service would end before it is replaced.
         assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
 
+    def test_money_may_interrupt_where_interruptions_do_not_count(self) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, DEAR: 1}))
+        assert contents(made, found(made, replace(TERMS, period_s=1e9))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
     def test_what_can_be_spared_makes_room(self) -> None:
         made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, MIDDLE: 0, DEAR: 1}))
         assert contents(made, found(made)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
@@ -70,7 +81,7 @@ class TestGentle:
         made = floor(of, stands({CHEAP: 0}))
         brief = found(made)
         assert contents(made, brief) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
-        assert brief.period_s == PERIOD_S
+        assert brief.period_s == TERMS.period_s
 
     def test_a_long_one_is_weighed_by_how_long_demand_is_remembered(self) -> None:
         of = three_pools(90.0, 90.0, devices=(1, 1, 0))
@@ -130,3 +141,34 @@ def test_however_little_is_short_it_counts_more_than_devices() -> None:
     assert slights_usd(seats) == 50.0 * max(PRICES)
     seats.put(MIDDLE, pattern(of, (0, 100), kind=len(CLOCKS) * MIDDLE + 1))
     assert slights_usd(seats) == 0.0
+
+
+def standing_apart(**policy: object) -> Snapshot:
+    """One service on a T4 and one on an A100; the first may go to a V100, and the second would then cost less there."""
+    alone = Affinity(dedicated=True)
+    fleet = [builders.device(name, 0, kind) for name, kind in (("a", "t4"), ("b", "v100"), ("c", "a100"))]
+    kinds = {"s0": ("t4",), "s1": ("a100",)}
+    services = [
+        builders.service(name, rate_rps_declared=50.0, affinity=alone, gpu_types_allowed=allowed)
+        for name, allowed in kinds.items()
+    ]
+    made = builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.0, **policy)
+    first = builders.snapshot(fleet, services, policy=made)
+    plan = Joint().propose(builders.request(first), b"", SilentReporter()).plan
+    assert plan is not None
+    wider = (("t4", "v100"), ("t4", "a100"))
+    freed = [
+        replace(item, gpu_types_allowed=tuple(map(GpuTypeName, names)))
+        for item, names in zip(services, wider, strict=True)
+    ]
+    target = builders.target(plan.assignments, settings=plan.settings)
+    return builders.snapshot(fleet, freed, policy=made, target=target)
+
+
+@pytest.mark.parametrize(("over_s", "where"), [(60.0, ("a", "c")), (1e9, ("b", "a"))])
+def test_the_policy_says_how_heavily_interruptions_count(over_s: float, where: tuple[str, str]) -> None:
+    request = builders.request(standing_apart(interruption_over_s=over_s))
+    plan = Joint().propose(replace(request, budget=Budget(work_units=200)), b"", SilentReporter()).plan
+    assert plan is not None
+    devices = {item.workload.partition("/")[2]: item.device for item in plan.assignments}
+    assert devices == {name: f"GPU-{node}-0" for name, node in zip(("s0", "s1"), where, strict=True)}
