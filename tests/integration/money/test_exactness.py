@@ -127,7 +127,7 @@ def check(session: Session) -> int:
     return len(found)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(price_usd_per_h=prices, billed=windows, told=st.lists(reports, max_size=14))
 def test_every_accounting_sums_to_the_bill(
     money: Database, price_usd_per_h: float, billed: list[tuple[float, float | None]], told: list[Told]
