@@ -6,7 +6,7 @@ import functools
 import itertools
 import multiprocessing
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -35,6 +35,7 @@ OWN = f"{Path(__file__).parents[2]}/examples/my_policy.py:MyPlanner"
 """A policy of one's own keeps the same contract."""
 NAMES = (*registry.names(), OWN)
 ANSWERS = {ProposalStatus.OPTIMAL, ProposalStatus.FEASIBLE}
+WORK_UNITS = 150
 SMALL_ONLY = {"oracle"}
 """Those that may say that a picture is too large for them."""
 
@@ -57,7 +58,7 @@ def world() -> Snapshot:
 
 def standing_world() -> Snapshot:
     before = world()
-    plan = registry.propose("greedy", builders.request(before)).plan
+    plan = registry.propose("greedy", asked(before)).plan
     assert plan is not None
     target = builders.target(plan.assignments, settings=plan.settings)
     return replace(before, target=target, demands=(builders.demand("demo/vision", 400.0),))
@@ -71,12 +72,17 @@ def shuffled(picture: Snapshot) -> Snapshot:
     return replace(picture, target=target, **changes)  # type: ignore[arg-type]
 
 
+def asked(picture: Snapshot, movable: Iterable[str] | None = None) -> PlanRequest:
+    """With little work allowed: what is asked here holds after any."""
+    return replace(builders.request(picture, movable), budget=Budget(work_units=WORK_UNITS))
+
+
 def propose(name: str, request: PlanRequest, state: bytes | None = None) -> Proposal:
     return registry.think(own.create(name), request, state, SilentReporter()).proposal
 
 
 def answer(name: str, picture: Snapshot) -> Proposal:
-    return propose(name, builders.request(picture))
+    return propose(name, asked(picture))
 
 
 @functools.cache
@@ -108,7 +114,7 @@ class TestPlanner:
         planner, picture = own.create(name), PICTURES[view]
         called = planner.spec.name
         assert name in (called, OWN)
-        proposal = planner.propose(builders.request(picture), planner.first_state(), SilentReporter())
+        proposal = planner.propose(asked(picture), planner.first_state(), SilentReporter())
         assert proposal.planner == called
         assert (proposal.plan is not None) == (proposal.status in ANSWERS)
         plan = plan_of(name, proposal)
@@ -135,7 +141,7 @@ class TestPlanner:
         assert first is None or second is None or replace(second, snapshot=first.snapshot) == first
 
     def test_request_and_answer_travel(self, name: str, view: str) -> None:
-        request = builders.request(PICTURES[view])
+        request = asked(PICTURES[view])
         assert pickle.loads(pickle.dumps(request)) == request
         proposal = shown_answer(name, view)
         assert pickle.loads(pickle.dumps(proposal)) == proposal
@@ -143,7 +149,7 @@ class TestPlanner:
 
     def test_pinned_workloads_stay(self, name: str, view: str) -> None:
         picture = PICTURES[view]
-        plan = plan_of(name, propose(name, builders.request(picture, movable=())))
+        plan = plan_of(name, propose(name, asked(picture, movable=())))
         assert plan is not None
         assert not is_fatal(verify(picture, plan, ()))
         assert {item.replica for item in plan.assignments} == {item.replica for item in picture.target.assignments}
@@ -163,7 +169,7 @@ def child() -> Iterator[Pool]:
 
 @each_planner
 def test_runs_in_a_spawned_child(name: str, child: Pool) -> None:
-    text = child.apply(in_child, (name, builders.request(PICTURES["empty"])))
+    text = child.apply(in_child, (name, asked(PICTURES["empty"])))
     assert text == canonical_json(shown_answer(name, "empty"))
 
 
@@ -175,7 +181,7 @@ def course(name: str, picture: Snapshot) -> list[Thought]:
     """Cycle after cycle: each plan stands in the next, each state is handed on, demand rises and falls."""
     state, thoughts = None, list[Thought]()
     for cycle in range(CYCLES):
-        request, planner = builders.request(picture), own.create(name)
+        request, planner = asked(picture), own.create(name)
         thought = registry.think(planner, request, state, SilentReporter())
         thoughts.append(thought)
         plan = plan_of(name, thought.proposal)
@@ -231,7 +237,7 @@ class TestState:
             assert kept
 
     def test_foreign_state_is_as_good_as_none(self, name: str) -> None:
-        request = builders.request(standing_world())
+        request = asked(standing_world())
         fresh = standing_course(name)[0].proposal
         for state in (b"junk", b"{}", b"\xff\x00", b'{"form":"someone-else-1"}'):
             assert registry.think(own.create(name), request, state, SilentReporter()).proposal == fresh
@@ -243,7 +249,7 @@ def test_a_passed_deadline_still_ends_in_a_plan(name: str, monkeypatch: pytest.M
     ticks = itertools.count(start=10**9, step=10)
     monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
     picture = standing_world()
-    request = replace(builders.request(picture), budget=Budget(deadline_s=0.05))
+    request = replace(asked(picture), budget=Budget(deadline_s=0.05))
     proposal = own.create(name).propose(request, b"", SilentReporter())
     plan = plan_of(name, proposal)
     assert plan is None or not is_fatal(verify(picture, plan, request.movable))
