@@ -30,7 +30,6 @@ NAMED: Mapping[str, Contender] = {
     item.label: item
     for item in (
         Contender(label="headroom", planners=("joint", "greedy")),
-        Contender(label="headroom_packed", planners=("joint_packed", "greedy")),
         Contender(label="headroom_spare", planners=("joint", "greedy"), policy=_SPARE),
         Contender(label="greedy_spare", planners=("greedy",), policy=_SPARE),
         Contender(label="morak", planners=("morak",), governor="morak"),

@@ -96,11 +96,6 @@ _FACTORIES = {
         "training jobs take turns on GPU types so that the least normalised progress is highest",
     ),
     "gavel_packed": ("solvers.planners.gavel.planner", "packed", "gavel with two jobs to a GPU where that gains"),
-    "joint_packed": (
-        "solvers.planners.gavel.beside",
-        "JointPacked",
-        "joint, with training on devices without services dealt as gavel_packed deals it",
-    ),
     "pop": ("solvers.planners.gavel.planner", "pop", "gavel_packed solved in random parts"),
     "oltunes": (
         "solvers.planners.oltunes.planner",
