@@ -27,6 +27,7 @@ from solvers.planners.joint.choosing import better
 from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.explaining import explained, seconds_of
 from solvers.planners.joint.filling import fill, open_ended
+from solvers.planners.joint.pursuing import held, pursued, pursues
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
@@ -53,6 +54,10 @@ FIRST_S_PER_PAIR = 2e-7
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 SERVED_DUST = 1e-6
+SERVED_PART = 0.2
+"""Of what would stay unserved: who changes what stands to carry more must serve so much of it."""
+STANDING, CAPACITY = "standing", "capacity"
+"""Contenders where capacity is pursued: what stands, and what carries most."""
 RESERVE_S = 0.05
 RESERVE_S_PER_DEVICE = 0.0004
 RESERVE_S_PER_WORKLOAD = 0.0004
@@ -107,11 +112,13 @@ class Joint(Recalling):
         served_rps = seats.served_rps.copy()
         plan = write(SPEC, draft)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
+        if pursues(reading):
+            rivals |= _pursued(request, draft, layout)
         rivals = {
             name: replace(item, bound_usd_per_h=_bound(reading, (layout, whole), item)) for name, item in rivals.items()
         }
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
-        if more:
+        if more and chosen not in (STANDING, CAPACITY):
             # Writing settled batches, and with them what is served.
             seats.served_rps = served_rps
             chosen = _filled(draft, rivals, chosen, (layout, whole))
@@ -122,6 +129,26 @@ class Joint(Recalling):
         kept = remember(reading.problem, answer.patterns)
         proposal = _proposal(rivals, chosen, facts=facts)
         return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
+
+
+def _pursued(request: PlanRequest, draft: Draft, cheapest: Layout) -> dict[str, Plan]:
+    """What stands, and what carries more, as plans; the latter only where it can be acted on: not while a promotion is
+    fresh and nobody is short.
+    """
+    snapshot, plans = request.snapshot, dict[str, Plan]()
+    terms = _terms(request, draft.reading, draft.seats.floor, draft.first)
+    standing, short = held(draft.reading), float("inf")
+    if standing is not None:
+        now = write(SPEC, replace(draft, seats=seat(draft.seats.floor, standing, terms)))
+        plans[STANDING], short = now, now.objective.unserved
+    if short <= SERVED_DUST and snapshot.taken_at_s < snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
+        return plans
+    layout = pursued(draft.reading, cheapest)
+    if layout is not None:
+        found = write(SPEC, replace(draft, seats=seat(draft.seats.floor, layout, terms)))
+        if standing is None or found.objective.unserved <= (1 - SERVED_PART) * short + SERVED_DUST:
+            plans[CAPACITY] = found
+    return plans
 
 
 def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Layout, Counted | None]) -> str:
@@ -233,15 +260,7 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
     answer, whole = found
     policy = request.snapshot.policy
     floor = floor_of(reading)
-    deadline = Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED)
-    terms = Terms(
-        deadline=deadline,
-        launch_usd_per_s=policy.launch_usd_per_s,
-        quotas={str(name): gpus for name, gpus in reading.problem.quotas},
-        job_most_pct=_jobs(reading, floor, first),
-        job_left_s=_left_s(reading, floor),
-        jobs_first=_jobs_first(policy),
-    )
+    terms = _terms(request, reading, floor, first)
     mild = None if whole is None else whole.gentle
     others = (answer.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), answer.found)
@@ -253,6 +272,17 @@ def _seated(request: PlanRequest, reading: Reading, found: tuple[Solved, Counted
             + breaks_usd(item, period_s)
             + (0.0 if whole is None else slights_usd(item))
         ),
+    )
+
+
+def _terms(request: PlanRequest, reading: Reading, floor: Floor, first: Plan | None) -> Terms:
+    return Terms(
+        deadline=Deadline(request.budget.deadline_s, None if request.budget.work_units is None else UNLIMITED),
+        launch_usd_per_s=request.snapshot.policy.launch_usd_per_s,
+        quotas={str(name): gpus for name, gpus in reading.problem.quotas},
+        job_most_pct=_jobs(reading, floor, first),
+        job_left_s=_left_s(reading, floor),
+        jobs_first=_jobs_first(request.snapshot.policy),
     )
 
 
