@@ -18,7 +18,7 @@ from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
 from tests.integration.planner.waiting import alive, children_of, wait_until
 from tests.integration.planner.world import World, check_history
-from tests.unit.app.services.small_fleet import service
+from tests.unit.app.services.small_fleet import SWIFT, service
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +54,7 @@ def launch(database_url: str, tmp_path: Path) -> Iterator[Launch]:
 
 def build(world: World, planning: Planning) -> int:
     """A world at generation 1 whose demand has grown since; the token of the lease, which is free."""
+    world.policy = SWIFT
     world.build()
     with world.database.transaction() as session:
         lease = leases.acquire(session, leases.PLANNER, "first", 60.0)

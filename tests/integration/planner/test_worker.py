@@ -14,12 +14,17 @@ from app.workers.scheduler import PlannerWorker
 from solvers.domain.policy import CostBasis
 from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import World, check_history
-from tests.unit.app.services.small_fleet import POLICY, service
+from tests.unit.app.services.small_fleet import SWIFT, service
 
 pytestmark = pytest.mark.integration
 
 Start = Callable[..., PlannerWorker]
 NEVER_S = 10_000.0
+
+
+@pytest.fixture(autouse=True)
+def _swift(world: World) -> None:
+    world.policy = SWIFT
 
 
 @pytest.fixture
@@ -108,7 +113,7 @@ def test_the_place_loop_plans_again_by_itself(world: World, start: Start) -> Non
 
 def test_a_cooldown_is_sat_out_and_then_acted_on(world: World, start: Start) -> None:
     world.build(service("labels", rate_rps=150.0))
-    world.declare(replace(POLICY, cost_basis=CostBasis.SHARE, cooldown_s=3.0))
+    world.declare(replace(SWIFT, cost_basis=CostBasis.SHARE, cooldown_s=3.0))
     start()
     wait_until("the first plan", lambda: generation(world) == 1)
     world.declare(service("labels", rate_rps=5.0))

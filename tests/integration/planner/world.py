@@ -30,6 +30,7 @@ class World:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.policy = POLICY
         self._sequences = count(1)
 
     def declare(self, *items: object) -> None:
@@ -47,7 +48,7 @@ class World:
 
     def build(self, *services: Service) -> None:
         """The fleet with these services (two by default), every node joined and reporting."""
-        self.declare(POLICY, PROJECT, T4, V100, model())
+        self.declare(self.policy, PROJECT, T4, V100, model())
         self.declare(node("a"), node("b"))
         self.declare(device("GPU-a0", "a", T4), device("GPU-a1", "a", T4, 1), device("GPU-b0", "b", V100))
         self.declare(*(services or (service("labels"), service("search"))))

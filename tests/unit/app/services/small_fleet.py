@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from solvers.domain.device import Device, GpuType, Node, PriceKind, PriceRow
 from solvers.domain.ids import (
     ClusterName,
@@ -31,6 +33,8 @@ from solvers.domain.workload import (
 )
 
 POLICY = Policy(name=PolicyName("default"), cooldown_s=0.0, gain_usd_per_h_min=0.0)
+SWIFT = replace(POLICY, planners=("greedy",))
+"""For tests of processes and loops, whoever plans in them: it starts and plans in a moment."""
 PROJECT = Project(name=ProjectName("vision"))
 
 
