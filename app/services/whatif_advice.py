@@ -6,6 +6,7 @@ the proof: the best few are planned for in earnest with so many more devices. It
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -20,10 +21,10 @@ from solvers.cycle.attempts import Asking, Chosen
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
 from solvers.domain.insight import Resource
-from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
+from solvers.models.billing import billed_part
 from solvers.models.options import Beliefs
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import Need, needs_of
@@ -244,11 +245,15 @@ def _charged_usd_per_h(snapshot: Snapshot, plan: Plan | None, new: set[DeviceId]
     """What a plan pays for the new devices by the policy's cost basis, and how many of them it uses."""
     if plan is None:
         return 0.0, 0
-    prices = price_by_device(snapshot)
-    shares: dict[DeviceId, int] = {}
+    prices, settings = price_by_device(snapshot), {item.device: item for item in plan.settings}
+    used: dict[DeviceId, list[Assignment]] = defaultdict(list)
     for item in plan.assignments:
         if item.device in new:
-            shares[item.device] = shares.get(item.device, 0) + item.share_pct_sm
-    whole = snapshot.policy.cost_basis is CostBasis.DEVICE
-    charged = sum(prices[name] * (1.0 if whole else share / 100) for name, share in sorted(shares.items()))
-    return charged, len(shares)
+            used[item.device].append(item)
+    basis, profiles = snapshot.policy.cost_basis, snapshot.profiles_by_key()
+    charged = sum(
+        prices[item.id] * billed_part((item, settings.get(item.id)), used[item.id], basis, profiles)
+        for item in sorted(snapshot.devices, key=lambda item: item.id)
+        if item.id in used
+    )
+    return charged, len(used)

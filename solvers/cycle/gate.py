@@ -219,7 +219,7 @@ def _touched_usd_per_h(case: Case, standing: Plan) -> float:
     snapshot, changes = case.snapshot, case.transition.changes
     ends = [end for change in changes for end in (change.before, change.after) if end is not None]
     held = {setting.device: setting for setting in standing.settings}
-    if snapshot.policy.cost_basis is CostBasis.SHARE:
+    if snapshot.policy.cost_basis is not CostBasis.DEVICE:
         workloads = {end.workload for end in ends}
         touched = tuple(item for item in standing.assignments if item.workload in workloads)
     else:

@@ -39,6 +39,11 @@ class CostBasis(StrEnum):
     """Price x SM share of every replica: the bill that tenants get. Energy is not in it."""
     DEVICE = "device"
     """The whole price of every device in use, and the energy it draws, idle power included: what the operator pays."""
+    MEMORY = "memory"
+    """Price x part of the device's memory that every replica uses with its planned batch, at most what it may use: the
+    bill where GPUs are let by the GB used and the hour. Who has the whole share of a device that is not in time slices
+    takes all of it. Energy is not in it.
+    """
 
 
 class Choice(StrEnum):

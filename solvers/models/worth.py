@@ -6,9 +6,9 @@ by today's beliefs, not by what was believed when they were made.
     unserved   sum over movable workloads of priority x (rate short, requests/s + replicas missing below the floor);
                a job that waits counts 1
     slo_risk   sum of priority x replicas that stand but cannot be shown to keep their promise
-    cost       by the policy's basis: device price x share of its replicas, once at most; or the price of every device
-               in use and the energy of its idle and planned power (prices carry expected interruptions; unknown devices
-               cost nothing)
+    cost       by the policy's basis: device price x share of its replicas, or x the part of its memory that they
+               use, once at most; or the price of every device in use and the energy of its idle and planned power
+               (prices carry expected interruptions; unknown devices cost nothing)
     churn      launch seconds of replicas that must start anew compared with the standing target
     imbalance  highest minus lowest summed share of the devices in use, as a fraction
     capacity   requests/s that full batches would carry of the movable services' replicas that are shown to keep their
@@ -33,6 +33,7 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal
+from solvers.models.billing import billed_part
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.needs import Need, iterations_per_s, needs_of, pinned_assignments
 
@@ -112,23 +113,23 @@ def cost_by_device(
     settings: Mapping[DeviceId, DeviceSetting],
 ) -> dict[DeviceId, float]:
     """$/h of every known device in use, by the policy's basis; devices in rising order."""
-    share_pct: dict[DeviceId, int] = defaultdict(int)
-    dynamic_w: dict[DeviceId, float] = defaultdict(float)
+    on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
     for item in sorted(assignments, key=lambda item: item.replica):
         if item.device in fleet.index:
-            share_pct[item.device] += item.share_pct_sm
-            dynamic_w[item.device] += item.power_w_planned
-    by_share = snapshot.policy.cost_basis is CostBasis.SHARE
-    usd_per_wh = snapshot.policy.usd_per_wh(snapshot.taken_at_s)
+            on_device[item.device].append(item)
+    profiles = snapshot.profiles_by_key() if snapshot.policy.cost_basis is CostBasis.MEMORY else {}
+    basis, usd_per_wh = snapshot.policy.cost_basis, snapshot.policy.usd_per_wh(snapshot.taken_at_s)
     found: dict[DeviceId, float] = {}
-    for device in sorted(share_pct):
-        kind, setting = fleet.class_at(fleet.index[device]), settings.get(device)
+    for device in sorted(on_device):
+        number, setting, items = fleet.index[device], settings.get(device), on_device[device]
+        kind = fleet.class_at(number)
         price = kind.expected_usd_per_h
-        if by_share:
-            found[device] = price * min(100, share_pct[device]) / 100
+        if basis is not CostBasis.DEVICE:
+            found[device] = price * billed_part((fleet.devices[number], setting), items, basis, profiles)
             continue
         limit_w = kind.limit_w if setting is None or setting.power_limit_w is None else setting.power_limit_w
-        found[device] = price + usd_per_wh * min(kind.limit_w, limit_w, kind.idle_w + dynamic_w[device])
+        dynamic_w = sum(item.power_w_planned for item in items)
+        found[device] = price + usd_per_wh * min(kind.limit_w, limit_w, kind.idle_w + dynamic_w)
     return found
 
 

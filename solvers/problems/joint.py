@@ -14,6 +14,7 @@ takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +26,7 @@ from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+WHOLE_PCT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Pool:
     """
     rest: bool = False
     """What others leave of their devices, which are paid for: numbers are of the rest, and of one replica on each."""
+    memory_mib_whole: float = float("inf")
+    """Of the whole device, for what is billed by memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,8 @@ class Variant:
     workload: int
     model: ModelName
     launch_s: float = 10.0
+    batch_max: int = 0
+    """Its largest batch, where a network is several variants by batch; 0: all its batches are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +145,10 @@ class JointProblem:
     usd_per_wh: float = 0.0
     by_share: bool = False
     """Cost is price x share of each replica instead of the whole device and its energy."""
+    by_memory: bool = False
+    """Cost is price x part of the device's memory of each replica, all of it for the whole share; likewise."""
+    billed_mib: Floats | None = None
+    """table x variant: the memory that a replica is billed then; None: what its limit takes with its largest batch."""
     share_step_pct: int = 1
     """Shares handed out are multiples of this."""
 
@@ -186,10 +196,64 @@ class JointProblem:
             exponent=self.exponent[:, chosen],
             sensitivity=self.sensitivity[:, chosen],
             crowd=self.crowd[:, chosen],
+            billed_mib=None if self.billed_mib is None else self.billed_mib[:, chosen],
             allowed=self.allowed[:, chosen],
         )
 
     def idle_usd_per_h(self, pool: int) -> float:
         """What a device of a pool costs before it does anything."""
         item = self.pools[pool]
-        return 0.0 if self.by_share else item.usd_per_h + self.usd_per_wh * item.idle_w
+        return 0.0 if self.by_replica else item.usd_per_h + self.usd_per_wh * item.idle_w
+
+    @property
+    def dearest_usd(self) -> float:
+        """What a device more costs at most, $/h; where memory is billed, all of one."""
+        if self.by_memory:
+            return max((item.usd_per_h for item in self.pools), default=0.0)
+        return max((self.idle_usd_per_h(pool) for pool in range(len(self.pools))), default=0.0)
+
+    @property
+    def by_replica(self) -> bool:
+        """Whether cost is what replicas hold, so that neither devices nor energy cost anything themselves."""
+        return self.by_share or self.by_memory
+
+    @cached_property
+    def pool_usd(self) -> Floats:
+        """Price of a device of each pool, $/h."""
+        return np.array([item.usd_per_h for item in self.pools], dtype=np.float64)
+
+    @cached_property
+    def _pool_mib(self) -> Floats:
+        return np.array([item.memory_mib_whole for item in self.pools], dtype=np.float64)
+
+    @cached_property
+    def kind_usd(self) -> Floats:
+        """kind x variant: $/h of a replica that has not the whole share, where memory is billed."""
+        if self.billed_mib is None:
+            able = np.isfinite(self.mean_ms).any(axis=2) & np.isfinite(self.memory_mib)
+            billed = np.where(able, self.memory_mib, 0.0).max(axis=2, initial=0.0)
+        else:
+            billed = self.billed_mib
+        part = billed[self.kind_table] / self._pool_mib[self.kind_pool][:, None]
+        return np.asarray(self.pool_usd[self.kind_pool][:, None] * np.minimum(part, 1.0))
+
+    def held_usd(self, kind: Whole | int, variant: Whole | int, share_pct: Whole | int) -> Floats:
+        """$/h of replicas where cost is what they hold: on devices of these kinds, of these variants (-1: nobody), with
+        these shares. Arrays of one shape, or such as fit each other.
+        """
+        usd, share, someone = self.pool_usd[self.kind_pool[kind]], np.asarray(share_pct), np.asarray(variant) >= 0
+        if self.by_share:
+            return np.asarray(np.where(someone, usd * share / WHOLE_PCT, 0.0))
+        part_usd = self.kind_usd[kind, np.maximum(variant, 0)]
+        return np.asarray(np.where(someone, np.where(share >= WHOLE_PCT, usd, part_usd), 0.0))
+
+    @cached_property
+    def network(self) -> Whole:
+        """By variant: the first one that is the same network of the same workload, perhaps with other batches."""
+        first: dict[tuple[int, ModelName], int] = {}
+        named = (first.setdefault((item.workload, item.model), number) for number, item in enumerate(self.variants))
+        return np.array(list(named), dtype=np.int64)
+
+    def networks(self, variants: Sequence[int]) -> tuple[int, ...]:
+        """Of these variants: a replica goes on as another variant of its network."""
+        return tuple(int(self.network[item]) for item in variants)

@@ -151,7 +151,7 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
         memory_mib=tuple(
             float(problem.memory_mib[table, variant, column]) for variant, column in zip(members, columns, strict=True)
         ),
-        usd_per_h=_price(problem, kind, shares, draw_w),
+        usd_per_h=_price(problem, kind, (members, shares), draw_w),
         draw_w=draw_w,
     )
 
@@ -201,8 +201,10 @@ def _steps_down(rates: list[Floats], needs: list[Floats], columns: list[int]) ->
                 yield (1 - rate[lower] / rate[column]) / saved, place, lower
 
 
-def _price(problem: JointProblem, kind: int, shares: tuple[int, ...], draw_w: float) -> float:
+def _price(problem: JointProblem, kind: int, held: tuple[tuple[int, ...], tuple[int, ...]], draw_w: float) -> float:
+    """`held`: members and shares."""
     pool = problem.pools[int(problem.kind_pool[kind])]
-    if problem.by_share:
-        return pool.usd_per_h * sum(shares) / 100
+    if problem.by_replica:
+        members, shares = held
+        return float(problem.held_usd(kind, np.array(members), np.array(shares)).sum())
     return pool.usd_per_h + problem.usd_per_wh * draw_w

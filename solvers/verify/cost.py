@@ -1,15 +1,18 @@
 """What a plan costs by the policy's basis, and what its devices draw. Standard library only.
 
-By share: the price of each device times the share of it that each replica has, and the whole of it at most. By device:
-the whole price of every device in use, and the energy of its idle power and of all that its replicas are planned to
-draw. Prices carry what interruptions are expected to cost. It refuses to believe a plan's own sums.
+By share: the price of each device times the share of it that each replica has, and the whole of it at most. By memory:
+likewise with the memory that each uses with its batch, as far as that was measured, else may use, and all of it where
+one has the whole share. By device: the whole price of every device in use, and the energy of its idle power and of all
+that its replicas are planned to draw. Prices carry what interruptions are expected to cost. It refuses to believe a
+plan's own sums.
 """
 
 from __future__ import annotations
 
-from solvers.domain.device import Device
+from solvers.domain.device import Device, DeviceMode
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
+from solvers.domain.workload import WorkloadKind
 from solvers.verify.bounds import dynamic_power_w
 from solvers.verify.picture import Picture
 
@@ -29,8 +32,25 @@ def _of_device(picture: Picture, device: Device, items: list[Assignment]) -> flo
     policy, price = picture.policy_at(device.id), picture.expected_usd_per_h(device)
     if policy.cost_basis is CostBasis.SHARE:
         return price * min(100, sum(item.share_pct_sm for item in items)) / 100
+    if policy.cost_basis is CostBasis.MEMORY:
+        alone = picture.mode(device) is not DeviceMode.TIME_SLICED and any(item.share_pct_sm >= 100 for item in items)
+        used = device.memory_mib if alone else sum(_used_mib(picture, item, device) for item in items)
+        return price * min(1.0, used / device.memory_mib)
     usd_per_wh = policy.usd_per_wh(picture.snapshot.taken_at_s)
     return price + usd_per_wh * draw_w(picture, device, sum(item.power_w_planned for item in items))
+
+
+def _used_mib(picture: Picture, item: Assignment, device: Device) -> float:
+    """Never more than its limit; its limit where nothing was measured with so small a batch, and of a training job."""
+    profile = None if item.kind is WorkloadKind.JOB else picture.profiles.get((item.model, device.gpu_type))
+    most = 0.0
+    if profile is not None and profile.grid is not None:
+        for batch, memory_mib in zip(profile.grid.batches, profile.grid.memory_mib, strict=True):
+            most = max(most, memory_mib if batch <= item.batch else 0.0)
+    elif profile is not None:
+        for point in profile.points:
+            most = max(most, point.memory_mib or 0.0 if point.batch <= item.batch else 0.0)
+    return min(item.memory_mib_limit, most or item.memory_mib_limit)
 
 
 def draw_w(picture: Picture, device: Device, dynamic_w: float) -> float:

@@ -377,6 +377,7 @@ CORRUPTIONS: dict[FindingCode, tuple[Corruption, ...]] = {
         lambda world, plan, item: (world, with_assignment(plan, item, power_w_planned=item.power_w_planned + 5)),
         _by_basis(CostBasis.DEVICE),
         _by_basis(CostBasis.SHARE),
+        _by_basis(CostBasis.MEMORY),
         _spot,
         _costing(0.0),
         _costing(math.nan),

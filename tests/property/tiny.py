@@ -107,6 +107,7 @@ def _pool(name: str, devices: int, usd_per_h: float, limit_w: float) -> Pool:
         idle_w=15.0,
         limit_w=limit_w,
         clients=3,
+        memory_mib_whole=8200.0,
     )
 
 

@@ -23,6 +23,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.core.books import Books, Rows
 from solvers.planners.joint.explaining_terms import Terms
 from solvers.planners.joint.reading import Reading
+from solvers.planners.joint.reading_batches import Names
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 ROWS_MAX = 200_000
@@ -44,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Best:
-    """The best configurations: one row for each variant and GPU type that can serve it."""
+    """The best configurations: one row for each network of a workload and GPU type that can serve it."""
 
     rows: Rows
     type_of: Whole
@@ -130,11 +131,14 @@ def _best(problem: JointProblem, terms: Terms, at: tuple[Whole, Whole, Whole]) -
     replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate, 1e-12), terms.replicas_least[work])
     room = terms.room(pool, rows.shares_pct[:, 0], memory)
     watts = verdicts.power_w[:, 0]
-    worth = replicas * terms.usd_at_duals(pool, work, (room, rows.shares_pct[:, 0], watts))
+    held_usd = problem.held_usd(rows.kind, rows.variants[:, 0], rows.shares_pct[:, 0])
+    taken = room, rows.shares_pct[:, 0], watts, held_usd
+    worth = replicas * terms.usd_at_duals(pool, work, taken)
     names = sorted({item.gpu_type for item in problem.pools})
     type_of = np.array([names.index(item.gpu_type) for item in problem.pools], dtype=np.int64)[pool]
-    order = np.lexsort((worth, type_of, rows.variants[:, 0]))
-    place = rows.variants[order, 0] * len(names) + type_of[order]
+    network = _networks(problem)[rows.variants[:, 0]]
+    order = np.lexsort((worth, type_of, network))
+    place = network[order] * len(names) + type_of[order]
     keep = order[np.concatenate([[True], place[1:] != place[:-1]])] if len(order) else order
     return _Best(
         rows=rows.take(keep),
@@ -144,8 +148,17 @@ def _best(problem: JointProblem, terms: Terms, at: tuple[Whole, Whole, Whole]) -
         memory_mib=memory[keep],
         batch=problem.batches[verdicts.column[keep, 0]],
         replicas=replicas[keep],
-        usd_per_h=(replicas * terms.usd_listed(pool, (room, rows.shares_pct[:, 0], watts)))[keep],
+        usd_per_h=(replicas * terms.usd_listed(pool, taken))[keep],
         worth_usd=worth[keep],
+    )
+
+
+def _networks(problem: JointProblem) -> Whole:
+    """By variant: the first one that is the same network for the same workload."""
+    first: dict[tuple[int, ModelName], int] = {}
+    return np.array(
+        [first.setdefault((item.workload, item.model), number) for number, item in enumerate(problem.variants)],
+        dtype=np.int64,
     )
 
 
@@ -199,13 +212,14 @@ class _Had:
 
     item: Assignment
     pool: int
+    variant: int
     clock_mhz: int
 
 
 def _got(reading: Reading, plan: Plan, terms: Terms) -> dict[Key, list[_Had]]:
     pool_of = {device: pool for pool, devices in enumerate(reading.pool_devices) for device in devices}
     clocks = {item.device: item.clock_mhz_sm for item in plan.settings}
-    types = reading.snapshot.gpu_types_by_name()
+    types, names = reading.snapshot.gpu_types_by_name(), Names(reading.problem)
     found: dict[Key, list[_Had]] = defaultdict(list)
     for item in plan.assignments:
         pool = pool_of.get(item.device)
@@ -213,7 +227,10 @@ def _got(reading: Reading, plan: Plan, terms: Terms) -> dict[Key, list[_Had]]:
             continue
         gpu_type = reading.problem.pools[pool].gpu_type
         clock = clocks.get(item.device) or types[gpu_type].clock_mhz_sm_max
-        found[item.workload, gpu_type, item.model].append(_Had(item=item, pool=pool, clock_mhz=clock))
+        variant = names.variant((item.workload, item.model), item.batch)
+        if variant is not None:
+            had = _Had(item=item, pool=pool, variant=variant, clock_mhz=clock)
+            found[item.workload, gpu_type, item.model].append(had)
     return dict(found)
 
 
@@ -237,7 +254,9 @@ def _costs(had: _Had, number: int, terms: Terms) -> tuple[float, float]:
     pool, work = np.array([had.pool]), np.array([number])
     share = np.array([had.item.share_pct_sm])
     room = terms.room(pool, share, np.array([float(had.item.memory_mib_limit)]))
-    what = (room, share, np.array([had.item.power_w_planned]))
+    kind = np.array([int(np.flatnonzero(terms.problem.kind_pool == had.pool)[-1])])
+    held_usd = terms.problem.held_usd(kind, np.array([had.variant]), share)
+    what = (room, share, np.array([had.item.power_w_planned]), held_usd)
     return float(terms.usd_at_duals(pool, work, what)[0]), float(terms.usd_listed(pool, what)[0])
 
 

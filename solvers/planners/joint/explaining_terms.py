@@ -16,8 +16,8 @@ from solvers.planners.joint.core.books import Rows
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Prices
 
-Taken = tuple[Floats, Whole, Floats]
-"""Room (part of a device), share in percent, watts."""
+Taken = tuple[Floats, Whole, Floats, Floats]
+"""Room (part of a device), share in percent, watts, and $/h of what is held, where that is the cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,14 @@ class Terms:
 
     def usd_listed(self, pool: Whole, taken: Taken) -> Floats:
         """$/h of replicas at their part of the price, with energy where the problem counts it."""
-        room, share, watts = taken
-        if self.problem.by_share:
-            price = np.array([item.usd_per_h for item in self.problem.pools])
-            return np.asarray(price[pool] * share / 100)
+        room, _, watts, held_usd = taken
+        if self.problem.by_replica:
+            return held_usd
         return np.asarray(self.idle_usd[pool] * room + self.problem.usd_per_wh * watts)
 
     def usd_at_duals(self, pool: Whole, work: Whole, taken: Taken) -> Floats:
         """$/h of replicas with what their room, watts and quota are worth to others."""
-        room, share, watts = taken
+        room, share, watts, _ = taken
         part = np.array([item.gpu_part for item in self.problem.pools])
         scarce = self.pool_usd[pool] * room + self.watt_usd[pool] * watts
         return np.asarray(self.usd_listed(pool, taken) + scarce + self.quota_usd[work] * part[pool] * share / 100)

@@ -128,8 +128,10 @@ def _fixed(
 
 
 def _waste_usd(problem: JointProblem, pattern: Pattern) -> float:
-    """Price of the share that nobody has."""
+    """Price of the share, or of the memory, that nobody has."""
     pool = problem.pools[int(problem.kind_pool[pattern.kind])]
+    if problem.by_memory:
+        return pool.usd_per_h - pattern.usd_per_h
     return pool.usd_per_h * (1 - sum(pattern.shares_pct) / 100)
 
 

@@ -38,6 +38,7 @@ from solvers.planners.joint.solving import Solve, Solved, solved
 from solvers.planners.joint.whole_changes import ChangeTerms, gentle, slights_usd
 from solvers.planners.joint.whole_devices import Counted, counted
 from solvers.planners.joint.writing import Draft, write
+from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.layout import Layout
 
 SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob), leaves_clock_open=True)
@@ -287,13 +288,18 @@ def _terms(request: PlanRequest, reading: Reading, floor: Floor, first: Plan | N
 
 
 def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, int]:
-    """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound."""
+    """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound; where
+    memory costs, not to the whole device.
+    """
     bounds: dict[WorkloadId, int] = {WorkloadId(job.id): job.share_pct_sm_max for job in reading.snapshot.jobs}
-    if reading.snapshot.policy.cost_basis is CostBasis.SHARE and not _jobs_first(reading.snapshot.policy):
+    least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
+    basis, free = reading.snapshot.policy.cost_basis, _jobs_first(reading.snapshot.policy)
+    if basis is CostBasis.SHARE and not free:
         seated = () if first is None else first.assignments
         given = {item.workload: item.share_pct_sm for item in seated if item.kind is WorkloadKind.JOB}
-        least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
         bounds = {job: given.get(job, least[job]) for job in bounds}
+    if basis is CostBasis.MEMORY and not free:
+        bounds = {job: max(least[job], min(share, WHOLE_PCT - 1)) for job, share in bounds.items()}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
 

@@ -18,6 +18,7 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import pinned_settings
+from solvers.planners.joint.reading_batches import Names
 from solvers.planners.joint.reading_pools import Pools, pools_of
 from solvers.planners.joint.reading_problem import assemble
 from solvers.planners.joint.reading_rest import with_rests
@@ -117,12 +118,10 @@ def _standing(
 ) -> dict[DeviceId, tuple[Stands, ...]]:
     movable, stays = who
     pooled = {device for devices in pools.devices for device in devices}
-    variants = {
-        (problem.workloads[item.workload].id, item.model): number for number, item in enumerate(problem.variants)
-    }
+    names = Names(problem)
     found: dict[DeviceId, list[Stands]] = defaultdict(list)
     for item in sorted(picture.target.assignments, key=lambda item: item.replica):
         if item.device in pooled and item.workload in movable and item.replica not in stays:
-            stands = Stands(assignment=item, variant=variants.get((item.workload, item.model)))
-            found[item.device].append(stands)
+            variant = names.variant((item.workload, item.model), item.batch)
+            found[item.device].append(Stands(assignment=item, variant=variant))
     return {device: tuple(items) for device, items in sorted(found.items())}

@@ -222,4 +222,5 @@ def _pool(fleet: Fleet, base: _Base, items: list[int], *, by_failure_domain: boo
         gpu_part=kind.gpu_part,
         failure_domain=int(fleet.failure_domain[first]) if by_failure_domain else 0,
         capped=bool(base.limit_w[first] < fleet.limit_w[first]),
+        memory_mib_whole=float(kind.memory_mib),
     )

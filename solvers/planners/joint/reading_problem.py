@@ -20,6 +20,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import SEQUENCES
 from solvers.models.token_options import token_miss
+from solvers.planners.joint.reading_batches import split
 from solvers.planners.joint.reading_company import Company
 from solvers.planners.joint.reading_pools import Pools
 from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of
@@ -36,7 +37,7 @@ from solvers.planners.joint.reading_work import (
     workloads_of,
 )
 from solvers.problems.fleet import Fleet
-from solvers.problems.joint import Flags, Floats, JointProblem, Variant, Whole, Workload
+from solvers.problems.joint import WHOLE_PCT, Flags, Floats, JointProblem, Variant, Whole, Workload
 from solvers.problems.needs import Need
 
 Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
@@ -112,9 +113,10 @@ def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ..
         quotas=_quotas(fleet, workloads),
         usd_per_wh=policy.usd_per_wh(picture.taken_at_s),
         by_share=policy.cost_basis is CostBasis.SHARE,
+        by_memory=policy.cost_basis is CostBasis.MEMORY,
         share_step_pct=policy.share_step_pct,
     )
-    return problem, dict(_refusals(draft))
+    return split(problem, arrays.used_mib[:, columns]), dict(_refusals(draft))
 
 
 def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> _Draft:
@@ -197,6 +199,9 @@ def _arrays(
         for share in (-(-job.share_pct_sm_min // step) * step, job.share_pct_sm_max // step * step)
         if job.share_pct_sm_min <= share <= job.share_pct_sm_max
     }
+    if picture.policy.cost_basis is CostBasis.MEMORY:
+        # The largest share with which a device is not one's own, all of it to be paid.
+        bounds |= {(WHOLE_PCT - 1) // step * step}
     sequences = SEQUENCES if any(need.tokens is not None for need in needs) else ()
     axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds, sequences)
     place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
@@ -210,6 +215,7 @@ def _arrays(
         tail_ms=by_model.tail_ms[:, rows],
         power_w=by_model.power_w[:, rows],
         memory_mib=by_model.memory_mib[:, rows],
+        used_mib=by_model.used_mib[:, rows],
     )
     for row, variant in enumerate(variants):
         need = needs[variant.workload]
@@ -220,6 +226,8 @@ def _arrays(
         elif need.affinity.dedicated:
             for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w):
                 values[:, row, :-1] = np.inf
+        if need.kind is WorkloadKind.JOB or need.tokens is not None:
+            arrays.used_mib[:, row] = arrays.memory_mib[:, row]
     return arrays
 
 

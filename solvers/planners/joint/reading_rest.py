@@ -63,8 +63,8 @@ def with_rests(
     for device, item in sorted(found.items()):
         like[item].append(device)
     largest = sorted(like.items(), key=lambda pair: (-pair[0].rest.share_pct * len(pair[1]), pair[1]))[:POOLS_MAX]
-    by_share = picture.policy.cost_basis is CostBasis.SHARE
-    fresh = [_pool(item, len(names), by_share=by_share) for item, names in largest]
+    priced = picture.policy.cost_basis is not CostBasis.DEVICE
+    fresh = [_pool(item, len(names), priced=priced) for item, names in largest]
     first = len(pools.pools)
     return Pools(
         pools=(*pools.pools, *(replace(pool, name=f"{pool.name}-{first + at}") for at, pool in enumerate(fresh))),
@@ -81,13 +81,14 @@ def with_rests(
     )
 
 
-def _pool(item: _Found, devices: int, *, by_share: bool) -> Pool:
+def _pool(item: _Found, devices: int, *, priced: bool) -> Pool:
+    """`priced`: what replicas hold costs something, and not whole devices."""
     kind = item.device_class
     return Pool(
         name=f"{kind.gpu_type}-rest",
         gpu_type=kind.gpu_type,
         devices=devices,
-        usd_per_h=kind.expected_usd_per_h if by_share else 0.0,
+        usd_per_h=kind.expected_usd_per_h if priced else 0.0,
         memory_mib=item.memory_mib,
         idle_w=0.0,
         limit_w=item.limit_w,
@@ -96,6 +97,7 @@ def _pool(item: _Found, devices: int, *, by_share: bool) -> Pool:
         failure_domain=item.failure_domain,
         capped=item.capped,
         rest=True,
+        memory_mib_whole=float(kind.memory_mib),
     )
 
 

@@ -72,6 +72,8 @@ class Arrays:
     tail_ms: Floats
     power_w: Floats
     memory_mib: Floats
+    used_mib: Floats
+    """Likewise: without what a limit has above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +173,7 @@ def fill(
     axes, types = of
     shape = (len(tables), len(models), len(axes.shares_pct), len(axes.batches))
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
-    memory = np.full((shape[0], shape[1], shape[3]), np.inf)
+    memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
     place = {model: index for index, model in enumerate(models)}
     by_type: dict[GpuTypeName, list[Layer]] = defaultdict(list)
     for layer in sorted(layers, key=lambda item: item.clock_mhz):
@@ -197,8 +199,9 @@ def fill(
             ):
                 into[index, rows] = np.inf
                 into[index][at] = cells
-            memory[index, rows] = np.inf
+            memory[index, rows] = used[index, rows] = np.inf
             memory[index][np.ix_(rows, columns)] = _limits_mib(layer.memory_mib[known])
+            used[index][np.ix_(rows, columns)] = layer.memory_mib[known]
         if table.exclusive:
             for into in (mean, tail, power):
                 into[index, :, :-1] = np.inf
@@ -209,6 +212,7 @@ def fill(
         tail_ms=tail,
         power_w=power,
         memory_mib=memory,
+        used_mib=used,
     )
 
 

@@ -20,7 +20,7 @@ from solvers.problems.patterns import Pattern
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-2"
+_FORM = "joint-3"
 _TAB = "\t"
 
 

@@ -2,8 +2,8 @@
 
 Owns the order of steps: match to what stands, place the rest by power, snap shares to what stands, move to idle devices
 what would interrupt, spread over failure domains, keep every budget and power domain, make up what that took, and give
-jobs what is spare. A layout knows power only as sums over like nodes, no failure domains, and may put a floor of
-replicas above a budget; all are made exact here. It refuses to write plans.
+away what is spare: to jobs, and to others where it costs nothing. A layout knows power only as sums over like nodes, no
+failure domains, and may put a floor of replicas above a budget; all are made exact here. It refuses to write plans.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from solvers.planners.joint.seating_power import place, within_power
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.seating_snap import snap
 from solvers.planners.joint.seating_training import spread_jobs
+from solvers.planners.joint.seating_widen import widen
 from solvers.problems.layout import Layout
 
 
@@ -62,4 +63,5 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     )
     seat_them = spread_jobs if terms.jobs_first else seat_jobs
     seat_them(seats, jobs, terms.deadline)
+    widen(seats, terms.job_most_pct, terms.quotas)
     return seats

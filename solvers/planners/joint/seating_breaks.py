@@ -32,7 +32,7 @@ def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, .
     kept = (
         Counter[tuple[int, int]]()
         if pattern is None
-        else Counter(zip(pattern.variants, pattern.shares_pct, strict=True))
+        else Counter(zip(seats.floor.problem.networks(pattern.variants), pattern.shares_pct, strict=True))
     )
     going: list[Held] = []
     for item in seats.floor.held.get(device, ()):

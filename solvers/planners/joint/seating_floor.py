@@ -78,7 +78,7 @@ def floor_of(reading: Reading) -> Floor:
     for device, stands in reading.standing.items():
         found = [
             Held(
-                variant=item.variant,
+                variant=int(problem.network[item.variant]),
                 share_pct=item.assignment.share_pct_sm,
                 memory_mib=item.assignment.memory_mib_limit,
                 launch_s=problem.variants[item.variant].launch_s,
@@ -116,9 +116,12 @@ def _outside(reading: Reading) -> Fleet:
     return fleet
 
 
-def variant_numbers(problem: JointProblem) -> dict[tuple[WorkloadId, ModelName], int]:
-    """Variants by workload and model."""
-    return {(problem.workloads[item.workload].id, item.model): number for number, item in enumerate(problem.variants)}
+def variant_numbers(problem: JointProblem) -> dict[tuple[WorkloadId, ModelName, str], int]:
+    """Variants by workload, model and largest batch."""
+    return {
+        (problem.workloads[item.workload].id, item.model, str(item.batch_max)): number
+        for number, item in enumerate(problem.variants)
+    }
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, number: Mapping[DeviceId, int]) -> tuple[Whole, Floats]:

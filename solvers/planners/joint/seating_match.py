@@ -58,7 +58,8 @@ def _same(
         like[tuple((item.variant, item.share_pct) for item in floor.held[device])].append(device)
     rest: list[tuple[Pattern, int]] = []
     for pattern, count in wanted:
-        places = like.get(tuple(zip(pattern.variants, pattern.shares_pct, strict=True)), [])
+        networks = floor.problem.networks(pattern.variants)
+        places = like.get(tuple(zip(networks, pattern.shares_pct, strict=True)), [])
         # At the clock that stands first would be nicer still, but a clock is changed in place.
         chosen = places[:count]
         seated.update(dict.fromkeys(chosen, pattern))
@@ -91,17 +92,18 @@ def _gains(floor: Floor, wanted: Sequence[tuple[Pattern, int]], standing: Sequen
             where[variant].append(device)
     found: list[dict[int, float]] = []
     for pattern, _ in wanted:
-        near = {device for variant in set(pattern.variants) for device in where.get(variant, ())}
-        found.append({device: saved_s(pattern, floor.held[device]) for device in sorted(near)})
+        networks = floor.problem.networks(pattern.variants)
+        near = {device for network in set(networks) for device in where.get(network, ())}
+        found.append({device: saved_s(pattern, networks, floor.held[device]) for device in sorted(near)})
     return found
 
 
-def saved_s(pattern: Pattern, held: Sequence[Held]) -> float:
-    """Launch seconds saved where this stands, the near misses at a part."""
+def saved_s(pattern: Pattern, networks: Sequence[int], held: Sequence[Held]) -> float:
+    """Launch seconds saved where this stands, the near misses at a part. `networks`: of the pattern's members."""
     left = list(held)
     saved = 0.0
     missed: list[int] = []
-    for variant, share, memory in zip(pattern.variants, pattern.shares_pct, pattern.memory_mib, strict=True):
+    for variant, share, memory in zip(networks, pattern.shares_pct, pattern.memory_mib, strict=True):
         alike = [at for at in left if (at.variant, at.share_pct) == (variant, share)]
         # A smaller memory limit may do with a smaller batch.
         same = max(alike, key=lambda at: at.memory_mib >= memory, default=None)

@@ -122,7 +122,7 @@ class Seats:
                 continue
             total += pattern.usd_per_h
             left = [(item.variant, item.share_pct) for item in self.floor.held.get(device, ())]
-            for member in zip(pattern.variants, pattern.shares_pct, strict=True):
+            for member in zip(problem.networks(pattern.variants), pattern.shares_pct, strict=True):
                 if member in left:
                     left.remove(member)
                     continue

@@ -20,17 +20,20 @@ def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float) -> None:
         before, held = seats.patterns[device], seats.floor.held.get(device, ())
         if before is None or not held:
             continue
-        for shares, saved_s in _nearer(before, held):
+        for shares, saved_s in _nearer((before, seats.floor.problem.networks(before.variants)), held):
             after = judge(seats.floor.problem, before.kind, before.variants, shares)
             if after is not None and _worth_it(seats, before, after, launch_usd_per_s * saved_s):
                 seats.put(device, after)
                 break
 
 
-def _nearer(pattern: Pattern, held: Sequence[Held]) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Shares nearer to what stands, and launch seconds that they save: all of them at once, then one by one."""
+def _nearer(what: tuple[Pattern, tuple[int, ...]], held: Sequence[Held]) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Shares nearer to what stands, and launch seconds that they save: all of them at once, then one by one. `what`: a
+    pattern with the networks of its members.
+    """
+    pattern, networks = what
     left = [(item.variant, item.share_pct, item.launch_s) for item in held]
-    members = list(zip(pattern.variants, pattern.shares_pct, strict=True))
+    members = list(zip(networks, pattern.shares_pct, strict=True))
     open_places: list[int] = []
     for place, member in enumerate(members):
         same = next((item for item in left if item[:2] == member), None)

@@ -72,7 +72,7 @@ def _large(problem: JointProblem) -> bool:
 
 def _is_counting(problem: JointProblem) -> bool:
     """Whether nothing shares a device and nothing but the number of devices limits anybody."""
-    if problem.caps or problem.quotas or problem.by_share or not problem.kinds:
+    if problem.caps or problem.quotas or problem.by_replica or not problem.kinds:
         return False
     if any(
         work.replicas_min > 1 or work.domains_min > 1 or np.isfinite(work.budget_usd_per_h) or not work.rate_least_rps

@@ -194,10 +194,13 @@ def _kept(
     problem = seats.floor.problem
     capped = problem.pools[int(problem.kind_pool[pattern.kind])].capped
     left = sorted(standing, key=lambda item: (-item[1].memory_mib_limit, item[1].replica))
+    network = problem.network
     kept: list[tuple[Assignment | None, int]] = []
     for place, (variant, share) in enumerate(zip(pattern.variants, pattern.shares_pct, strict=True)):
         column = int(np.searchsorted(problem.batches, pattern.batches[place]))
-        same = next((item for item in left if item[0] == variant and item[1].share_pct_sm == share), None)
+        same = next(
+            (item for item in left if network[item[0]] == network[variant] and item[1].share_pct_sm == share), None
+        )
         read = replace(reads[place], rate_rps=reads[place].below(column)) if capped else reads[place]
         chosen = None if same is None else _column_beside(seats, variant, read, same[1], column)
         if same is None or chosen is None:

@@ -151,14 +151,15 @@ class Books:
             capacity_rps=np.where(stands, _at(rate, column), 0.0),
             power_w=power,
             memory_mib=np.where(stands, _at(memory, column), 0.0),
-            usd_per_h=self.price(pool, rows.shares_pct.sum(axis=1), draw),
+            usd_per_h=self.price(rows, draw),
             draw_w=draw,
         )
 
-    def price(self, pool: Whole, share_pct: Whole, draw_w: Floats) -> Floats:
-        """Of devices of these pools with so much share handed out, $/h."""
-        if self.problem.by_share:
-            return np.asarray(self.usd_per_h[pool] * share_pct / 100)
+    def price(self, rows: Rows, draw_w: Floats) -> Floats:
+        """Of devices with these contents, $/h."""
+        if self.problem.by_replica:
+            return np.asarray(self.problem.held_usd(rows.kind[:, None], rows.variants, rows.shares_pct).sum(axis=1))
+        pool = self.problem.kind_pool[rows.kind]
         return np.asarray(self.usd_per_h[pool] + self.problem.usd_per_wh * draw_w)
 
     def patterns(self, verdicts: Verdicts) -> list[Pattern]:

@@ -129,6 +129,8 @@ class Priced:
         usd = prices.watt[pool] * cells.watts
         if prices.share[pool].any():
             usd += prices.share[pool][cells.work] * cells.share_pct
+        if self.problem.by_memory:
+            usd = usd + self.problem.held_usd(kind, cells.variant, cells.share_pct)
         if prices.replica.any():
             usd -= prices.replica[cells.work]
         return np.asarray(usd)

@@ -239,8 +239,7 @@ def _dived(
 
 def _urgent(problem: JointProblem) -> JointProblem:
     """The same with a price on what is unserved that makes any device worth it, however little is missing."""
-    dearest = max(problem.idle_usd_per_h(pool) for pool in range(len(problem.pools)))
-    price = URGENT_DEVICES * max(dearest, 1e-3)
+    price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
     works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
     return replace(problem, workloads=tuple(works))
 

@@ -65,8 +65,7 @@ def judged_usd(problem: JointProblem, layout: Layout) -> float:
     """
     least = np.array([work.rate_least_rps for work in problem.workloads])
     short = layout.served_rps(problem) < least * (1 - SHORT_OF_LEAST)
-    dearest = max((problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))), default=0.0)
-    return value_of(problem, layout) + CHARGE_DEVICES * dearest * float(short.sum())
+    return value_of(problem, layout) + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
 
 
 def value_of(problem: JointProblem, layout: Layout) -> float:

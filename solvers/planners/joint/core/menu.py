@@ -23,6 +23,7 @@ CROWDING = (0.0, 0.25, 0.5, 0.85)
 class Sizes:
     """Replicas, one element each: what each takes and serves at its shelf's crowding."""
 
+    variant: Whole
     share_pct: Whole
     capacity_rps: Floats
     memory_mib: Floats
@@ -87,8 +88,8 @@ class Menu:
     def _running(self, shelf: int, sizes: Sizes) -> Floats:
         """$/h of a replica above the device itself."""
         problem = self.books.problem
-        if problem.by_share:
-            return np.asarray(problem.pools[int(self.pool[shelf])].usd_per_h * sizes.share_pct / 100)
+        if problem.by_replica:
+            return problem.held_usd(int(self.kind[shelf]), sizes.variant, sizes.share_pct)
         # Watts are without end where nothing runs; free energy costs nothing there either.
         return np.asarray(problem.usd_per_wh * sizes.watts) if problem.usd_per_wh else np.zeros_like(sizes.watts)
 
@@ -117,6 +118,7 @@ class Menu:
             )
         fit = served.lawful & (part <= 1.0)
         return Sizes(
+            variant=variant,
             share_pct=share_pct,
             capacity_rps=np.where(fit, served.capacity_rps[:, 0], 0.0),
             memory_mib=served.memory_mib[:, 0],

@@ -167,6 +167,9 @@ class Pricing:
             )
         value -= self._power[table, level] * prices.watt[pool].astype(np.float32)[:, None, None]
         value -= prices.share[pool][:, work, None].astype(np.float32) * problem.shares_pct.astype(np.float32)
+        if problem.by_memory:
+            kind = self.kind[classes][:, None, None]
+            value -= problem.held_usd(kind, self.variant[None, :, None], problem.shares_pct).astype(np.float32)
         if prices.replica.any():
             value += prices.replica[work].astype(np.float32)[None, :, None]
         if self.memory_usd[classes].any():

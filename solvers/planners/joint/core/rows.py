@@ -29,7 +29,8 @@ CUT_LEAST = 0.01
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPrices:
     """What duals make of one replica: its value is pi[workload] x (part of the rate it serves) + replica[workload] -
-    watt[pool] x power - share[pool, workload] x share_pct; a pattern is worth adding when that exceeds fixed[pool].
+    watt[pool] x power - share[pool, workload] x share_pct - what its memory is billed, where it is; a pattern is worth
+    adding when that exceeds fixed[pool].
     """
 
     pi: Floats
@@ -225,7 +226,7 @@ class Rows:
     def item_prices(self, duals: Floats) -> ItemPrices:
         """What these duals make of one replica."""
         problem = self.problem
-        energy = 0.0 if problem.by_share else problem.usd_per_wh
+        energy = 0.0 if problem.by_replica else problem.usd_per_wh
         caps = duals[self.cap_at : self.quota_at] / self.cap_unit
         watt = energy - caps @ self.cap_pools if len(caps) else np.full(len(problem.pools), energy)
         quota = _at(duals, self._quota_rows)

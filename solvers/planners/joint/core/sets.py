@@ -143,8 +143,8 @@ class Judge:
         draw = self._idle[pool] + power.sum(axis=1)
         ok &= draw <= self._planned_max[pool] + TOLERANCE
         draw = np.minimum(self._draw_max[pool], draw)
-        if problem.by_share:
-            usd = self._pool_usd[pool] * sets.share.sum(axis=1) / 100
+        if problem.by_replica:
+            usd = problem.held_usd(sets.kind[:, None], sets.member, sets.share).sum(axis=1)
         else:
             usd = self._pool_usd[pool] + problem.usd_per_wh * draw
         return Judged(ok=ok, rate=rate, power=power, batch=batch, usd=usd, draw=draw)

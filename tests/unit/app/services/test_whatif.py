@@ -118,16 +118,19 @@ def test_advice_for_a_short_fleet_gains_what_a_device_can_serve() -> None:
     assert only.saved_usd_per_h == pytest.approx(found.before.cost_usd_per_h - only.cost_usd_per_h)
 
 
-def test_advice_names_what_serves_more_cheaply_and_what_it_may_cost() -> None:
-    # On an A100 alone a small service pays for a tenth of it; a T4 does the same for less.
-    dear = builders.snapshot(
+def dear(basis: CostBasis) -> Snapshot:
+    """On an A100 alone a small service pays for a tenth of it; a T4 does the same for less."""
+    return builders.snapshot(
         [builders.device("a", 0, "a100")],
         [builders.service(rate_rps_declared=60.0)],
-        policy=replace(GREEDY, cost_basis=CostBasis.SHARE),
+        policy=replace(GREEDY, cost_basis=basis),
         gpu_types=(builders.gpu_type("a100"), builders.gpu_type("t4")),
         profiles=[builders.profile(type_name="a100"), builders.profile(type_name="t4")],
     )
-    found = asked(dear, question(advise=2)).advised
+
+
+def test_advice_names_what_serves_more_cheaply_and_what_it_may_cost() -> None:
+    found = asked(dear(CostBasis.SHARE), question(advise=2)).advised
     assert found is not None
     assert found.types_considered == 2
     best = {item.gpu_type: item for item in found.advice}[GpuTypeName("t4")]
@@ -137,6 +140,14 @@ def test_advice_names_what_serves_more_cheaply_and_what_it_may_cost() -> None:
     assert best.breakeven_usd_per_h == pytest.approx(best.saved_usd_per_h + best.charged_usd_per_h)
     assert best.payback == pytest.approx(best.breakeven_usd_per_h / best.price_usd_per_h)
     assert best.estimate_usd_per_h == pytest.approx(found.before.cost_usd_per_h - best.price_usd_per_h)
+
+
+def test_advice_charges_the_memory_that_new_devices_use_where_that_is_paid() -> None:
+    found = asked(dear(CostBasis.MEMORY), question(advise=2)).advised
+    assert found is not None
+    best = {item.gpu_type: item for item in found.advice}[GpuTypeName("t4")]
+    assert 0 < best.charged_usd_per_h < 0.5 * best.price_usd_per_h
+    assert best.charged_usd_per_h == pytest.approx(best.cost_usd_per_h)
 
 
 def test_shadow_prices_rank_before_estimates() -> None:

@@ -240,6 +240,13 @@ class TestSmallGain:
             ("gain_usd_per_h_min", pytest.approx(0.035)),
         ]
 
+    def test_by_memory_likewise_with_what_they_use(self) -> None:
+        used_usd = 0.35 * builders.memory_mib(builders.assignment("demo/vision#0", T4).batch) / T4.memory_mib
+        policy = builders.policy(gain_pct_min=20.0, gain_usd_per_h_min=0.0, cost_basis=CostBasis.MEMORY)
+        for saved, promoted in ((0.21 * used_usd, True), (0.19 * used_usd, False)):
+            made = case(snapshot=lab(policy=policy), plan=plan(cost_usd_per_h=1.0 - saved), standing=standing(1.0))
+            assert gate(made).promote is promoted
+
     def test_it_must_be_worth_the_devices_it_touches(self) -> None:
         # The T4 as a whole costs 0.35 $/h and the energy of 10 W idle and 20 W planned; a fifth of it is 0.0709.
         picky = lab(policy=builders.policy(gain_pct_min=20.0))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.device import PriceKind, PriceRow
-from solvers.domain.ids import WorkloadId
+from solvers.domain.device import DeviceMode, PriceKind, PriceRow
+from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.objective import Objective, Term
 from solvers.domain.offer import Offer
-from solvers.domain.plan import DeviceSetting
+from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
@@ -157,6 +157,39 @@ class TestCostByDevice:
 
     def test_nothing_in_use_costs_nothing(self) -> None:
         assert objective(self.picture()).cost_usd_per_h == 0.0
+
+
+class TestCostByMemory:
+    PAIR = GOOD, replace(GOOD, replica="demo/vision#1", share_pct_sm=20, memory_mib_limit=3000)
+
+    def usd(self, *assignments: Assignment, settings: tuple[DeviceSetting, ...] = ()) -> float:
+        picture = world(policy=builders.policy(cost_basis=CostBasis.MEMORY))
+        return worth_of(picture, VISION, assignments, settings).objective.cost_usd_per_h
+
+    def test_everybody_pays_for_the_memory_that_his_batch_uses_and_for_no_energy(self) -> None:
+        used_mib = builders.memory_mib(GOOD.batch)
+        assert used_mib < GOOD.memory_mib_limit
+        assert self.usd(*self.PAIR) == pytest.approx(0.35 * 2 * used_mib / T4.memory_mib)
+        assert self.usd(replace(GOOD, share_pct_sm=99)) == self.usd(GOOD)
+        assert self.usd(replace(GOOD, batch=1)) < self.usd(GOOD)
+
+    def test_for_no_more_than_he_may_use_and_for_that_where_nothing_was_measured(self) -> None:
+        tight = replace(GOOD, memory_mib_limit=700)
+        assert self.usd(tight) == pytest.approx(0.35 * 700 / T4.memory_mib)
+        unknown = replace(GOOD, model=ModelName("unheard-of"))
+        assert self.usd(unknown) == pytest.approx(0.35 * GOOD.memory_mib_limit / T4.memory_mib)
+
+    def test_who_has_the_whole_share_pays_for_the_whole_device(self) -> None:
+        assert self.usd(replace(GOOD, share_pct_sm=100)) == pytest.approx(0.35)
+
+    def test_but_not_where_shares_are_nobodys_own(self) -> None:
+        sliced = (DeviceSetting(device=T4.id, mode=DeviceMode.TIME_SLICED),)
+        found = self.usd(replace(GOOD, share_pct_sm=100), settings=sliced)
+        assert found == pytest.approx(self.usd(GOOD))
+
+    def test_a_device_is_paid_once_at_most(self) -> None:
+        greedy = replace(GOOD, memory_mib_limit=T4.memory_mib, model=ModelName("unheard-of"))
+        assert self.usd(greedy, self.PAIR[1]) == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize(("basis", "part"), [(CostBasis.SHARE, 0.5), (CostBasis.DEVICE, 1.0)])

@@ -236,6 +236,24 @@ class TestCost:
         assert codes(picture, plan) == set()
 
 
+USED_MIB = builders.memory_mib(replica().batch)
+
+
+class TestCostByMemory:
+    @pytest.mark.parametrize(
+        ("share_pct", "part"), [(50, USED_MIB / T4.memory_mib), (99, USED_MIB / T4.memory_mib), (100, 1.0)]
+    )
+    def test_it_is_the_memory_that_batches_use_and_all_of_it_for_the_whole_share(
+        self, share_pct: int, part: float
+    ) -> None:
+        picture = world(policy=builders.policy(cost_basis=CostBasis.MEMORY))
+        plan = plan_of(picture, replica(share_pct_sm=share_pct, memory_mib_limit=2048, capacity_rps=10.0))
+        assert plan.objective.cost_usd_per_h == pytest.approx(0.35 * part)
+        for usd, wrong in ((0.35 * part, False), (0.35 * part + 0.01, True), (0.35 * 0.5, True)):
+            said = replace(plan, objective=replace(plan.objective, cost_usd_per_h=usd))
+            assert (FindingCode.COST_WRONG in codes(picture, said)) is wrong
+
+
 class TestBound:
     def test_a_bound_up_to_the_cost_is_possible(self) -> None:
         picture = world()

@@ -32,8 +32,12 @@ def test_the_same_network_at_another_share_is_better_than_nothing() -> None:
 def test_too_small_a_memory_limit_is_another_process() -> None:
     made = problem()
     wanted = pattern(made, (0, 40))
-    assert saved_s(wanted, [held(0, 40, memory_mib=1400)]) > saved_s(wanted, [held(0, 40, memory_mib=1100)]) > 0
-    assert saved_s(wanted, [held(1, 40)]) == 0
+    assert (
+        saved_s(wanted, wanted.variants, [held(0, 40, memory_mib=1400)])
+        > saved_s(wanted, wanted.variants, [held(0, 40, memory_mib=1100)])
+        > 0
+    )
+    assert saved_s(wanted, wanted.variants, [held(1, 40)]) == 0
 
 
 def crowd(seed: int) -> tuple[list[tuple[tuple[int, int], ...]], dict[int, list[seating_match.Held]]]:
@@ -52,9 +56,10 @@ def test_the_assignment_saves_most(seed: int) -> None:
     patterns = [pattern(made, *members) for members in wanted]
     counts = {item: patterns.count(item) for item in patterns}
     found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
-    total = sum(saved_s(item, stands[device]) for device, item in found.seated.items())
+    total = sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items())
     best = max(
-        sum(saved_s(item, stands[device]) for device, item in enumerate(order)) for order in permutations(patterns)
+        sum(saved_s(item, item.variants, stands[device]) for device, item in enumerate(order))
+        for order in permutations(patterns)
     )
     assert total == pytest.approx(best, abs=1e-6)
 
@@ -68,4 +73,4 @@ def test_many_devices_are_matched_greedily_and_each_once(monkeypatch: pytest.Mon
     found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
     loose = sum(count for _, count in found.loose)
     assert len(found.seated) + loose == len(patterns)
-    assert sum(saved_s(item, stands[device]) for device, item in found.seated.items()) > 0
+    assert sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items()) > 0

@@ -15,16 +15,19 @@ from solvers.problems.patterns import judge
 CLOCKS = (1.0, 0.7)
 BATCHES = np.array([1, 4, 16], dtype=np.int64)
 SHARES = np.array([10, 20, 40, 60, 80, 100], dtype=np.int64)
+BASES = ("device", "share", "memory")
+"""What cost is about."""
 
 
-def scene(seed: int, services: int = 8, devices: int = 6, by_share: bool = False) -> JointProblem:
-    """Three pools at two clocks; what every rule needs drawn at random."""
+def scene(seed: int, services: int = 8, devices: int = 6, basis: str = "device") -> JointProblem:
+    """Three pools at two clocks; what every rule needs drawn at random. `basis`: one of `BASES`."""
     rng = np.random.default_rng(seed)
     speed = np.array([1.0, 2.0, 4.0])
     pools = tuple(
         Pool(
             name=f"pool-{index}", gpu_type=GpuTypeName(f"gpu-{index}"), devices=devices, usd_per_h=float(price),
             memory_mib=12_000.0, idle_w=20.0, limit_w=150.0 + 50 * index, clients=int(rng.integers(3, 6)),
+            memory_mib_whole=12_500.0,
         )
         for index, price in enumerate((0.5, 1.1, 2.5))
     )  # fmt: skip
@@ -64,7 +67,8 @@ def scene(seed: int, services: int = 8, devices: int = 6, by_share: bool = False
         caps=(Cap(name="all", limit_w=float(80 * 3 * devices), devices=(devices,) * 3),),
         quotas=((ProjectName("red"), 3.0 * devices / 2),),
         usd_per_wh=0.0002,
-        by_share=by_share,
+        by_share=basis == "share",
+        by_memory=basis == "memory",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from solvers.planners.joint.core.books import Books, Rows, rows_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import judge
-from tests.unit.solvers.planners.joint.core.scenes import scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, scene
 
 
 def drawn(problem: JointProblem, count: int, seed: int) -> Rows:
@@ -28,9 +28,9 @@ def drawn(problem: JointProblem, count: int, seed: int) -> Rows:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("by_share", [False, True])
-def test_equals_the_judgement_of_each(seed: int, by_share: bool) -> None:
-    problem = scene(seed, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_equals_the_judgement_of_each(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
     rows = drawn(problem, 250, seed)
     books = Books(problem)
     verdicts = books.judge_many(rows)

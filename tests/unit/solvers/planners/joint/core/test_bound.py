@@ -25,7 +25,7 @@ ENDLESS = 1e9
 @pytest.mark.parametrize("seed", [0, 1, 3])
 @pytest.mark.parametrize("units", [20, 60, 500])
 def test_no_pattern_is_worth_more_than_shown_at_any_duals(seed: int, units: int) -> None:
-    problem = scene(seed, services=4, by_share=seed == 3)
+    problem = scene(seed, services=4, basis={0: "device", 1: "memory", 3: "share"}[seed])
     rows, judge, rng = Rows(problem), Judge(problem), np.random.default_rng(seed)
     duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 1, rows.count)
     duals[: rows.pool_at] *= 5

@@ -14,7 +14,7 @@ from solvers.planners.joint.core.rules import Rules
 from solvers.planners.joint.core.sheet import Sheet
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
-from tests.unit.solvers.planners.joint.core.scenes import check_layout, scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, check_layout, scene
 
 
 def lacking(problem: JointProblem, layout: Layout) -> float:
@@ -23,9 +23,9 @@ def lacking(problem: JointProblem, layout: Layout) -> float:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("by_share", [False, True])
-def test_keeps_every_rule(seed: int, by_share: bool) -> None:
-    problem = scene(seed, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_keeps_every_rule(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
     layout = first_layout(problem)
     check_layout(problem, layout)
     assert len(layout.patterns) > 2

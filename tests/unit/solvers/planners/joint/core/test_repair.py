@@ -17,7 +17,7 @@ from solvers.planners.joint.core.rules import Rules
 from solvers.planners.joint.core.sheet import Sheet
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
-from tests.unit.solvers.planners.joint.core.scenes import check_layout, scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, check_layout, scene
 
 
 def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int = 1) -> Layout:
@@ -31,9 +31,9 @@ def worth(problem: JointProblem, layout: Layout) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("by_share", [False, True])
-def test_keeps_rules_and_is_never_worse(seed: int, by_share: bool) -> None:
-    problem = scene(seed, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
     layout = first_layout(problem)
     after = repaired(problem, layout)
     check_layout(problem, after)

@@ -8,13 +8,13 @@ import pytest
 from solvers.planners.joint.core.rows import Rows
 from solvers.planners.joint.core.sets import Judge
 from tests.unit.solvers.planners.joint.core.oracle import every_pattern
-from tests.unit.solvers.planners.joint.core.scenes import scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, scene
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("by_share", [False, True])
-def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, by_share: bool) -> None:
-    problem = scene(seed, services=4, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, basis: str) -> None:
+    problem = scene(seed, services=4, basis=basis)
     rows, rng = Rows(problem), np.random.default_rng(seed)
     duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 2, rows.count)
     sets = every_pattern(problem, 40)
@@ -31,6 +31,8 @@ def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, by_sh
             served[work] += judged.rate[row, place] / problem.rate_rps[work]
             worth += prices.replica[work] - prices.watt[pool] * judged.power[row, place]
             worth -= prices.share[pool, work] * sets.share[row, place]
+            if basis == "memory":
+                worth -= problem.held_usd(sets.kind[row], sets.member[row, place], sets.share[row, place])
         worth += float(prices.pi @ np.minimum(served, 1.0))
         assert judged.power[row].sum() <= problem.pools[pool].limit_w - problem.pools[pool].idle_w
         assert reduced[row] == pytest.approx(prices.fixed[pool] - worth, abs=1e-9)

@@ -8,13 +8,13 @@ import pytest
 from solvers.planners.joint.core.layouts import keys_of
 from solvers.planners.joint.core.sets import Judge, joined, ordered, width_of
 from solvers.problems.patterns import judge
-from tests.unit.solvers.planners.joint.core.scenes import scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, scene
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("by_share", [False, True])
-def test_every_row_is_judged_like_one_pattern(seed: int, by_share: bool) -> None:
-    problem = scene(seed, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_every_row_is_judged_like_one_pattern(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
     rng = np.random.default_rng(seed)
     rows, width = 400, width_of(problem)
     held = rng.integers(1, 4, rows)

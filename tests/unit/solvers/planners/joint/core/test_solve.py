@@ -15,16 +15,16 @@ from solvers.planners.joint.core.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Standing
 from tests.unit.solvers.planners.joint.core.oracle import optimum
-from tests.unit.solvers.planners.joint.core.scenes import check_layout, scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, check_layout, scene
 
 
 def _solved(problem: JointProblem, order: SolveOrder | None = None, units: int = 300) -> Layout:
     return solve(problem, order or SolveOrder(), Deadline(1e9, units))
 
 
-@pytest.mark.parametrize("seed", [0, 2, 5])
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
 def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
-    problem = scene(seed, by_share=seed % 3 == 2)
+    problem = scene(seed, basis=BASES[seed % 3 and 3 - seed % 3])
     layout = _solved(problem)
     check_layout(problem, layout)
     assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
@@ -35,9 +35,9 @@ def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
     assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "dive_s"} <= set(layout.facts)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])
-def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int) -> None:
-    problem = replace(scene(seed, services=3, devices=3), shares_pct=np.array([20, 40, 60, 80, 100]))
+@pytest.mark.parametrize(("seed", "basis"), [(0, "device"), (1, "device"), (3, "device"), (0, "memory"), (3, "memory")])
+def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int, basis: str) -> None:
+    problem = replace(scene(seed, services=3, devices=3, basis=basis), shares_pct=np.array([20, 40, 60, 80, 100]))
     problem = replace(
         problem,
         **{name: getattr(problem, name)[:, :, 1:] for name in ("mean_ms", "tail_ms", "power_w")},

@@ -18,7 +18,7 @@ from solvers.planners.joint.core.sheet import Sheet
 from solvers.planners.joint.core.trim import trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
-from tests.unit.solvers.planners.joint.core.scenes import check_layout, scene
+from tests.unit.solvers.planners.joint.core.scenes import BASES, check_layout, scene
 
 
 def endless() -> Deadline:
@@ -31,16 +31,16 @@ def sheet_of(problem: JointProblem, layout: Layout) -> Sheet:
     return Sheet.of_layout(Rules(Books(problem)), layout)
 
 
-def roomy(seed: int, by_share: bool = False) -> JointProblem:
+def roomy(seed: int, basis: str = "device") -> JointProblem:
     """A scene in which everything fits."""
-    problem = scene(seed, devices=20, by_share=by_share)
+    problem = scene(seed, devices=20, basis=basis)
     return replace(problem, workloads=tuple(replace(item, replicas_max=99) for item in problem.workloads))
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("by_share", [False, True])
-def test_keeps_rules_and_is_never_worse(seed: int, by_share: bool) -> None:
-    problem = scene(seed, by_share=by_share)
+@pytest.mark.parametrize("basis", BASES)
+def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
     layout = first_layout(problem)
     after = trim(problem, layout, endless())
     check_layout(problem, after)
@@ -57,7 +57,7 @@ def test_sheds_devices_that_nobody_needs() -> None:
 
 
 def test_by_share_gives_back_what_is_not_needed() -> None:
-    problem = roomy(2, by_share=True)
+    problem = roomy(2, basis="share")
     layout = first_layout(problem)
     after = trim(problem, layout, endless())
     assert after.usd_per_h < layout.usd_per_h
