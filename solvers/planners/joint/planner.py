@@ -138,15 +138,21 @@ def _pursued(request: PlanRequest, draft: Draft, cheapest: Layout) -> dict[str, 
     """
     snapshot, plans = request.snapshot, dict[str, Plan]()
     terms = _terms(request, draft.reading, draft.seats.floor, draft.first)
+
+    def written(layout: Layout) -> Plan:
+        seats = seat(draft.seats.floor, layout, terms)
+        seats.eager = True
+        return write(SPEC, replace(draft, seats=seats))
+
     standing, short = held(draft.reading), float("inf")
     if standing is not None:
-        now = write(SPEC, replace(draft, seats=seat(draft.seats.floor, standing, terms)))
+        now = written(standing)
         plans[STANDING], short = now, now.objective.unserved
     if short <= SERVED_DUST and snapshot.taken_at_s < snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
         return plans
     layout = pursued(draft.reading, cheapest)
     if layout is not None:
-        found = write(SPEC, replace(draft, seats=seat(draft.seats.floor, layout, terms)))
+        found = written(layout)
         if standing is None or found.objective.unserved <= (1 - SERVED_PART) * short + SERVED_DUST:
             plans[CAPACITY] = found
     return plans

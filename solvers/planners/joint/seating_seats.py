@@ -27,6 +27,8 @@ class Seats:
     served_rps: Floats
     replicas: list[int]
     """Of each workload."""
+    eager: bool = False
+    """Whether what stands goes on with the largest batches that it bears, instead of its own."""
 
     @staticmethod
     def empty(floor: Floor) -> Seats:

@@ -230,16 +230,18 @@ def _serve(seats: Seats, variant: int, read: _Read, change: tuple[int, int]) -> 
 
 
 def _column_beside(seats: Seats, variant: int, read: _Read, before: Assignment, column: int) -> int | None:
-    """The batch that a standing replica goes on with: its own where nobody loses by it, else the chosen one, else the
-    best that its memory limit allows; None where none serves enough.
+    """The batch that a standing replica goes on with: its own (or, where full batches count, the largest that keeps the
+    promise) where nobody loses by it, else the chosen one, else the best that its memory limit allows; None where none
+    serves enough.
     """
     problem = seats.floor.problem
     workload = problem.variants[variant].workload
-    spare = float(seats.served_rps[workload]) - problem.workloads[workload].rate_rps * (1 - DUST)
+    work = problem.workloads[workload]
+    spare = float(seats.served_rps[workload]) - (work.rate_least_rps if seats.eager else work.rate_rps) * (1 - DUST)
     fine = read.fits(before.memory_mib_limit)
-    stood = np.flatnonzero(problem.batches == before.batch)
+    first = np.flatnonzero(fine)[::-1] if seats.eager else np.flatnonzero(problem.batches == before.batch)
     best = int(np.argmax(np.where(fine, read.rate_rps, -1.0)))
-    for choice in (*stood.tolist(), column, best):
+    for choice in (*first.tolist(), column, best):
         lost = float(read.rate_rps[column] - read.rate_rps[choice])
         if fine[choice] and (choice == column or lost <= max(0.0, spare)):
             return int(choice)

@@ -132,3 +132,16 @@ def test_larger_batches_are_taken_when_full_ones_count() -> None:
     rows = contents_of(problem, ()).verdicts.rows
     eager, calm = (FullBatches(problem, eager=choice).judge_many(rows).column for choice in (True, False))
     assert (eager >= calm).mean() > 0.95
+
+
+def test_what_stands_goes_on_with_larger_batches_without_a_restart() -> None:
+    first = planned(picture())
+    small = tuple(
+        replace(item, batch=item.envelope.batch_min, capacity_rps=1.0, latency_ms_planned=None)
+        for item in first.assignments
+    )
+    again = planned(stood(picture(), replace(first, assignments=small)))
+    assert processes(again) == processes(first)
+    assert {item.replica: item.batch for item in again.assignments} == {
+        item.replica: item.batch for item in first.assignments
+    }
