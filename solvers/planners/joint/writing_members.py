@@ -19,7 +19,7 @@ from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.problems.joint import Flags, Floats, JointProblem
 from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
 
-CEILING_PART = 0.97
+CEILING_PART = 0.99
 """Of the best rate."""
 CLOCK_ROOM_PART = 0.75
 """Of the planned clock: so far a controller shall be able to go down."""
