@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from app.store.documents import Kind
 from tests import builders
 from tests.integration.api.world import NODE, World
 
+if TYPE_CHECKING:
+    import schemathesis
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 EXAMPLES = 14
 _STREAMS = "/v1/doorbell"
 _AGENTS = "/v1/agent/"
@@ -37,6 +33,17 @@ def described(world: World) -> World:
 
 
 def _exercise(world: World, who: str, *, agents: bool) -> int:
+    # A large library, which whoever only collects tests need not wait for.
+    import schemathesis
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    wanted = (
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    )
     schema = schemathesis.openapi.from_asgi("/v1/openapi.json", world.app)
     headers = {"Authorization": f"Bearer {world.secrets[who]}"}
     tried = 0
@@ -58,7 +65,7 @@ def _exercise(world: World, who: str, *, agents: bool) -> int:
         def run(case: schemathesis.Case) -> None:
             _repeat_key(case)
             response = case.call(headers=headers)
-            case.validate_response(response, checks=CHECKS)
+            case.validate_response(response, checks=wanted)
 
         run()
     return tried
@@ -74,6 +81,7 @@ def _repeat_key(case: schemathesis.Case) -> None:
 
 def _given(operation: schemathesis.APIOperation):  # type: ignore[no-untyped-def,type-arg]
     from hypothesis import given
+    from schemathesis import GenerationMode
 
     return given(case=operation.as_strategy() | operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
 
