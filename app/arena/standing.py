@@ -2,8 +2,8 @@
 
 Owns the rule by which ours is better, level or behind, and the count over scenarios. A rival counts if it keeps the
 scenario's guard no worse than ours, but for noise, and leaves no service out; among these the best goal is the one to
-beat. Where there is none, ours is alone, however cheap the others are. It refuses to compute anything that the
-comparison does not know.
+beat. Where there is none, the best goal of all is looked at: ours is alone if it is no worse, else dearer. It refuses
+to compute anything that the comparison does not know.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Standing(StrEnum):
     AT_MORE_GUARD = "at_more_guard"
     """Level or better, but with more of the guard (violations, say) than the rival."""
     ALONE = "alone"
-    """No rival keeps the guard as well as ours."""
+    """No rival keeps the guard as well as ours, and none of them is better in the goal."""
+    DEARER = "dearer"
+    """No rival keeps the guard as well as ours, but ours is behind in the goal for it."""
 
 
 WON = (Standing.CLEARLY_BETTER, Standing.ALONE)
@@ -155,11 +157,13 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     told = versus(own[about.goal], values[rival][about.goal])
     gain = _gains(told, sign)
     standing = _standing(told, gain[0], sign)
-    if standing is not Standing.BEHIND and not keeps(ours, rival):
+    if not fair:
+        standing = Standing.DEARER if standing is Standing.BEHIND else Standing.ALONE
+    elif standing is not Standing.BEHIND and not keeps(ours, rival):
         standing = Standing.AT_MORE_GUARD
     return Duel(
         against=rival,
-        standing=standing if fair else Standing.ALONE,
+        standing=standing,
         goal=_summary(values[rival], about.goal),
         guard=_summary(values[rival], guard) if guard is not None and guard in values[rival] else None,
         gain_pct=gain[0],

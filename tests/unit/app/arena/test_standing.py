@@ -85,11 +85,15 @@ def test_the_rival_is_the_best_of_those_that_keep_the_guard_as_well() -> None:
     assert from_plain(Place, to_plain(found)) == found
 
 
-def test_where_nobody_keeps_the_guard_ours_is_alone() -> None:
-    found = place_of({"headroom": ((8.0, 8.0), (0.0, 0.1)), "mudi": ((4.0, 4.0), (6.0, 6.1))})
+def test_where_nobody_keeps_the_guard_ours_is_alone_unless_that_costs_the_goal() -> None:
+    found = place_of({"headroom": ((4.0, 4.0), (0.0, 0.1)), "mudi": ((5.0, 5.0), (6.0, 6.1))})
     assert found.founding is not None
     assert found.founding.standing is Standing.ALONE
     assert won([found.founding]) == (1, 0, 1)
+    found = place_of({"headroom": ((8.0, 8.0), (0.0, 0.1)), "mudi": ((5.0, 5.0), (6.0, 6.1))})
+    assert found.founding is not None
+    assert found.founding.standing is Standing.DEARER
+    assert won([found.founding]) == (0, 0, 1)
 
 
 def test_who_leaves_a_service_out_is_no_rival_and_wins_nothing() -> None:
