@@ -7,6 +7,7 @@ never by exception, when it cannot apply.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -129,7 +130,7 @@ class Stateless:
         return state
 
 
-class Recalling(Stateless):
+class Recalling(Stateless, ABC):
     """Mix-in for planners that keep something from one proposal to the next. What they need to know comes with
     snapshots, so outcomes teach them nothing, and what they propose is their thought without its state.
     """
@@ -138,6 +139,6 @@ class Recalling(Stateless):
         """The plan alone."""
         return self.think(request, state, reporter).proposal
 
+    @abstractmethod
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what to keep."""
-        raise NotImplementedError

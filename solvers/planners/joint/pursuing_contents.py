@@ -7,7 +7,7 @@ twice, with the batches of the highest granted rate and with the largest that ke
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 from math import comb
 
@@ -99,17 +99,7 @@ def _judged(problem: JointProblem, rows: Rows, given: int, *, eager: bool) -> Co
         np.add.at(rates, (stands, number), granted[stands, place])
         np.add.at(replicas, (stands, number), 1.0)
     return Contents(
-        verdicts=Verdicts(
-            rows=taken.rows,
-            lawful=taken.lawful,
-            column=taken.column,
-            latency_ms=taken.latency_ms,
-            capacity_rps=granted,
-            power_w=taken.power_w,
-            memory_mib=taken.memory_mib,
-            usd_per_h=taken.usd_per_h,
-            draw_w=taken.draw_w,
-        ),
+        verdicts=replace(taken, capacity_rps=granted),
         pool=problem.kind_pool[taken.rows.kind],
         granted_rps=rates,
         replicas=replicas,
