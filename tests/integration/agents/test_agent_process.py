@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -151,11 +152,10 @@ def test_its_endpoint_takes_load_and_the_reports_show_it(plane: ControlPlane, ag
     plane.wait_for(lambda: plane.joins)
     plane.promote(target(plane, 1, [replica("a", 50)], []))
     plane.wait_for(lambda: applied(plane, 1))
-    connection = http.client.HTTPConnection(urlsplit(plane.joins[0]["endpoint"]).netloc, timeout=5)
     load = {"replicas": {"a": 40, "nobody": 3}, "interval_s": 0.5}
-    connection.request("POST", "/load", json.dumps(load))
-    answer = json.loads(connection.getresponse().read())
-    connection.close()
+    with closing(http.client.HTTPConnection(urlsplit(plane.joins[0]["endpoint"]).netloc, timeout=5)) as connection:
+        connection.request("POST", "/load", json.dumps(load))
+        answer = json.loads(connection.getresponse().read())
     assert answer == {"unknown": ["nobody"], "not_ready": []}
 
     def finished() -> float:

@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,14 +30,11 @@ def users(plane: ControlPlane) -> Iterator[threading.Event]:
         begun.wait()
         body = json.dumps({"replicas": {"a": 100}, "interval_s": 0.5})
         while not ended.is_set():
-            try:
-                connection = http.client.HTTPConnection(urlsplit(plane.joins[-1]["endpoint"]).netloc, timeout=5)
-                connection.request("POST", "/load", body)
-                connection.getresponse().read()
-                connection.close()
-            except OSError:
-                # The agent is being restarted.
-                pass
+            at = urlsplit(plane.joins[-1]["endpoint"]).netloc
+            # While the agent is being restarted, nobody answers, or not to the end.
+            with suppress(OSError, http.client.HTTPException), closing(http.client.HTTPConnection(at, timeout=5)) as to:
+                to.request("POST", "/load", body)
+                to.getresponse().read()
             ended.wait(0.25)
 
     thread = threading.Thread(target=send)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -271,14 +272,13 @@ class WholeHost:
 def send(endpoint: str, requests: int) -> set[int]:
     """Requests to a worker, one after the other; the processes that answered."""
     found = set()
-    connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=10)
-    for _ in range(requests):
-        connection.request("POST", "/v1/infer", "{}")
-        answer = connection.getresponse()
-        told = json.loads(answer.read())
-        assert answer.status == 200
-        found.add(int(told["pid"]))
-    connection.close()
+    with closing(http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=10)) as connection:
+        for _ in range(requests):
+            connection.request("POST", "/v1/infer", "{}")
+            answer = connection.getresponse()
+            told = json.loads(answer.read())
+            assert answer.status == 200
+            found.add(int(told["pid"]))
     return found
 
 
