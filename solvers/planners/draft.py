@@ -28,6 +28,8 @@ from solvers.problems.needs import Need
 
 Score = Callable[[Places], Floats]
 """What a device is worth avoiding, by number; the lowest wins, of equals the first."""
+Among = Callable[[], Places]
+"""Where one more replica may go by rules of the planner's own, asked anew for each."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,9 +174,9 @@ class Draft:
         settled.add(Placed(seat=seat_of(settled.need, option, device), option=option))
         return None
 
-    def fill(self, settled: Settled, allowed: Flags, score: Score) -> None:
+    def fill(self, settled: Settled, allowed: Flags, score: Score, among: Among | None = None) -> None:
         """Add replicas of allowed options, the cheapest way first, until the rate and the floor are met or nothing more
-        fits.
+        fits; `among` may leave fewer devices.
         """
         need, options, possible = settled.need, self.options(settled.need), allowed.copy()
         quota = self.fleet.quota_left
@@ -193,7 +195,7 @@ class Draft:
             if choice is None:
                 return
             option = self.option(need, choice.option)
-            blocked = self.put(settled, option, score)
+            blocked = self.put(settled, option, score, None if among is None else among())
             if blocked is not None:
                 self.block(settled, blocked, option)
                 larger = (options.share_pct >= option.share_pct) & (options.memory_mib >= option.memory_mib)

@@ -24,8 +24,9 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
+from solvers.planners.oltunes.planning_books import opened
 from solvers.planners.oltunes.planning_candidates import Asked, Judge
-from solvers.planners.oltunes.planning_groups import Groups, Joined, Waiting
+from solvers.planners.oltunes.planning_groups import NOTHING_UNDONE, Groups, Joined, Waiting
 from solvers.planners.oltunes.planning_lessons import predictor_of
 from solvers.planners.oltunes.planning_memory import Flight, Heard, Known, Memory, hear
 from solvers.planners.oltunes.planning_parameters import Parameters
@@ -52,15 +53,22 @@ class _Cycle:
     request: PlanRequest
     parameters: Parameters
     memory: Memory
-    draft: Draft
+    case: Case
     solo: LearnedSolo | None
     groups: Groups
     waiting: list[Waiting] = field(default_factory=list)
+    refused: list[Need] = field(default_factory=list)
+    """They have no option at all."""
+
+    @property
+    def draft(self) -> Draft:
+        """The plan in the making."""
+        return self.groups.draft
 
     @property
     def snapshot(self) -> Snapshot:
         """What is planned for, offers included."""
-        return self.draft.case.snapshot
+        return self.case.snapshot
 
     @property
     def pace(self) -> Pace:
@@ -83,7 +91,6 @@ class Oltunes(Recalling):
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was heard, learned and begun."""
         cycle = self._opened(request, state)
-        self._stay(cycle)
         self._queue(cycle)
         self._form(cycle)
         memory = _remembered(cycle)
@@ -91,7 +98,7 @@ class Oltunes(Recalling):
             "oltunes.grouped",
             groups=float(cycle.groups.groups),
             joined=float(len(cycle.groups.joined)),
-            waiting=float(sum(_wants(cycle.draft, item.need) for item in cycle.waiting)),
+            waiting=float(sum(cycle.groups.wants(item.need) for item in cycle.waiting)),
         )
         return Thought(proposal=_proposal(cycle, memory), state=kept(memory))
 
@@ -106,35 +113,8 @@ class Oltunes(Recalling):
         memory, solo = predictor_of(memory, snapshot, self.parameters.samples_max)
         case = Case.of(request)
         case.needs = tuple(_hurried(need, case.snapshot, memory) for need in case.needs)
-        draft = Draft.of(request, case)
-        assert memory.pace is not None
-        groups = Groups(
-            draft=draft,
-            parameters=self.parameters,
-            group_max=memory.pace.group_max,
-            models=dict(case.snapshot.models_by_name()),
-            utilisation=_utilisation(draft),
-            first_group=memory.groups,
-        )
-        return _Cycle(request=request, parameters=self.parameters, memory=memory, draft=draft, solo=solo, groups=groups)
-
-    def _stay(self, cycle: _Cycle) -> None:
-        """What stands and keeps its promise stays, but replicas of services that are not needed any more."""
-        draft = cycle.draft
-        for need, settled in ((item.need, item) for item in list(draft.settled.values())):
-            for placed in settled.placed:
-                cycle.groups.seat(placed.seat.device, need.model, need.kind)
-        for pinned in draft.case.pinned:
-            cycle.groups.seat(draft.fleet.index[pinned.device], pinned.model, pinned.kind)
-        standing = draft.stand()
-        for need in draft.needs:
-            items = standing[need.workload]
-            wanted = _needed(need, items)
-            for item in items:
-                if item not in wanted and item.standing is not None:
-                    draft.let_go.add(item.standing.replica)
-            for item in draft.keep(need, items, wanted).placed:
-                cycle.groups.seat(item.seat.device, need.model, need.kind)
+        groups = opened(request, case, self.parameters, memory)
+        return _Cycle(request=request, parameters=self.parameters, memory=memory, case=case, solo=solo, groups=groups)
 
     def _queue(self, cycle: _Cycle) -> None:
         """Rate whoever is short and put it into its queue."""
@@ -151,12 +131,12 @@ class Oltunes(Recalling):
         works: dict[str, Service | OfflineTask] = {item.id: item for item in snapshot.services}
         works |= {item.id: item for item in snapshot.tasks}
         for need in draft.needs:
-            if not _wants(draft, need):
+            if not cycle.groups.wants(need):
                 continue
             asked = _asked(need, works[need.workload], known.get(need.workload), snapshot)
             rated = judge.rate(asked)
             if rated is None:
-                draft.refuse(need)
+                cycle.refused.append(need)
                 continue
             boost = known[need.workload].boost if need.workload in known else 0
             cycle.waiting.append(
@@ -171,7 +151,7 @@ class Oltunes(Recalling):
         cycle.waiting.sort(key=lambda item: item.rank)
 
     def _form(self, cycle: _Cycle) -> None:
-        """Groups of those whose window is over, first by the paper's rules, then wherever there is room."""
+        """Groups of those whose window is over."""
         memory, now_s = cycle.memory, cycle.snapshot.taken_at_s
         collecting = any(_is_task(item) for item in cycle.waiting)
         opened_s = None if not collecting else now_s if memory.opened_s is None else memory.opened_s
@@ -180,10 +160,9 @@ class Oltunes(Recalling):
             opened_s is not None and MS_PER_S * (now_s - opened_s) >= window_ms
         )
         ready = [item for item in cycle.waiting if over or not _is_task(item)]
-        for last in (False, True):
-            cycle.groups.form(ready, last=last)
+        cycle.groups = self._given(cycle, ready)
         urgent_part = fmean(item.urgent or item.boost > 0 for item in cycle.waiting) if cycle.waiting else None
-        left = [item for item in cycle.waiting if _wants(cycle.draft, item.need)]
+        left = [item for item in cycle.waiting if cycle.groups.wants(item.need)]
         for position, item in enumerate(left):
             item.position = position + 1
         cycle.memory = replace(
@@ -191,6 +170,24 @@ class Oltunes(Recalling):
             opened_s=(now_s if over else opened_s) if any(_is_task(item) for item in left) else None,
             pace=cycle.pace.after_tick(urgent_part, self.parameters.scheduler),
         )
+
+    def _given(self, cycle: _Cycle, ready: list[Waiting]) -> Groups:
+        """Places for all of them, services before tasks, because nobody waits for a task. Who is still short takes what
+        is left; and where that does not do, everybody new takes as little as he can from the start, if that leaves less
+        undone.
+        """
+        found, strict = cycle.groups, self.parameters.kept_strict
+        parts = [[item for item in ready if _is_task(item) is tasks] for tasks in (False, True)]
+        for part in parts:
+            found.form(part)
+            found.fill([] if strict else part)
+        if not strict and found.undone(ready) > NOTHING_UNDONE:
+            closer = opened(cycle.request, cycle.case, self.parameters, cycle.memory)
+            for part in parts:
+                closer.fill(part)
+            found = min(found, closer, key=lambda groups: groups.undone(ready))
+        found.tune()
+        return found
 
 
 def _heard(snapshot: Snapshot) -> Heard:
@@ -239,33 +236,8 @@ def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapsho
     )
 
 
-def _wants(draft: Draft, need: Need) -> bool:
-    settled = draft.open(need)
-    short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
-    return short and len(settled.placed) < need.replicas_max
-
-
 def _is_task(item: Waiting) -> bool:
     return item.need.kind is WorkloadKind.TASK
-
-
-def _needed(need: Need, items: list[Placed]) -> list[Placed]:
-    """All of a task; of a service, the largest while the others do not serve its rate."""
-    if need.kind is WorkloadKind.TASK:
-        return items
-    wanted = list(items)
-    for item in sorted(items, key=lambda each: each.capacity_rps):
-        rest = [each for each in wanted if each is not item]
-        if len(rest) >= need.replicas_floor and sum(each.capacity_rps for each in rest) >= need.rate_rps:
-            wanted = rest
-    return wanted
-
-
-def _utilisation(draft: Draft) -> Floats:
-    """Of the SMs, as last measured; where nobody measured, the share that is taken."""
-    measured = {item.device: item.utilisation_pct for item in draft.case.snapshot.device_telemetry}
-    taken = 100.0 - np.asarray(draft.fleet.share_free, dtype=np.float64)
-    return np.array([measured.get(device.id, taken[number]) for number, device in enumerate(draft.fleet.devices)])
 
 
 def _load(utilisation: Floats) -> float:
@@ -308,11 +280,13 @@ def _flight(cycle: _Cycle, known: Known, placed: Placed, new: tuple[Joined | Non
 def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
     """The plan with every choice told."""
     draft = cycle.draft
+    for need in cycle.refused:
+        draft.refuse(need)
     joined = {(item.workload, draft.fleet.devices[item.device].id): item for item in cycle.groups.joined}
     rated = {item.need.workload: item for item in cycle.waiting}
     for item in cycle.waiting:
         settled = draft.open(item.need)
-        if _wants(draft, item.need):
+        if cycle.groups.wants(item.need):
             settled.blockers.append(waits_told(item))
             option = draft.option(item.need, int(next(iter(item.rated.any.values()))[0]))
             found = draft.places(settled, option)

@@ -62,8 +62,8 @@ class Rated:
     """The best types, best first."""
     latency_ms_mean: float
     """Of those kept."""
-    in_time: bool
-    """Whether any of them keeps the deadline."""
+    in_time: NDArray[np.bool_]
+    """Which of all options keep the deadline."""
 
     def rows(self, device_class: int, *, last: bool) -> list[int]:
         """Options to try on a class of devices, best first. `last`: those without bounds, then the small ones."""
@@ -99,6 +99,8 @@ class Judge:
         open_to = in_time if in_time.any() else np.ones(len(options), dtype=np.bool_)
         if asked.inputs is None:
             open_to = open_to & _thrifty(asked.need.rate_rps, options, np.array(types))
+        elif not in_time.any():
+            open_to = _enough(asked.need, options)
         found = scored(
             Candidates(
                 configurations=queries,
@@ -129,7 +131,7 @@ class Judge:
             any=_kept(found.score, options.device_class),
             gpu_types=tuple(GpuTypeName(name) for name in best),
             latency_ms_mean=float(run_ms[rows].mean()) if len(rows) else float(run_ms.min()),
-            in_time=bool(in_time.any()),
+            in_time=in_time,
         )
 
     def _predicted(self, queries: Queries, latency_ms: Floats, capacity_rps: Floats) -> tuple[Floats, Floats]:
@@ -174,6 +176,12 @@ def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> NDAr
         mine = types == name
         found |= mine & (room <= THRIFT * room[mine].min() + 1e-9)
     return found
+
+
+def _enough(need: Need, options: Options) -> NDArray[np.bool_]:
+    """Options of which as many replicas as the need may have serve its rate; all where there are none."""
+    found = replicas_for(need.rate_rps, options.capacity_rps) <= need.replicas_max
+    return np.asarray(found if found.any() else ~found)
 
 
 def _types(score: Floats, types: list[GpuTypeName], among: NDArray[np.bool_]) -> list[str]:

@@ -10,8 +10,9 @@ rule of the books.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,10 +22,13 @@ from solvers.models.papers.oltunes import Character, affinity
 from solvers.planners.draft import Draft
 from solvers.planners.oltunes.planning_candidates import Rated
 from solvers.planners.oltunes.planning_parameters import Parameters
-from solvers.problems.choice import Floats
+from solvers.planners.seating import Placed
+from solvers.problems.choice import Flags, Floats, Options
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
+Undone = tuple[float, float]
+NOTHING_UNDONE: Undone = (0.0, 0.0)
 LOOKED_AT_MAX = 64
 """Of each queue, for one device."""
 
@@ -63,6 +67,15 @@ class Joined:
 
 
 @dataclass(slots=True, kw_only=True)
+class Newcomer:
+    """Who joined, as what."""
+
+    waiting: Waiting
+    joined: Joined
+    placed: Placed
+
+
+@dataclass(slots=True, kw_only=True)
 class Groups:
     """The books and who sits where, by model."""
 
@@ -76,8 +89,18 @@ class Groups:
     sitting: dict[int, list[Character]] = field(default_factory=dict)
     tasks: Counter[int] = field(default_factory=Counter)
     """How many tasks run on a device: services never end, so they count for affinity and not for a group's size."""
-    joined: list[Joined] = field(default_factory=list)
-    groups: int = 0
+    begun: list[list[Newcomer]] = field(default_factory=list)
+    """Groups of this cycle."""
+
+    @property
+    def groups(self) -> int:
+        """How many were begun."""
+        return len(self.begun)
+
+    @property
+    def joined(self) -> list[Joined]:
+        """Everybody in them."""
+        return [each.joined for group in self.begun for each in group]
 
     def seat(self, device: int, model: ModelName, kind: WorkloadKind) -> None:
         """Somebody is there."""
@@ -91,63 +114,111 @@ class Groups:
             return Character(ratio=1.0, quality=QualityClass.HIGH)
         return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
 
-    def form(self, waiting: Sequence[Waiting], *, last: bool) -> None:
-        """Give places. `last`: any option on any type, and affinity orders instead of refusing."""
-        for device in self._order():
-            queue = [item for item in waiting if self._wants(item)]
-            if not queue:
-                return
-            if self.draft.fleet.usable[device]:
-                self._on_device(device, list(_looked_at(queue)), last=last)
+    def form(self, waiting: Sequence[Waiting]) -> None:
+        """Give places by the paper's rules; then with any kept option on any type, and affinity orders instead of
+        refusing.
+        """
+        queue = list(waiting)
+        for last in (False, True):
+            for device in self._order():
+                queue = [item for item in queue if self.wants(item.need)]
+                if queue and self.draft.fleet.usable[device]:
+                    self._on_device(device, queue, last=last)
+
+    def fill(self, waiting: Sequence[Waiting]) -> None:
+        """Give whoever is short what is left, the cheapest way that fits: a task one place that keeps its deadline, if
+        there is any. Eq. 6 keeps three options of a type, and whether they fit is no matter in the paper, where shares
+        may overlap.
+        """
+        for item in waiting:
+            settled, options = self.draft.open(item.need), self.draft.options(item.need)
+            known = len(settled.placed)
+            among = partial(self._open_to, item, self._welcoming(item), known)
+            if item.need.kind is WorkloadKind.TASK:
+                self.draft.fill(settled, item.rated.in_time, self.draft.best_fit, among)
+            self.draft.fill(settled, np.ones(len(options), dtype=np.bool_), self.draft.best_fit, among)
+            for placed in settled.placed[known:]:
+                self.begun.append([self._newcomer(item, placed, _row_of(placed, options), self.groups)])
+
+    def wants(self, need: Need) -> bool:
+        """Whether it is short, and may have more."""
+        settled = self.draft.open(need)
+        short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
+        return short and len(settled.placed) < need.replicas_max
+
+    def undone(self, waiting: Sequence[Waiting]) -> Undone:
+        """What these are short of: services by how much of their rates, weighted, then how many tasks."""
+        services = tasks = 0.0
+        for item in waiting:
+            settled, is_task = self.draft.open(item.need), item.need.kind is WorkloadKind.TASK
+            if is_task:
+                tasks += self.wants(item.need)
+            else:
+                services += item.need.weight * (settled.rate_rps_wanting + settled.replicas_missing)
+        return services, tasks
 
     def _order(self) -> list[int]:
+        """Devices, those without tasks first, then the least utilised."""
         fleet = self.draft.fleet
-        return sorted(
-            range(len(fleet.devices)),
-            key=lambda device: (
-                self.tasks[device] > 0,
-                bool(fleet.unrented[device]),
-                float(self.utilisation[device]),
-                int(fleet.occupants[device]),
-                device,
-            ),
-        )
-
-    def _wants(self, item: Waiting) -> bool:
-        settled = self.draft.open(item.need)
-        floor = len(settled.placed) < item.need.replicas_floor
-        return len(settled.placed) < item.need.replicas_max and (floor or settled.rate_rps_wanting > 0)
+        busy = np.array([self.tasks[device] > 0 for device in range(len(fleet.devices))], dtype=np.bool_)
+        keys = (fleet.occupants, self.utilisation, fleet.unrented, busy)
+        return [int(device) for device in np.lexsort(keys)]
 
     def _on_device(self, device: int, queue: list[Waiting], *, last: bool) -> None:
         """One group: whoever of the queue fits there, by order."""
-        begun: list[tuple[Waiting, Joined]] = []
-        for item in queue:
-            if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
+        device_class = int(self.draft.fleet.class_of[device])
+        begun: list[Newcomer] = []
+        for item in _looked_at(item for item in queue if item.rated.rows(device_class, last=last)):
+            if not self._admits(item, device, last=last):
                 continue
-            rows = self._roomy(item, device, last=last)
-            if not rows:
-                continue
-            near = self.affinity(device, item.need.model)
-            welcome = near is None or near >= self.parameters.threshold_affinity
-            if not welcome and not (last and not self.parameters.affinity_strict):
-                continue
-            row = self._put(item, device, rows)
-            if row is None:
-                continue
-            self.seat(device, item.need.model, item.need.kind)
-            joined = Joined(
-                workload=item.need.workload,
-                device=device,
-                row=row,
-                group=self.first_group + self.groups,
-                affinity=near,
-                members=len(self.sitting[device]),
-                below_threshold=not welcome,
-            )
-            begun.append((item, joined))
+            row = self._put(item, device, self._roomy(item, device, last=last))
+            if row is not None:
+                placed = self.draft.open(item.need).placed[-1]
+                begun.append(self._newcomer(item, placed, row, self.groups))
         if begun:
-            self.groups += 1
-            self.joined.extend(self._tuned(begun))
+            self.begun.append(begun)
+
+    def _admits(self, item: Waiting, device: int, *, last: bool) -> bool:
+        """Whether size and affinity let it join those who are there."""
+        if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
+            return False
+        return (last and not self.parameters.affinity_strict) or self._welcome(item, device)
+
+    def _welcome(self, item: Waiting, device: int) -> bool:
+        near = self.affinity(device, item.need.model)
+        return near is None or near >= self.parameters.threshold_affinity
+
+    def _newcomer(self, item: Waiting, placed: Placed, row: int, group: int) -> Newcomer:
+        """A replica that was just put on a device takes its seat among the others."""
+        device = placed.seat.device
+        near, welcome = self.affinity(device, item.need.model), self._welcome(item, device)
+        self.seat(device, item.need.model, item.need.kind)
+        joined = Joined(
+            workload=item.need.workload,
+            device=device,
+            row=row,
+            group=self.first_group + group,
+            affinity=near,
+            members=len(self.sitting[device]),
+            below_threshold=not welcome,
+        )
+        return Newcomer(waiting=item, joined=joined, placed=placed)
+
+    def _welcoming(self, item: Waiting) -> Flags:
+        """Devices whose affinity lets it in."""
+        devices = range(len(self.draft.fleet.devices))
+        if not self.parameters.affinity_strict:
+            return np.ones(len(devices), dtype=np.bool_)
+        return np.array([self._welcome(item, device) for device in devices], dtype=np.bool_)
+
+    def _open_to(self, item: Waiting, welcoming: Flags, known: int) -> Places:
+        """Those of them where groups are small enough, with those of its replicas that came after so many."""
+        if item.need.kind is not WorkloadKind.TASK:
+            return np.flatnonzero(welcoming)
+        tasks = np.array([self.tasks[device] for device in range(len(welcoming))])
+        for placed in self.draft.open(item.need).placed[known:]:
+            tasks[placed.seat.device] += 1
+        return np.flatnonzero(welcoming & (tasks < self.group_max))
 
     def affinity(self, device: int, model: ModelName) -> float | None:
         """To those who are there; None: nobody is."""
@@ -171,50 +242,66 @@ class Groups:
                 return row
         return None
 
-    def _tuned(self, begun: list[tuple[Waiting, Joined]]) -> Iterator[Joined]:
-        """At most one of the group's tasks takes spare room: a patient one with a larger batch that serves more, else
-        an urgent one that is done sooner. Services would never give it back.
+    def tune(self) -> None:
+        """When everybody has had the chance of a place, at most one task of each new group takes spare room: a patient
+        one with a larger batch that serves more, else an urgent one that is done sooner. Services would never give it
+        back.
         """
-        done = False
-        order = sorted(begun, key=lambda pair: pair[0].urgent)
-        for item, joined in order:
-            row = None if done or item.need.kind is not WorkloadKind.TASK else self._better(item, joined)
-            done = done or row is not None
-            yield joined if row is None else replace(joined, row=row, tuned=True)
+        for group in self.begun:
+            tasks = (each for each in group if each.waiting.need.kind is WorkloadKind.TASK)
+            for each in sorted(tasks, key=lambda item: item.waiting.urgent):
+                row = self._better(each)
+                if row is not None:
+                    each.joined = replace(each.joined, row=row, tuned=True)
+                    break
 
-    def _better(self, item: Waiting, joined: Joined) -> int | None:
-        rated, current = item.rated, joined.row
-        options = self.draft.options(item.need)
-        device_class = int(self.draft.fleet.class_of[joined.device])
+    def _better(self, newcomer: Newcomer) -> int | None:
+        rated, current = newcomer.waiting.rated, newcomer.joined.row
+        options = self.draft.options(newcomer.waiting.need)
+        device_class = int(self.draft.fleet.class_of[newcomer.joined.device])
         known = np.array(rated.rows(device_class, last=True), dtype=np.intp)
-        if item.urgent:
+        if newcomer.waiting.urgent:
             better = known[rated.run_ms[known] < rated.run_ms[current]]
             order = better[np.argsort(rated.run_ms[better], kind="stable")]
         else:
             more = rated.throughput_rps[known] > rated.throughput_rps[current]
             better = known[more & (options.batch[known] > options.batch[current])]
             order = better[np.argsort(-rated.throughput_rps[better], kind="stable")]
-        return next((int(row) for row in order if self._exchange(item.need, joined.device, int(row))), None)
+        return next((int(row) for row in order if self._exchange(newcomer, int(row))), None)
 
-    def _exchange(self, need: Need, device: int, row: int) -> bool:
-        """The need's newest replica in another configuration, where that fits."""
+    def _exchange(self, newcomer: Newcomer, row: int) -> bool:
+        """Its replica in another configuration, where that fits."""
+        need, before = newcomer.waiting.need, newcomer.placed
         settled = self.draft.open(need)
-        before = settled.placed.pop()
+        index = next(number for number, item in enumerate(settled.placed) if item is before)
+        settled.placed.pop(index)
         self.draft.fleet.lift(before.seat)
         option = self.draft.option(need, row)
-        if self.draft.put(settled, option, _level, among=np.array([device], dtype=np.intp)) is None:
+        among = np.array([newcomer.joined.device], dtype=np.intp)
+        if self.draft.put(settled, option, _level, among=among) is None:
+            newcomer.placed = settled.placed[-1]
             return True
-        settled.add(before)
+        self.draft.fleet.put(before.seat)
+        settled.placed.insert(index, before)
         return False
 
 
-def _looked_at(queue: Sequence[Waiting]) -> Iterator[Waiting]:
+def _looked_at(queue: Iterable[Waiting]) -> Iterator[Waiting]:
     """The first of each queue, in order."""
     counts = {True: 0, False: 0}
     for item in sorted(queue, key=lambda each: each.rank):
         counts[item.urgent] += 1
         if counts[item.urgent] <= LOOKED_AT_MAX:
             yield item
+
+
+def _row_of(placed: Placed, options: Options) -> int:
+    """Which of the options it was put there as."""
+    option = placed.option
+    assert option is not None
+    same = (options.device_class == option.device_class) & (options.batch == option.batch)
+    same &= (options.share_pct == option.share_pct) & (options.memory_mib == option.memory_mib)
+    return int(np.flatnonzero(same)[0])
 
 
 def _level(places: Places) -> Floats:

@@ -36,6 +36,10 @@ class Parameters:
     affinity_strict: Annotated[
         bool, Tune("whether who finds no group of enough affinity waits, as in the paper, or joins the best there is")
     ] = False
+    kept_strict: Annotated[
+        bool,
+        Tune("whether who fits in no configuration that was kept waits, as in the paper, or takes the cheapest"),
+    ] = False
     idle_w: Annotated[float, Tune("P_base of estimated power", 0, 1000)] = 60.0
     samples_max: Annotated[int, Tune("measured points that teach the predictor before the first task", 0, 5000)] = 500
     slice_spare_mib: Annotated[

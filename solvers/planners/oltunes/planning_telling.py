@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.plan import Assignment
@@ -59,7 +60,7 @@ def waits_told(waiting: Waiting) -> Reason:
         Fact(name="queue", value="latency-critical" if waiting.urgent or waiting.boost else "throughput-oriented"),
         Fact(name="queue_position", value=float(waiting.position)),
         Fact(name="deadline_over_latency", value=round(waiting.priority, 4)),
-        Fact(name="in_time", value=str(waiting.rated.in_time).lower()),
+        Fact(name="in_time", value=str(bool(waiting.rated.in_time.any())).lower()),
     )
     return Reason(code=ReasonCode.WAITS_IN_LINE, subject=waiting.need.workload, facts=facts)
 
@@ -93,8 +94,9 @@ def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iter
 
 
 def _scored(rated: Rated, row: int) -> tuple[Fact, ...]:
+    score = float(rated.score[row])
     return (
-        Fact(name="score", value=round(float(rated.score[row]), 6)),
+        *((Fact(name="score", value=round(score, 6)),) if isfinite(score) else ()),
         Fact(name="epc_score", value=round(float(rated.epc[row]), 3)),
         Fact(name="predicted_latency_ms", value=round(float(rated.latency_ms[row]), 3)),
     )
