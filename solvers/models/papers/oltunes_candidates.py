@@ -11,6 +11,7 @@ EPC estimated power, G the two best GPU types, D the kept configurations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from solvers.models.papers.oltunes import is_latency_critical
 
 GPU_TYPES_KEPT = 2
 PER_GPU_TYPE_KEPT = 3
+_NONE = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +102,25 @@ def _normalised(values: Floats, known: NDArray[np.bool_]) -> Floats:
     return np.where(known, (values - low) / (high - low), 0.0)
 
 
-def _kept(score: Floats, configurations: Queries) -> NDArray[np.intp]:
-    """Rows of the best GPU types, type by type, best first within each."""
+def best_types(score: Floats, gpu_type: NDArray[Any]) -> list[str]:
+    """Eq. 5: the types whose best is best; rows without a score are none."""
+    return _by_score(score, gpu_type)[0][:GPU_TYPES_KEPT]
+
+
+def best_rows(score: Floats, label: NDArray[Any]) -> dict[Any, NDArray[np.intp]]:
+    """Eq. 6: the best rows of each label, best first."""
+    labels, order = _by_score(score, label)
+    return {wanted: order[label[order] == wanted][:PER_GPU_TYPE_KEPT] for wanted in labels}
+
+
+def _by_score(score: Floats, label: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Labels and rows that have a score, best first; equal ones in the order of rows."""
     order = np.argsort(-score, kind="stable")
     order = order[np.isfinite(score[order])]
-    gpu_type = configurations.gpu_type[order]
-    best_first = list(dict.fromkeys(gpu_type.tolist()))[:GPU_TYPES_KEPT]
-    kept = [order[gpu_type == wanted][:PER_GPU_TYPE_KEPT] for wanted in best_first]
-    return np.concatenate([np.zeros(0, dtype=np.intp), *kept])
+    return list(dict.fromkeys(label[order].tolist())), order
+
+
+def _kept(score: Floats, configurations: Queries) -> NDArray[np.intp]:
+    """Rows of the best GPU types, type by type, best first within each."""
+    rows = best_rows(score, configurations.gpu_type)
+    return np.concatenate([_NONE, *(rows[wanted] for wanted in best_types(score, configurations.gpu_type))])

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.domain.codec import Plain
 from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
 from solvers.models.base import Facts, Floats, Queries, Samples
 from solvers.models.baselines import forest_solo, matrix_solo
@@ -59,9 +62,47 @@ def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
 
 
 def character(facts: Facts, model: ModelName) -> Character:
-    """What affinity looks at; a model whose kernels nobody counted counts as balanced."""
-    known = facts.models[model]
+    """What affinity looks at of a model that is described."""
+    return character_of(facts.models[model])
+
+
+def character_of(known: ModelVariant | None) -> Character:
+    """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
+    if known is None:
+        return Character(ratio=1.0, quality=QualityClass.HIGH)
     return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
+
+
+def run_ms(inputs: float, batch: NDArray[Any], latency_ms: Floats) -> Floats:
+    """Time of a task: of all its batches, one after the other."""
+    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+
+
+def ever_full(inputs: float, batch: NDArray[Any]) -> NDArray[np.bool_]:
+    """Batches that a task of so many inputs fills at least by half; larger ones only cost memory."""
+    return np.asarray(batch < 2 * inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
+
+    tdp_w: Floats
+    share_pct: Floats | NDArray[np.int64]
+    memory_part: Floats
+
+
+def estimated_power(held: Held, run_s: Floats, idle_w: float) -> Floats:
+    """Eq. 7, the share standing for SM utilisation."""
+    return epc_score(
+        PowerTerms(
+            idle_w=idle_w,
+            tdp_w=held.tdp_w,
+            sm_utilisation=held.share_pct / 100.0,
+            memory_used=held.memory_part,
+            latency_s=run_s,
+        )
+    )
 
 
 def check_known(facts: Facts, task: Task) -> None:
@@ -139,15 +180,13 @@ class Beliefs:
         allowed = tuple(sorted(set(gpu_types) & set(task.gpu_types_allowed or gpu_types)))
         table = self.table(task.model, allowed)
         batch = table.queries.batch
-        run_s = np.maximum(1.0, np.ceil(task.inputs / batch)) * table.latency_ms / MS_PER_S
-        # A batch that could never be full only costs memory.
-        whole = batch < 2 * task.inputs
+        run_s = run_ms(task.inputs, batch, table.latency_ms) / MS_PER_S
         rated = Candidates(
             configurations=table.queries,
             memory_mib=table.memory_mib,
-            latency_ms=np.where(whole, run_s * MS_PER_S, np.nan),
+            latency_ms=np.where(ever_full(task.inputs, batch), run_s * MS_PER_S, np.nan),
             throughput_rps=table.throughput_rps,
-            epc=self._epc(table, run_s),
+            epc=estimated_power(_held(table), run_s, self.parameters.idle_w),
         )
         wish = Wish(
             latency_weight=task.latency_weight,
@@ -159,17 +198,9 @@ class Beliefs:
         choices = tuple(_choice(table, row) for row in kept)
         return choices, float(np.mean(run_s[kept])) if kept else 0.0
 
-    def _epc(self, table: Table, run_s: Floats) -> Floats:
-        """Eq. 7, the share standing for SM utilisation."""
-        return epc_score(
-            PowerTerms(
-                idle_w=self.parameters.idle_w,
-                tdp_w=table.tdp_w,
-                sm_utilisation=table.queries.share_pct / 100.0,
-                memory_used=table.memory_part,
-                latency_s=run_s,
-            )
-        )
+
+def _held(table: Table) -> Held:
+    return Held(tdp_w=table.tdp_w, share_pct=table.queries.share_pct, memory_part=table.memory_part)
 
 
 def _choice(table: Table, row: int) -> Choice:

@@ -89,7 +89,7 @@ def form(seat: Seat, candidates: Iterable[Waiting], rules: Rules) -> Group:
             break
         config = next((each for each in task.on(seat.gpu_type) if _fits(each, seat, room_mib)), None)
         who = rules.characters[task.task.model]
-        if config is None or not _welcome(who, sitting, rules.parameters):
+        if config is None or not welcome(who, sitting, rules.parameters):
             continue
         members.append(task)
         configs.append(config)
@@ -102,7 +102,8 @@ def _fits(config: Config, seat: Seat, room_mib: float) -> bool:
     return config.memory_mib < room_mib and config.share_pct <= seat.share_pct_total
 
 
-def _welcome(who: Character, sitting: Sequence[Character], parameters: Parameters) -> bool:
+def welcome(who: Character, sitting: Sequence[Character], parameters: Parameters) -> bool:
+    """Whether affinity to those who sit there lets somebody join."""
     if not sitting or not parameters.with_affinity:
         return True
     return affinity(who, sitting).admits(parameters.affinity_min)

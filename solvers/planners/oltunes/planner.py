@@ -9,7 +9,6 @@ move what runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
-from solvers.models.papers.oltunes import is_latency_critical
+from solvers.models.papers.oltunes import is_latency_critical, urgency
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case
@@ -31,6 +30,7 @@ from solvers.planners.oltunes.planning_lessons import predictor_of
 from solvers.planners.oltunes.planning_memory import Flight, Heard, Known, Memory, hear
 from solvers.planners.oltunes.planning_parameters import Parameters
 from solvers.planners.oltunes.planning_telling import candidates_told, cycle_told, slice_told, told, waits_told
+from solvers.planners.oltunes.queues import Queues
 from solvers.planners.oltunes.window import Pace
 from solvers.planners.seating import Placed
 from solvers.problems.choice import Floats
@@ -130,6 +130,9 @@ class Oltunes(Recalling):
         known = {item.task: item for item in cycle.memory.known}
         works: dict[str, Service | OfflineTask] = {item.id: item for item in snapshot.services}
         works |= {item.id: item for item in snapshot.tasks}
+        came = sorted(cycle.memory.known, key=lambda item: (item.since_s, item.task))
+        order = {item.task: number for number, item in enumerate(came)}
+        queues: dict[bool, Queues[Waiting]] = {False: Queues(), True: Queues()}
         for need in draft.needs:
             if not cycle.groups.wants(need):
                 continue
@@ -139,36 +142,33 @@ class Oltunes(Recalling):
                 cycle.refused.append(need)
                 continue
             boost = known[need.workload].boost if need.workload in known else 0
-            cycle.waiting.append(
-                Waiting(
-                    need=need,
-                    rated=rated,
-                    urgent=is_latency_critical(asked.latency_weight),
-                    priority=asked.deadline_ms / max(rated.latency_ms_mean, 1e-9),
-                    boost=boost,
-                )
+            item = Waiting(
+                need=need,
+                rated=rated,
+                urgent=is_latency_critical(asked.latency_weight),
+                priority=urgency(asked.deadline_ms, rated.latency_ms_mean),
+                order=order.get(need.workload, 0),
+                boost=boost,
             )
-        cycle.waiting.sort(key=lambda item: item.rank)
+            queues[_is_task(item)].push(item)
+        cycle.waiting = [*queues[False], *queues[True]]
 
     def _form(self, cycle: _Cycle) -> None:
-        """Groups of those whose window is over."""
-        memory, now_s = cycle.memory, cycle.snapshot.taken_at_s
-        collecting = any(_is_task(item) for item in cycle.waiting)
-        opened_s = None if not collecting else now_s if memory.opened_s is None else memory.opened_s
-        window_ms = cycle.pace.window_ms
-        over = window_ms <= self.parameters.cycle_ms or (
-            opened_s is not None and MS_PER_S * (now_s - opened_s) >= window_ms
-        )
-        ready = [item for item in cycle.waiting if over or not _is_task(item)]
-        cycle.groups = self._given(cycle, ready)
-        urgent_part = fmean(item.urgent or item.boost > 0 for item in cycle.waiting) if cycle.waiting else None
-        left = [item for item in cycle.waiting if cycle.groups.wants(item.need)]
-        for position, item in enumerate(left):
-            item.position = position + 1
+        """Groups of tasks whose window is over, and of services; then the window moves."""
+        memory, now_s, pace = cycle.memory, cycle.snapshot.taken_at_s, cycle.pace
+        tasks = sum(_is_task(item) for item in cycle.waiting)
+        within = pace.window_ms <= self.parameters.cycle_ms
+        over = within or now_s >= pace.wake_s(memory.opened_s, full=tasks >= pace.group_max)
+        cycle.groups = self._given(cycle, [item for item in cycle.waiting if over or not _is_task(item)])
+        left: Queues[Waiting] = Queues()
+        for item in cycle.waiting:
+            if cycle.groups.wants(item.need):
+                left.push(item)
+                item.position = len(left)
         cycle.memory = replace(
             memory,
-            opened_s=(now_s if over else opened_s) if any(_is_task(item) for item in left) else None,
-            pace=cycle.pace.after_tick(urgent_part, self.parameters.scheduler),
+            opened_s=now_s if tasks and over else memory.opened_s,
+            pace=pace.after_tick(left.urgent_part, self.parameters.scheduler),
         )
 
     def _given(self, cycle: _Cycle, ready: list[Waiting]) -> Groups:
@@ -176,18 +176,36 @@ class Oltunes(Recalling):
         is left; and where that does not do, everybody new takes as little as he can from the start, if that leaves less
         undone.
         """
-        found, strict = cycle.groups, self.parameters.kept_strict
-        parts = [[item for item in ready if _is_task(item) is tasks] for tasks in (False, True)]
-        for part in parts:
-            found.form(part)
-            found.fill([] if strict else part)
-        if not strict and found.undone(ready) > NOTHING_UNDONE:
-            closer = opened(cycle.request, cycle.case, self.parameters, cycle.memory)
-            for part in parts:
-                closer.fill(part)
-            found = min(found, closer, key=lambda groups: groups.undone(ready))
+        services, tasks = ([item for item in ready if _is_task(item) is wanted] for wanted in (False, True))
+        found, closer = cycle.groups, None
+        self._spread(found, services)
+        if self._falls_short(found, services):
+            closer = self._closer(cycle, services)
+        if closer is not None and closer.undone(services) < found.undone(services):
+            found = closer
+            found.fill(tasks)
+        else:
+            self._spread(found, tasks)
+            if self._falls_short(found, tasks):
+                closer = closer or self._closer(cycle, services)
+                closer.fill(tasks)
+                found = min(found, closer, key=lambda groups: groups.undone(ready))
         found.tune()
         return found
+
+    def _spread(self, groups: Groups, waiting: list[Waiting]) -> None:
+        groups.form(waiting)
+        if not self.parameters.kept_strict:
+            groups.fill(waiting)
+
+    def _falls_short(self, groups: Groups, waiting: list[Waiting]) -> bool:
+        return not self.parameters.kept_strict and groups.undone(waiting) > NOTHING_UNDONE
+
+    def _closer(self, cycle: _Cycle, services: list[Waiting]) -> Groups:
+        """Books in which new replicas of services take as little as they can."""
+        groups = opened(cycle.request, cycle.case, self.parameters, cycle.memory)
+        groups.fill(services)
+        return groups
 
 
 def _heard(snapshot: Snapshot) -> Heard:
@@ -293,8 +311,7 @@ def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
             draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, option)
         taken = {each.row for each in cycle.groups.joined if each.workload == item.need.workload}
         settled.blockers.extend(candidates_told(draft, item, taken))
-    spare_mib = cycle.parameters.slice_spare_mib
-    wishes = tuple(slice_told(draft, cycle.groups.joined, spare_mib)) if spare_mib > 0.0 else ()
+    wishes = tuple(slice_told(draft, cycle.groups.joined, cycle.parameters.slice_spare_mib))
     proposal = draft.proposal(SPEC, wishes)
     assert proposal.plan is not None
     summary, *others = proposal.reasons

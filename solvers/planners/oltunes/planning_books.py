@@ -26,10 +26,12 @@ def opened(request: PlanRequest, case: Case, parameters: Parameters, memory: Mem
     groups = Groups(
         draft=draft,
         parameters=parameters,
+        shared=parameters.scheduler,
         group_max=memory.pace.group_max,
         models=dict(case.snapshot.models_by_name()),
         utilisation=_utilisation(draft),
         first_group=memory.groups,
+        tasks=np.zeros(len(draft.fleet.devices), dtype=np.int64),
     )
     _stay(groups)
     return groups

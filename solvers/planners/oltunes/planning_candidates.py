@@ -9,7 +9,7 @@ too little for the promise or the deadline, in all. It refuses to know what is f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
 from solvers.models.base import Floats, Queries
-from solvers.models.papers.oltunes import PowerTerms, epc_score
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
-from solvers.models.papers.oltunes_candidates import GPU_TYPES_KEPT, PER_GPU_TYPE_KEPT, Candidates, Wish, scored
+from solvers.models.papers.oltunes_candidates import Candidates, Wish, best_rows, best_types, scored
 from solvers.planners.draft import Draft
+from solvers.planners.oltunes.beliefs import MS_PER_S, Held, estimated_power, ever_full, run_ms
 from solvers.planners.oltunes.planning_parameters import Parameters
 from solvers.problems.choice import Options, replicas_for
 from solvers.problems.needs import Need
 
-MS_PER_S = 1000.0
 THRIFT = 1.25
 """Part of a GPU that a service may take over the thriftiest way to serve its rate."""
 Rows = NDArray[np.intp]
@@ -64,11 +63,16 @@ class Rated:
     """Of those kept."""
     in_time: NDArray[np.bool_]
     """Which of all options keep the deadline."""
+    _rows: dict[tuple[int, bool], list[int]] = field(default_factory=dict)
 
     def rows(self, device_class: int, *, last: bool) -> list[int]:
         """Options to try on a class of devices, best first. `last`: those without bounds, then the small ones."""
-        small = self.small.get(device_class, _NONE).tolist()
-        return list(dict.fromkeys((*self.any.get(device_class, _NONE).tolist(), *small))) if last else small
+        key = (device_class, last)
+        if key not in self._rows:
+            small = self.small.get(device_class, _NONE).tolist()
+            bounded = dict.fromkeys((*self.any.get(device_class, _NONE).tolist(), *small))
+            self._rows[key] = list(bounded) if last else small
+        return self._rows[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +96,21 @@ class Judge:
         parts = np.array([classes[number].sm_part for number in options.device_class])
         queries = Queries.of(asked.need.model, types, options.batch, options.share_pct * parts)
         latency_ms, throughput_rps = self._predicted(queries, options.latency_ms, options.capacity_rps)
-        run_ms = latency_ms if asked.inputs is None else _run_ms(asked.inputs, options.batch, latency_ms)
-        epc = self._epc(types, (options.share_pct / 100.0, options.memory_mib.astype(np.float64)), run_ms)
-        promised_ms = run_ms if asked.inputs is None else MS_PER_S * asked.inputs / options.capacity_rps
+        took_ms = latency_ms if asked.inputs is None else run_ms(asked.inputs, options.batch, latency_ms)
+        epc = self._epc(types, options, took_ms)
+        promised_ms = took_ms if asked.inputs is None else MS_PER_S * asked.inputs / options.capacity_rps
         in_time = promised_ms <= asked.deadline_ms
-        open_to = in_time if in_time.any() else np.ones(len(options), dtype=np.bool_)
         if asked.inputs is None:
-            open_to = open_to & _thrifty(asked.need.rate_rps, options, np.array(types))
-        elif not in_time.any():
-            open_to = _enough(asked.need, options)
+            open_to = in_time | (not in_time.any())
+            open_to &= _thrifty(asked.need.rate_rps, options, np.array(types))
+        else:
+            open_to = _first_of(in_time, _enough(asked.need, options))
+            open_to = _first_of(open_to & ever_full(asked.inputs, options.batch), open_to)
         found = scored(
             Candidates(
                 configurations=queries,
                 memory_mib=np.asarray(options.memory_mib, dtype=np.float64),
-                latency_ms=np.where(open_to, run_ms, np.nan),
+                latency_ms=np.where(open_to, took_ms, np.nan),
                 throughput_rps=throughput_rps,
                 epc=epc,
             ),
@@ -117,20 +122,20 @@ class Judge:
             ),
         )
         small = self._within_part(options.share_pct, open_to)
-        best = _types(found.score, types, small)
-        kept = _kept(np.where(small & np.isin(types, best), found.score, -np.inf), options.device_class)
-        rows = np.concatenate([_NONE, *kept.values()])
+        best = best_types(np.where(small, found.score, -np.inf), np.array(types))
+        kept = best_rows(np.where(small & np.isin(types, best), found.score, -np.inf), options.device_class)
+        rows = np.concatenate([_NONE, *(kept[number] for number in sorted(kept))])
         return Rated(
             asked=asked,
             score=found.score,
             epc=epc,
             latency_ms=latency_ms,
             throughput_rps=throughput_rps,
-            run_ms=run_ms,
+            run_ms=took_ms,
             small=kept,
-            any=_kept(found.score, options.device_class),
+            any=best_rows(found.score, options.device_class),
             gpu_types=tuple(GpuTypeName(name) for name in best),
-            latency_ms_mean=float(run_ms[rows].mean()) if len(rows) else float(run_ms.min()),
+            latency_ms_mean=float(took_ms[rows].mean()) if len(rows) else float(took_ms.min()),
             in_time=in_time,
         )
 
@@ -141,19 +146,14 @@ class Judge:
         met = latency.support & np.isfinite(latency.mean) & np.isfinite(throughput.mean)
         return np.where(met, latency.mean, latency_ms), np.where(met, throughput.mean, capacity_rps)
 
-    def _epc(self, types: list[GpuTypeName], used: tuple[Floats, Floats], run_ms: Floats) -> Floats:
-        """Eq. 7, the share standing for SM utilisation."""
-        share, memory_mib = used
+    def _epc(self, types: list[GpuTypeName], options: Options, run_ms: Floats) -> Floats:
         known = [self.gpu_types[name] for name in types]
-        return epc_score(
-            PowerTerms(
-                idle_w=self.parameters.idle_w,
-                tdp_w=np.array([kind.tdp_w for kind in known]),
-                sm_utilisation=share,
-                memory_used=memory_mib / np.array([float(kind.memory_mib) for kind in known]),
-                latency_s=run_ms / MS_PER_S,
-            )
+        held = Held(
+            tdp_w=np.array([kind.tdp_w for kind in known]),
+            share_pct=options.share_pct,
+            memory_part=options.memory_mib / np.array([float(kind.memory_mib) for kind in known]),
         )
+        return estimated_power(held, run_ms / MS_PER_S, self.parameters.idle_w)
 
     def _within_part(self, share_pct: NDArray[np.int64], open_to: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Options in the part of a device that each of a full group gets, or with the smallest share there is."""
@@ -162,8 +162,9 @@ class Judge:
         return np.asarray(open_to & (share_pct <= max(part, least)))
 
 
-def _run_ms(inputs: float, batch: NDArray[np.int64], latency_ms: Floats) -> Floats:
-    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+def _first_of(wanted: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The first of these that is not empty."""
+    return wanted if wanted.any() else otherwise
 
 
 def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> NDArray[np.bool_]:
@@ -182,20 +183,3 @@ def _enough(need: Need, options: Options) -> NDArray[np.bool_]:
     """Options of which as many replicas as the need may have serve its rate; all where there are none."""
     found = replicas_for(need.rate_rps, options.capacity_rps) <= need.replicas_max
     return np.asarray(found if found.any() else ~found)
-
-
-def _types(score: Floats, types: list[GpuTypeName], among: NDArray[np.bool_]) -> list[str]:
-    """Eq. 5: the types whose best is best."""
-    order = np.argsort(-score, kind="stable")
-    found = dict.fromkeys(types[row] for row in order if among[row] and np.isfinite(score[row]))
-    return list(found)[:GPU_TYPES_KEPT]
-
-
-def _kept(score: Floats, device_class: NDArray[np.int64]) -> dict[int, Rows]:
-    """Eq. 6: the best options on each class of devices."""
-    found: dict[int, Rows] = {}
-    for number in np.unique(device_class):
-        mine = np.flatnonzero((device_class == number) & np.isfinite(score))
-        if len(mine):
-            found[int(number)] = mine[np.argsort(-score[mine], kind="stable")][:PER_GPU_TYPE_KEPT]
-    return found

@@ -9,19 +9,24 @@ rule of the books.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.domain.workload import ModelVariant, QualityClass, WorkloadKind
+from solvers.domain.workload import ModelVariant, WorkloadKind
 from solvers.models.papers.oltunes import Character, affinity
 from solvers.planners.draft import Draft
+from solvers.planners.oltunes.autotuning import Record, better, patient_first
+from solvers.planners.oltunes.beliefs import MS_PER_S, character_of
+from solvers.planners.oltunes.grouping import welcome
+from solvers.planners.oltunes.parameters import Parameters as SchedulerParameters
 from solvers.planners.oltunes.planning_candidates import Rated
 from solvers.planners.oltunes.planning_parameters import Parameters
+from solvers.planners.oltunes.queues import Queues
 from solvers.planners.seating import Placed
 from solvers.problems.choice import Flags, Floats, Options
 from solvers.problems.fleet import Places
@@ -29,27 +34,32 @@ from solvers.problems.needs import Need
 
 Undone = tuple[float, float]
 NOTHING_UNDONE: Undone = (0.0, 0.0)
-LOOKED_AT_MAX = 64
-"""Of each queue, for one device."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """Work that wants a place. `boost` above 0: it lost its place and goes ahead of everybody."""
+    """Work that wants a place, as the queues order it. `boost` above 0: it lost its place and goes ahead of everybody;
+    `order`: tasks by the cycle that saw them first.
+    """
 
     need: Need
     rated: Rated
     urgent: bool
     priority: float
+    order: int
     boost: int = 0
     position: int = 0
     """Its place in line after the cycle, 1 for the next; 0: it has what it wants."""
 
     @property
-    def rank(self) -> tuple[bool, int, float, float, WorkloadId]:
-        """Urgent work first, then the smallest deadline over latency, then the shortest."""
-        last = not (self.urgent or self.boost)
-        return (last, -self.boost, self.priority, self.rated.latency_ms_mean, self.need.workload)
+    def name(self) -> str:
+        """Of its workload."""
+        return self.need.workload
+
+    @property
+    def latency_s(self) -> float:
+        """Of the options kept, in the mean."""
+        return self.rated.latency_ms_mean / MS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +91,16 @@ class Groups:
 
     draft: Draft
     parameters: Parameters
+    shared: SchedulerParameters
+    """The same for what the scheduler has as well."""
     group_max: int
     models: dict[ModelName, ModelVariant]
     utilisation: Floats
     """Of every device, 0…100."""
     first_group: int
+    tasks: NDArray[np.int64]
+    """How many run on each device: services never end, so they count for affinity and not for a group's size."""
     sitting: dict[int, list[Character]] = field(default_factory=dict)
-    tasks: Counter[int] = field(default_factory=Counter)
-    """How many tasks run on a device: services never end, so they count for affinity and not for a group's size."""
     begun: list[list[Newcomer]] = field(default_factory=list)
     """Groups of this cycle."""
 
@@ -108,22 +120,29 @@ class Groups:
         self.tasks[device] += kind is WorkloadKind.TASK
 
     def character(self, model: ModelName) -> Character:
-        """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
-        known = self.models.get(model)
-        if known is None:
-            return Character(ratio=1.0, quality=QualityClass.HIGH)
-        return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
+        """What affinity looks at."""
+        return character_of(self.models.get(model))
 
     def form(self, waiting: Sequence[Waiting]) -> None:
         """Give places by the paper's rules; then with any kept option on any type, and affinity orders instead of
         refusing.
         """
-        queue = list(waiting)
+        queues: Queues[Waiting] = Queues()
+        for item in waiting:
+            queues.push(item)
+        fleet = self.draft.fleet
         for last in (False, True):
+            least_pct = np.array([self._least_pct(queues, number, last=last) for number in range(len(fleet.classes))])
+            roomy = fleet.usable & (fleet.share_free >= least_pct[fleet.class_of])
             for device in self._order():
-                queue = [item for item in queue if self.wants(item.need)]
-                if queue and self.draft.fleet.usable[device]:
-                    self._on_device(device, queue, last=last)
+                if len(queues) and roomy[device]:
+                    self._on_device(device, queues, last=last)
+
+    def _least_pct(self, waiting: Iterable[Waiting], device_class: int, *, last: bool) -> float:
+        """Below this free share nobody finds room on a device of this class."""
+        rows = ((item, item.rated.rows(device_class, last=last)) for item in waiting)
+        least = (self.draft.options(item.need).share_pct[found].min() for item, found in rows if found)
+        return float(min(least, default=np.inf))
 
     def fill(self, waiting: Sequence[Waiting]) -> None:
         """Give whoever is short what is left, the cheapest way that fits: a task one place that keeps its deadline, if
@@ -134,9 +153,10 @@ class Groups:
             settled, options = self.draft.open(item.need), self.draft.options(item.need)
             known = len(settled.placed)
             among = partial(self._open_to, item, self._welcoming(item), known)
+            fits = self._fits_somewhere(options, among())
             if item.need.kind is WorkloadKind.TASK:
-                self.draft.fill(settled, item.rated.in_time, self.draft.best_fit, among)
-            self.draft.fill(settled, np.ones(len(options), dtype=np.bool_), self.draft.best_fit, among)
+                self.draft.fill(settled, item.rated.in_time & fits, self.draft.best_fit, among)
+            self.draft.fill(settled, fits, self.draft.best_fit, among)
             for placed in settled.placed[known:]:
                 self.begun.append([self._newcomer(item, placed, _row_of(placed, options), self.groups)])
 
@@ -160,23 +180,22 @@ class Groups:
     def _order(self) -> list[int]:
         """Devices, those without tasks first, then the least utilised."""
         fleet = self.draft.fleet
-        busy = np.array([self.tasks[device] > 0 for device in range(len(fleet.devices))], dtype=np.bool_)
-        keys = (fleet.occupants, self.utilisation, fleet.unrented, busy)
+        keys = (fleet.occupants, self.utilisation, fleet.unrented, self.tasks > 0)
         return [int(device) for device in np.lexsort(keys)]
 
-    def _on_device(self, device: int, queue: list[Waiting], *, last: bool) -> None:
-        """One group: whoever of the queue fits there, by order."""
-        device_class = int(self.draft.fleet.class_of[device])
-        begun: list[Newcomer] = []
-        for item in _looked_at(item for item in queue if item.rated.rows(device_class, last=last)):
-            if not self._admits(item, device, last=last):
-                continue
-            row = self._put(item, device, self._roomy(item, device, last=last))
+    def _on_device(self, device: int, queues: Queues[Waiting], *, last: bool) -> None:
+        """One group: whoever of the queues fits there, by order."""
+        device_class, begun = int(self.draft.fleet.class_of[device]), list[Newcomer]()
+        count = self.shared.looked_at_max
+        for item in queues.first(count, lambda each: bool(each.rated.rows(device_class, last=last))):
+            rows = self._roomy(item, device, last=last)
+            row = self._put(item, device, rows) if rows and self._admits(item, device, last=last) else None
             if row is not None:
                 placed = self.draft.open(item.need).placed[-1]
                 begun.append(self._newcomer(item, placed, row, self.groups))
         if begun:
             self.begun.append(begun)
+            queues.take([item.waiting.name for item in begun if not self.wants(item.waiting.need)])
 
     def _admits(self, item: Waiting, device: int, *, last: bool) -> bool:
         """Whether size and affinity let it join those who are there."""
@@ -185,13 +204,13 @@ class Groups:
         return (last and not self.parameters.affinity_strict) or self._welcome(item, device)
 
     def _welcome(self, item: Waiting, device: int) -> bool:
-        near = self.affinity(device, item.need.model)
-        return near is None or near >= self.parameters.threshold_affinity
+        sitting = self.sitting.get(device, ())
+        return welcome(self.character(item.need.model), sitting, self.shared)
 
     def _newcomer(self, item: Waiting, placed: Placed, row: int, group: int) -> Newcomer:
         """A replica that was just put on a device takes its seat among the others."""
         device = placed.seat.device
-        near, welcome = self.affinity(device, item.need.model), self._welcome(item, device)
+        near, welcomed = self.affinity(device, item.need.model), self._welcome(item, device)
         self.seat(device, item.need.model, item.need.kind)
         joined = Joined(
             workload=item.need.workload,
@@ -200,7 +219,7 @@ class Groups:
             group=self.first_group + group,
             affinity=near,
             members=len(self.sitting[device]),
-            below_threshold=not welcome,
+            below_threshold=not welcomed,
         )
         return Newcomer(waiting=item, joined=joined, placed=placed)
 
@@ -211,11 +230,20 @@ class Groups:
             return np.ones(len(devices), dtype=np.bool_)
         return np.array([self._welcome(item, device) for device in devices], dtype=np.bool_)
 
+    def _fits_somewhere(self, options: Options, places: Places) -> Flags:
+        """Options for which one of these devices has share and memory left: the others need not be tried."""
+        fleet, found = self.draft.fleet, np.zeros(len(options), dtype=np.bool_)
+        for number in np.unique(options.device_class):
+            mine, devices = np.flatnonzero(options.device_class == number), places[fleet.class_of[places] == number]
+            share = fleet.share_free[devices][:, None] >= options.share_pct[mine]
+            found[mine] = (share & (fleet.memory_free[devices][:, None] >= options.memory_mib[mine])).any(axis=0)
+        return found
+
     def _open_to(self, item: Waiting, welcoming: Flags, known: int) -> Places:
         """Those of them where groups are small enough, with those of its replicas that came after so many."""
         if item.need.kind is not WorkloadKind.TASK:
             return np.flatnonzero(welcoming)
-        tasks = np.array([self.tasks[device] for device in range(len(welcoming))])
+        tasks = self.tasks.copy()
         for placed in self.draft.open(item.need).placed[known:]:
             tasks[placed.seat.device] += 1
         return np.flatnonzero(welcoming & (tasks < self.group_max))
@@ -248,26 +276,25 @@ class Groups:
         back.
         """
         for group in self.begun:
-            tasks = (each for each in group if each.waiting.need.kind is WorkloadKind.TASK)
-            for each in sorted(tasks, key=lambda item: item.waiting.urgent):
-                row = self._better(each)
+            tasks = [each for each in group if each.waiting.need.kind is WorkloadKind.TASK]
+            for place in patient_first([each.waiting.urgent for each in tasks]):
+                row = self._better(tasks[place])
                 if row is not None:
-                    each.joined = replace(each.joined, row=row, tuned=True)
+                    tasks[place].joined = replace(tasks[place].joined, row=row, tuned=True)
                     break
 
     def _better(self, newcomer: Newcomer) -> int | None:
-        rated, current = newcomer.waiting.rated, newcomer.joined.row
-        options = self.draft.options(newcomer.waiting.need)
-        device_class = int(self.draft.fleet.class_of[newcomer.joined.device])
-        known = np.array(rated.rows(device_class, last=True), dtype=np.intp)
-        if newcomer.waiting.urgent:
-            better = known[rated.run_ms[known] < rated.run_ms[current]]
-            order = better[np.argsort(rated.run_ms[better], kind="stable")]
-        else:
-            more = rated.throughput_rps[known] > rated.throughput_rps[current]
-            better = known[more & (options.batch[known] > options.batch[current])]
-            order = better[np.argsort(-rated.throughput_rps[better], kind="stable")]
-        return next((int(row) for row in order if self._exchange(newcomer, int(row))), None)
+        """The best of the kept options that is better than its own, and fits."""
+        rated, options = newcomer.waiting.rated, self.draft.options(newcomer.waiting.need)
+
+        def record(row: int) -> Record:
+            throughput_rps = float(rated.throughput_rps[row])
+            return Record(batch=int(options.batch[row]), run=float(rated.run_ms[row]), throughput_rps=throughput_rps)
+
+        rows = rated.rows(int(self.draft.fleet.class_of[newcomer.joined.device]), last=True)
+        own = record(newcomer.joined.row)
+        order = better(own, [record(row) for row in rows], urgent=newcomer.waiting.urgent)
+        return next((rows[place] for place in order if self._exchange(newcomer, rows[place])), None)
 
     def _exchange(self, newcomer: Newcomer, row: int) -> bool:
         """Its replica in another configuration, where that fits."""
@@ -284,15 +311,6 @@ class Groups:
         self.draft.fleet.put(before.seat)
         settled.placed.insert(index, before)
         return False
-
-
-def _looked_at(queue: Iterable[Waiting]) -> Iterator[Waiting]:
-    """The first of each queue, in order."""
-    counts = {True: 0, False: 0}
-    for item in sorted(queue, key=lambda each: each.rank):
-        counts[item.urgent] += 1
-        if counts[item.urgent] <= LOOKED_AT_MAX:
-            yield item
 
 
 def _row_of(placed: Placed, options: Options) -> int:

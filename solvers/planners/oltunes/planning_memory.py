@@ -17,6 +17,7 @@ from solvers.domain.value import value
 from solvers.models.papers.oltunes_beliefs import LearnedSolo
 from solvers.planners.memory import recalled
 from solvers.planners.oltunes.evaluating import Lessons, Seen
+from solvers.planners.oltunes.feedback import ahead, group_is_done
 from solvers.planners.oltunes.planning_parameters import Parameters
 from solvers.planners.oltunes.window import Pace
 
@@ -83,7 +84,7 @@ class Memory:
     known: tuple[Known, ...] = ()
     groups: int = 0
     opened_s: float | None = None
-    """Since when tasks wait for a group; None: nobody does."""
+    """When tasks were given groups last: their window begins there. None: never."""
     taught: tuple[str, ...] = ()
     solo: str = ""
 
@@ -135,7 +136,7 @@ def hear(
         elif flight is not None:
             if flight.stood:
                 lost.add(flight.group)
-                item = replace(item, boost=memory.boost_max + 1)
+                item = replace(item, boost=ahead(memory.boost_max))
             item = replace(item, flight=None)
         kept.append(item)
     flying = {item.flight.group for item in kept if item.flight is not None}
@@ -145,7 +146,7 @@ def hear(
         measured_ms = item.flight.measured_ms()
         if measured_ms is not None:
             lessons = lessons.seen(_seen(item.flight, measured_ms), item.flight.predicted_ms, parameters.theta)
-        if item.flight.group not in flying | lost:
+        if group_is_done(item.flight.group, flying | lost):
             flying.add(item.flight.group)
             pace = pace.after_success(parameters.scheduler)
     for _ in lost:

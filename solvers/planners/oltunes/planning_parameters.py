@@ -53,9 +53,14 @@ class Parameters:
 
     @property
     def scheduler(self) -> SchedulerParameters:
-        """For the window and for lessons."""
+        """For all that the planner shares with the scheduler."""
         return SchedulerParameters(
             predictor=self.predictor,
+            affinity_min=self.threshold_affinity,
+            slack_weight=self.alpha,
+            idle_w=self.idle_w,
+            theta=self.theta,
+            slice_spare_mib=self.slice_spare_mib,
             lc_part_max=self.rho_lc,
             window_ms_first=self.window_ms_first,
             window_ms_min=self.window_ms_min,

@@ -13,7 +13,7 @@ from math import isfinite
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.planners.draft import Draft
-from solvers.planners.oltunes.autotuning import SLICED_SHARE_MAX_PCT
+from solvers.planners.oltunes.autotuning import worth_a_slice
 from solvers.planners.oltunes.planning_candidates import Rated
 from solvers.planners.oltunes.planning_groups import Joined, Waiting
 from solvers.planners.oltunes.planning_memory import Flight, Memory
@@ -76,14 +76,16 @@ def cycle_told(pace: Pace, memory: Memory) -> tuple[Fact, ...]:
 
 
 def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iterable[Reason]:
-    """Devices of which a new group leaves so much that the rest would do as a MIG slice of its own. Nobody cuts a GPU
-    for a plan: that is its host's administrator, so the plan can only say so.
+    """Devices that were empty, and of which a new group leaves so much that the rest would do as a MIG slice of its
+    own. Nobody cuts a GPU for a plan: that is its host's administrator, so the plan can only say so.
     """
-    fleet = draft.fleet
+    fleet, stood = draft.fleet, {item.device for item in draft.case.snapshot.target.assignments}
     for device in sorted({item.device for item in joined}):
         whole = fleet.devices[device]
         used_pct = 100.0 - float(fleet.share_free[device])
-        if whole.mig is not None or fleet.memory_free[device] < spare_mib or used_pct > SLICED_SHARE_MAX_PCT:
+        if whole.mig is not None or whole.id in stood:
+            continue
+        if not worth_a_slice(used_pct, float(fleet.memory_free[device]), spare_mib):
             continue
         facts = (
             Fact(name="kept_share_pct_sm", value=used_pct),

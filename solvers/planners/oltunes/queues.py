@@ -1,19 +1,57 @@
 """Tasks that wait: the main queue as they come, and the queues of urgent (LC) and patient (TO) tasks.
 
-Owns the order: smallest urgency first (deadline over mean predicted latency), then the shortest, then the first that
-came; tasks of failed groups before all, the last to fail ahead. No task is lost or there twice: whoever is taken is
-out. It refuses to predict.
+Owns the order, for the scheduler's tasks and for what a plan is short of: smallest urgency first (deadline over mean
+predicted latency), then the shortest, then the first that came; tasks of failed groups before all, the last to fail
+ahead. No task is lost or there twice: whoever is taken is out. It refuses to predict.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
+from typing import Generic, Protocol, TypeVar
 
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.value import value
 from solvers.planners.oltunes.tasking import Config, Task
+
+
+class InLine(Protocol):
+    """What the order goes by. `urgent` is its own class; `order` counts arrivals."""
+
+    @property
+    def name(self) -> str:
+        """Nobody else's."""
+        ...
+
+    @property
+    def urgent(self) -> bool:
+        """LC rather than TO."""
+        ...
+
+    @property
+    def boost(self) -> int:
+        """How far it was put ahead; 0: not at all."""
+        ...
+
+    @property
+    def priority(self) -> float:
+        """Deadline over latency."""
+        ...
+
+    @property
+    def latency_s(self) -> float:
+        """Mean predicted time of all of it."""
+        ...
+
+    @property
+    def order(self) -> int:
+        """When it came, against the others."""
+        ...
+
+
+T = TypeVar("T", bound=InLine)
 
 
 @value
@@ -48,36 +86,46 @@ class Waiting:
     boost: int = 0
     failures: int = 0
 
+    @property
+    def name(self) -> str:
+        """Of its task."""
+        return self.task.id
+
+    @property
+    def urgent(self) -> bool:
+        """By its lambda."""
+        return self.task.latency_critical
+
     def on(self, gpu_type: GpuTypeName) -> tuple[Config, ...]:
         """Its choices on a type."""
         return tuple(each.config for each in self.choices if each.gpu_type == gpu_type)
 
 
-def _rank(task: Waiting) -> tuple[int, float, float, int]:
+def _rank(task: InLine) -> tuple[int, float, float, int]:
     return (-task.boost, task.priority, task.latency_s, task.order)
 
 
-class Queues:
+class Queues(Generic[T]):
     """Both sorted queues."""
 
-    def __init__(self, urgent: Iterable[Waiting] = (), patient: Iterable[Waiting] = ()) -> None:
+    def __init__(self, urgent: Iterable[T] = (), patient: Iterable[T] = ()) -> None:
         self._urgent = sorted(urgent, key=_rank)
         self._patient = sorted(patient, key=_rank)
 
     def __len__(self) -> int:
         return len(self._urgent) + len(self._patient)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[T]:
         yield from self._urgent
         yield from self._patient
 
     @property
-    def urgent(self) -> tuple[Waiting, ...]:
+    def urgent(self) -> tuple[T, ...]:
         """Q_LC."""
         return tuple(self._urgent)
 
     @property
-    def patient(self) -> tuple[Waiting, ...]:
+    def patient(self) -> tuple[T, ...]:
         """Q_TO."""
         return tuple(self._patient)
 
@@ -91,15 +139,17 @@ class Queues:
         """Of everybody who waits."""
         return max((each.boost for each in self._urgent[:1]), default=0)
 
-    def push(self, task: Waiting) -> None:
+    def push(self, task: T) -> None:
         """Into the queue of its class; a task of a failed group into the urgent one, whatever its class."""
-        urgent = task.task.latency_critical or task.boost > 0
+        urgent = task.urgent or task.boost > 0
         insort(self._urgent if urgent else self._patient, task, key=_rank)
 
-    def first(self, count: int) -> Iterator[Waiting]:
-        """The first of the urgent queue, then the first of the patient one, at most `count` of each."""
-        yield from islice(self._urgent, count)
-        yield from islice(self._patient, count)
+    def first(self, count: int, known: Callable[[T], bool] | None = None) -> Iterator[T]:
+        """The first of the urgent queue, then the first of the patient one, at most `count` of each; of those that are
+        `known` (None: all).
+        """
+        for queue in (self._urgent, self._patient):
+            yield from islice(queue if known is None else filter(known, queue), count)
 
     def take(self, names: Collection[str]) -> None:
         """These have a seat now."""
@@ -108,11 +158,11 @@ class Queues:
             _take(queue, gone)
 
 
-def _take(queue: list[Waiting], gone: set[str]) -> None:
+def _take(queue: list[T], gone: set[str]) -> None:
     """Whoever is taken stands near the front, so the search ends early."""
     index = 0
     while gone and index < len(queue):
-        if queue[index].task.id in gone:
-            gone.discard(queue.pop(index).task.id)
+        if queue[index].name in gone:
+            gone.discard(queue.pop(index).name)
         else:
             index += 1

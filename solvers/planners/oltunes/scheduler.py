@@ -30,8 +30,6 @@ from solvers.planners.oltunes.queues import Arrival, Queues, Waiting
 from solvers.planners.oltunes.tasking import Ended, Ending, Launch, Seat, Task
 from solvers.planners.oltunes.window import Pace
 
-MS_PER_S = 1000.0
-
 
 @value
 class Book:
@@ -77,7 +75,7 @@ class OltunesScheduler:
         self._beliefs = Beliefs(facts, chosen.fit(samples) if samples is not None else chosen, self.parameters)
         self._book = Book(pace=Pace.first(self.parameters))
         self._main: list[Arrival] = []
-        self._queues = Queues()
+        self._queues: Queues[Waiting] = Queues()
         self._flying: dict[str, Flying] = {}
         self._waiting: set[str] = set()
         self._characters: dict[ModelName, Character] = {}
@@ -105,12 +103,9 @@ class OltunesScheduler:
     @property
     def wake_s(self) -> float | None:
         """At the end of the window, or at once when enough for a group wait."""
-        submitted_s = self._book.submitted_s
         if not self._waiting:
             return None
-        if submitted_s is None or self._book.urgent:
-            return 0.0 if submitted_s is None else submitted_s
-        return submitted_s + self._book.pace.window_ms / MS_PER_S
+        return self._book.pace.wake_s(self._book.submitted_s, full=self._book.urgent)
 
     def arrive(self, task: Task, now_s: float) -> None:
         """Into the main queue."""
@@ -244,7 +239,7 @@ class OltunesScheduler:
         return Launch(seat=seat.id, group=chosen.placed(), wish=wish)
 
     def _done(self, each: Flying, batch_ms: float | None) -> None:
-        if feedback.group_is_done(each.group, self._flying):
+        if feedback.group_is_done(each.group, (other.group for other in self._flying.values())):
             self._book = replace(self._book, pace=self._book.pace.after_success(self.parameters))
         if batch_ms is None:
             return

@@ -11,6 +11,8 @@ from dataclasses import replace
 from solvers.domain.value import value
 from solvers.planners.oltunes.parameters import Parameters
 
+MS_PER_S = 1000.0
+
 
 @value
 class Pace:
@@ -24,6 +26,14 @@ class Pace:
     def first(parameters: Parameters) -> Pace:
         """Before anything happened."""
         return Pace(window_ms=parameters.window_ms_first, group_max=parameters.group_max)
+
+    def wake_s(self, submitted_s: float | None, *, full: bool) -> float:
+        """When groups are formed: a window after they were formed last; at once where they never were, or `full`, where
+        as many wait as a group may have.
+        """
+        if submitted_s is None:
+            return 0.0
+        return submitted_s if full else submitted_s + self.window_ms / MS_PER_S
 
     def after_tick(self, urgent_part: float | None, parameters: Parameters) -> Pace:
         """One step; None: both queues are empty, which changes nothing."""

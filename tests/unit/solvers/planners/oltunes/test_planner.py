@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from solvers.domain.evidence import ReasonCode
+from solvers.domain.plan import Plan
 from solvers.errors import FieldError
 from solvers.planners.oltunes import evaluating
 from solvers.planners.oltunes.planning_parameters import Parameters
@@ -169,22 +171,73 @@ def test_each_predictor_plans_and_is_kept(predictor: str) -> None:
     assert course.memory.solo == solo
 
 
-def test_a_window_longer_than_a_cycle_collects_tasks() -> None:
-    course = Course(
-        picture([task("one")]), window_ms_first=20_000.0, window_ms_max=60_000.0, cycle_ms=15_000.0, window_ms_step=0.0
-    )
-    assert course.cycle().assignments == ()
-    assert course.cycle().assignments == ()
-    assert len(course.cycle().assignments) == 1
+def joining(course: Course, *names: str, model: str = "resnet50") -> None:
+    tasks = (*course.picture.tasks, *(task(name, model, deadline_s=60_000.0) for name in names))
+    course.picture = replace(course.picture, tasks=tuple(sorted(tasks, key=lambda item: item.id)))
 
 
-def test_a_slice_is_wished_for_where_much_is_left() -> None:
-    course = Course(picture([task("one", deadline_s=60_000.0)], ("v100",)), slice_spare_mib=1000.0, group_max=4)
+def placed(plan: Plan) -> set[str]:
+    return {item.workload.removeprefix("demo/") for item in plan.assignments}
+
+
+LONG: dict[str, Any] = {
+    "window_ms_first": 20_000.0,
+    "window_ms_max": 60_000.0,
+    "cycle_ms": 15_000.0,
+    "window_ms_step": 0.0,
+}
+
+
+def test_a_window_longer_than_a_cycle_collects_tasks_since_groups_were_formed_last() -> None:
+    course = Course(picture([task("one")]), **LONG)
+    assert placed(course.cycle()) == {"one"}
+    joining(course, "two")
+    assert placed(course.cycle()) == {"one"}
+    assert placed(course.cycle()) == {"one", "two"}
     course.cycle()
-    assert course.last is not None
-    wishes = [item for item in course.last.proposal.reasons if item.subject.startswith("a MIG slice of")]
-    tuned = course.picture.target.assignments[0].share_pct_sm
-    assert bool(wishes) is (tuned <= 50)
+    joining(course, "late")
+    assert placed(course.cycle()) == {"one", "two", "late"}
+
+
+def test_as_many_tasks_as_a_group_may_have_do_not_wait_for_the_window() -> None:
+    course = Course(picture([task("one")]), group_max=3, **LONG)
+    course.cycle()
+    joining(course, "two", "three")
+    assert placed(course.cycle()) == {"one"}
+    joining(course, "four")
+    assert placed(course.cycle()) == {"one", "two", "three", "four"}
+
+
+def test_the_window_moves_by_those_who_are_left() -> None:
+    course = Course(picture([task("one", class_lambda=0.9)]))
+    course.cycle()
+    assert course.memory.pace is not None
+    assert course.memory.pace.window_ms == 100.0
+    tasks = [task(f"t{number}", "bert", class_lambda=0.9) for number in range(3)]
+    crowd = Course(picture(tasks, ("t4",)), affinity_strict=True)
+    crowd.cycle()
+    assert crowd.memory.pace is not None
+    assert crowd.memory.pace.window_ms == 90.0
+
+
+def test_batches_that_a_task_could_never_fill_are_not_taken() -> None:
+    plan = Course(picture([task("tiny", inputs_total=6)], ("t4",))).cycle()
+    assert of(plan, "tiny").batch <= 8
+
+
+def test_a_slice_is_wished_for_where_much_is_left_of_an_empty_gpu() -> None:
+    def wishes(course: Course) -> int:
+        course.cycle()
+        assert course.last is not None
+        return sum(item.subject.startswith("a MIG slice of") for item in course.last.proposal.reasons)
+
+    course = Course(picture([task("one", deadline_s=60_000.0)], ("v100",)), slice_spare_mib=1000.0)
+    assert wishes(course) == 1
+    joining(course, "two", model="bert")
+    assert wishes(course) == 0, "somebody is there, though much is left"
+    assert sum(item.share_pct_sm for item in course.picture.target.assignments) <= 50
+    crowd = [task(f"t{number}", deadline_s=60_000.0) for number in range(4)]
+    assert wishes(Course(picture(crowd, ("t4",)), slice_spare_mib=1000.0, threshold_affinity=0.0)) == 0
 
 
 def test_windows_out_of_order_are_refused() -> None:
