@@ -14,13 +14,14 @@ from solvers.planners.joint.core.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from tests.oracle import Optimum, optimum, worth
-from tests.property.tiny import tiny
+from tests.property.tiny import apart, tiniest, tiny
 from tests.unit.solvers.planners.joint.core.scenes import check_layout
 
 pytestmark = pytest.mark.no_cover
 """The same lines over and over, which counting makes half as slow again; other tests cover them."""
 
 SEEDS = range(16)
+BILLED_SEEDS = range(24)
 WORK_UNITS = 500
 CENT = 1e-5
 """$/h that rounding may make out of equal answers."""
@@ -62,6 +63,20 @@ def test_it_is_near_the_truth() -> None:
     over = [worth(problem, answered(seed)) / truth(seed).usd_per_h - 1 for seed, problem in problems.items()]
     assert sum(part <= 1e-6 for part in over) >= len(SEEDS) // 2
     assert max(over) <= 0.15
+
+
+@pytest.mark.parametrize("seed", BILLED_SEEDS)
+def test_where_memory_is_paid_it_is_the_truth(seed: int) -> None:
+    """With least replicas of most, and each batch a choice: a replica more is a small one."""
+    problem = apart(seed)
+    best = optimum(problem).usd_per_h
+    assert best - CENT <= worth(problem, answer(problem, 2 * WORK_UNITS)) <= best * 1.005
+
+
+@pytest.mark.parametrize("seed", [8, 10, 11, 14])
+def test_nobody_is_left_with_fewer_replicas_because_that_is_cheaper(seed: int) -> None:
+    problem = tiniest(seed)
+    assert worth(problem, answer(problem)) <= optimum(problem).usd_per_h * 1.005
 
 
 @pytest.mark.parametrize(("seed", "work_units"), [*product(SEEDS[:4], [1, 40]), *product(SEEDS[:2], [WORK_UNITS])])

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
+from solvers.planners.joint.reading_batches import split
+from solvers.problems.joint import Cap, Floats, JointProblem, Pool, Variant, Workload
 
 STEP_PCT = 25
 SHARES = np.arange(STEP_PCT, 101, STEP_PCT)
@@ -58,6 +59,30 @@ def tiny(seed: int) -> JointProblem:
         by_share=bool(rng.random() < 0.2),
         share_step_pct=STEP_PCT,
     )
+
+
+def tiniest(seed: int) -> JointProblem:
+    """The same with one device in each pool."""
+    made = tiny(seed)
+    pools = tuple(replace(item, devices=1) for item in made.pools)
+    caps = tuple(replace(item, devices=(1, 1)) for item in made.caps)
+    return replace(made, pools=pools, caps=caps)
+
+
+def billed(seed: int) -> JointProblem:
+    """One whose memory grows with the batch and is paid."""
+    return replace(tiniest(seed), by_share=False, by_memory=True)
+
+
+def used_mib(problem: JointProblem) -> Floats:
+    """A single input uses less."""
+    return problem.memory_mib * np.array([0.4, 1.0])
+
+
+def apart(seed: int) -> JointProblem:
+    """The same with every batch a choice of its own, as the planner reads it."""
+    problem = billed(seed)
+    return split(problem, used_mib(problem))
 
 
 def permuted(problem: JointProblem, seed: int) -> JointProblem:

@@ -19,17 +19,20 @@ from solvers.planners.joint.core.dive import Depth, Dive, Scene, promising
 from solvers.planners.joint.core.generate import Pace, generate, singles
 from solvers.planners.joint.core.layouts import (
     added,
+    fewer_of,
     judged_usd,
     layout_of,
     missing_of,
     patterns_of,
     prices_of,
     taken_by,
+    value_of,
 )
 from solvers.planners.joint.core.master import Master
 from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.polish import polished, shake, small_enough
 from solvers.planners.joint.core.pricing import Pricing
+from solvers.planners.joint.core.reach import reach
 from solvers.planners.joint.core.repair import mend, repair
 from solvers.planners.joint.core.sets import Judge
 from solvers.planners.joint.core.tables import levels_of, tables_of
@@ -67,6 +70,7 @@ DEPTHS_TINY = (
     (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
 )
 """A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+REACH_PART = 0.3
 POLISH_PART = 0.8
 REPAIR_PART = 0.3
 SERVE_PART = 0.6
@@ -131,6 +135,8 @@ class Course:
             self._try("complete_s", lambda layout: completed(scene, layout, deadline))
         if small_enough(master, relaxed) and not deadline.over:
             shake(state, deadline, np.random.default_rng(self.order.seed))
+            if problem.by_memory:
+                relaxed = self._reach(master, relaxed)
             rng = np.random.default_rng(self.order.seed)
             self._within(
                 "polish_s",
@@ -146,6 +152,16 @@ class Course:
                 lambda layout, within: repair(problem, layout, prices, within, rng),
             )
         self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
+
+    def _reach(self, master: Master, relaxed: Relaxed) -> Relaxed:
+        """Give the integer programme all that may be in something better than what is found so far."""
+        best, before = self.first if self.found is None else self.found, len(master.pool)
+        within = portion(self.deadline, REACH_PART)
+        fewer_usd = float(self.problem.unserved_usd @ fewer_of(self.problem, best))
+        relaxed = reach(master, relaxed, (value_of(self.problem, best) + fewer_usd, best.usd_per_h), within)
+        self.facts["reached"] = float(len(master.pool) - before)
+        charge(self.deadline, within)
+        return relaxed
 
     def _thin(self, scene: Scene, prices: Prices) -> None:
         """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest

@@ -8,6 +8,7 @@ import numpy as np
 
 from solvers.planners.joint.core.dive import Chosen
 from solvers.planners.joint.core.master import Master
+from solvers.planners.joint.core.rules import floor_of
 from solvers.planners.joint.core.sets import Sets
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
@@ -59,13 +60,23 @@ def missing_of(problem: JointProblem, layout: Layout) -> Floats:
     return np.where(missing > SHORT, missing, 0.0)
 
 
+def fewer_of(problem: JointProblem, layout: Layout) -> Floats:
+    """Part of each workload's least replicas that is not there."""
+    replicas = np.zeros(len(problem.workloads))
+    for pattern, count in zip(layout.patterns, layout.counts, strict=True):
+        np.add.at(replicas, problem.variant_workload[list(pattern.variants)], count)
+    floor = np.array([floor_of(problem, number) for number in range(len(problem.workloads))], dtype=np.float64)
+    return np.asarray(np.maximum(0.0, floor - replicas) / np.maximum(floor, 1.0))
+
+
 def judged_usd(problem: JointProblem, layout: Layout) -> float:
-    """What layouts are compared by: their value, and for everybody who is short of what must be served, however
-    little, more than another device would cost.
+    """What layouts are compared by: their value, the price of the least replicas that are missing, and for everybody
+    who is short of what must be served, however little, more than another device would cost.
     """
     least = np.array([work.rate_least_rps for work in problem.workloads])
     short = layout.served_rps(problem) < least * (1 - SHORT_OF_LEAST)
-    return value_of(problem, layout) + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
+    fewer_usd = float(problem.unserved_usd @ fewer_of(problem, layout))
+    return value_of(problem, layout) + fewer_usd + CHARGE_DEVICES * problem.dearest_usd * float(short.sum())
 
 
 def value_of(problem: JointProblem, layout: Layout) -> float:

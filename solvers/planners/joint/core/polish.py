@@ -26,6 +26,9 @@ SHAKES = 20
 SHAKE = 0.3
 SHAKE_UNTIL = 0.1
 COLUMNS_MAX = 700
+COLUMNS_LEAST = 50
+FIRST_PART = 0.4
+"""Of what is left, for the engine's first node where columns are many by design."""
 SWAP_PART = 0.2
 """Of what is left of the deadline."""
 ENGINE_PART = 0.8
@@ -62,7 +65,7 @@ def polished(
     master, relaxed = state
     master.offer(master.of_patterns(layout.patterns))
     held = counts_in(column_number(keys_of(master.pool.sets)), layout, len(master.pool))
-    chosen = np.union1d(promising(master, relaxed, COLUMNS_MAX), np.flatnonzero(held))
+    chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
     program = _program(master, chosen)
     swaps = Swaps(program)
     counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
@@ -78,6 +81,16 @@ def polished(
             counts = answer.values[master.slacks :]
     sets, judged = master.pool.take(chosen)
     return layout_of(scene.problem, Chosen(sets=sets, judged=judged, counts=np.rint(counts).astype(np.int64)))
+
+
+def _columns_most(master: Master, deadline: Deadline) -> int:
+    """How many columns the programme may have: where all that is within reach was added, no more than leaves work for
+    the nodes after the first.
+    """
+    if not master.problem.by_memory or deadline.work_units is None:
+        return COLUMNS_MAX
+    units = FIRST_PART * deadline.left_part * deadline.work_units
+    return max(COLUMNS_LEAST, min(COLUMNS_MAX, int(ENTRIES_PER_UNIT * units) // max(1, master.rows.count)))
 
 
 def _program(master: Master, chosen: Whole) -> Program:

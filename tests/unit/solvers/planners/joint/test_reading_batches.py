@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from solvers.domain.change import Target
@@ -20,10 +19,9 @@ from solvers.planners.joint.core.order import SolveOrder
 from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.reading import read
 from solvers.planners.joint.reading_batches import Names, split
-from solvers.problems.joint import Floats, JointProblem
 from tests import builders
 from tests.oracle import optimum, worth
-from tests.property.tiny import tiny
+from tests.property.tiny import billed, used_mib
 from tests.unit.solvers.planners.joint.test_planner import plan_of
 
 POLICY = builders.policy(cost_basis=CostBasis.MEMORY, share_step_pct=20, replicas_per_device_max=1)
@@ -32,23 +30,11 @@ BATCHES, SHARES = (1, 4, 16), (20, 40, 60, 80, 100)
 USD_PER_H = {"t4": 0.35, "v100": 1.15}
 
 
-def billed(seed: int) -> JointProblem:
-    """A tiny problem whose memory grows with the batch and is paid."""
-    made = tiny(seed)
-    pools = tuple(replace(item, devices=1) for item in made.pools)
-    caps = tuple(replace(item, devices=(1, 1)) for item in made.caps)
-    return replace(made, pools=pools, caps=caps, by_share=False, by_memory=True)
-
-
-def used_mib(problem: JointProblem) -> Floats:
-    """A single input uses less."""
-    return problem.memory_mib * np.array([0.4, 1.0])
-
-
-def picture(rate_rps: float, fleet: Sequence[Device] = FLEET) -> Snapshot:
+def picture(rate_rps: float, fleet: Sequence[Device] = FLEET, replicas_min: int = 1) -> Snapshot:
     service = builders.service(
         slo=builders.slo(60_000.0),
         rate_rps_declared=rate_rps,
+        replicas_min=replicas_min,
         affinity=Affinity(anti_affinity=AntiAffinity.HARD),
     )
     profiles = [builders.profile(type_name=name, work=6.0, batches=BATCHES, shares=SHARES) for name in ("t4", "v100")]
@@ -65,19 +51,26 @@ def options(device: Device) -> list[tuple[float, float]]:
     return found
 
 
-def cheapest(rate_rps: float) -> float:
+def cheapest(rate_rps: float, replicas_min: int) -> float:
     """By trying everything."""
     choices = itertools.product(*(options(device) for device in FLEET))
     return min(
-        sum(usd for _, usd in choice) for choice in choices if sum(rate for rate, _ in choice) >= rate_rps * (1 - 1e-6)
+        sum(usd for _, usd in choice)
+        for choice in choices
+        if sum(rate for rate, _ in choice) >= rate_rps * (1 - 1e-6)
+        and sum(rate > 0 for rate, _ in choice) >= replicas_min
     )
 
 
-@pytest.mark.parametrize("rate_rps", [5.0, 20.0, 45.0, 60.0, 85.0, 100.0, 125.0])
-def test_the_plan_is_the_cheapest_there_is(rate_rps: float) -> None:
-    plan = plan_of(picture(rate_rps))
+@pytest.mark.parametrize(
+    ("rate_rps", "replicas_min"),
+    [*itertools.product([5.0, 20.0, 45.0, 60.0, 85.0, 100.0, 125.0], [1]), *itertools.product([5.0, 85.0], [2, 3])],
+)
+def test_the_plan_is_the_cheapest_there_is(rate_rps: float, replicas_min: int) -> None:
+    plan = plan_of(picture(rate_rps, replicas_min=replicas_min))
     assert not plan.unplaced
-    assert plan.objective.cost_usd_per_h == pytest.approx(cheapest(rate_rps), rel=3e-3)
+    assert len(plan.assignments) >= replicas_min
+    assert plan.objective.cost_usd_per_h == pytest.approx(cheapest(rate_rps, replicas_min), rel=3e-3)
     assert plan.bound_usd_per_h is None or plan.bound_usd_per_h <= plan.objective.cost_usd_per_h * (1 + 1e-6)
 
 
@@ -87,18 +80,15 @@ def test_nobody_takes_a_whole_device_who_need_not() -> None:
     assert len(small.assignments) < len(large.assignments)
 
 
-def test_split_batches_are_never_worse_and_mostly_solved_as_well_as_they_can_be() -> None:
-    over = []
-    for problem in map(billed, (0, 1, 2, 3, 6)):
+def test_split_batches_are_never_worse() -> None:
+    for problem in map(billed, (0, 1, 3)):
         apart = split(problem, used_mib(problem))
         assert len(apart.variants) == 2 * len(problem.variants)
         best = optimum(apart).usd_per_h
         assert best <= optimum(problem).usd_per_h + 1e-9
-        layout = solve(apart, SolveOrder(gap=0.0), Deadline(60.0, work_units=2000))
+        layout = solve(apart, SolveOrder(gap=0.0), Deadline(60.0, work_units=1000))
         assert layout.bound_usd_per_h is None or layout.bound_usd_per_h <= best + 1e-6
-        over.append(worth(apart, layout) / best - 1)
-    assert min(over) >= -1e-6
-    assert sum(part <= 0.005 for part in over) >= 4
+        assert -1e-6 <= worth(apart, layout) / best - 1 <= 0.005
 
 
 def test_smaller_batches_pay_for_some() -> None:
