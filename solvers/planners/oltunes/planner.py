@@ -178,6 +178,8 @@ class Oltunes(Recalling):
         """
         services, tasks = ([item for item in ready if _is_task(item) is wanted] for wanted in (False, True))
         found, closer = cycle.groups, None
+        if self.parameters.services_thrifty:
+            found.fill(services)
         self._spread(found, services)
         if self._falls_short(found, services):
             closer = self._closer(cycle, services)

@@ -129,7 +129,8 @@ class Groups:
         """
         queues: Queues[Waiting] = Queues()
         for item in waiting:
-            queues.push(item)
+            if self.wants(item.need):
+                queues.push(item)
         fleet = self.draft.fleet
         for last in (False, True):
             least_pct = np.array([self._least_pct(queues, number, last=last) for number in range(len(fleet.classes))])

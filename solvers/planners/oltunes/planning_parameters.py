@@ -40,6 +40,12 @@ class Parameters:
         bool,
         Tune("whether who fits in no configuration that was kept waits, as in the paper, or takes the cheapest"),
     ] = False
+    services_thrifty: Annotated[
+        bool,
+        Tune(
+            "whether services take their cheapest configuration even where there is room, and leave it to later tasks"
+        ),
+    ] = False
     idle_w: Annotated[float, Tune("P_base of estimated power", 0, 1000)] = 60.0
     samples_max: Annotated[int, Tune("measured points that teach the predictor before the first task", 0, 5000)] = 500
     slice_spare_mib: Annotated[

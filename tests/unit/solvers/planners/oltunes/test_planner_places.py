@@ -173,6 +173,16 @@ def test_who_fits_in_none_of_the_kept_configurations_waits_where_that_is_wanted(
     assert Course(before).cycle().unplaced == ()
 
 
+def test_thrifty_services_leave_room_for_tasks_that_come_later() -> None:
+    def stood(**changes: bool) -> float:
+        services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(3)]
+        plan = Course(picture([], ("t4", "t4", "v100"), services=services), **changes, **UNTAUGHT).cycle()
+        assert plan.unplaced == ()
+        return plan.objective.cost_usd_per_h
+
+    assert stood(services_thrifty=True) < 0.8 * stood()
+
+
 def test_nobody_is_squeezed_where_all_have_room() -> None:
     """The paper's own passes answer alone: a patient task gets its largest batch and no more than a group's part."""
     plan = Course(picture([task("alone", deadline_s=60_000.0)], ("v100",))).cycle()
