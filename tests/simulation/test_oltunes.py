@@ -58,6 +58,26 @@ def test_tasks_end_by_their_deadlines_beside_a_service() -> None:
     assert all(job.evictions == 0 for job in found.jobs)
 
 
+def crowded() -> WorldScenario:
+    """Eight GPUs that two services nearly fill before two dozen tasks come."""
+    quiet = world()
+    fleet = replace(quiet.fleet, devices=(*devices("t4", "n1", 4), *devices("v100", "n2", 4)))
+    entries = tuple(entry(number) for number in range(24))
+    tasks = tuple(
+        replace(item, at_s=40.0 + number, task=replace(item.task, slo=Slo(kind=SloKind.DEADLINE, deadline_s=400.0)))
+        for number, item in enumerate(entries)
+    )
+    busy = (traffic("resnet50", 1500.0), traffic("vgg19", 375.0))
+    return replace(quiet, span_s=500.0, fleet=fleet, traffic=busy, tasks=tasks)
+
+
+def test_tasks_get_through_where_services_nearly_fill_the_fleet() -> None:
+    found = checked_run(crowded(), contender("oltunes"))
+    assert [job.done_part for job in found.jobs] == [1.0] * 24
+    assert all(job.took_s is not None and job.took_s <= 400.0 for job in found.jobs)
+    assert found.metric("violation_pct") == 0.0
+
+
 def test_the_same_seed_gives_the_same_course() -> None:
     first, again = (checked_run(world(), contender("oltunes")) for _ in range(2))
     assert repr(first) == repr(again)

@@ -173,6 +173,13 @@ def test_who_fits_in_none_of_the_kept_configurations_waits_where_that_is_wanted(
     assert Course(before).cycle().unplaced == ()
 
 
+def test_slices_of_a_gpu_are_places_of_their_own() -> None:
+    before = picture([task("one", "bert"), task("two", "bert")], ("v100",))
+    slices = tuple(builders.mig_slice("a", index, "v100", 3) for index in (1, 2))
+    plan = Course(replace(before, devices=(*before.devices, *slices)), affinity_strict=True).cycle()
+    assert {item.device for item in plan.assignments} == {item.id for item in slices}
+
+
 def test_thrifty_services_leave_room_for_tasks_that_come_later() -> None:
     def stood(**changes: bool) -> float:
         services = [builders.service(f"s{number}", rate_rps_declared=60.0) for number in range(3)]
