@@ -8,6 +8,7 @@ or a saving too small for what it touches. It refuses to decide whether to act: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from solvers.domain.ids import WorkloadId
 from solvers.domain.objective import Objective
@@ -18,9 +19,17 @@ from solvers.models.worth import worth_of
 DUST = 1e-6
 
 
-def better(snapshot: Snapshot, movable: tuple[WorkloadId, ...], plans: Sequence[Plan]) -> int:
-    """Index of the plan to propose; the first one sets the mark."""
+def better(
+    snapshot: Snapshot, movable: tuple[WorkloadId, ...], plans: Sequence[Plan], interrupted: Sequence[float] = ()
+) -> int:
+    """Index of the plan to propose; the first one sets the mark. `interrupted`: what counts as unserved of each as
+    well, where it is known.
+    """
     terms = snapshot.policy.terms
+    plans = [
+        replace(plan, objective=replace(plan.objective, unserved=plan.objective.unserved + more))
+        for plan, more in zip(plans, interrupted or [0.0] * len(plans), strict=True)
+    ]
     keys = [plan.objective.key(terms) for plan in plans]
     able = [index for index, key in enumerate(keys) if key <= keys[0]]
     if snapshot.target.generation > 0 and len(able) > 1:

@@ -8,6 +8,7 @@ engine that fails costs its own answer, never the greedy one. It refuses to veri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,7 @@ from solvers.planners.joint.pursuing import held, pursued, pursues
 from solvers.planners.joint.reading import Reading, read
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
-from solvers.planners.joint.seating_breaks import breaks_usd
+from solvers.planners.joint.seating_breaks import breaks_usd, interrupted_rps
 from solvers.planners.joint.seating_floor import Floor, floor_of
 from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.solving import Solve, Solved, solved
@@ -55,8 +56,6 @@ FIRST_S_PER_PAIR = 2e-7
 COUNTING_PART = 0.3
 """Of the deadline, where every replica takes a whole device."""
 SERVED_DUST = 1e-6
-SERVED_PART = 0.2
-"""Of what would stay unserved: who changes what stands to carry more must serve so much of it."""
 STANDING, CAPACITY = "standing", "capacity"
 """Contenders where capacity is pursued: what stands, and what carries most."""
 RESERVE_S = 0.05
@@ -113,12 +112,13 @@ class Joint(Recalling):
         served_rps = seats.served_rps.copy()
         plan = write(SPEC, draft)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
+        interrupted: tuple[float, ...] = ()
         if pursues(reading):
-            rivals |= _pursued(request, draft, layout)
+            rivals, interrupted = _pursued(request, draft, layout, rivals)
         rivals = {
             name: replace(item, bound_usd_per_h=_bound(reading, (layout, whole), item)) for name, item in rivals.items()
         }
-        chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()))]
+        chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()), interrupted)]
         if more and chosen not in (STANDING, CAPACITY):
             # Writing settled batches, and with them what is served.
             seats.served_rps = served_rps
@@ -132,30 +132,39 @@ class Joint(Recalling):
         return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
 
 
-def _pursued(request: PlanRequest, draft: Draft, cheapest: Layout) -> dict[str, Plan]:
-    """What stands, and what carries more, as plans; the latter only where it can be acted on: not while a promotion is
-    fresh and nobody is short.
+def _pursued(
+    request: PlanRequest, draft: Draft, cheapest: Layout, rivals: dict[str, Plan]
+) -> tuple[dict[str, Plan], tuple[float, ...]]:
+    """What to choose from where capacity is pursued, and what each interrupts: what carries most too, where that can be
+    acted on (not while a promotion is fresh and nobody is short), and what stands. That comes first, then: of the
+    first planner's nobody knows what it interrupts, so it is left out.
     """
-    snapshot, plans = request.snapshot, dict[str, Plan]()
+    snapshot = request.snapshot
     terms = _terms(request, draft.reading, draft.seats.floor, draft.first)
-
-    def written(layout: Layout) -> Plan:
-        seats = seat(draft.seats.floor, layout, terms)
-        seats.eager = True
-        return write(SPEC, replace(draft, seats=seats))
-
-    standing, short = held(draft.reading), float("inf")
+    standing, interrupted = held(draft.reading), {SPEC.name: _interrupted(draft.seats, draft.reading)}
+    short = math.inf
     if standing is not None:
-        now = written(standing)
-        plans[STANDING], short = now, now.objective.unserved
-    if short <= SERVED_DUST and snapshot.taken_at_s < snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
-        return plans
-    layout = pursued(draft.reading, cheapest)
-    if layout is not None:
-        found = written(layout)
-        if standing is None or found.objective.unserved <= (1 - SERVED_PART) * short + SERVED_DUST:
-            plans[CAPACITY] = found
-    return plans
+        now = write(SPEC, replace(draft, seats=_eager(seat(draft.seats.floor, standing, terms))))
+        rivals, short = {STANDING: now, SPEC.name: rivals[SPEC.name]}, now.objective.unserved
+    if short > SERVED_DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
+        layout = pursued(draft.reading, cheapest)
+        if layout is not None:
+            seats = _eager(seat(draft.seats.floor, layout, terms))
+            interrupted[CAPACITY] = _interrupted(seats, draft.reading)
+            rivals[CAPACITY] = write(SPEC, replace(draft, seats=seats))
+    return rivals, tuple(interrupted.get(name, 0.0) for name in rivals)
+
+
+def _eager(seats: Seats) -> Seats:
+    seats.eager = True
+    return seats
+
+
+def _interrupted(seats: Seats, reading: Reading) -> float:
+    """What counts as unserved of who is interrupted, as objectives count it."""
+    period_s = reading.snapshot.policy.interruption_over_s
+    parts = interrupted_rps(seats, period_s).items()
+    return sum((reading.needs[number].weight * rate for number, rate in parts), start=0.0)
 
 
 def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Layout, Counted | None]) -> str:

@@ -45,6 +45,16 @@ def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, .
 
 def breaks_usd(seats: Seats, period_s: float) -> float:
     """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
+    work = seats.floor.problem.workloads
+    parts = (
+        work[number].unserved_usd * rate / work[number].rate_least_rps
+        for number, rate in interrupted_rps(seats, period_s).items()
+    )
+    return sum(parts, start=0.0)
+
+
+def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
+    """By workload that interrupts: the rate never served in `period_s` that counts as much."""
     floor, problem = seats.floor, seats.floor.problem
     stands_rps: dict[int, float] = defaultdict(float)
     lost_rps: dict[int, float] = defaultdict(float)
@@ -56,14 +66,14 @@ def breaks_usd(seats: Seats, period_s: float) -> float:
             workload = problem.variants[item.variant].workload
             lost_rps[workload] += item.capacity_rps
             launch_s[workload] = max(launch_s[workload], item.launch_s)
-    total = 0.0
+    found = dict[int, float]()
     for workload in sorted(lost_rps):
-        work = problem.workloads[workload]
+        least = problem.workloads[workload].rate_least_rps
         before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
-        missing_rps = min(work.rate_least_rps, before) - min(work.rate_least_rps, after)
+        missing_rps = min(least, before) - min(least, after)
         if missing_rps > 0.0:
-            total += work.unserved_usd * missing_rps / work.rate_least_rps * launch_s[workload] / period_s
-    return total
+            found[workload] = missing_rps * launch_s[workload] / period_s
+    return found
 
 
 def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, tuple[int, float]]:

@@ -39,6 +39,15 @@ def chosen(picture: Snapshot, *plans: Plan) -> int:
     return better(picture, builders.everything_movable(picture), plans)
 
 
+def test_what_a_plan_interrupts_counts_as_unserved_where_it_is_known() -> None:
+    picture = standing()
+    short, served = plan(picture, unserved=1.0), plan(picture, unserved=0.0)
+    movable = builders.everything_movable(picture)
+    assert better(picture, movable, (short, served)) == 1
+    assert better(picture, movable, (short, served), (0.0, 0.9)) == 1
+    assert better(picture, movable, (short, served), (0.0, 1.1)) == 0
+
+
 def cost(picture: Snapshot) -> float:
     target = picture.target
     worth = worth_of(picture, builders.everything_movable(picture), target.assignments, target.settings)

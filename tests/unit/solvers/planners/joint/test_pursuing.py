@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +23,14 @@ from tests import builders
 ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.CAPACITY)
 
 
-def picture(order: tuple[Term, ...] = ORDER, rate_rps: float = 50.0, **changes: object) -> Snapshot:
+def picture(order: tuple[Term, ...] = ORDER, rate_rps: float = 50.0, **changes: Any) -> Snapshot:
     services = [
         builders.service("one", rate_rps_declared=rate_rps, replicas_max=3),
         builders.service("two", rate_rps_declared=20.0, replicas_max=3),
     ]
     devices = [builders.device("a", 0, "t4"), builders.device("a", 1, "t4"), builders.device("b", 0, "t4")]
     policy = builders.policy(objective=order, work_units=200)
-    return builders.snapshot(devices, services, policy=policy, **changes)
+    return replace(builders.snapshot(devices, services, policy=policy), **changes)
 
 
 def planned(seen: Snapshot) -> Plan:
@@ -74,20 +75,34 @@ def test_what_was_planned_stands() -> None:
     assert again.objective.churn == 0.0
 
 
-def test_who_becomes_short_is_served_and_others_stay() -> None:
-    first = planned(picture())
-    granted = {
-        name: sum(item.capacity_rps for item in first.assignments if item.workload == f"demo/{name}")
+def granted(plan: Plan) -> dict[str, float]:
+    return {
+        name: sum(item.capacity_rps for item in plan.assignments if item.workload == f"demo/{name}")
         for name in ("one", "two")
     }
-    least = min(granted, key=lambda name: granted[name])
-    services = tuple(
-        replace(item, rate_rps_declared=granted[least] * 1.2) if item.name == least else item
-        for item in picture().services
-    )
-    again = planned(stood(replace(picture(), services=services), first))
+
+
+def asked(seen: Snapshot, name: str, rate_rps: float) -> Snapshot:
+    services = (replace(item, rate_rps_declared=rate_rps) if item.name == name else item for item in seen.services)
+    return replace(seen, services=tuple(services))
+
+
+def test_who_becomes_short_is_served_and_others_stay() -> None:
+    first = planned(picture())
+    least_rps, least = min((rate, name) for name, rate in granted(first).items())
+    again = planned(stood(asked(picture(), least, least_rps * 1.2), first))
     assert again.objective.unserved == 0.0
     assert again.objective.capacity_rps > 0.5 * first.objective.capacity_rps
+
+
+@pytest.mark.parametrize(("over_s", "stands"), [(1.0, True), (3600.0, False)])
+def test_a_shortage_that_interrupting_would_outweigh_is_borne(over_s: float, stands: bool) -> None:
+    crowded = picture(devices=(builders.device("a", 0, "t4"),))
+    first = planned(crowded)
+    seen = stood(asked(crowded, "one", granted(first)["one"] * 1.3), first)
+    again = planned(replace(seen, policy=replace(seen.policy, interruption_over_s=over_s)))
+    assert (processes(again) == processes(first)) is stands
+    assert (again.objective.unserved > 0.0) is stands
 
 
 def test_capacity_after_cost_is_not_pursued() -> None:
@@ -106,7 +121,7 @@ def test_capacity_after_cost_is_not_pursued() -> None:
     ],
     ids=["cap", "job"],
 )
-def test_what_couples_devices_is_left_to_the_cheapest(changes: dict[str, object]) -> None:
+def test_what_couples_devices_is_left_to_the_cheapest(changes: dict[str, Any]) -> None:
     seen = picture(**changes)
     assert not pursues(read(seen, builders.everything_movable(seen)))
     planned(seen)
