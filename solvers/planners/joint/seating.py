@@ -24,6 +24,7 @@ from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.seating_snap import snap
 from solvers.planners.joint.seating_training import spread_jobs
 from solvers.planners.joint.seating_widen import widen
+from solvers.planners.joint.seating_yield import make_room
 from solvers.problems.layout import Layout
 
 
@@ -48,12 +49,14 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
         seats.put(device, pattern)
     place(seats, matching.loose)
     # What is served is known only now, so only now can anybody tell who has more than he needs.
-    snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
+    snap(seats, sorted(matching.seated), terms.launch_usd_per_s, terms.quotas)
     make_before_break(seats, terms.job_most_pct)
     claim_from_those_who_can_spare(seats)
     within_budgets(seats)
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)
+    if not terms.jobs_first:
+        make_room(seats, terms.job_most_pct, terms.deadline, terms.quotas)
     mend(seats, terms.deadline, terms.quotas)
     jobs = JobTerms(
         most_pct=terms.job_most_pct,

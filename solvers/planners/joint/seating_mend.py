@@ -25,15 +25,17 @@ REPLICAS_ADDED_MAX = 64
 """To one workload: layouts are wrong by little."""
 
 
-def mend(seats: Seats, deadline: Deadline, quotas: Mapping[str, float]) -> None:
-    """Add for what is short, the weightiest first, until nothing helps or time is up."""
+def mend(seats: Seats, deadline: Deadline, quotas: Mapping[str, float], *, opening: bool = True) -> None:
+    """Add for what is short, the weightiest first, until nothing helps or time is up. `opening`: idle devices too,
+    and at the price of interruptions; else only what is free of both.
+    """
     problem = seats.floor.problem
     order = sorted(range(len(problem.workloads)), key=lambda number: (-problem.workloads[number].unserved_usd, number))
     for workload in order:
         for _ in range(REPLICAS_ADDED_MAX):
             if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
                 break
-            if not add(seats, workload, quotas):
+            if not add(seats, workload, quotas, opening=opening):
                 break
 
 
@@ -134,7 +136,14 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
     return next((item for item in judged if item is not None), None)
 
 
-def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
+def add(
+    seats: Seats,
+    workload: int,
+    quotas: Mapping[str, float],
+    shunned: Collection[int] = (),
+    *,
+    opening: bool = True,
+) -> bool:
     """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
     found = tuple(offers(seats, seats.floor.books, workload, shunned))
     # Nobody ends before he is replaced where anything else serves too.
@@ -143,7 +152,8 @@ def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Colle
         grown = len(after.variants) > (0 if before is None else len(before.variants))
         gains = seats.loss_usd(before, after) < -DUST
         if (
-            (gains or (shunned and grown))
+            (opening or (before is not None and not _breaks(seats, device, after)))
+            and (gains or (shunned and grown))
             and not seats.hurts(before, after, workload)
             and seats.floor.dynamic_w(after) - seats.dynamic_w(device) <= seats.left_at(device) + DUST_W
             and affordable(seats, workload, (before, after), quotas)
@@ -180,6 +190,21 @@ def affordable(
         return False
     quota = quotas.get(work.project)
     return quota is None or gpus <= 0 or _gpus_of(seats, work.project) + gpus <= quota + DUST
+
+
+def within_quotas(seats: Seats, change: tuple[Pattern, Pattern], quotas: Mapping[str, float]) -> bool:
+    """Whether the quotas of all projects on a device bear its change, or are no worse off for it."""
+    problem = seats.floor.problem
+    grown: dict[str, float] = {}
+    for pattern, sign in zip(change, (-1, 1), strict=True):
+        part = problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part
+        for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True):
+            name = problem.workloads[problem.variants[variant].workload].project
+            grown[name] = grown.get(name, 0.0) + sign * part * share / 100
+    return all(
+        gpus <= 0 or name not in quotas or _gpus_of(seats, name) + gpus <= quotas[name] + DUST
+        for name, gpus in grown.items()
+    )
 
 
 def _gpus_of(seats: Seats, project: str) -> float:

@@ -7,22 +7,27 @@ saved. It refuses to move anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solvers.planners.joint.seating_floor import Held
+from solvers.planners.joint.seating_mend import within_quotas
 from solvers.planners.joint.seating_seats import DUST, Seats
 from solvers.problems.patterns import Pattern, judge
 
 
-def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float) -> None:
-    """Snap these devices to what stands on them."""
+def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float, quotas: Mapping[str, float]) -> None:
+    """Snap these devices to what stands on them, as far as quotas bear it."""
     for device in devices:
         before, held = seats.patterns[device], seats.floor.held.get(device, ())
         if before is None or not held:
             continue
         for shares, saved_s in _nearer((before, seats.floor.problem.networks(before.variants)), held):
             after = judge(seats.floor.problem, before.kind, before.variants, shares)
-            if after is not None and _worth_it(seats, before, after, launch_usd_per_s * saved_s):
+            if (
+                after is not None
+                and _worth_it(seats, before, after, launch_usd_per_s * saved_s)
+                and within_quotas(seats, (before, after), quotas)
+            ):
                 seats.put(device, after)
                 break
 
