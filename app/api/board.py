@@ -20,6 +20,7 @@ from app.services.sentences import hold_sentence
 from app.services.tasks import TaskStatus
 from app.store.tasks import TaskListing, TaskState
 from solvers.cycle.record import HoldReason
+from solvers.domain.workload import SloScope
 
 COLOURS = 12
 CYCLES_SHOWN = 8
@@ -27,6 +28,7 @@ TASKS_SHOWN = 20
 ATTAINMENT_GOOD = 0.98
 ATTAINMENT_POOR = 0.90
 FRESH_MS = 900.0
+_SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution", SloScope.WINDOW: " by window"}
 Plain = dict[str, Any]
 
 
@@ -64,7 +66,8 @@ def slo_text(slo: Mapping[str, Any]) -> str:
     """An SLO in a few words."""
     kind = slo["kind"]
     if kind == "latency":
-        return f"p{slo['percentile']:g} ≤ {slo['latency_ms']:g} ms"
+        scope = _SCOPES[SloScope(slo["scope"])]
+        return f"p{slo['percentile']:g} ≤ {slo['latency_ms']:g} ms{scope}"
     if kind == "tokens":
         return f"first token ≤ {slo['first_token_ms']:g} ms, next ≤ {slo['inter_token_ms']:g} ms"
     if kind == "deadline":

@@ -10,7 +10,7 @@ from jinja2 import UndefinedError
 from app.api.board import _outcome, _tile, environment, number, percent, since_text, slo_text, tone
 from solvers.cycle.record import HoldReason
 from solvers.domain.codec import to_plain
-from solvers.domain.workload import Slo, SloKind
+from solvers.domain.workload import Slo, SloKind, SloScope
 
 NARROW = "\N{NARROW NO-BREAK SPACE}"
 
@@ -75,6 +75,20 @@ _SLOS = {
 def test_every_kind_of_slo_is_told_in_words(kind: SloKind) -> None:
     slo, words = _SLOS[kind]
     plain = to_plain(slo)
+    assert isinstance(plain, dict)
+    assert slo_text(plain) == words
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        (SloScope.END_TO_END, "p99 ≤ 100 ms"),
+        (SloScope.EXECUTION, "p99 ≤ 100 ms of execution"),
+        (SloScope.WINDOW, "p99 ≤ 100 ms by window"),
+    ],
+)
+def test_a_latency_that_is_not_end_to_end_says_of_what_it_is(scope: SloScope, words: str) -> None:
+    plain = to_plain(Slo(latency_ms=100.0, percentile=99.0, scope=scope))
     assert isinstance(plain, dict)
     assert slo_text(plain) == words
 
