@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.insight import Contender, Insight
+from solvers.domain.objective import Term
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
@@ -29,7 +30,6 @@ from solvers.planners.joint.explaining import explained, seconds_of
 from solvers.planners.joint.filling import fill, open_ended
 from solvers.planners.joint.pursuing import held, pursued, pursues
 from solvers.planners.joint.reading import Reading, read
-from solvers.planners.joint.reading_work import jobs_first
 from solvers.planners.joint.remembering import remember
 from solvers.planners.joint.seating import Terms, seat
 from solvers.planners.joint.seating_breaks import breaks_usd, interrupted_rps
@@ -298,7 +298,7 @@ def _terms(request: PlanRequest, reading: Reading, floor: Floor, first: Plan | N
         quotas={str(name): gpus for name, gpus in reading.problem.quotas},
         job_most_pct=_jobs(reading, floor, first),
         job_left_s=_left_s(reading, floor),
-        jobs_first=jobs_first(request.snapshot.policy),
+        jobs_first=_jobs_first(request.snapshot.policy),
     )
 
 
@@ -308,7 +308,7 @@ def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, in
     """
     bounds: dict[WorkloadId, int] = {WorkloadId(job.id): job.share_pct_sm_max for job in reading.snapshot.jobs}
     least = {WorkloadId(job.id): job.share_pct_sm_min for job in reading.snapshot.jobs}
-    basis, free = reading.snapshot.policy.cost_basis, jobs_first(reading.snapshot.policy)
+    basis, free = reading.snapshot.policy.cost_basis, _jobs_first(reading.snapshot.policy)
     if basis is CostBasis.SHARE and not free:
         seated = () if first is None else first.assignments
         given = {item.workload: item.share_pct_sm for item in seated if item.kind is WorkloadKind.JOB}
@@ -317,6 +317,12 @@ def _jobs(reading: Reading, floor: Floor, first: Plan | None) -> Mapping[int, in
         bounds = {job: max(least[job], min(share, WHOLE_PCT - 1)) for job, share in bounds.items()}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
     return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
+
+
+def _jobs_first(policy: Policy) -> bool:
+    """Whether how fast jobs run counts before what devices cost."""
+    terms = policy.terms
+    return Term.TRAINING in terms and terms.index(Term.TRAINING) < terms.index(Term.COST)
 
 
 def _left_s(reading: Reading, floor: Floor) -> Mapping[int, float]:

@@ -17,7 +17,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.domain.workload import WorkloadKind
 from solvers.models.serving.token_plans import SEQUENCES
 from solvers.models.token_options import token_miss
 from solvers.planners.joint.reading_batches import split
@@ -26,14 +26,11 @@ from solvers.planners.joint.reading_pools import Pools
 from solvers.planners.joint.reading_tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of
 from solvers.planners.joint.reading_tokens import put_tokens
 from solvers.planners.joint.reading_work import (
-    DEVICES_WORTH,
-    SLOWED_MOST,
     VALUE_USD_LEAST,
     Alone,
     Left,
     allowed_of,
     alone_of,
-    jobs_first,
     put_job,
     unserved_usd,
     variants_of,
@@ -239,8 +236,9 @@ def _workloads(
 ) -> tuple[Workload, ...]:
     """Workloads with what it is worth to serve them. `rates`: pool x variant, the most a whole device gives."""
     price = np.array([draft.pools.pools[row].usd_per_h for row in range(len(draft.pools.pools))])
-    cost = np.full(len(left), np.inf)
+    most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
     of = np.array([item.workload for item in variants], dtype=np.int64)
+    np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
     np.minimum.at(cost, of, per_rps)
@@ -249,28 +247,11 @@ def _workloads(
     jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
     made = workloads_of(left, draft.fleet.foes, draft.picture.policy, worth)
     return tuple(
-        _trained(item, job, draft, rates[:, of == index])
-        if (job := jobs.get(item.id)) is not None and left[index].need.kind is WorkloadKind.JOB
-        else item
+        item
+        if (job := jobs.get(item.id)) is None or left[index].need.kind is not WorkloadKind.JOB
+        else replace(item, rate_rps=float(most[index]), unserved_usd=max(job.value_usd_per_h, VALUE_USD_LEAST))
         for index, item in enumerate(made)
     )
-
-
-def _trained(item: Workload, job: TrainingJob, draft: _Draft, rates: Floats) -> Workload:
-    """A job's workload. It asks for all the progress it can make, at what that is worth to its owner; but where devices
-    are paid whole, cost comes before training and no device is worth it to him, it asks for no more than to run, at the
-    least share anywhere, and that counts more than any device: what is spare beside it is given away later.
-    """
-    policy, able = draft.picture.policy, rates.max(axis=1) > 0
-    value_usd = max(job.value_usd_per_h, VALUE_USD_LEAST)
-    watt_usd = policy.usd_per_wh(draft.picture.taken_at_s)
-    price = np.array([pool.usd_per_h + watt_usd * pool.limit_w for pool in draft.pools.pools])
-    own = np.array([not pool.rest for pool in draft.pools.pools]) & able
-    worth_one = value_usd >= price[own].min(initial=np.inf) or not own.any()
-    if jobs_first(policy) or policy.cost_basis is not CostBasis.DEVICE or worth_one:
-        return replace(item, rate_rps=float(rates.max(initial=0.0)), unserved_usd=value_usd)
-    least = float(rates[able].min()) * job.share_pct_sm_min / job.share_pct_sm_max
-    return replace(item, rate_rps=SLOWED_MOST * least, unserved_usd=DEVICES_WORTH * float(price.max()) + value_usd)
 
 
 def _quotas(fleet: Fleet, workloads: tuple[Workload, ...]) -> tuple[tuple[ProjectName, float], ...]:

@@ -3,8 +3,7 @@
 Owns the translation. A service is each of its permitted networks; a training job is one network whose requests are
 iterations, so that its value counts by progress. What stands beside pinned replicas stays there and is taken off what
 is asked. To leave a whole rate unserved costs in proportion to priority x rate, as the objective counts it, and for
-every workload a multiple of what serving it could cost; a job that waits costs its value, or more than a device where
-it is to run but not to have one. It refuses to choose.
+every workload a multiple of what serving it could cost; a job that waits costs its value. It refuses to choose.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import numpy as np
 
 from solvers.domain.device import ColocationClass, GpuType
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.objective import Term
 from solvers.domain.policy import Policy
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
 from solvers.planners.joint.reading_pools import Kin, Pools
@@ -40,10 +38,6 @@ RATE_RPS_LEAST = 1e-6
 """Stands for a rate of nothing, where replicas are wanted all the same."""
 VALUE_USD_LEAST = 1e-3
 """What a job without a declared value is worth: spare share, but no device of its own."""
-SLOWED_MOST = 0.5
-"""Who only wants to run is content with so much of what his share does alone."""
-DEVICES_WORTH = 2.0
-"""And that he runs at all counts so many of the dearest device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +57,6 @@ class Left:
         return self.replicas_max > 0 and (
             self.need.kind is WorkloadKind.JOB or self.rate_rps > 0 or self.replicas_min > 0
         )
-
-
-def jobs_first(policy: Policy) -> bool:
-    """Whether how fast jobs run counts before what devices cost."""
-    terms = policy.terms
-    return Term.TRAINING in terms and terms.index(Term.TRAINING) < terms.index(Term.COST)
 
 
 def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Left:

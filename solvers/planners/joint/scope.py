@@ -1,16 +1,15 @@
 """How much of what stands is opened: everything now and then, else only what has a reason to change.
 
 Owns the decision, from the snapshot alone, so that a repeated cycle decides alike. A workload has a reason when what
-stands of it is short, breaks a rule or a promise, or could do with notably less (but for who can always use more, and
-for jobs as long as nobody is short). A full solve is due when nothing stands, when many have reasons, or when its hour
-has come. It refuses to know what was decided before.
+stands of it is short, breaks a rule or a promise, or could do with notably less (but for who can always use more). A
+full solve is due when nothing stands, when many have reasons, or when its hour has come. It refuses to know what was
+decided before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.filling import open_ended
 from solvers.planners.joint.reading import Reading
 from solvers.problems.joint import JointProblem, Workload
@@ -67,14 +66,10 @@ def restless_of(reading: Reading, standing: tuple[Standing, ...]) -> frozenset[i
                 lost.add(each.assignment.workload)
             else:
                 seen[problem.variants[each.variant].workload] += 1
-    more = set(open_ended(reading.snapshot))
-    works = tuple(zip(problem.workloads, stood, strict=True))
-    if not any(_needs(work, one) for work, one in works):
-        # What services leave over is a job's until one of them needs it.
-        more |= {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
+    more = open_ended(reading.snapshot)
     return frozenset(
         number
-        for number, (work, one) in enumerate(works)
+        for number, (work, one) in enumerate(zip(problem.workloads, stood, strict=True))
         if seen[number] != one.replicas
         or work.id in lost
         or _needs(work, one)

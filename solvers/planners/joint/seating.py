@@ -24,7 +24,6 @@ from solvers.planners.joint.seating_seats import Seats
 from solvers.planners.joint.seating_snap import snap
 from solvers.planners.joint.seating_training import spread_jobs
 from solvers.planners.joint.seating_widen import widen
-from solvers.planners.joint.seating_yield import make_room
 from solvers.problems.layout import Layout
 
 
@@ -55,8 +54,6 @@ def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     within_budgets(seats)
     spread(seats, terms.deadline, terms.quotas)
     within_power(seats)
-    if not terms.jobs_first:
-        make_room(seats, terms.job_most_pct, terms.deadline, terms.quotas)
     mend(seats, terms.deadline, terms.quotas)
     jobs = JobTerms(
         most_pct=terms.job_most_pct,

@@ -25,17 +25,15 @@ REPLICAS_ADDED_MAX = 64
 """To one workload: layouts are wrong by little."""
 
 
-def mend(seats: Seats, deadline: Deadline, quotas: Mapping[str, float], *, opening: bool = True) -> None:
-    """Add for what is short, the weightiest first, until nothing helps or time is up. `opening`: idle devices too,
-    and at the price of interruptions; else only what is free of both.
-    """
+def mend(seats: Seats, deadline: Deadline, quotas: Mapping[str, float]) -> None:
+    """Add for what is short, the weightiest first, until nothing helps or time is up."""
     problem = seats.floor.problem
     order = sorted(range(len(problem.workloads)), key=lambda number: (-problem.workloads[number].unserved_usd, number))
     for workload in order:
         for _ in range(REPLICAS_ADDED_MAX):
             if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
                 break
-            if not add(seats, workload, quotas, opening=opening):
+            if not add(seats, workload, quotas):
                 break
 
 
@@ -136,14 +134,7 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
     return next((item for item in judged if item is not None), None)
 
 
-def add(
-    seats: Seats,
-    workload: int,
-    quotas: Mapping[str, float],
-    shunned: Collection[int] = (),
-    *,
-    opening: bool = True,
-) -> bool:
+def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
     """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
     found = tuple(offers(seats, seats.floor.books, workload, shunned))
     # Nobody ends before he is replaced where anything else serves too.
@@ -152,8 +143,7 @@ def add(
         grown = len(after.variants) > (0 if before is None else len(before.variants))
         gains = seats.loss_usd(before, after) < -DUST
         if (
-            (opening or (before is not None and not _breaks(seats, device, after)))
-            and (gains or (shunned and grown))
+            (gains or (shunned and grown))
             and not seats.hurts(before, after, workload)
             and seats.floor.dynamic_w(after) - seats.dynamic_w(device) <= seats.left_at(device) + DUST_W
             and affordable(seats, workload, (before, after), quotas)

@@ -82,16 +82,6 @@ def test_jobs_and_tasks_are_placed_beside() -> None:
     assert [item.code for item in job.reasons] == [ReasonCode.FILLS_SPARE_SHARE]
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_jobs_that_are_worth_no_device_open_none_each(jobs: int) -> None:
-    """One device has room for all, at the least share of each; what is spare beside them they get."""
-    many = tuple(builders.job(f"j{number}", share_pct_sm_min=20) for number in range(jobs))
-    plan = plan_of(builders.lab([builders.service()], policy=DEVICE, jobs=many))
-    assert not plan.unplaced
-    assert len({item.device for item in plan.assignments}) == 1
-    assert sum(item.share_pct_sm for item in plan.assignments) >= 90
-
-
 def first_only(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
     return first_layout(problem)
 

@@ -13,15 +13,13 @@ from solvers.domain.change import Target
 from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, PriceKind, PriceRow, Taint
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.domain.objective import Term
 from solvers.domain.offer import Offer
 from solvers.domain.plan import DeviceSetting
-from solvers.domain.policy import CostBasis, Policy
+from solvers.domain.policy import CostBasis
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Slo, SloKind, SloScope
 from solvers.planners.joint.reading import Reading, read
-from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, judge
 from tests import builders
 
@@ -155,24 +153,6 @@ def test_a_job_is_worth_its_value_for_all_its_progress() -> None:
     assert fastest.capacity_rps[0] == pytest.approx(work.rate_rps)
     assert judge(reading.problem, v100, (0,), (10,)) is None
     assert judge(reading.problem, v100, (0,), (80,)) is None
-
-
-def test_a_job_that_no_device_is_worth_asks_to_run_and_no_more() -> None:
-    """Where whole devices are paid, before how fast jobs run; that it waits then counts more than any device."""
-    whole = builders.policy(cost_basis=CostBasis.DEVICE)
-
-    def asked(policy: Policy, value_usd: float = 0.1) -> JointProblem:
-        job = builders.job(share_pct_sm_min=20, share_pct_sm_max=60, value_usd_per_h=value_usd)
-        return of(builders.lab([], jobs=(job,), policy=policy)).problem
-
-    problem = asked(whole)
-    patterns = (judge(problem, kind, (0,), (20,)) for kind in range(problem.kinds))
-    assert 0 < problem.rate_rps[0] < min(item.capacity_rps[0] for item in patterns if item is not None)
-    assert problem.unserved_usd[0] > problem.dearest_usd
-    first = replace(whole, objective=(Term.UNSERVED, Term.SLO_RISK, Term.TRAINING))
-    others = [asked(builders.policy(cost_basis=CostBasis.SHARE)), asked(first), asked(whole, 9.0)]
-    assert [item.unserved_usd[0] for item in others] == [0.1, 0.1, 9.0]
-    assert all(item.rate_rps[0] > 2 * problem.rate_rps[0] for item in others)
 
 
 def test_devices_with_pinned_replicas_stay_out_and_what_stands_beside_them_counts() -> None:

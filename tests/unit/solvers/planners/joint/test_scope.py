@@ -8,9 +8,8 @@ from typing import Any
 
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ModelName
-from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import SloScope, WorkloadKind
+from solvers.domain.workload import SloScope
 from solvers.planners.joint.reading import read
 from solvers.planners.joint.scope import FULL_EVERY_S, FULL_FOR_S, restless_of, scope_of
 from solvers.planners.registry import propose
@@ -94,22 +93,6 @@ def test_who_could_do_with_much_less_share_is_opened() -> None:
     calm = replace(picture, target=target, taken_at_s=QUIET_S)
     assert opened(calm) == set()
     assert opened(replace(calm, demands=(builders.demand("demo/much", 20.0),))) == {"demo/much"}
-
-
-def test_a_job_keeps_what_services_leave_over_until_one_needs_it() -> None:
-    policy = builders.policy(cost_basis=CostBasis.DEVICE)
-    picture = replace(served(), policy=policy, jobs=(builders.job(share_pct_sm_min=20),))
-    idle = next(
-        item.id for item in picture.devices if item.id not in {each.device for each in picture.target.assignments}
-    )
-    made = propose("greedy", builders.request(picture)).plan
-    assert made is not None
-    (job,) = [item for item in made.assignments if item.kind is WorkloadKind.JOB]
-    large = replace(job, device=idle, share_pct_sm=100)
-    target = replace(picture.target, assignments=(*picture.target.assignments, large))
-    picture = replace(picture, target=target)
-    assert opened(picture) == set()
-    assert opened(replace(picture, demands=(builders.demand("demo/s3", 500.0),))) == {"demo/s3", "demo/train"}
 
 
 def test_who_lost_a_replica_or_may_not_run_it_is_opened() -> None:

@@ -240,29 +240,3 @@ class TestJobs:
         on = floor(problem(1, devices=(1,), workloads=(self.jobs().workloads[0],)), {0: [held(0, 40)]})
         seats = seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={0: 100}, job_left_s={0: left_s}))
         assert contents(seats, 0) == ((0, share_pct),)
-
-
-class TestYielding:
-    """A service that has all of a device, a job that has all of another, and an idle one."""
-
-    def seated(self, rate_rps: float, **changes: Any) -> list[tuple[tuple[int, int], ...]]:
-        job = workload(1, 10.0, rate_least_rps=0.0, unserved_usd=3.0)
-        of = problem(2, devices=(3,), workloads=(workload(0, rate_rps), job))
-        on = floor(of, {0: [held(0, 100)], 1: [held(1, 100)]})
-        wanted = layout(pattern(of, (0, 100)), pattern(of, (1, 100)))
-        seats = seat(on, wanted, terms(**({"job_most_pct": {1: 100}} | changes)))
-        books_agree(seats)
-        assert not seats.short_rps(0)
-        return [contents(seats, device) for device in range(3)]
-
-    def test_a_job_makes_room_before_a_device_is_opened_and_keeps_the_rest(self) -> None:
-        assert self.seated(140.0) == [((0, 100),), ((0, 40), (1, 60)), ()]
-
-    def test_it_keeps_its_share_while_nobody_is_short(self) -> None:
-        assert self.seated(100.0) == [((0, 100),), ((1, 100),), ()]
-
-    def test_a_device_is_opened_where_its_room_is_not_enough(self) -> None:
-        assert self.seated(200.0)[2] != ()
-
-    def test_where_jobs_come_before_cost_they_do_not_yield(self) -> None:
-        assert self.seated(140.0, jobs_first=True)[1:] == [((1, 100),), ((0, 40),)]
