@@ -3,7 +3,8 @@
 Owns the order of a proposal: a greedy plan first, so that there is an answer at once; then read, solve, seat and write;
 the better of both by the policy's objective is proposed, and both are told with bound and gap. Time is shared out by
 the size of the fleet, so that an answer is written before the deadline; with counted work everything is repeatable. An
-engine that fails costs its own answer, never the greedy one. It refuses to verify: the cycle does.
+engine that fails costs its own answer, never the greedy one. Where capacity is pursued, what stands takes the greedy
+plan's place. It refuses to verify: the cycle does.
 """
 
 from __future__ import annotations
