@@ -1,7 +1,8 @@
 """Sizes the house keeps: modules of at most 400 lines, functions of at most 60 lines and three levels of nesting.
 
 A branch, a loop, a `with`, a `try` or a `match` is a level; an `elif` is none of its own, and a function within a
-function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark.
+function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark. Three habits that
+the house is rid of step by step may only become rarer.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import syntax, walls
+from benchmarks.house.source import LABORATORY, PRODUCT, Module, modules
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("app", "solvers", "agents")
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 LEVELS_MAX = 3
+MIXED_TUPLE_PARAMETERS_MAX = 122
+PREFIX_FAMILIES_MAX = 26
+SINGLE_IMPORTER_SIBLINGS_MAX = 185
+"""Today's numbers of `python -m benchmarks.house`: whoever lowers one lowers its limit, and none is ever raised."""
 LEVEL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -74,3 +82,25 @@ def test_tests_with_processes_and_databases_say_so() -> None:
         if "pytest.mark.integration" not in path.read_text(encoding="utf-8")
     ]
     assert silent == []
+
+
+@pytest.fixture(scope="module")
+def house() -> list[Module]:
+    found = modules(ROOT, PRODUCT + LABORATORY)
+    assert len(found) > 100
+    return found
+
+
+def test_parameters_are_records_rather_than_mixed_tuples(house: list[Module]) -> None:
+    found = syntax.tuples(house).mixed
+    assert len(found) <= MIXED_TUPLE_PARAMETERS_MAX, found
+
+
+def test_folders_rather_than_prefixes(house: list[Module]) -> None:
+    found = walls.prefix_families(house)
+    assert len(found) <= PREFIX_FAMILIES_MAX, found
+
+
+def test_walls_stand_where_more_than_one_reader_is(house: list[Module]) -> None:
+    found = walls.single_readers(house).siblings
+    assert len(found) <= SINGLE_IMPORTER_SIBLINGS_MAX, found
