@@ -1,9 +1,8 @@
 """Client of Headroom's HTTP API for scripts and the command line: connection, retries, and one exception type that
 carries the problem.
 
-Owns the table of declarative kinds (what a document is called and which fields name it) and the translation of
-answers into plain data. It refuses to know the database, the web framework or the solvers: a script needs the base
-install only.
+Owns the translation of answers into plain data. It refuses to know the database, the web framework or the planners: a
+script needs the base install only.
 
     from app.client import Client, ApiError
 
@@ -25,6 +24,7 @@ from urllib.parse import quote
 
 import httpx
 
+from app import kinds
 from solvers.errors import HeadroomError, InputError
 
 Document = dict[str, Any]
@@ -34,29 +34,6 @@ SIMULATION_S_MAX = 900.0
 STREAM_SILENT_S = 60.0
 """A stream that does not even beat for this long is dead."""
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindInfo:
-    """One declarative kind: its route under `/v1`, the fields that name a document, its place in creation order."""
-
-    route: str
-    key: tuple[str, ...]
-    rank: int
-
-
-KINDS: Mapping[str, KindInfo] = {
-    "gpu-type": KindInfo(route="gpu-types", key=("name",), rank=0),
-    "project": KindInfo(route="projects", key=("name",), rank=0),
-    "model": KindInfo(route="models", key=("name",), rank=1),
-    "policy": KindInfo(route="policies", key=("name",), rank=1),
-    "node": KindInfo(route="nodes", key=("id",), rank=2),
-    "device": KindInfo(route="devices", key=("id",), rank=3),
-    "power-cap": KindInfo(route="power-caps", key=("scope", "subject"), rank=4),
-    "service": KindInfo(route="services", key=("project", "name"), rank=6),
-    "job": KindInfo(route="jobs", key=("project", "name"), rank=6),
-    "task": KindInfo(route="tasks", key=("project", "name"), rank=6),
-}
 
 
 class ApiError(HeadroomError):
@@ -331,9 +308,8 @@ class Client:
 
 def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:
     """The key of a document of a kind. Raises InputError when the kind is unknown or a key field is missing."""
-    info = kind_info(kind)
     key = []
-    for field in info.key:
+    for field in kinds.named(kind).key:
         text = document.get(field)
         if not isinstance(text, str) or not text:
             raise InputError(f"a document of kind {kind} needs the text field {field!r}")
@@ -341,22 +317,8 @@ def key_of(kind: str, document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def kind_info(kind: str) -> KindInfo:
-    """What is known about a kind; singular or plural, any case, '_' for '-'."""
-    return KINDS[kind_name(kind)]
-
-
-def kind_name(word: str) -> str:
-    """Canonical name of a kind. Raises InputError naming the known kinds."""
-    wanted = word.strip().lower().replace("_", "-")
-    for name, info in KINDS.items():
-        if wanted in (name, info.route):
-            return name
-    raise InputError(f"unknown kind {word!r}; known are {', '.join(KINDS)}")
-
-
 def _path(kind: str, key: tuple[str, ...]) -> str:
-    return "/".join(("/v1", kind_info(kind).route, *(quote(part, safe="") for part in key)))
+    return "/".join(("/v1", kinds.named(kind).plural, *(quote(part, safe="") for part in key)))
 
 
 def _routes_path(service: str) -> str:

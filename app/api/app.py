@@ -36,7 +36,7 @@ from app.api.routers import (
     telemetry,
     tokens,
 )
-from app.api.routers.nouns import nouns_router
+from app.api.routers.documents import documents_router
 from app.api.shutdown import when_asked_to_end
 from app.clock import new_id
 from app.logs import EventLog
@@ -141,7 +141,7 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
 
 
 def _add_routes(app: FastAPI) -> None:
-    app.include_router(nouns_router())
+    app.include_router(documents_router())
     for module in (
         tasks,
         profiles,

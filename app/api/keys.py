@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from fastapi import Path
@@ -45,3 +46,13 @@ def by_uuid(uuid: Uuid) -> tuple[str, ...]:
 def by_scope_and_subject(scope: Scope, subject: Subject) -> tuple[str, ...]:
     """Key of a power cap."""
     return (scope.value, subject)
+
+
+BY_PATH: Mapping[tuple[str, ...], Callable[..., tuple[str, ...]]] = {
+    ("name",): by_name,
+    ("project", "name"): by_project_and_name,
+    ("node",): by_node,
+    ("uuid",): by_uuid,
+    ("scope", "subject"): by_scope_and_subject,
+}
+"""How a key is read by what its parts are called in the path."""

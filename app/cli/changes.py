@@ -9,22 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from app import kinds
 from app.cli.documents import PROFILES, Declared, read_documents
 from app.client import Document
 from solvers.errors import InputError
 
 CHANGES = "changes"
-_FIELDS = {
-    "gpu-type": "gpu_types",
-    "project": "projects",
-    "model": "models",
-    "node": "nodes",
-    "device": "devices",
-    "power-cap": "power_caps",
-    "service": "services",
-    "job": "jobs",
-    "task": "tasks",
-}
 
 
 def read_changes(files: Iterable[str]) -> Document:
@@ -39,13 +29,13 @@ def read_changes(files: Iterable[str]) -> Document:
 def _parts(declared: Declared) -> Iterable[tuple[str, Any]]:
     if declared.kind == CHANGES:
         return declared.fields.items()
-    if declared.kind == "policy":
+    if declared.kind == kinds.POLICY.name:
         return [("policy", {name: item for name, item in declared.fields.items() if name != "name"})]
     if declared.kind == PROFILES:
         raise InputError(
             f"{declared.origin}: profiles stand in a document of kind changes, as `profiles` of a snapshot do"
         )
-    return [(_FIELDS[declared.kind], [declared.fields])]
+    return [(kinds.named(declared.kind).table, [declared.fields])]
 
 
 def _add(changes: Document, name: str, part: Any, origin: str) -> None:

@@ -64,8 +64,8 @@ def _delete_one(client: Client, names: Sequence[str]) -> None:
         typer.echo(f"{Outcome.DELETED} profile/{key}")
         return
     kind, parts = kind_and_key(names)
-    client.delete(kind, *parts)
-    typer.echo(f"{Outcome.DELETED} {kind}/{'/'.join(parts)}")
+    client.delete(kind.name, *parts)
+    typer.echo(f"{Outcome.DELETED} {kind.name}/{'/'.join(parts)}")
 
 
 def _read(files: list[str] | None) -> list[Declared]:

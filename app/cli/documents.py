@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from app.client import KINDS, ApiError, Client, Document, key_of, kind_info, kind_name
+from app import kinds
+from app.client import ApiError, Client, Document, key_of
 from solvers.errors import InputError
 
 PROFILES = "profiles"
-_PROFILES_RANK = 5
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -37,7 +37,7 @@ class Declared:
     @property
     def key(self) -> tuple[str, ...]:
         """What names the document; empty for profiles, which have no single key."""
-        return key_of(self.kind, self.fields) if self.kind in KINDS else ()
+        return key_of(self.kind, self.fields) if self.kind in kinds.names() else ()
 
     @property
     def label(self) -> str:
@@ -47,7 +47,7 @@ class Declared:
     @property
     def rank(self) -> int:
         """Place in the order of creation: what others refer to comes first."""
-        return kind_info(self.kind).rank if self.kind in KINDS else _PROFILES_RANK
+        return kinds.named(self.kind).rank if self.kind in kinds.names() else kinds.PROFILES_RANK
 
 
 class Outcome(StrEnum):
@@ -161,7 +161,7 @@ def _declared(part: Any, origin: str, folder: Path, loose: str | None) -> Declar
     if word == loose:
         return Declared(origin=origin, kind=word, fields=fields)
     try:
-        document = Declared(origin=origin, kind=kind_name(word), fields=fields)
+        document = Declared(origin=origin, kind=kinds.named(word).name, fields=fields)
         key_of(document.kind, fields)
     except InputError as error:
         raise InputError(f"{origin}: {error.message}") from None

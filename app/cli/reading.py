@@ -14,26 +14,14 @@ from urllib.parse import quote
 
 import typer
 
+from app import kinds
 from app.cli.connection import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
-from app.client import KINDS, Client, Document, kind_info, kind_name
+from app.client import Client, Document
+from app.kinds import Kind
 from solvers.errors import InputError
 
 HISTORY_SHOWN = 50
-
-# What a list shows beside the key, by kind; a dotted name walks into the document.
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "gpu-type": ("product", "sm_count", "memory_mib", "tdp_w"),
-    "model": ("family", "parameters_million", "memory_mib_weights", "accuracy_pct"),
-    "policy": ("planners", "deadline_s", "utilisation_max", "cooldown_s"),
-    "project": ("description", "quota_gpus"),
-    "power-cap": ("limit_w",),
-    "node": ("rack", "failure_domain", "region", "price_kind", "schedulable"),
-    "device": ("node", "gpu_type", "index", "memory_mib", "mode", "schedulable"),
-    "service": ("model", "slo.latency_ms", "slo.percentile", "rate_rps_declared", "priority", "mode"),
-    "job": ("model", "iterations_total", "memory_mib", "priority", "mode"),
-    "task": ("model", "inputs_total", "slo.kind", "priority", "mode"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,27 +92,27 @@ def get(
             words = [*names[0].split("/", 1)[1:], *names[1:]]
             _get_written(client, written, words, limit, output)
         elif len(names) == 1 and "/" not in names[0]:
-            kind = kind_name(names[0])
-            items = list(islice(client.items(kind_info(kind).route), limit))
+            kind = kinds.named(names[0])
+            items = list(islice(client.items(kind.plural), limit))
             show([_as_file(kind, item) for item in items], output, _table(kind, items))
         else:
             kind, key = kind_and_key(names)
-            item = client.get(kind, *key).body
+            item = client.get(kind.name, *key).body
             show(_as_file(kind, item), output, _table(kind, [item]))
 
 
-def kind_and_key(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def kind_and_key(names: Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
     """A document's kind and key from words such as `service vision/resnet50`, with the default project where none is
     named. Raises InputError when the key has another shape.
     """
     words = [part for name in names for part in name.split("/") if part]
-    kind = kind_name(words[0] if words else "")
+    kind = kinds.named(words[0] if words else "")
     key = tuple(words[1:])
-    expected = kind_info(kind).key
+    expected = kind.key
     if len(key) == len(expected) - 1 and expected[0] == "project":
-        key = ("default", *key)
+        key = (kinds.DEFAULT, *key)
     if len(key) != len(expected):
-        raise InputError(f"a {kind} is named {'/'.join(expected).upper()}, got {'/'.join(key) or 'nothing'}")
+        raise InputError(f"a {kind.name} is named {'/'.join(expected).upper()}, got {'/'.join(key) or 'nothing'}")
     return kind, key
 
 
@@ -135,9 +123,9 @@ def _written(word: str) -> _Written | None:
         if wanted in (name, written.route):
             return written
     try:
-        kind_name(word)
+        kinds.named(word)
     except InputError:
-        known = ", ".join((*KINDS, *_WRITTEN))
+        known = ", ".join((*kinds.names(), *_WRITTEN))
         raise InputError(f"unknown kind {word!r}; known are {known}") from None
     return None
 
@@ -158,12 +146,12 @@ def _get_written(client: Client, written: _Written, words: Sequence[str], limit:
     show(items, output, _lines(written.columns, items))
 
 
-def _as_file(kind: str, item: Document) -> Document:
-    return {"kind": kind, **item}
+def _as_file(kind: Kind, item: Document) -> Document:
+    return {"kind": kind.name, **item}
 
 
-def _table(kind: str, items: Sequence[Document]) -> Any:
-    return _lines((*kind_info(kind).key, *_COLUMNS[kind]), items)
+def _table(kind: Kind, items: Sequence[Document]) -> Any:
+    return _lines((*kind.key, *kind.listed), items)
 
 
 def _lines(columns: Sequence[str], items: Iterable[Document]) -> Any:

@@ -17,10 +17,10 @@ from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.logs import EventLog
 from app.services.beliefs_evidence import Evidence, read_evidence
 from app.store import documents, outcomes, pair_points, profiles
-from app.store.documents import Kind
 from app.store.engine import Database
 from solvers.errors import EngineError, TransientError
 from solvers.models.base import Origin, Quantity
@@ -182,8 +182,8 @@ def _state(session: Session) -> object:
     return (
         profiles.state(session),
         pair_points.state(session),
-        documents.state(session, Kind.GPU_TYPE),
-        documents.state(session, Kind.MODEL),
+        documents.state(session, kinds.GPU_TYPE),
+        documents.state(session, kinds.MODEL),
     )
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from app import library
+from app import kinds, library
+from app.kinds import Kind
 from app.store import documents, pair_points, profiles
-from app.store.documents import Kind
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
@@ -110,8 +110,8 @@ def read_evidence(session: Session) -> Evidence:
 def read_facts(session: Session) -> Facts:
     """The built-in facts with the declared documents over them."""
     built_in = library.facts()
-    gpu_types = _declared(session, Kind.GPU_TYPE, GpuType)
-    models = _declared(session, Kind.MODEL, ModelVariant)
+    gpu_types = _declared(session, kinds.GPU_TYPE, GpuType)
+    models = _declared(session, kinds.MODEL, ModelVariant)
     return replace(
         built_in,
         gpu_types={**built_in.gpu_types, **{item.name: item for item in gpu_types}},

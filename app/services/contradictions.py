@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from app import kinds
+from app.kinds import Kind
 from app.services.snapshots import DEFAULT_POLICY, read_policy
 from app.store import documents
-from app.store.documents import Kind
 from solvers.control import registry as controllers
 from solvers.domain.codec import from_plain
 from solvers.domain.device import ColocationClass, Device, Node
@@ -67,19 +68,19 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
     """As it is stored now; with the workloads where these matter, and with one node's devices alone where named (none
     while no policy has a pool).
     """
-    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, Kind.POLICY)]
+    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
     bound = by_name(policy for policy in stored if policy.name != DEFAULT_POLICY)
     devices: list[Device] = []
     nodes: list[Node] = []
     if bound or node is None:
         # Of a large fleet most of it is elsewhere, and decoding is what takes time.
-        devices = _of_node(session, Kind.DEVICE, Device, "node", node)
-        nodes = _of_node(session, Kind.NODE, Node, "id", node)
+        devices = _of_node(session, kinds.DEVICE, Device, "node", node)
+        nodes = _of_node(session, kinds.NODE, Node, "id", node)
     found: list[Work] = []
     if works:
-        found += [from_plain(Service, each.spec) for each in documents.all_specs(session, Kind.SERVICE)]
-        found += [from_plain(TrainingJob, each.spec) for each in documents.all_specs(session, Kind.JOB)]
-        found += [from_plain(OfflineTask, each.spec) for each in documents.all_specs(session, Kind.TASK)]
+        found += [from_plain(Service, each.spec) for each in documents.all_specs(session, kinds.SERVICE)]
+        found += [from_plain(TrainingJob, each.spec) for each in documents.all_specs(session, kinds.JOB)]
+        found += [from_plain(OfflineTask, each.spec) for each in documents.all_specs(session, kinds.TASK)]
     return Estate(
         default=read_policy(session),
         bound=bound,
@@ -91,7 +92,7 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
 
 def read_owners(session: Session) -> Owners:
     """Who has what now. While no policy has a pool nothing of the fleet is read."""
-    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, Kind.POLICY)]
+    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
     if any(policy.pool is not None for policy in stored if policy.name != DEFAULT_POLICY):
         return read_estate(session).owners
     return Owners(default=read_policy(session), bound={}, of_device={}, of_workload={})
@@ -129,7 +130,7 @@ def workload_faults(session: Session, work: Work) -> Iterator[Fault]:
     estate = read_estate(session)
     policy = next((item for item in estate.bound if item.name == work.policy), None)
     if policy is None:
-        if documents.find(session, Kind.POLICY, (work.policy,)) is not None:
+        if documents.find(session, kinds.POLICY, (work.policy,)) is not None:
             yield "/policy", f"the policy {work.policy} has no pool, so nothing could host {work.id}"
         return
     yield from (("/policy", said) for said in _homeless(estate, policy, work))

@@ -14,30 +14,18 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app import kinds
+from app.kinds import Kind
 from app.services import references
 from app.services.actors import Deed
 from app.services.contradictions import read_estate
 from app.services.ownership import note_moves
 from app.store import documents, events
-from app.store.documents import Key, Kind, Precondition, PutResult, Stored
+from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import Page
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Node
-
-NOUNS: Mapping[Kind, str] = {
-    Kind.GPU_TYPE: "gpu_type",
-    Kind.MODEL: "model",
-    Kind.POLICY: "policy",
-    Kind.PROJECT: "project",
-    Kind.POWER_CAP: "power_cap",
-    Kind.NODE: "node",
-    Kind.DEVICE: "device",
-    Kind.SERVICE: "service",
-    Kind.JOB: "job",
-    Kind.TASK: "task",
-}
-"""How audit events call a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +58,7 @@ class Documents:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            references.check(session, value, self._cluster)
+            references.check(session, kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 return put_audited(session, kind, value, precondition, deed)
 
@@ -93,7 +81,7 @@ def _moves_noted(session: Session, kind: Kind, value: object, deed: Deed) -> Ite
     devices along, and nobody owns those.
     """
     node = value.id if isinstance(value, Node) else None
-    if kind is not Kind.POLICY and node is None:
+    if kind is not kinds.POLICY and node is None:
         yield
         return
     before = read_estate(session, node=node)
@@ -117,11 +105,11 @@ def put_audited(session: Session, kind: Kind, value: object, precondition: Preco
 
 
 def _event(kind: Kind, key: Key, verb: str, facts: Mapping[str, Plain], deed: Deed) -> events.Event:
-    project = key[0] if kind.in_project or kind is Kind.PROJECT else None
+    project = key[0] if kind.in_project or kind is kinds.PROJECT else None
     return events.Event(
-        name=f"{NOUNS[kind]}.{verb}",
+        name=f"{kind.noun}.{verb}",
         actor=deed.actor,
-        subject=f"{kind.value}/{'/'.join(key)}",
+        subject=f"{kind.plural}/{'/'.join(key)}",
         project=project,
         request_id=deed.request_id,
         facts=facts,

@@ -9,15 +9,14 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from agents.wire import Join, NodeTarget, encode
-from app import library
+from app import kinds, library
 from app.services import joining
 from app.services.actors import Actor, Deed
 from app.services.documents import put_audited
 from app.services.joining import Admission
-from app.services.references import DEFAULT
 from app.store import built_in as built_in_store
 from app.store import documents, events, migrate, summaries, targets
-from app.store.documents import Kind, Precondition
+from app.store.documents import Precondition
 from app.store.engine import Database
 from solvers.domain.codec import to_plain
 from solvers.domain.ids import PolicyName, ProjectName
@@ -29,10 +28,10 @@ from solvers.errors import TransientError
 def ensure_defaults(session: Session) -> None:
     """Make the project and the policy called `default` unless they exist; for the first start of a cluster."""
     deed = Deed(actor="system")
-    if documents.find(session, Kind.PROJECT, (DEFAULT,)) is None:
-        put_audited(session, Kind.PROJECT, Project(name=ProjectName(DEFAULT)), Precondition(), deed)
-    if documents.find(session, Kind.POLICY, (DEFAULT,)) is None:
-        put_audited(session, Kind.POLICY, Policy(name=PolicyName(DEFAULT)), Precondition(), deed)
+    if documents.find(session, kinds.PROJECT, (kinds.DEFAULT,)) is None:
+        put_audited(session, kinds.PROJECT, Project(name=ProjectName(kinds.DEFAULT)), Precondition(), deed)
+    if documents.find(session, kinds.POLICY, (kinds.DEFAULT,)) is None:
+        put_audited(session, kinds.POLICY, Policy(name=PolicyName(kinds.DEFAULT)), Precondition(), deed)
 
 
 def offer_built_in(session: Session) -> None:
@@ -42,11 +41,8 @@ def offer_built_in(session: Session) -> None:
     built_in = library.facts()
     documents.lock_references(session, exclusive=False)
     made = {
-        noun: built_in_store.offer(session, kind, [_spec(item) for item in items])
-        for noun, kind, items in (
-            ("gpu_types", Kind.GPU_TYPE, built_in.gpu_types.values()),
-            ("models", Kind.MODEL, built_in.models.values()),
-        )
+        kind.table: built_in_store.offer(session, kind, [_spec(item) for item in items])
+        for kind, items in ((kinds.GPU_TYPE, built_in.gpu_types.values()), (kinds.MODEL, built_in.models.values()))
     }
     if any(made.values()):
         events.append(session, events.Event(name="library.loaded", actor="system", subject="library", facts=made))

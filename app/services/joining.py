@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join
+from app import kinds
 from app.clock import new_id, new_secret
 from app.errors import FieldFault, FieldsError, ForbiddenError, NodeTakenError
 from app.services.actors import Actor, Deed
 from app.services.documents import put_audited
 from app.services.tokens import SECRET_PREFIX
 from app.store import documents, events, nodes, targets, tokens
-from app.store.documents import Kind, Precondition
+from app.store.documents import Precondition
 from app.store.tokens import NewToken, Purpose, Role
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, MigSlice, Node, Taint
@@ -79,7 +80,7 @@ def _check_request(request: Join, actor: Actor) -> None:
 
 
 def _check_types(session: Session, request: Join) -> None:
-    known = sorted(stored.key[0] for stored in documents.all_specs(session, Kind.GPU_TYPE))
+    known = sorted(stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE))
     faults = tuple(
         FieldFault(
             pointer=f"/devices/{index}/gpu_type",
@@ -95,7 +96,7 @@ def _check_types(session: Session, request: Join) -> None:
 
 def _put_node(session: Session, request: Join, deed: Deed) -> None:
     """Make the node's document, or lock the one that stands: joins of one node take turns."""
-    stored = documents.find(session, Kind.NODE, (request.node,))
+    stored = documents.find(session, kinds.NODE, (request.node,))
     node = (
         from_plain(Node, stored.spec)
         if stored is not None
@@ -106,7 +107,7 @@ def _put_node(session: Session, request: Join, deed: Deed) -> None:
             region=request.region,
         )
     )
-    put_audited(session, Kind.NODE, node, Precondition(), deed)
+    put_audited(session, kinds.NODE, node, Precondition(), deed)
 
 
 def _check_alone(session: Session, request: Join, actor: Actor) -> None:
@@ -121,7 +122,7 @@ def _check_alone(session: Session, request: Join, actor: Actor) -> None:
 
 
 def _put_device(session: Session, node: str, inventory: DeviceInventory, pointer: str, deed: Deed) -> None:
-    stored = documents.find(session, Kind.DEVICE, (inventory.uuid,))
+    stored = documents.find(session, kinds.DEVICE, (inventory.uuid,))
     if stored is not None and stored.spec["node"] != node:
         other = nodes.find(session, stored.spec["node"])
         if other is not None and other.age_s is not None and other.age_s < ALIVE_S:
@@ -130,7 +131,7 @@ def _put_device(session: Session, node: str, inventory: DeviceInventory, pointer
         device = _device(node, inventory, from_plain(Device, stored.spec) if stored is not None else None)
     except FieldError as error:
         raise _fault(f"{pointer}/{error.field}", "value-invalid", error.message) from None
-    put_audited(session, Kind.DEVICE, device, Precondition(), deed)
+    put_audited(session, kinds.DEVICE, device, Precondition(), deed)
     nodes.note_device(
         session,
         inventory.uuid,
@@ -171,9 +172,9 @@ def _taint_vanished(session: Session, request: Join, deed: Deed) -> None:
         if uuid in present:
             continue
         nodes.stop_billing(session, uuid)
-        device = from_plain(Device, documents.get(session, Kind.DEVICE, (uuid,)).spec)
+        device = from_plain(Device, documents.get(session, kinds.DEVICE, (uuid,)).spec)
         taints = (*(taint for taint in device.taints if taint.key != VANISHED.key), VANISHED)
-        put_audited(session, Kind.DEVICE, replace(device, taints=taints), Precondition(), deed)
+        put_audited(session, kinds.DEVICE, replace(device, taints=taints), Precondition(), deed)
 
 
 def _issue(session: Session, node: str, deed: Deed) -> str:

@@ -17,12 +17,13 @@ from typing import Protocol, TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app import kinds
+from app.kinds import Kind
 from app.logs import EventLog
 from app.services.journal import Leader
 from app.services.learning_run import Run
 from app.services.observed_outcomes import MINUTE, Fleet, outcomes_of
 from app.store import documents, events, executions, outcomes
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.outcomes import Mark, ModelKey, Progress
@@ -105,11 +106,11 @@ def _read(session: Session) -> _Read | None:
     if start >= until:
         return None
     fleet = Fleet(
-        devices={device.id: device for device in _specs(session, Kind.DEVICE, Device)},
-        gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, Kind.GPU_TYPE, GpuType)},
+        devices={device.id: device for device in _specs(session, kinds.DEVICE, Device)},
+        gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, kinds.GPU_TYPE, GpuType)},
         clocks_mhz_asked=executions.clocks_asked(session),
         token_services=frozenset(
-            service.id for service in _specs(session, Kind.SERVICE, Service) if service.slo.kind is SloKind.TOKENS
+            service.id for service in _specs(session, kinds.SERVICE, Service) if service.slo.kind is SloKind.TOKENS
         ),
     )
     found = outcomes_of(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.clock import new_id
 from app.logs import EventLog, bound
 from app.services.beliefs import Beliefs
@@ -24,7 +25,6 @@ from app.services.snapshots import StoreObserver, read_policy
 from app.services.workers import outdated
 from app.store import cycles, documents, plans, targets
 from app.store.cycles import NewCycle
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.plans import PlanState
 from solvers.cycle.cycle import run_cycle
@@ -219,7 +219,7 @@ def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
     """
     found = {
         ServiceMode(str(stored.spec["mode"]))
-        for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK)
+        for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)
         for stored in documents.all_specs(session, kind)
     }
     lanes = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.services.actors import Deed
 from app.services.contradictions import read_owners
 from app.services.explaining import ToldInsight, Types, WhyNot, told, why_not
@@ -17,7 +18,6 @@ from app.services.explaining_choices import Explained, ExplainedGap, choices, ga
 from app.services.ownership_words import owner_sentences, places_of
 from app.services.sentences import mode_sentence
 from app.store import documents, events, plans
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.plans import PlanState, PlanSummary
@@ -97,7 +97,7 @@ class Plans:
             plan = seen_by(whole, project)
             insight = plans.load_insight(session, plan_id, workload)
             gpu_types = _gpu_types(session)
-            known = [stored.key[0] for stored in documents.all_specs(session, Kind.GPU_TYPE)] if gpu_type else []
+            known = [stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE)] if gpu_type else []
             types = Types(known=frozenset(known), there=frozenset(gpu_types.values()))
             mode = _mode(session, workload) if workload is not None else None
             owners = _owners(session, whole, workload) if workload is not None else ()
@@ -133,7 +133,7 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
 def _mode(session: Session, workload: str) -> ServiceMode | None:
     """The mode of a workload; None when there is no such document."""
     key = tuple(workload.split("/"))
-    found = (documents.find(session, kind, key) for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK))
+    found = (documents.find(session, kind, key) for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK))
     return next((ServiceMode(str(stored.spec["mode"])) for stored in found if stored is not None), None)
 
 
@@ -156,11 +156,11 @@ def _has_part(plan: Plan, workload: str) -> bool:
 
 def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     """Told by the policies of now; a plan says which of their planners made it."""
-    specs = [stored.spec for stored in documents.all_specs(session, Kind.DEVICE)]
+    specs = [stored.spec for stored in documents.all_specs(session, kinds.DEVICE)]
     names = places_of((spec["id"], spec["node"], spec["index"]) for spec in specs)
     standing = Standing.of(plan.assignments, plan.planner, plan.parts)
     return tuple(owner_sentences(read_owners(session), standing, workload, names))
 
 
 def _gpu_types(session: Session) -> dict[str, str]:
-    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, Kind.DEVICE)}
+    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, kinds.DEVICE)}

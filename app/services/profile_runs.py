@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from agents.wire import ProfileOrder, ProfileSubject
+from app import kinds
 from app.errors import FieldFault, FieldsError
 from app.services.actors import Deed
 from app.services.workers import worker_target
 from app.store import documents, events, nodes, profile_runs, targets
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.profile_runs import NewRun, ProfileRun, Progress
@@ -132,7 +132,7 @@ class ProfileRuns:
         with self._database.reading() as session:
             run = own(session, node, run_id)
             subjects = [_subject(session, name) for name in (run.service, run.beside) if name is not None]
-            device = documents.find(session, Kind.DEVICE, (run.uuid,))
+            device = documents.find(session, kinds.DEVICE, (run.uuid,))
         models = {subject.model for subject in subjects if subject is not None}
         gpu_type = from_plain(Device, device.spec).gpu_type if device is not None else None
         about = [(f"/points/{place}", {item.model}, item.gpu_type) for place, item in enumerate(points)]
@@ -146,7 +146,7 @@ class ProfileRuns:
         with self._database.reading() as session:
             run = own(session, node, run_id)
             subject = _subject(session, run.service)
-            device = documents.find(session, Kind.DEVICE, (run.uuid,))
+            device = documents.find(session, kinds.DEVICE, (run.uuid,))
             if subject is None or device is None:
                 raise NotFoundError(f"the service or device of profile run {run_id} is gone", run=run_id)
             return subject.model, from_plain(Device, device.spec).gpu_type
@@ -194,7 +194,7 @@ def _tainted(device: Device) -> Device:
 
 
 def _fits(session: Session, uuid: str, service: Service) -> bool:
-    stored = documents.find(session, Kind.DEVICE, (uuid,))
+    stored = documents.find(session, kinds.DEVICE, (uuid,))
     if stored is None:
         return False
     gpu_type = from_plain(Device, stored.spec).gpu_type
@@ -203,7 +203,7 @@ def _fits(session: Session, uuid: str, service: Service) -> bool:
 
 def _service(session: Session, pointer: str, service: str) -> Service:
     project, _, name = service.partition("/")
-    stored = documents.find(session, Kind.SERVICE, (project, name))
+    stored = documents.find(session, kinds.SERVICE, (project, name))
     if stored is None:
         raise _fault(pointer, f"there is no service {service}")
     return from_plain(Service, stored.spec)
@@ -211,11 +211,11 @@ def _service(session: Session, pointer: str, service: str) -> Service:
 
 def _subject(session: Session, service: str) -> ProfileSubject | None:
     project, _, name = service.partition("/")
-    stored = documents.find(session, Kind.SERVICE, (project, name))
+    stored = documents.find(session, kinds.SERVICE, (project, name))
     if stored is None:
         return None
     found = from_plain(Service, stored.spec)
-    model = documents.find(session, Kind.MODEL, (found.model,))
+    model = documents.find(session, kinds.MODEL, (found.model,))
     return ProfileSubject(
         service=service,
         project=project,

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.errors import FieldFault, FieldsError
 from app.services.actors import Deed
 from app.services.profiles_reading import FAULTS_MAX, Points, Reading
 from app.store import documents, events, pair_points, profiles
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.profiles import ProfileSummary
@@ -105,8 +105,8 @@ class _Known:
 
     @staticmethod
     def of(session: Session) -> _Known:
-        models = frozenset(stored.key[0] for stored in documents.all_specs(session, Kind.MODEL))
-        types = documents.all_specs(session, Kind.GPU_TYPE)
+        models = frozenset(stored.key[0] for stored in documents.all_specs(session, kinds.MODEL))
+        types = documents.all_specs(session, kinds.GPU_TYPE)
         return _Known(models, {stored.key[0]: int(stored.spec["clocks_mhz_sm"][-1]) for stored in types})
 
     def faults(self, settled: Points) -> Iterator[FieldFault]:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.store import documents, nodes, observations, read_backs, targets
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.observations import ReplicaRow
 from app.store.read_backs import NodeReadBack, ReadBackRow, ReportHead
@@ -74,7 +74,7 @@ class Routes:
     def table(self) -> dict[str, Plain]:
         """Routes by service, of every service there is."""
         with self._database.reading() as session:
-            services = {"/".join(stored.key): stored.spec for stored in documents.all_specs(session, Kind.SERVICE)}
+            services = {"/".join(stored.key): stored.spec for stored in documents.all_specs(session, kinds.SERVICE)}
             target = self._target(session, targets.generation(session, self._cluster))
             processes = _ready(session, services.keys(), target.assignments)
             chosen = choose_routes(processes, target.assignments)
@@ -167,20 +167,20 @@ def _is_planned(process: Process, item: Assignment | None) -> bool:
 def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignment]) -> list[Process]:
     """Every process that its node found ready when it was last heard of."""
     states = {state.node_id: state for state in nodes.all_states(session)}
-    homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, Kind.DEVICE)}
+    homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, kinds.DEVICE)}
     heads = read_backs.report_heads(session)
     kept = {item.node_id: item for item in read_backs.newest(session) if item.node_id in states}
     reported: dict[str, list[ReplicaRow]] = defaultdict(list)
     for row in observations.replicas(session, ROUTE_SILENT_S):
         reported[homes.get(row.uuid, "")].append(row)
-    kinds = dict.fromkeys(services, WorkloadKind.SERVICE.value)
-    kinds |= {item.replica: item.kind.value for item in planned}
+    kind_of = dict.fromkeys(services, WorkloadKind.SERVICE.value)
+    kind_of |= {item.replica: item.kind.value for item in planned}
     found: list[Process] = []
     for node, state in states.items():
         read_back = kept.get(node)
         if read_back is not None and speaks(read_back, heads.get(node), state.boot_id):
             if read_back.age_s <= ROUTE_SILENT_S:
-                found += _from_read_back(read_back, kinds, state.endpoint)
+                found += _from_read_back(read_back, kind_of, state.endpoint)
         else:
             found += from_report(reported[node], read_back, state.endpoint)
     return found
@@ -193,11 +193,11 @@ def speaks(read_back: NodeReadBack, head: ReportHead | None, boot_id: str) -> bo
     return read_back.boot_id == boot_id
 
 
-def _from_read_back(read_back: NodeReadBack, kinds: Mapping[str, str], node_endpoint: str | None) -> list[Process]:
+def _from_read_back(read_back: NodeReadBack, kind_of: Mapping[str, str], node_endpoint: str | None) -> list[Process]:
     found = []
     for item in read_back.replicas:
         workload = item.replica.rpartition("#")[0]
-        kind = kinds.get(item.replica, kinds.get(workload, ""))
+        kind = kind_of.get(item.replica, kind_of.get(workload, ""))
         if item.ready:
             found.append(
                 Process(

@@ -14,12 +14,12 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from agents.wire import RepartitionReport
-from app import library
+from app import kinds, library
+from app.kinds import Kind
 from app.services.beliefs_profiles import Completion
 from app.services.profile_runs import held_by_runs
 from app.services.token_profiles import with_token_profiles
 from app.store import documents, nodes, observations, profiles, read_backs, targets
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.observations import DemandRow, DeviceRow, ReplicaRow
 from solvers.cycle.ports import Clock
@@ -82,7 +82,7 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
     """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
     policy, bound = read_policy(session), read_bound_policies(session)
     silent_s = max(item.device_silent_after_s for item in (policy, *bound))
-    devices = held_by_runs(session, _specs(session, Kind.DEVICE, Device))
+    devices = held_by_runs(session, _specs(session, kinds.DEVICE, Device))
     services = read_services(session)
     replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
     device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)
@@ -93,16 +93,16 @@ def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> 
         cluster=cluster,
         taken_at_s=taken_at_s,
         policy=policy,
-        projects=_specs(session, Kind.PROJECT, Project),
-        gpu_types=_specs(session, Kind.GPU_TYPE, GpuType),
-        nodes=_specs(session, Kind.NODE, Node),
+        projects=_specs(session, kinds.PROJECT, Project),
+        gpu_types=_specs(session, kinds.GPU_TYPE, GpuType),
+        nodes=_specs(session, kinds.NODE, Node),
         node_statuses=_node_statuses(session),
         devices=devices,
-        power_caps=_specs(session, Kind.POWER_CAP, PowerCap),
-        models=_specs(session, Kind.MODEL, ModelVariant),
+        power_caps=_specs(session, kinds.POWER_CAP, PowerCap),
+        models=_specs(session, kinds.MODEL, ModelVariant),
         services=services,
-        jobs=tuple(sorted(_specs(session, Kind.JOB, TrainingJob), key=lambda job: job.id)),
-        tasks=tuple(sorted(_specs(session, Kind.TASK, OfflineTask), key=lambda task: task.id)),
+        jobs=tuple(sorted(_specs(session, kinds.JOB, TrainingJob), key=lambda job: job.id)),
+        tasks=tuple(sorted(_specs(session, kinds.TASK, OfflineTask), key=lambda task: task.id)),
         job_statuses=_job_statuses(session),
         profiles=_profiles(session),
         demands=_demands(session, services, (policy, *bound)),
@@ -149,19 +149,19 @@ def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
 
 def read_policy(session: Session) -> Policy:
     """The cluster's policy: the document `default`, or the built-in defaults when there is none."""
-    stored = documents.find(session, Kind.POLICY, (DEFAULT_POLICY,))
+    stored = documents.find(session, kinds.POLICY, (DEFAULT_POLICY,))
     return from_plain(Policy, stored.spec) if stored is not None else Policy(name=DEFAULT_POLICY)
 
 
 def read_bound_policies(session: Session) -> tuple[Policy, ...]:
     """The policies that have a pool of devices, by name."""
-    found = (policy for policy in _specs(session, Kind.POLICY, Policy) if policy.name != DEFAULT_POLICY)
+    found = (policy for policy in _specs(session, kinds.POLICY, Policy) if policy.name != DEFAULT_POLICY)
     return by_name(found)
 
 
 def read_services(session: Session) -> tuple[Service, ...]:
     """Every service, by id."""
-    return tuple(sorted(_specs(session, Kind.SERVICE, Service), key=lambda service: service.id))
+    return tuple(sorted(_specs(session, kinds.SERVICE, Service), key=lambda service: service.id))
 
 
 def read_demands(session: Session, services: tuple[Service, ...], lookback_s: float) -> tuple[Demand, ...]:

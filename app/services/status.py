@@ -13,12 +13,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app import kinds
+from app.kinds import Kind
 from app.services.contradictions import read_owners
 from app.services.ownership import policy_lines, standing_of
 from app.services.ownership_words import owner_words
 from app.services.snapshots import read_policy
 from app.store import documents, nodes, observations, plans, summaries, targets
-from app.store.documents import Kind, Stored
+from app.store.documents import Stored
 from app.store.engine import Database
 from app.store.observations import DeviceRow, ReplicaRow
 from app.store.plans import PlanSummary
@@ -70,7 +72,7 @@ class Status:
         """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
             world = _world(session, self._cluster)
-            workloads = {kind: documents.all_specs(session, kind) for kind in (Kind.SERVICE, Kind.JOB, Kind.TASK)}
+            workloads = {kind: documents.all_specs(session, kind) for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)}
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in observations.progress(session)}
         mine = _Sight(world, project)
         return {
@@ -83,10 +85,10 @@ class Status:
             "policies": mine.policies(workloads),
             "nodes": mine.nodes() if project is None else [],
             "devices": mine.devices(),
-            "services": [mine.service(stored.spec) for stored in workloads[Kind.SERVICE] if mine.sees(stored.key)],
+            "services": [mine.service(stored.spec) for stored in workloads[kinds.SERVICE] if mine.sees(stored.key)],
             "jobs": [
                 mine.work(kind, stored.spec, progress.get((kind.value, "/".join(stored.key))))
-                for kind, source in ((WorkloadKind.JOB, Kind.JOB), (WorkloadKind.TASK, Kind.TASK))
+                for kind, source in ((WorkloadKind.JOB, kinds.JOB), (WorkloadKind.TASK, kinds.TASK))
                 for stored in workloads[source]
                 if mine.sees(stored.key)
             ],
@@ -96,9 +98,9 @@ class Status:
 def _world(session: Session, cluster: str) -> _World:
     silent_s = read_policy(session).device_silent_after_s
     target = targets.current(session, cluster)
-    node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.NODE)}
-    devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, Kind.DEVICE)}
-    types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, Kind.GPU_TYPE)}
+    node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
+    devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
+    types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, kinds.GPU_TYPE)}
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,

@@ -12,13 +12,14 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.clock import new_id
 from app.services import references
 from app.services.actors import Deed
 from app.services.documents import put_audited
 from app.services.sentences import sentence
 from app.store import documents, plans, tasks
-from app.store.documents import Kind, Precondition, Stored
+from app.store.documents import Precondition, Stored
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.tasks import TaskListing, TaskRow, TaskState
@@ -90,10 +91,10 @@ class Tasks:
         """
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            references.check(session, task, self._cluster)
-            if documents.find(session, Kind.TASK, (task.project, task.name)) is not None:
+            references.check(session, kinds.TASK, task, self._cluster)
+            if documents.find(session, kinds.TASK, (task.project, task.name)) is not None:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
-            return put_audited(session, Kind.TASK, task, Precondition(absent=True), deed).stored
+            return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
 
     def page(self, listing: TaskListing) -> Page[TaskStatus]:
         """Tasks by project and name. Raises FieldError for a foreign cursor."""
@@ -107,7 +108,7 @@ class Tasks:
         with self._database.reading() as session:
             row = tasks.find(session, self._cluster, project, name)
             if row is None:
-                raise NotFoundError(f"no tasks {project}/{name}", kind=Kind.TASK.value, key=f"{project}/{name}")
+                raise NotFoundError(f"no tasks {project}/{name}", kind=kinds.TASK.plural, key=f"{project}/{name}")
             return _Standing.read(session, self._cluster).status(row)
 
 
@@ -218,4 +219,4 @@ def _told_position(reasons: tuple[Reason, ...], rank: int) -> int:
 
 
 def _gpu_types(session: Session) -> dict[str, str]:
-    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, Kind.DEVICE)}
+    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, kinds.DEVICE)}

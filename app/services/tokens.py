@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app import kinds
 from app.clock import new_id, new_secret
 from app.errors import FieldFault, FieldsError
 from app.services.actors import Actor, Deed
 from app.store import documents, events, tokens
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.pages import Page
 from app.store.tokens import NewToken, Purpose, Role, Token
@@ -82,7 +82,7 @@ class Tokens:
         _check(request)
         secret = new_secret(SECRET_PREFIX)
         with self._database.transaction() as session:
-            if request.project is not None and documents.find(session, Kind.PROJECT, (request.project,)) is None:
+            if request.project is not None and documents.find(session, kinds.PROJECT, (request.project,)) is None:
                 raise _fault("/project", "reference-unknown", f"there is no project {request.project}")
             token = tokens.create(
                 session,

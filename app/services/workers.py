@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 
 from agents.wire import WarmUpTarget, WorkerTarget, encode
+from app import kinds
+from app.kinds import Kind
 from app.store import documents, targets
-from app.store.documents import Kind
 from app.store.targets import Told
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.ids import WorkloadId
@@ -65,9 +66,9 @@ def outdated(session: Session) -> tuple[WorkloadId, ...]:
 
 
 _KINDS: Mapping[Kind, type[Service | TrainingJob | OfflineTask]] = {
-    Kind.SERVICE: Service,
-    Kind.JOB: TrainingJob,
-    Kind.TASK: OfflineTask,
+    kinds.SERVICE: Service,
+    kinds.JOB: TrainingJob,
+    kinds.TASK: OfflineTask,
 }
 
 

@@ -9,78 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from psycopg import errors as postgres
-from sqlalchemy import Table, func, insert, select, text, tuple_, update
 from sqlalchemy import delete as delete_from
+from sqlalchemy import func, insert, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.errors import PreconditionError, ReferencedError
+from app.kinds import Kind
 from app.store.pages import Page, cut, decode_cursor
-from app.store.tables import documents as tables
+from app.store.tables.documents import TABLES
 from solvers.domain.codec import Plain
-from solvers.domain.device import Device, GpuType, Node, PowerCap
-from solvers.domain.policy import Policy
-from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob
 from solvers.errors import InputError, NotFoundError
 
 Key = tuple[str, ...]
 Spec = Mapping[str, Plain]
-
-
-class Kind(StrEnum):
-    """Every declarative kind, named as in URLs."""
-
-    GPU_TYPE = "gpu-types"
-    MODEL = "models"
-    POLICY = "policies"
-    PROJECT = "projects"
-    POWER_CAP = "power-caps"
-    NODE = "nodes"
-    DEVICE = "devices"
-    SERVICE = "services"
-    JOB = "jobs"
-    TASK = "tasks"
-
-    @property
-    def domain(self) -> type:
-        """Class of the domain value whose plain form is the spec."""
-        return _SHAPES[self].domain
-
-    @property
-    def in_project(self) -> bool:
-        """Whether documents of this kind belong to a project; their keys are then (project, name)."""
-        return _SHAPES[self].key[0] == "project"
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Where a kind is stored: table, key columns, the spec fields the key equals, columns copied from the spec."""
-
-    domain: type
-    table: Table
-    key: tuple[str, ...]
-    key_fields: tuple[str, ...]
-    copied: Mapping[str, str]
-
-
-_SHAPES: Mapping[Kind, _Shape] = {
-    Kind.GPU_TYPE: _Shape(GpuType, tables.gpu_types, ("name",), ("name",), {}),
-    Kind.MODEL: _Shape(ModelVariant, tables.models, ("name",), ("name",), {}),
-    Kind.POLICY: _Shape(Policy, tables.policies, ("name",), ("name",), {}),
-    Kind.PROJECT: _Shape(Project, tables.projects, ("name",), ("name",), {}),
-    Kind.POWER_CAP: _Shape(PowerCap, tables.power_caps, ("scope", "subject"), ("scope", "subject"), {}),
-    Kind.NODE: _Shape(Node, tables.nodes, ("id",), ("id",), {}),
-    Kind.DEVICE: _Shape(Device, tables.devices, ("uuid",), ("id",), {"node_id": "node", "gpu_type": "gpu_type"}),
-    Kind.SERVICE: _Shape(Service, tables.services, ("project", "name"), ("project", "name"), {}),
-    Kind.JOB: _Shape(TrainingJob, tables.jobs, ("project", "name"), ("project", "name"), {}),
-    Kind.TASK: _Shape(OfflineTask, tables.tasks, ("project", "name"), ("project", "name"), {}),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,20 +63,20 @@ ANY = Precondition()
 
 def key_of(kind: Kind, spec: Spec) -> Key:
     """Key that a spec belongs under."""
-    return tuple(str(spec[field]) for field in _SHAPES[kind].key_fields)
+    return tuple(str(spec[field]) for field in kind.key)
 
 
 def get(session: Session, kind: Kind, key: Key) -> Stored:
     """One document. Raises NotFoundError."""
     found = find(session, kind, key)
     if found is None:
-        raise NotFoundError(f"no {kind.value} {'/'.join(key)}", kind=kind.value, key="/".join(key))
+        raise NotFoundError(f"no {kind.plural} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     return found
 
 
 def find(session: Session, kind: Kind, key: Key) -> Stored | None:
     """One document, or None."""
-    return _find(session, _SHAPES[kind], key, lock=False)
+    return _find(session, kind, key, lock=False)
 
 
 def page(
@@ -139,28 +86,26 @@ def page(
 
     Raises FieldError for a foreign cursor.
     """
-    shape = _SHAPES[kind]
-    columns = [shape.table.c[name] for name in shape.key]
-    query = select(*_selected(shape)).order_by(*columns).limit(limit + 1)
+    columns = _key_columns(kind)
+    query = select(*_selected(kind)).order_by(*columns).limit(limit + 1)
     if project is not None:
         query = query.where(columns[0] == project)
     if cursor is not None:
-        after = decode_cursor(kind.value, cursor, (str,) * len(columns))
+        after = decode_cursor(kind.plural, cursor, (str,) * len(columns))
         query = query.where(tuple_(*columns) > tuple_(*after))
-    found = [_stored(shape, row) for row in session.execute(query)]
-    return cut(kind.value, found, limit, lambda stored: stored.key)
+    found = [_stored(kind, row) for row in session.execute(query)]
+    return cut(kind.plural, found, limit, lambda stored: stored.key)
 
 
 def all_specs(session: Session, kind: Kind) -> list[Stored]:
     """Every document of a kind, by key."""
-    shape = _SHAPES[kind]
-    query = select(*_selected(shape)).order_by(*[shape.table.c[name] for name in shape.key])
-    return [_stored(shape, row) for row in session.execute(query)]
+    query = select(*_selected(kind)).order_by(*_key_columns(kind))
+    return [_stored(kind, row) for row in session.execute(query)]
 
 
 def state(session: Session, kind: Kind) -> tuple[int, int]:
     """How many documents of a kind there are and the newest version: changes whenever one of them does."""
-    table = _SHAPES[kind].table
+    table = TABLES[kind]
     row = session.execute(select(func.count(), func.coalesce(func.max(table.c.version), 0))).one()
     return int(row[0]), int(row[1])
 
@@ -171,8 +116,8 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
     Raises PreconditionError when the stored version is another one (context `version`, None when nothing is stored),
     InputError when it names a project, node or GPU type that does not exist.
     """
-    shape, key = _SHAPES[kind], key_of(kind, spec)
-    before = _find(session, shape, key, lock=True)
+    key = key_of(kind, spec)
+    before = _find(session, kind, key, lock=True)
     if before is None:
         if precondition.version is not None:
             raise _precondition_failed(kind, key, None)
@@ -180,7 +125,7 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
         if after is not None:
             return PutResult(stored=after, created=True, changed=True)
         # Somebody made it between our look and our insert.
-        before = _find(session, shape, key, lock=True)
+        before = _find(session, kind, key, lock=True)
         if before is None:
             raise _precondition_failed(kind, key, None)
     if precondition.absent or precondition.version not in (None, before.version):
@@ -192,11 +137,10 @@ def put(session: Session, kind: Kind, spec: Spec, precondition: Precondition = A
 
 def put_absent(session: Session, kind: Kind, specs: Sequence[Spec]) -> int:
     """Store those specs under whose keys nothing is stored; returns how many."""
-    shape = _SHAPES[kind]
-    rows = [_values(shape, key_of(kind, spec), spec) for spec in specs]
+    rows = [_values(kind, key_of(kind, spec), spec) for spec in specs]
     if not rows:
         return 0
-    statement = upsert(shape.table).values(rows).on_conflict_do_nothing().returning(shape.table.c.version)
+    statement = upsert(TABLES[kind]).values(rows).on_conflict_do_nothing().returning(TABLES[kind].c.version)
     return len(session.execute(statement).all())
 
 
@@ -205,20 +149,19 @@ def delete(session: Session, kind: Kind, key: Key, precondition: Precondition = 
 
     Raises NotFoundError, PreconditionError, and ReferencedError while others refer to it.
     """
-    shape = _SHAPES[kind]
-    before = _find(session, shape, key, lock=True)
+    before = _find(session, kind, key, lock=True)
     if before is None:
-        raise NotFoundError(f"no {kind.value} {'/'.join(key)}", kind=kind.value, key="/".join(key))
+        raise NotFoundError(f"no {kind.plural} {'/'.join(key)}", kind=kind.plural, key="/".join(key))
     if precondition.version not in (None, before.version):
         raise _precondition_failed(kind, key, before.version)
     try:
         with session.begin_nested():
-            session.execute(delete_from(shape.table).where(*_matches(shape, key)))
+            session.execute(delete_from(TABLES[kind]).where(*_matches(kind, key)))
     except IntegrityError as error:
         if not isinstance(error.orig, postgres.ForeignKeyViolation | postgres.RestrictViolation):
             raise
         user = error.orig.diag.table_name or "something"
-        raise ReferencedError(f"{kind.value} {'/'.join(key)} is still used by {user}", used_by=user) from error
+        raise ReferencedError(f"{kind.plural} {'/'.join(key)} is still used by {user}", used_by=user) from error
     return before
 
 
@@ -231,65 +174,66 @@ def lock_references(session: Session, *, exclusive: bool) -> None:
     session.execute(select(lock(func.hashtext("headroom document references"))))
 
 
-def _find(session: Session, shape: _Shape, key: Key, *, lock: bool) -> Stored | None:
-    query = select(*_selected(shape)).where(*_matches(shape, key))
+def _find(session: Session, kind: Kind, key: Key, *, lock: bool) -> Stored | None:
+    query = select(*_selected(kind)).where(*_matches(kind, key))
     row = session.execute(query.with_for_update() if lock else query).one_or_none()
-    return None if row is None else _stored(shape, row)
+    return None if row is None else _stored(kind, row)
 
 
 def _insert(session: Session, kind: Kind, key: Key, spec: Spec) -> Stored | None:
-    shape = _SHAPES[kind]
     try:
         with session.begin_nested():
             row = session.execute(
-                insert(shape.table).values(**_values(shape, key, spec)).returning(*_selected(shape))
+                insert(TABLES[kind]).values(**_values(kind, key, spec)).returning(*_selected(kind))
             ).one()
     except IntegrityError as error:
         if isinstance(error.orig, postgres.UniqueViolation):
             return None
         raise _dangling(kind, error) from error
-    return _stored(shape, row)
+    return _stored(kind, row)
 
 
 def _update(session: Session, kind: Kind, key: Key, spec: Spec) -> Stored:
-    shape = _SHAPES[kind]
-    values = _values(shape, key, spec)
-    statement = update(shape.table).where(*_matches(shape, key))
+    values = _values(kind, key, spec)
+    statement = update(TABLES[kind]).where(*_matches(kind, key))
     statement = statement.values(**values, version=func.nextval(text("'document_versions'")), updated_at=func.now())
     try:
         with session.begin_nested():
-            return _stored(shape, session.execute(statement.returning(*_selected(shape))).one())
+            return _stored(kind, session.execute(statement.returning(*_selected(kind))).one())
     except IntegrityError as error:
         raise _dangling(kind, error) from error
 
 
-def _values(shape: _Shape, key: Key, spec: Spec) -> dict[str, Any]:
-    copied = {column: spec[field] for column, field in shape.copied.items()}
-    return {**dict(zip(shape.key, key, strict=True)), **copied, "spec": dict(spec)}
+def _values(kind: Kind, key: Key, spec: Spec) -> dict[str, Any]:
+    copied = {column: spec[field] for column, field in kind.copied.items()}
+    return {**dict(zip(kind.column_key, key, strict=True)), **copied, "spec": dict(spec)}
 
 
-def _selected(shape: _Shape) -> list[Any]:
-    names = (*shape.key, "spec", "version", "created_at", "updated_at")
-    return [shape.table.c[name] for name in names]
+def _key_columns(kind: Kind) -> list[Any]:
+    return [TABLES[kind].c[name] for name in kind.column_key]
 
 
-def _matches(shape: _Shape, key: Key) -> list[Any]:
-    return [shape.table.c[name] == part for name, part in zip(shape.key, key, strict=True)]
+def _selected(kind: Kind) -> list[Any]:
+    return [*_key_columns(kind), *(TABLES[kind].c[name] for name in ("spec", "version", "created_at", "updated_at"))]
 
 
-def _stored(shape: _Shape, row: Row[Any]) -> Stored:
-    width = len(shape.key)
+def _matches(kind: Kind, key: Key) -> list[Any]:
+    return [column == part for column, part in zip(_key_columns(kind), key, strict=True)]
+
+
+def _stored(kind: Kind, row: Row[Any]) -> Stored:
+    width = len(kind.key)
     spec, version, created_at, updated_at = row[width:]
     return Stored(key=tuple(row[:width]), spec=spec, version=version, created_at=created_at, updated_at=updated_at)
 
 
 def _precondition_failed(kind: Kind, key: Key, version: int | None) -> PreconditionError:
     now = "there is none" if version is None else f"the stored version is {version}"
-    return PreconditionError(f"{kind.value} {'/'.join(key)}: {now}", version=version)
+    return PreconditionError(f"{kind.plural} {'/'.join(key)}: {now}", version=version)
 
 
 def _dangling(kind: Kind, error: IntegrityError) -> Exception:
     if not isinstance(error.orig, postgres.ForeignKeyViolation):
         return error
     missing = error.orig.diag.message_detail or "it names something that does not exist"
-    return InputError(f"{kind.value}: {missing}", constraint=error.orig.diag.constraint_name)
+    return InputError(f"{kind.plural}: {missing}", constraint=error.orig.diag.constraint_name)

@@ -7,9 +7,13 @@ clock judges all. It refuses to interpret: rows come out as they were reported.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, Table, func, select, text, union_all
 from sqlalchemy.orm import Session
+
+from app.store.tables.documents import TABLES
+from app.store.tables.profiles import profile_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,23 +142,6 @@ ORDER BY replica, uuid
 )
 _PROGRESS = text("SELECT kind, project, name, done, evictions FROM job_progress ORDER BY kind, project, name")
 
-# Sums beside counts: versions come from one sequence, so any change moves the sum, also one that commits after a later
-# version.
-_INTENT = text("""
-SELECT string_agg(mark, ' ') FROM (
-    SELECT 'gpu_types ' || count(*) || '/' || coalesce(sum(version), 0) AS mark FROM gpu_types
-    UNION ALL SELECT 'models ' || count(*) || '/' || coalesce(sum(version), 0) FROM models
-    UNION ALL SELECT 'policies ' || count(*) || '/' || coalesce(sum(version), 0) FROM policies
-    UNION ALL SELECT 'projects ' || count(*) || '/' || coalesce(sum(version), 0) FROM projects
-    UNION ALL SELECT 'power_caps ' || count(*) || '/' || coalesce(sum(version), 0) FROM power_caps
-    UNION ALL SELECT 'nodes ' || count(*) || '/' || coalesce(sum(version), 0) FROM nodes
-    UNION ALL SELECT 'devices ' || count(*) || '/' || coalesce(sum(version), 0) FROM devices
-    UNION ALL SELECT 'services ' || count(*) || '/' || coalesce(sum(version), 0) FROM services
-    UNION ALL SELECT 'jobs ' || count(*) || '/' || coalesce(sum(version), 0) FROM jobs
-    UNION ALL SELECT 'tasks ' || count(*) || '/' || coalesce(sum(version), 0) FROM tasks
-    UNION ALL SELECT 'profiles ' || count(*) || '/' || coalesce(max(imported_at)::text, '') FROM profile_points
-) AS marks
-""")
 _LIVE = text("""
 SELECT node_id FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s) ORDER BY node_id
 """)
@@ -185,7 +172,15 @@ def progress(session: Session) -> tuple[ProgressRow, ...]:
 
 def intent_mark(session: Session) -> str:
     """A text that changes whenever any document or profile does."""
-    return str(session.execute(_INTENT).scalar_one())
+    # Sums beside counts: versions come from one sequence, so any change moves the sum, also one that commits after a
+    # later version.
+    newest: dict[Table, ColumnElement[Any]] = {table: func.sum(table.c.version) for table in TABLES.values()}
+    newest[profile_points] = func.max(profile_points.c.imported_at)
+    marks = (
+        select(func.concat(f"{table.name} ", func.count(), "/", mark)).select_from(table)
+        for table, mark in newest.items()
+    )
+    return " ".join(sorted(session.execute(union_all(*marks)).scalars()))
 
 
 def live_nodes(session: Session, silent_s: float) -> tuple[str, ...]:

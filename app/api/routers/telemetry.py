@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
+from app import kinds
 from app.api.auth import require_project
 from app.api.deps import context_of, services_of
 from app.api.keys import Name, Project, Uuid
 from app.api.moments import Moment, utc
 from app.api.rules import ClusterReader, SharedReader
 from app.api.schemas.telemetry import DeviceSeries, ServiceSeries
-from app.store.documents import Kind
 from app.store.telemetry import Window
 from solvers.errors import FieldError
 
@@ -53,7 +53,7 @@ def service_series(
     """Offered load, what was served, latencies, shares. Steps without a report are left out."""
     require_project(actor, project)
     services = services_of(request)
-    services.documents.get(Kind.SERVICE, (project, name))
+    services.documents.get(kinds.SERVICE, (project, name))
     items = services.telemetry.service_series(f"{project}/{name}", wanted)
     return _series({"service": f"{project}/{name}"}, wanted, [asdict(item) for item in items])
 
@@ -72,7 +72,7 @@ def device_series(
 ) -> Any:
     """Power, energy, utilisation, memory, clock. Steps without a report are left out."""
     services = services_of(request)
-    services.documents.get(Kind.DEVICE, (uuid,))
+    services.documents.get(kinds.DEVICE, (uuid,))
     items = services.telemetry.device_series(uuid, wanted)
     return _series({"uuid": uuid}, wanted, [asdict(item) for item in items])
 

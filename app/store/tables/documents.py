@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Double, Integer, Table, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 
+from app import kinds
+from app.kinds import Kind
 from app.store.tables.metadata import document_columns, metadata, moment
 
-gpu_types = Table("gpu_types", metadata, Column("name", Text, primary_key=True), *document_columns())
-models = Table("models", metadata, Column("name", Text, primary_key=True), *document_columns())
-policies = Table("policies", metadata, Column("name", Text, primary_key=True), *document_columns())
-projects = Table("projects", metadata, Column("name", Text, primary_key=True), *document_columns())
-power_caps = Table(
-    "power_caps",
-    metadata,
-    Column("scope", Text, primary_key=True),
-    Column("subject", Text, primary_key=True),
-    *document_columns(),
-)
-nodes = Table("nodes", metadata, Column("id", Text, primary_key=True), *document_columns())
-devices = Table(
-    "devices",
-    metadata,
-    Column("uuid", Text, primary_key=True),
-    Column("node_id", Text, nullable=False),
-    Column("gpu_type", Text, nullable=False),
-    *document_columns(),
-    moment("billed_from", default_now=True),
-    moment("billed_until", nullable=True),
-    Column("driver_version", Text, nullable=False, server_default=""),
-    Column("capabilities", JSONB, nullable=False, server_default=text("'{}'")),
-)
-services = Table(
-    "services",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    *document_columns(),
-)
-jobs = Table(
-    "jobs",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    *document_columns(),
-)
-tasks = Table(
-    "tasks",
-    metadata,
-    Column("project", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    *document_columns(),
-)
+_MORE: Mapping[Kind, tuple[Column[Any], ...]] = {
+    kinds.DEVICE: (
+        moment("billed_from", default_now=True),
+        moment("billed_until", nullable=True),
+        Column("driver_version", Text, nullable=False, server_default=""),
+        Column("capabilities", JSONB, nullable=False, server_default=text("'{}'")),
+    ),
+}
+"""Columns that documents of a kind have beside their own."""
+
+
+def _table(kind: Kind) -> Table:
+    return Table(
+        kind.table,
+        metadata,
+        *(Column(name, Text, primary_key=True) for name in kind.column_key),
+        *(Column(name, Text, nullable=False) for name in kind.copied),
+        *document_columns(),
+        *_MORE.get(kind, ()),
+    )
+
+
+TABLES: Mapping[Kind, Table] = {kind: _table(kind) for kind in kinds.KINDS}
+devices = TABLES[kinds.DEVICE]
 node_states = Table(
     "node_states",
     metadata,

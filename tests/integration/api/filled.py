@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agents.wire import NodeReceipt, encode
+from app import kinds
 from app.store import cycles, plans, targets
 from app.store.cycles import NewCycle
-from app.store.documents import Kind
 from app.store.plans import NewPlan, PlanState
 from app.store.targets import Promotion
 from solvers.cycle.record import Lane
@@ -25,10 +25,10 @@ OWN_REPLICA, FOREIGN_REPLICA = f"{OWN}/vision#0", f"{FOREIGN}/speech#0"
 def fill(world: World) -> None:
     """Put everything in, past the API where a planner would, and over HTTP where an agent would."""
     world.joined(NODE)
-    world.put(Kind.SERVICE, builders.service())
-    world.put(Kind.SERVICE, builders.service("speech", project=FOREIGN))
-    world.put(Kind.JOB, builders.job())
-    world.put(Kind.TASK, builders.task(project=FOREIGN))
+    world.put(kinds.SERVICE, builders.service())
+    world.put(kinds.SERVICE, builders.service("speech", project=FOREIGN))
+    world.put(kinds.JOB, builders.job())
+    world.put(kinds.TASK, builders.task(project=FOREIGN))
     _promote(world)
     _report(world)
 

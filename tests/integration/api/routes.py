@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.wire import encode
+from app import kinds
 from app.store import cycles, profile_runs
 from app.store.cycles import NewCycle
-from app.store.documents import Kind
 from app.store.profile_runs import NewRun
 from solvers.cycle.record import Lane
 from solvers.domain.device import PowerCap, PowerScope
@@ -58,11 +58,11 @@ class Requests:
             "task": builders.task(),
         }
         world.joined(NODE)
-        world.put(Kind.POLICY, self.documents["policy"])
-        world.put(Kind.POWER_CAP, cap)
-        world.put(Kind.SERVICE, self.documents["service"])
-        world.put(Kind.JOB, self.documents["job"])
-        world.put(Kind.TASK, self.documents["task"])
+        world.put(kinds.POLICY, self.documents["policy"])
+        world.put(kinds.POWER_CAP, cap)
+        world.put(kinds.SERVICE, self.documents["service"])
+        world.put(kinds.JOB, self.documents["job"])
+        world.put(kinds.TASK, self.documents["task"])
         self.plan = world.call("POST", "/v1/plans", plain={}).json()["id"]
         self._sequence = 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from app.store.documents import Kind
+from app import kinds
 from tests import builders
 from tests.integration.api.routes import Requests, routes_of
 from tests.integration.api.world import FOREIGN, OWN, WHO, World, spec
@@ -156,7 +156,7 @@ def test_strangers_learn_nothing(world: World) -> None:
 
 def test_lists_show_a_project_its_own_only(world: World) -> None:
     for project in (OWN, FOREIGN):
-        world.put(Kind.SERVICE, builders.service(project=project))
+        world.put(kinds.SERVICE, builders.service(project=project))
     shown = world.call("GET", "/v1/services", "own viewer").json()["items"]
     assert [item["project"] for item in shown] == [OWN]
     assert [item["name"] for item in world.call("GET", "/v1/projects", "own viewer").json()["items"]] == [OWN]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agents.wire import EdgeReport, NodeReceipt, RateSample, Report, decode_node_target, encode
+from app import kinds
 from app.store import targets
-from app.store.documents import Kind
 from app.store.targets import Promotion
 from solvers.domain.codec import digest
 from tests import builders
@@ -217,7 +217,7 @@ def test_offered_load_comes_from_gateways(world: World) -> None:
 
 def test_telemetry_is_read_back_as_series_summary_and_routes(world: World) -> None:
     world.joined(NODE)
-    world.put(Kind.SERVICE, builders.service())
+    world.put(kinds.SERVICE, builders.service())
     with world.database.transaction() as session:
         stored.promote(session, stored.plan(), nodes=(NODE,))
     assert world.call("POST", REPORTS, NODE, plain=encode(_report(1))).status_code == 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.store.documents import Kind
+from app import kinds
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.tokens import TokenLengths
 from solvers.domain.workload import Slo, SloKind
@@ -60,7 +60,7 @@ def test_preconditions_prevent_lost_updates(world: World) -> None:
 
 
 def test_delete_then_it_is_gone(world: World) -> None:
-    world.put(Kind.SERVICE, builders.service())
+    world.put(kinds.SERVICE, builders.service())
     assert world.call("DELETE", VISION).status_code == 204
     _problem(world.call("GET", VISION), 404, "not-found")
     _problem(world.call("DELETE", VISION), 404, "not-found")
@@ -94,7 +94,7 @@ def test_who_promises_tokens_says_how_long_requests_are(refusing_world: World) -
 def test_lengths_of_requests_come_back(world: World) -> None:
     promise = Slo(kind=SloKind.TOKENS, first_token_ms=800.0, inter_token_ms=80.0)
     lengths = TokenLengths(input_tokens_mean=400, output_tokens_mean=150, input_tokens_p99=1600)
-    world.put(Kind.SERVICE, builders.service(slo=promise, tokens=lengths))
+    world.put(kinds.SERVICE, builders.service(slo=promise, tokens=lengths))
     assert world.call("GET", VISION).json()["tokens"] == {
         "input_tokens_mean": 400,
         "output_tokens_mean": 150,
@@ -150,8 +150,8 @@ def test_projects_are_not_made_in_passing(world: World) -> None:
 
 def test_what_is_used_stays(world: World) -> None:
     world.joined(NODE)
-    world.put(Kind.POLICY, spare_policy())
-    world.put(Kind.SERVICE, builders.service(policy="spare", gpu_types_allowed=("v100",)))
+    world.put(kinds.POLICY, spare_policy())
+    world.put(kinds.SERVICE, builders.service(policy="spare", gpu_types_allowed=("v100",)))
     for path in ("gpu-types/t4", "gpu-types/v100", "models/resnet50", "policies/spare", f"projects/{OWN}"):
         _problem(world.call("DELETE", f"/v1/{path}"), 409, "still-referenced")
         assert world.call("GET", f"/v1/{path}").status_code == 200
@@ -217,7 +217,7 @@ def test_a_request_id_is_taken_over_or_made(world: World) -> None:
 
 def test_pages_cover_everything_once(world: World) -> None:
     for number in range(7):
-        world.put(Kind.SERVICE, builders.service(f"service-{number}"))
+        world.put(kinds.SERVICE, builders.service(f"service-{number}"))
     seen: list[str] = []
     path = "/v1/services?limit=3"
     while path:

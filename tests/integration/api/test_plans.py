@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app import kinds
 from app.store import plans as plan_store
-from app.store.documents import Kind
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
@@ -124,7 +124,7 @@ def test_an_explanation_names_the_plan_that_waits(
     lane = Lane(mode.value)
     for name in ("vision", "idle", "moving"):
         chosen = ServiceMode.AUTO if name == "moving" else mode
-        world.put(Kind.SERVICE, replace(builders.service(), name=name, mode=chosen))
+        world.put(kinds.SERVICE, replace(builders.service(), name=name, mode=chosen))
     with world.database.transaction() as session:
         standing = plan_store.put(
             session, NewPlan(plan=stored.plan(), lane=Lane.ACT, state=PlanState.PROPOSED, created_by="test")
@@ -213,7 +213,7 @@ def test_csv_columns_are_strict(world: World) -> None:
 
 
 def test_costs_are_reported_by_everything(world: World) -> None:
-    world.put(Kind.SERVICE, builders.service())
+    world.put(kinds.SERVICE, builders.service())
     for by in ("service", "project", "device", "node", "gpu_type", "hour", "day"):
         for accounting in ("memory", "share", "whole"):
             found = world.call("GET", f"/v1/costs?by={by}&accounting={accounting}", "reporter")
@@ -279,7 +279,7 @@ def _with_insight(world: World) -> str:
         )
         plan_store.put(session, new)
     for name in ("t4", "v100"):
-        world.put(Kind.GPU_TYPE, builders.gpu_type(name))
+        world.put(kinds.GPU_TYPE, builders.gpu_type(name))
     return plan
 
 

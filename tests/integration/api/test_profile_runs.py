@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import WorkerTarget, decode_points_asked, decode_profile_orders
+from app import kinds
 from app.services.profile_runs import PROFILING
 from app.services.snapshots import read_snapshot
-from app.store.documents import Kind
 from solvers.domain.ids import ClusterName
 from solvers.domain.worker import EnvironmentVariable, WarmUp, WorkerCommand
 from tests import builders
@@ -31,7 +31,7 @@ def served(world: World) -> World:
     """A node with two GPUs and a service that says how it is started."""
     world.joined(NODE, types=("t4", "t4"))
     world.joined("b", types=("t4",))
-    world.put(Kind.SERVICE, replace(builders.service(), worker=COMMAND))
+    world.put(kinds.SERVICE, replace(builders.service(), worker=COMMAND))
     return world
 
 
@@ -87,12 +87,12 @@ def test_the_second_run_takes_the_second_device_and_a_third_is_refused(served: W
     assert {order(served)["uuid"], order(served)["uuid"]} == {DEVICE, "GPU-a-1"}
     assert "another run" in order(served, 409)["detail"]
     assert order(served, 409, device=DEVICE)["code"] == "state-conflict"
-    served.put(Kind.SERVICE, replace(builders.service(), gpu_types_allowed=("v100",)))
+    served.put(kinds.SERVICE, replace(builders.service(), gpu_types_allowed=("v100",)))
     assert "no device on which" in order(served, 422)["errors"][0]["detail"]
 
 
 def test_live_traffic_is_taken_only_when_draining_is_asked_for(served: World) -> None:
-    served.put(Kind.SERVICE, replace(builders.service(), worker=COMMAND, gpu_types_allowed=("t4",)))
+    served.put(kinds.SERVICE, replace(builders.service(), worker=COMMAND, gpu_types_allowed=("t4",)))
     live = served.call("POST", "/v1/plans", plain={}).json()["id"]
     assert served.call("POST", f"/v1/plans/{live}/apply", plain={}).status_code == 200
     with served.database.reading() as session:

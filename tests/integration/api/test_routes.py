@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
+from app import kinds
 from app.api.route_streams import STREAMS_MAX
-from app.store.documents import Kind
 from solvers.domain.worker import WorkerCommand
 from tests import builders
 from tests.integration.api.serving import DEADLINE_S, await_true, serving
@@ -72,7 +72,7 @@ def send_report(world: World, sequence: int, observed_at_s: float, state: str = 
 def prepare(world: World) -> None:
     """A service with one planned replica on a node that joined."""
     world.joined(NODE)
-    world.put(Kind.SERVICE, builders.service())
+    world.put(kinds.SERVICE, builders.service())
     with world.database.transaction() as session:
         stored.promote(session, stored.plan(), nodes=(NODE,))
 
@@ -164,7 +164,7 @@ def test_the_old_process_serves_until_the_new_one_can(world: World) -> None:
 
 
 def test_services_name_their_ready_path_and_foreign_ones_do_not_exist(world: World) -> None:
-    world.put(Kind.SERVICE, builders.service(worker=WorkerCommand(command=("serve",), ready_path="/up")))
+    world.put(kinds.SERVICE, builders.service(worker=WorkerCommand(command=("serve",), ready_path="/up")))
     assert world.call("GET", PATH).json()["ready_path"] == "/up"
     for path, who in ((PATH, "foreign viewer"), ("/v1/routes/demo/nothing", "viewer"), (f"{PATH}x?watch=true", "node")):
         answer = world.call("GET", path, who)

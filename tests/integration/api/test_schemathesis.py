@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from app.store.documents import Kind
+from app import kinds
 from tests import builders
 from tests.integration.api.world import NODE, World
 
@@ -26,8 +26,8 @@ def described(world: World) -> World:
     """A cluster with something in it, so that more than 404 comes back. The doorbell's streams end at once."""
     world.app.state.listener.closing.set()
     world.joined(NODE, types=("t4", "v100"))
-    world.put(Kind.SERVICE, builders.service())
-    world.put(Kind.JOB, builders.job())
+    world.put(kinds.SERVICE, builders.service())
+    world.put(kinds.JOB, builders.job())
     assert world.call("POST", "/v1/plans", plain={}).status_code == 201
     return world
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agents.wire import encode
+from app import kinds
 from app.clock import SystemClock
 from app.services.simulations import AT_ONCE_MAX
 from app.store import profiles
-from app.store.documents import Kind
 from solvers.cycle.order import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_json, from_plain
@@ -38,7 +38,7 @@ _sequences = count(1)
 def joined(refusing_world: World) -> World:
     """One node with a T4, and a service that was measured on it; simulations leave nothing behind."""
     refusing_world.joined(NODE)
-    refusing_world.put(Kind.SERVICE, builders.service())
+    refusing_world.put(kinds.SERVICE, builders.service())
     with refusing_world.database.transaction() as session:
         profiles.put_points(session, list(builders.profile().points))
     return refusing_world

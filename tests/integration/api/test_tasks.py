@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import encode
+from app import kinds
 from app.store import plans, targets
-from app.store.documents import Kind
 from app.store.plans import NewPlan, PlanState
 from app.store.targets import Promotion
 from solvers.cycle.record import Lane
@@ -242,7 +242,7 @@ def test_the_console_shows_those_that_are_not_done(world: World) -> None:
 
 
 def test_the_reader_sees_the_views(world: World) -> None:
-    world.put(Kind.TASK, builders.task())
+    world.put(kinds.TASK, builders.task())
     with world.database.reading() as session:
         session.execute(text("SET LOCAL ROLE headroom_reader"))
         assert session.execute(text("SELECT state FROM task_outcomes")).scalars().all() == ["waiting"]

@@ -14,9 +14,11 @@ from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from agents.wire import DeviceInventory, Join, encode
+from app import kinds
 from app.api import app as application
 from app.api.deps import ApiContext
 from app.clock import SystemClock
+from app.kinds import Kind
 from app.services.actors import Deed
 from app.services.beliefs import Beliefs
 from app.services.documents import put_audited
@@ -24,7 +26,7 @@ from app.services.fleet import ensure_defaults
 from app.services.tokens import TokenRequest, Tokens
 from app.settings import Settings
 from app.store import plans, targets
-from app.store.documents import Kind, Precondition
+from app.store.documents import Precondition
 from app.store.engine import Database
 from app.store.plans import NewPlan, PlanState
 from app.store.targets import Promotion
@@ -188,10 +190,10 @@ def build_world(database: Database, **settings: Any) -> World:
         ensure_defaults(session)
         deed = Deed(actor="test")
         for name in (OWN, FOREIGN):
-            put_audited(session, Kind.PROJECT, Project(name=ProjectName(name)), Precondition(), deed)
+            put_audited(session, kinds.PROJECT, Project(name=ProjectName(name)), Precondition(), deed)
         for name in ("t4", "v100"):
-            put_audited(session, Kind.GPU_TYPE, builders.gpu_type(name), Precondition(), deed)
-        put_audited(session, Kind.MODEL, builders.model(), Precondition(), deed)
+            put_audited(session, kinds.GPU_TYPE, builders.gpu_type(name), Precondition(), deed)
+        put_audited(session, kinds.MODEL, builders.model(), Precondition(), deed)
     tokens = Tokens(database)
     issued = {name: tokens.issue(request, Deed(actor="test")) for name, request in WHO.items()}
     return World(

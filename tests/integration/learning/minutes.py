@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.services.journal import Leader
 from app.services.learning import SETTLED_S
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.tables.telemetry import device_samples, replica_samples
 from solvers.models.online.forecasts import Belief
@@ -61,12 +61,12 @@ class Story:
         self.end = (now - timedelta(seconds=SETTLED_S)).replace(second=0, microsecond=0)
         """The first minute that has not settled."""
         self._sequence = 0
-        put(session, Kind.GPU_TYPE, gpu_type("t4"))
+        put(session, kinds.GPU_TYPE, gpu_type("t4"))
         put_node(session, "n1")
 
     def device(self, uuid: str) -> None:
         """Register a whole T4."""
-        put(self._session, Kind.DEVICE, device(uuid, "n1"))
+        put(self._session, kinds.DEVICE, device(uuid, "n1"))
 
     def minute(self, before_end: int, uuid: str, running: Sequence[Running], **board: Any) -> None:
         """One minute of a device, so many minutes before the end."""

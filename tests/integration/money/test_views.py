@@ -16,8 +16,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.store import migrate, outcomes
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.ledger import account
 from solvers.domain.device import PriceKind, PriceRow
@@ -96,7 +96,7 @@ def _spend(session: Session, fleet: Fleet) -> None:
 def _finish_task(session: Session) -> None:
     """One that took ten seconds of its hour, 20 % slower than its plan believed."""
     put_project(session)
-    put(session, Kind.TASK, task("night"))
+    put(session, kinds.TASK, task("night"))
     session.execute(text("UPDATE tasks SET created_at = now() - interval '10 seconds' WHERE name = 'night'"))
     session.execute(
         text(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app import library
+from app import kinds, library
 from app.clock import SystemClock
 from app.services.beliefs import Belief, Beliefs
 from app.services.beliefs_profiles import Completion
@@ -15,7 +15,6 @@ from app.services.journal import Leader
 from app.services.planning import Planning, PlanningParts
 from app.services.snapshots import StoreObserver
 from app.store import leases, plans, profiles, targets
-from app.store.documents import Kind
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord
 from solvers.domain.evidence import SilentReporter
@@ -176,7 +175,7 @@ def test_built_in_documents_come_once_and_leave_others_alone(world: World) -> No
     assert names == set(library.facts().gpu_types)
     assert world.column("SELECT spec->>'launch_s' FROM models WHERE name = 'resnet50'") == ["77"]
     assert world.column("SELECT count(*) FROM events WHERE name = 'library.loaded'") == [1]
-    world.delete(Kind.GPU_TYPE, "k80")
+    world.delete(kinds.GPU_TYPE, "k80")
     fleet.prepare()
     assert set(world.column("SELECT name FROM gpu_types")) == names - {"k80"}
     assert world.column("SELECT count(*) FROM events WHERE name = 'library.loaded'") == [1]

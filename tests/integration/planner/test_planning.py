@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from agents.wire import decode_node_target
+from app import kinds
 from app.services.journal import Leader
 from app.services.planning import Planning
 from app.services.rollout import StoreActuator
 from app.store import cycles, documents, leases, plans, targets
-from app.store.documents import Kind
 from app.store.plans import PlanState
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
@@ -109,7 +109,7 @@ def test_growing_demand_moves_the_target_and_deleting_empties_it(world: World, p
     planning.run_lanes(leader)
     check_history(world, [1, 2])
     for name in ("labels", "search"):
-        world.delete(Kind.SERVICE, "vision", name)
+        world.delete(kinds.SERVICE, "vision", name)
     (record,) = planning.run_lanes(leader)
     assert record.generation == 3
     check_history(world, [1, 2, 3])
@@ -258,7 +258,7 @@ def test_a_plan_with_a_stale_parent_is_refused(world: World, planning: Planning)
 def test_a_plan_that_the_world_outgrew_is_refused(world: World, planning: Planning) -> None:
     world.build(service("labels"))
     plan_id = planning.propose(Lane.ACT, "token:t1")
-    world.delete(Kind.SERVICE, "vision", "labels")
+    world.delete(kinds.SERVICE, "vision", "labels")
     with pytest.raises(StateError, match="unknown_workload"):
         planning.apply(plan_id, "token:t1")
     assert world.column("SELECT count(*) FROM target_history") == [0]
@@ -391,7 +391,7 @@ def test_the_policy_document_rules_the_cycle(world: World, planning: Planning) -
     world.build()
     (record,) = planning.run_lanes(lead(world))
     assert record.snapshot.policy == POLICY
-    world.delete(Kind.POLICY, "default")
+    world.delete(kinds.POLICY, "default")
     (record,) = planning.run_lanes(lead(world))
     assert record.snapshot.policy == Policy(name=POLICY.name)
     assert digest(record.snapshot) == record.snapshot_digest
@@ -402,6 +402,6 @@ def test_stored_plans_keep_their_state(world: World, planning: Planning) -> None
     plan_id = planning.propose(Lane.ACT, "token:t1")
     with world.database.reading() as session:
         summary = plans.get(session, plan_id)
-        specs = documents.all_specs(session, Kind.SERVICE)
+        specs = documents.all_specs(session, kinds.SERVICE)
     assert (summary.state, summary.created_by, summary.policy) == (PlanState.PROPOSED, "token:t1", "default")
     assert len(specs) == 2

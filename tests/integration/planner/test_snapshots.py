@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from agents.wire import NodeReceipt, RepartitionReport
+from app import kinds
 from app.clock import SystemClock
 from app.services.snapshots import StoreObserver, read_snapshot
 from app.store import documents, read_backs
-from app.store.documents import Kind
 from app.store.engine import Database
 from solvers.domain.codec import digest
 from solvers.domain.ids import ClusterName, ReplicaId
@@ -62,7 +62,7 @@ def test_equal_rows_have_equal_digests(world: World) -> None:
 def test_a_snapshot_sees_one_moment(world: World, database: Database) -> None:
     world.build()
     with database.reading() as session:
-        before = documents.all_specs(session, Kind.SERVICE)
+        before = documents.all_specs(session, kinds.SERVICE)
         world.declare(service("late"))
         inside = read_snapshot(session, ClusterName(CLUSTER), 0.0)
     assert len(inside.services) == len(before) == 2

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from itertools import count
 
 from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Report
+from app import kinds
 from app.clock import SystemClock
+from app.kinds import Kind
 from app.services.planning import Planning, PlanningParts
 from app.store import documents, ingest, nodes, profiles
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind
 from solvers.cycle.ports import Runner
@@ -22,7 +23,7 @@ from tests.unit.app.services.small_fleet import POLICY, PROJECT, T4, V100, devic
 CLUSTER = "default"
 BOOT = "boot-1"
 DEVICES = {"a": ("GPU-a0", "GPU-a1"), "b": ("GPU-b0",)}
-_KINDS = {kind.domain: kind for kind in Kind}
+_KINDS = {kind.domain: kind for kind in kinds.KINDS}
 
 
 class World:

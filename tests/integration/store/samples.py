@@ -8,8 +8,9 @@ import psycopg
 from sqlalchemy.orm import Session
 
 from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Report
+from app import kinds
+from app.kinds import Kind
 from app.store import documents, nodes
-from app.store.documents import Kind
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, ProjectName
@@ -81,12 +82,12 @@ def put(session: Session, kind: Kind, item: object) -> documents.Stored:
 
 def put_project(session: Session, name: str = "vision") -> None:
     """Store a project."""
-    put(session, Kind.PROJECT, Project(name=ProjectName(name)))
+    put(session, kinds.PROJECT, Project(name=ProjectName(name)))
 
 
 def put_node(session: Session, name: str, boot_id: str = "boot-a") -> None:
     """Store a node that has joined."""
-    put(session, Kind.NODE, Node(id=NodeId(name)))
+    put(session, kinds.NODE, Node(id=NodeId(name)))
     nodes.join(session, name, boot_id, endpoint=None, agent_version="1")
 
 

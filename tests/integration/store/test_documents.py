@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from app import kinds
 from app.errors import PreconditionError, ReferencedError
+from app.kinds import Kind
 from app.store import documents
-from app.store.documents import Kind, Precondition
+from app.store.documents import Precondition
 from app.store.engine import Database
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Node, PowerCap, PowerScope
@@ -22,24 +24,24 @@ from tests.integration.store.samples import device, gpu_type, job, put, put_proj
 pytestmark = pytest.mark.integration
 
 ONE_OF_EACH: dict[Kind, tuple[object, tuple[str, ...]]] = {
-    Kind.GPU_TYPE: (gpu_type(), ("t4",)),
-    Kind.MODEL: (
+    kinds.GPU_TYPE: (gpu_type(), ("t4",)),
+    kinds.MODEL: (
         ModelVariant(name=ModelName("resnet"), family="resnet", parameters_million=25.6, memory_mib_weights=98.0),
         ("resnet",),
     ),
-    Kind.POLICY: (Policy(name=PolicyName("default")), ("default",)),
-    Kind.PROJECT: (Project(name=ProjectName("vision"), description="Ünïcode ☃"), ("vision",)),
-    Kind.POWER_CAP: (PowerCap(scope=PowerScope.RACK, subject="rack-0", limit_w=900.5), ("rack", "rack-0")),
-    Kind.NODE: (Node(id=NodeId("n1")), ("n1",)),
-    Kind.DEVICE: (device("GPU-1", "n1"), ("GPU-1",)),
-    Kind.SERVICE: (service("a"), ("vision", "a")),
-    Kind.JOB: (job("train"), ("vision", "train")),
-    Kind.TASK: (task("embed"), ("vision", "embed")),
+    kinds.POLICY: (Policy(name=PolicyName("default")), ("default",)),
+    kinds.PROJECT: (Project(name=ProjectName("vision"), description="Ünïcode ☃"), ("vision",)),
+    kinds.POWER_CAP: (PowerCap(scope=PowerScope.RACK, subject="rack-0", limit_w=900.5), ("rack", "rack-0")),
+    kinds.NODE: (Node(id=NodeId("n1")), ("n1",)),
+    kinds.DEVICE: (device("GPU-1", "n1"), ("GPU-1",)),
+    kinds.SERVICE: (service("a"), ("vision", "a")),
+    kinds.JOB: (job("train"), ("vision", "train")),
+    kinds.TASK: (task("embed"), ("vision", "embed")),
 }  # fmt: skip
 
 
 def test_every_kind_is_kept_and_read_back_as_it_was(database: Database) -> None:
-    assert set(ONE_OF_EACH) == set(Kind)
+    assert set(ONE_OF_EACH) == set(kinds.KINDS)
     with database.transaction() as session:
         for kind, (item, key) in ONE_OF_EACH.items():
             assert documents.key_of(kind, spec_of(item)) == key
@@ -61,11 +63,11 @@ def test_every_kind_is_kept_and_read_back_as_it_was(database: Database) -> None:
 def test_putting_again_raises_the_version_only_when_something_changed(database: Database) -> None:
     project = Project(name=ProjectName("vision"))
     with database.transaction() as session:
-        first = documents.put(session, Kind.PROJECT, spec_of(project))
+        first = documents.put(session, kinds.PROJECT, spec_of(project))
     with database.transaction() as session:
-        same = documents.put(session, Kind.PROJECT, spec_of(project))
+        same = documents.put(session, kinds.PROJECT, spec_of(project))
     with database.transaction() as session:
-        other = documents.put(session, Kind.PROJECT, spec_of(replace(project, quota_gpus=2.5)))
+        other = documents.put(session, kinds.PROJECT, spec_of(replace(project, quota_gpus=2.5)))
     assert (first.created, first.changed) == (True, True)
     assert (same.created, same.changed, same.stored) == (False, False, first.stored)
     assert (other.created, other.changed) == (False, True)
@@ -78,42 +80,42 @@ def test_preconditions_are_held(database: Database) -> None:
     spec = spec_of(Project(name=ProjectName("vision")))
     with database.transaction() as session:
         with pytest.raises(PreconditionError) as missing:
-            documents.put(session, Kind.PROJECT, spec, Precondition(version=1))
+            documents.put(session, kinds.PROJECT, spec, Precondition(version=1))
         assert missing.value.context["version"] is None
-        stored = documents.put(session, Kind.PROJECT, spec, Precondition(absent=True)).stored
+        stored = documents.put(session, kinds.PROJECT, spec, Precondition(absent=True)).stored
         with pytest.raises(PreconditionError) as present:
-            documents.put(session, Kind.PROJECT, spec, Precondition(absent=True))
+            documents.put(session, kinds.PROJECT, spec, Precondition(absent=True))
         assert present.value.context["version"] == stored.version
         with pytest.raises(PreconditionError):
-            documents.put(session, Kind.PROJECT, spec, Precondition(version=stored.version + 1))
-        documents.put(session, Kind.PROJECT, {**spec, "description": "x"}, Precondition(version=stored.version))
+            documents.put(session, kinds.PROJECT, spec, Precondition(version=stored.version + 1))
+        documents.put(session, kinds.PROJECT, {**spec, "description": "x"}, Precondition(version=stored.version))
         with pytest.raises(PreconditionError):
-            documents.delete(session, Kind.PROJECT, ("vision",), Precondition(version=stored.version))
+            documents.delete(session, kinds.PROJECT, ("vision",), Precondition(version=stored.version))
         with pytest.raises(NotFoundError):
-            documents.delete(session, Kind.PROJECT, ("nobody",))
+            documents.delete(session, kinds.PROJECT, ("nobody",))
 
 
 def test_a_version_never_comes_back(database: Database) -> None:
     spec = spec_of(Project(name=ProjectName("vision")))
     with database.transaction() as session:
-        first = documents.put(session, Kind.PROJECT, spec).stored
-        documents.delete(session, Kind.PROJECT, ("vision",))
-        second = documents.put(session, Kind.PROJECT, spec).stored
+        first = documents.put(session, kinds.PROJECT, spec).stored
+        documents.delete(session, kinds.PROJECT, ("vision",))
+        second = documents.put(session, kinds.PROJECT, spec).stored
         assert second.version > first.version
         with pytest.raises(PreconditionError):
-            documents.put(session, Kind.PROJECT, {**spec, "description": "x"}, Precondition(version=first.version))
+            documents.put(session, kinds.PROJECT, {**spec, "description": "x"}, Precondition(version=first.version))
 
 
 def test_of_many_rivals_with_one_version_exactly_one_writes(database: Database) -> None:
     with database.transaction() as session:
         put_project(session)
-        before = documents.get(session, Kind.PROJECT, ("vision",))
+        before = documents.get(session, kinds.PROJECT, ("vision",))
 
     def run(number: int) -> str:
         try:
             with database.transaction() as session:
                 spec = {**before.spec, "description": f"writer {number}"}
-                documents.put(session, Kind.PROJECT, spec, Precondition(version=before.version))
+                documents.put(session, kinds.PROJECT, spec, Precondition(version=before.version))
         except PreconditionError:
             return "lost"
         return "won"
@@ -127,7 +129,7 @@ def test_of_many_rivals_making_the_same_thing_exactly_one_creates(database: Data
     def run(number: int) -> bool:
         with database.transaction() as session:
             spec = spec_of(Project(name=ProjectName("vision"), description=f"writer {number}"))
-            return documents.put(session, Kind.PROJECT, spec).created
+            return documents.put(session, kinds.PROJECT, spec).created
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(run, range(6))) == [False] * 5 + [True]
@@ -136,31 +138,31 @@ def test_of_many_rivals_making_the_same_thing_exactly_one_creates(database: Data
 def test_references_must_exist_and_hold_what_they_name(database: Database) -> None:
     with database.transaction() as session:
         with pytest.raises(InputError, match="vision"):
-            put(session, Kind.SERVICE, service("a"))
+            put(session, kinds.SERVICE, service("a"))
         put_project(session)
-        put(session, Kind.SERVICE, service("a"))
+        put(session, kinds.SERVICE, service("a"))
         with pytest.raises(ReferencedError) as caught:
-            documents.delete(session, Kind.PROJECT, ("vision",))
+            documents.delete(session, kinds.PROJECT, ("vision",))
         assert caught.value.context["used_by"] == "services"
-        put(session, Kind.NODE, Node(id=NodeId("n1")))
+        put(session, kinds.NODE, Node(id=NodeId("n1")))
         with pytest.raises(InputError):
-            put(session, Kind.DEVICE, device("GPU-1", "n1"))
-        put(session, Kind.GPU_TYPE, gpu_type())
-        put(session, Kind.DEVICE, device("GPU-1", "n1"))
+            put(session, kinds.DEVICE, device("GPU-1", "n1"))
+        put(session, kinds.GPU_TYPE, gpu_type())
+        put(session, kinds.DEVICE, device("GPU-1", "n1"))
         with pytest.raises(InputError):
-            put(session, Kind.DEVICE, device("GPU-1", "n2"))
+            put(session, kinds.DEVICE, device("GPU-1", "n2"))
     with database.reading() as session:
-        assert documents.get(session, Kind.DEVICE, ("GPU-1",)).spec["node"] == "n1"
-        assert documents.find(session, Kind.SERVICE, ("vision", "a")) is not None
+        assert documents.get(session, kinds.DEVICE, ("GPU-1",)).spec["node"] == "n1"
+        assert documents.find(session, kinds.SERVICE, ("vision", "a")) is not None
 
 
 def test_a_node_takes_its_devices_with_it(database: Database) -> None:
     with database.transaction() as session:
-        put(session, Kind.GPU_TYPE, gpu_type())
-        put(session, Kind.NODE, Node(id=NodeId("n1")))
-        put(session, Kind.DEVICE, device("GPU-1", "n1"))
-        documents.delete(session, Kind.NODE, ("n1",))
-        assert documents.find(session, Kind.DEVICE, ("GPU-1",)) is None
+        put(session, kinds.GPU_TYPE, gpu_type())
+        put(session, kinds.NODE, Node(id=NodeId("n1")))
+        put(session, kinds.DEVICE, device("GPU-1", "n1"))
+        documents.delete(session, kinds.NODE, ("n1",))
+        assert documents.find(session, kinds.DEVICE, ("GPU-1",)) is None
 
 
 def test_pages_walk_everything_once_in_key_order(database: Database) -> None:
@@ -168,20 +170,20 @@ def test_pages_walk_everything_once_in_key_order(database: Database) -> None:
         for project in ("audio", "vision"):
             put_project(session, project)
             for name in ("c", "a", "b"):
-                put(session, Kind.SERVICE, service(name, project))
+                put(session, kinds.SERVICE, service(name, project))
     with database.reading() as session:
         seen, cursor = [], None
         while True:
-            page = documents.page(session, Kind.SERVICE, limit=2, cursor=cursor)
+            page = documents.page(session, kinds.SERVICE, limit=2, cursor=cursor)
             seen += [stored.key for stored in page.items]
             cursor = page.next_cursor
             if cursor is None:
                 break
         assert seen == [(project, name) for project in ("audio", "vision") for name in ("a", "b", "c")]
-        own = documents.page(session, Kind.SERVICE, limit=9, project="vision")
+        own = documents.page(session, kinds.SERVICE, limit=9, project="vision")
         assert [stored.key for stored in own.items] == [("vision", name) for name in ("a", "b", "c")]
         assert own.next_cursor is None
-        assert [stored.key for stored in documents.page(session, Kind.PROJECT, limit=9, project="audio").items] == [
+        assert [stored.key for stored in documents.page(session, kinds.PROJECT, limit=9, project="audio").items] == [
             ("audio",)
         ]
 
@@ -190,22 +192,22 @@ def test_a_cursor_of_another_list_is_refused(database: Database) -> None:
     with database.transaction() as session:
         for name in ("a", "b"):
             put_project(session, name)
-        foreign = documents.page(session, Kind.PROJECT, limit=1).next_cursor
+        foreign = documents.page(session, kinds.PROJECT, limit=1).next_cursor
         assert foreign is not None
         with pytest.raises(FieldError):
-            documents.page(session, Kind.GPU_TYPE, limit=1, cursor=foreign)
+            documents.page(session, kinds.GPU_TYPE, limit=1, cursor=foreign)
 
 
 @pytest.mark.parametrize("bad", ["nul \x00", "surrogate \ud800"])
 def test_specs_that_json_columns_refuse_are_the_callers_fault(database: Database, bad: str) -> None:
     with pytest.raises(InputError), database.transaction() as session:
-        documents.put(session, Kind.PROJECT, {"name": "vision", "description": bad, "quota_gpus": None})
+        documents.put(session, kinds.PROJECT, {"name": "vision", "description": bad, "quota_gpus": None})
 
 
 def test_every_float_survives_the_way_through_json_columns(database: Database) -> None:
     numbers = [0.1, 1e-7, 1 / 3, 123456789.123456789, 5e-324, 1.7976931348623157e308]
     with database.transaction() as session:
         for index, number in enumerate(numbers):
-            put(session, Kind.PROJECT, Project(name=ProjectName(f"p{index}"), quota_gpus=number))
-        specs = [documents.get(session, Kind.PROJECT, (f"p{index}",)).spec for index in range(len(numbers))]
+            put(session, kinds.PROJECT, Project(name=ProjectName(f"p{index}"), quota_gpus=number))
+        specs = [documents.get(session, kinds.PROJECT, (f"p{index}",)).spec for index in range(len(numbers))]
     assert [from_plain(Project, spec).quota_gpus for spec in specs] == numbers

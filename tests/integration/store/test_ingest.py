@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from agents.wire import EdgeReport, RateSample
+from app import kinds
 from app.store import ingest, nodes, progress
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.ingest import Outcome, OutcomeKind, RefusalCode
 from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_heads, report_log
@@ -178,8 +178,8 @@ def test_a_caller_that_fails_afterwards_leaves_nothing(fleet: Database) -> None:
 def test_work_done_adds_up_and_repeats_do_not_count(fleet: Database) -> None:
     with fleet.transaction() as session:
         put_project(session)
-        put(session, Kind.JOB, job("train"))
-        put(session, Kind.TASK, task("embed"))
+        put(session, kinds.JOB, job("train"))
+        put(session, kinds.TASK, task("embed"))
     embedding = replica_report("vision/embed#0", "GPU-1", kind="task", iterations_done=7, completed=7.0)
     training = replica_report("vision/train#0", "GPU-1", kind="job", iterations_done=12, arrived=0.0, completed=0.0)
     ghost = replica_report("vision/ghost#0", "GPU-1", kind="job", iterations_done=3)

@@ -10,8 +10,8 @@ from sqlalchemy import Row, select, text
 from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, ReplicaReadBack, encode
+from app import kinds
 from app.store import events, nodes, planner_states, profiles, progress, receipts
-from app.store.documents import Kind
 from app.store.engine import Database
 from app.store.events import Event
 from app.store.tables.documents import devices
@@ -47,10 +47,10 @@ def _live(session: Session, uuid: str) -> Row[Any]:
 
 def test_devices_are_billed_from_when_they_came_until_they_left(database: Database) -> None:
     with database.transaction() as session:
-        put(session, Kind.GPU_TYPE, gpu_type())
+        put(session, kinds.GPU_TYPE, gpu_type())
         put_node(session, "n1")
-        put(session, Kind.DEVICE, device("GPU-1", "n1"))
-        put(session, Kind.DEVICE, device("GPU-0", "n1"))
+        put(session, kinds.DEVICE, device("GPU-1", "n1"))
+        put(session, kinds.DEVICE, device("GPU-0", "n1"))
         assert nodes.devices_of(session, "n1") == ("GPU-0", "GPU-1")
         came = _live(session, "GPU-1")
         assert (came.billed_until, came.capabilities) == (None, {})

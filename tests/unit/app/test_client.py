@@ -8,7 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.client import ApiError, Client, UnreachableError, key_of, kind_name
+from app import kinds
+from app.client import ApiError, Client, UnreachableError, key_of
 from solvers.errors import InputError
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -129,12 +130,12 @@ def test_an_answer_that_is_no_object_is_an_error() -> None:
     ("word", "name"), [("service", "service"), ("Services", "service"), ("gpu_types", "gpu-type"), (" node ", "node")]
 )
 def test_kinds_are_named_freely(word: str, name: str) -> None:
-    assert kind_name(word) == name
+    assert kinds.named(word).name == name
 
 
 def test_unknown_kinds_and_missing_keys_are_refused() -> None:
     with pytest.raises(InputError, match="unknown kind 'pod'"):
-        kind_name("pod")
+        kinds.named("pod")
     with pytest.raises(InputError, match="'project'"):
         key_of("service", {"name": "a"})
 
