@@ -110,7 +110,14 @@ def _arrows(house: list[source.Module], pyproject: dict[str, Any]) -> Part:
     edges = source.edges(source.imports(house))
     broken = arrows.against_layers(edges, pyproject)
     turning = {parent: arrows.circles(edges, parent) for parent in ("app", "agents")}
-    lost = arrows.unreached(house, arrows.entry_points(pyproject, house))
+    # What only the laboratory leads to is not reached in production.
+    product = [item for item in house if item.package in source.PRODUCT]
+    lost = arrows.unreached(product, arrows.entry_points(pyproject, product))
+    lost += [
+        item
+        for item in arrows.unreached(house, arrows.entry_points(pyproject, house))
+        if item.package in source.LABORATORY
+    ]
     numbers: dict[str, float] = {
         "imports": len(edges),
         "arrows_against_layers": len(broken),
