@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := app solvers agents
 BENCH_ARGS ?=
+SAME_ARGS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
 LOCK_ARGS ?=
@@ -28,7 +29,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test check format lint types contracts fast lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test check format lint types contracts fast same lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +116,9 @@ contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
 
 fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl" $(TEST_ARGS)
+
+same: $(VENV)/.dev-stamp ## Compare plans, scenarios, views and doors with what was frozen (SAME_ARGS="--all", "--only plans", "--write")
+	@$(BIN)/python -m benchmarks.same $(SAME_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m app.api.export openapi
