@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from solvers.cycle.remaining import Remaining
 from solvers.domain.ids import DeviceId, PolicyName, WorkloadId
-from solvers.domain.offer import offered_nodes
+from solvers.domain.offer import Offer, offered_nodes
 from solvers.domain.ownership import Owners, Work, owners_of
+from solvers.domain.part import Cut
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
@@ -149,20 +150,7 @@ class Division:
     def _picture(
         self, policy: Policy, own: frozenset[str], devices: frozenset[DeviceId], standing: Iterable[Assignment]
     ) -> Snapshot:
-        whole = self.snapshot
-        target = tuple(sorted(standing, key=lambda item: item.replica))
-        held, works = {item.replica for item in target}, own | {item.workload for item in target}
-        mine = tuple(item for item in whole.devices if item.id in devices)
-        hosts, types = {item.node for item in mine}, whole.gpu_types_by_name()
-        offers = tuple(
-            offer
-            for offer in whole.offers
-            if offer.gpu_type in types
-            and self.owners.policy_at(offered_nodes(replace(offer, count_max=1), types[offer.gpu_type])[0][1].id).name
-            == policy.name
-        )
-        kinds = {item.gpu_type for item in mine} | {item.gpu_type for item in offers}
-        leaving = own & set(self.movable)
+        whole, leaving = self.snapshot, own & set(self.movable)
         others = (item for item in self.reckoned.values() if item.device not in devices)
         remaining = Remaining(
             fleet=whole,
@@ -170,29 +158,25 @@ class Division:
             others=tuple(item for item in others if item.workload not in leaving),
             settings=self.settings,
         )
-        return replace(
-            whole,
-            policy=policy,
-            policies=(),
-            projects=remaining.quotas(),
-            nodes=tuple(item for item in whole.nodes if item.id in hosts),
-            node_statuses=tuple(item for item in whole.node_statuses if item.node in hosts),
-            devices=mine,
-            power_caps=tuple(remaining.caps()),
-            services=tuple(item for item in whole.services if item.id in works),
-            jobs=tuple(item for item in whole.jobs if item.id in works),
-            tasks=tuple(item for item in whole.tasks if item.id in works),
-            job_statuses=tuple(item for item in whole.job_statuses if item.workload in works),
-            profiles=tuple(item for item in whole.profiles if item.gpu_type in kinds),
-            token_profiles=tuple(item for item in whole.token_profiles if item.gpu_type in kinds),
-            demands=tuple(item for item in whole.demands if item.service in works),
-            replicas=tuple(item for item in whole.replicas if item.device in devices),
-            device_telemetry=tuple(item for item in whole.device_telemetry if item.device in devices),
-            replica_telemetry=tuple(item for item in whole.replica_telemetry if item.replica in held),
-            target=replace(
-                whole.target,
-                assignments=target,
-                settings=tuple(item for item in whole.target.settings if item.device in devices),
-            ),
-            offers=offers,
+        return whole.part(
+            Cut(
+                devices=devices,
+                workloads=own,
+                assignments=tuple(sorted(standing, key=lambda item: item.replica)),
+                policy=policy,
+                projects=remaining.quotas(),
+                power_caps=tuple(remaining.caps()),
+                offers=self._offers(policy),
+            )
+        )
+
+    def _offers(self, policy: Policy) -> tuple[Offer, ...]:
+        """What is offered to the policy's devices: a GPU on offer is whose pool would mean it, were it there."""
+        types = self.snapshot.gpu_types_by_name()
+        return tuple(
+            offer
+            for offer in self.snapshot.offers
+            if offer.gpu_type in types
+            and self.owners.policy_at(offered_nodes(replace(offer, count_max=1), types[offer.gpu_type])[0][1].id).name
+            == policy.name
         )

@@ -6,8 +6,10 @@ Owns the values; computing a difference is `solvers.cycle.diff`, carrying it out
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, ReplicaId
+from solvers.domain.part import Along, Axis, Rule
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.value import value
 
@@ -78,11 +80,11 @@ class Transition:
 class Target:
     """What the fleet must hold. Generation 0 is the empty target before the first plan."""
 
-    generation: Generation = Generation(0)
-    plan: Digest | None = None
-    promoted_at_s: float = 0.0
-    assignments: tuple[Assignment, ...] = ()
-    settings: tuple[DeviceSetting, ...] = ()
+    generation: Annotated[Generation, Rule.WHOLE] = Generation(0)
+    plan: Annotated[Digest | None, Rule.WHOLE] = None
+    promoted_at_s: Annotated[float, Rule.WHOLE] = 0.0
+    assignments: Annotated[tuple[Assignment, ...], Rule.SAID] = ()
+    settings: Annotated[tuple[DeviceSetting, ...], Along(Axis.DEVICES, "device")] = ()
 
 
 class ReceiptOutcome(StrEnum):

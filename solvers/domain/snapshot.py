@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from typing import Annotated
 
 from solvers.domain.change import Target
 from solvers.domain.device import Device, GpuType, Node, PowerCap, PriceKind
@@ -24,6 +25,7 @@ from solvers.domain.ids import (
     WorkloadId,
 )
 from solvers.domain.offer import Offer, offered_nodes
+from solvers.domain.part import Along, Axis, Cut, Rule, cut_by
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
@@ -80,31 +82,48 @@ class JobStatus:
 class Snapshot:
     """Everything a planner may know. All tuples are ordered by id, so equal worlds have equal digests."""
 
-    schema_version: int = SCHEMA_VERSION
-    cluster: ClusterName
-    taken_at_s: float
-    policy: Policy
-    projects: tuple[Project, ...] = ()
-    gpu_types: tuple[GpuType, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    node_statuses: tuple[NodeStatus, ...] = ()
-    devices: tuple[Device, ...] = ()
-    power_caps: tuple[PowerCap, ...] = ()
-    models: tuple[ModelVariant, ...] = ()
-    services: tuple[Service, ...] = ()
-    jobs: tuple[TrainingJob, ...] = ()
-    tasks: tuple[OfflineTask, ...] = ()
-    job_statuses: tuple[JobStatus, ...] = ()
-    profiles: tuple[Profile, ...] = ()
-    demands: tuple[Demand, ...] = ()
-    replicas: tuple[Replica, ...] = ()
-    device_telemetry: tuple[DeviceTelemetry, ...] = ()
-    replica_telemetry: tuple[ReplicaTelemetry, ...] = ()
-    target: Target = Target()
-    offers: tuple[Offer, ...] = ()
-    token_profiles: tuple[TokenProfile, ...] = ()
-    policies: tuple[Policy, ...] = late(())
+    # Beside each field stands what a part of the picture keeps of it.
+
+    schema_version: Annotated[int, Rule.WHOLE] = SCHEMA_VERSION
+    cluster: Annotated[ClusterName, Rule.WHOLE]
+    taken_at_s: Annotated[float, Rule.WHOLE]
+    policy: Annotated[Policy, Rule.SAID]
+    projects: Annotated[tuple[Project, ...], Rule.SAID] = ()
+    gpu_types: Annotated[tuple[GpuType, ...], Rule.WHOLE] = ()
+    nodes: Annotated[tuple[Node, ...], Along(Axis.NODES, "id")] = ()
+    node_statuses: Annotated[tuple[NodeStatus, ...], Along(Axis.NODES, "node")] = ()
+    devices: Annotated[tuple[Device, ...], Along(Axis.DEVICES, "id")] = ()
+    power_caps: Annotated[tuple[PowerCap, ...], Rule.SAID] = ()
+    models: Annotated[tuple[ModelVariant, ...], Rule.WHOLE] = ()
+    services: Annotated[tuple[Service, ...], Along(Axis.WORKLOADS, "id")] = ()
+    jobs: Annotated[tuple[TrainingJob, ...], Along(Axis.WORKLOADS, "id")] = ()
+    tasks: Annotated[tuple[OfflineTask, ...], Along(Axis.WORKLOADS, "id")] = ()
+    job_statuses: Annotated[tuple[JobStatus, ...], Along(Axis.WORKLOADS, "workload")] = ()
+    profiles: Annotated[tuple[Profile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
+    demands: Annotated[tuple[Demand, ...], Along(Axis.WORKLOADS, "service")] = ()
+    replicas: Annotated[tuple[Replica, ...], Along(Axis.DEVICES, "device")] = ()
+    device_telemetry: Annotated[tuple[DeviceTelemetry, ...], Along(Axis.DEVICES, "device")] = ()
+    replica_telemetry: Annotated[tuple[ReplicaTelemetry, ...], Along(Axis.REPLICAS, "replica")] = ()
+    target: Annotated[Target, Rule.CUT] = Target()
+    offers: Annotated[tuple[Offer, ...], Rule.SAID] = ()
+    token_profiles: Annotated[tuple[TokenProfile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
+    policies: Annotated[tuple[Policy, ...], Rule.SAID] = late(())
     """Those that have a pool of devices, by name; `policy` decides on all the rest."""
+
+    def part(self, cut: Cut) -> Snapshot:
+        """The picture of some devices and workloads alone, by the rule that stands beside each field."""
+        mine = [device for device in self.devices if device.id in cut.devices]
+        return cut_by(
+            self,
+            cut,
+            {
+                Axis.DEVICES: cut.devices,
+                Axis.NODES: {device.node for device in mine},
+                Axis.GPU_TYPES: {device.gpu_type for device in mine} | {offer.gpu_type for offer in cut.offers},
+                Axis.WORKLOADS: cut.workloads | {item.workload for item in cut.assignments},
+                Axis.REPLICAS: {item.replica for item in cut.assignments},
+            },
+        )
 
     def with_offers(self) -> Snapshot:
         """The same with every offered GPU standing ready; itself when there are no offers. For planning and verifying
