@@ -16,10 +16,10 @@ from types import FrameType
 
 from agents.config import AgentConfig, read_config
 from agents.devices.base import Devices
-from agents.endpoint import Endpoint, Offering
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
-from agents.loop import Agent, NodeFacts
+from agents.loop.endpoint import Endpoint, Offering
+from agents.loop.loop import Agent, NodeFacts
 from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.state import StateDirectory
 
@@ -105,7 +105,7 @@ def _facts(config: AgentConfig, endpoint: Endpoint) -> NodeFacts:
 
 def _rehearse(config: AgentConfig, devices: Devices, state: StateDirectory) -> int:
     """Print what would be done for the newest target there is."""
-    from agents.rehearse import newest_target, rehearse
+    from agents.loop.rehearse import newest_target, rehearse
 
     target, origin = newest_target(config.server, config.node, state)
     if target is None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from app.clock import SystemClock, new_id
 from app.logs import EventLog, LogReporter
-from app.services.beliefs import Beliefs
-from app.services.learning import Learning
-from app.services.planning import Planning, PlanningParts
+from app.services.beliefs.beliefs import Beliefs
+from app.services.beliefs.learning import Learning
+from app.services.planning.planning import Planning, PlanningParts
 from app.settings import Settings
 from app.store import migrate
 from app.store.embedded import embedded_url

@@ -25,8 +25,6 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import Project, Service, Slo, WorkloadKind
 from solvers.planners import registry
 from solvers.sim.arrivals import ArrivalPattern, Bursts, Steady
-from solvers.sim.catalogue import GPUS
-from solvers.sim.device import DeviceLoad, Tenant, settle
 from solvers.sim.outcome import About, Better, Contender
 from solvers.sim.scenario import (
     Fleet,
@@ -39,7 +37,9 @@ from solvers.sim.scenario import (
     Traffic,
     WorldScenario,
 )
-from solvers.sim.world import World
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.device import DeviceLoad, Tenant, settle
+from solvers.sim.world.world import World
 
 LOADS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 BATCHES, LIMITS = (2, 4, 16), (1.2, 2.5, 6.0)

@@ -23,14 +23,14 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyN
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project, Service, Slo
 from solvers.planners import registry
-from solvers.sim import request_loop
 from solvers.sim.arrivals import Daily, Source, Steady, arrival_times_s
-from solvers.sim.catalogue import GPUS
-from solvers.sim.device import DeviceLoad, FluidQueue, Tenant, Trainee, serve_fluid, settle
 from solvers.sim.outcome import About, Better, Contender, Outcome
-from solvers.sim.requests import Loop, Router, Server, Stretch, compiled_loop, serve_requests
 from solvers.sim.scenario import Fleet, Level, Open, Rhythm, Traffic, WorldScenario
-from solvers.sim.world import World
+from solvers.sim.serving import request_loop
+from solvers.sim.serving.requests import Loop, Router, Server, Stretch, compiled_loop, serve_requests
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.device import DeviceLoad, FluidQueue, Tenant, Trainee, serve_fluid, settle
+from solvers.sim.world.world import World
 
 SERVERS = tuple(Server(exec_ms=tuple(2.0 + 0.8 * size for size in range(1, 17))) for _ in range(4))
 RATE_RPS = 0.9 * 4 * 16 / 14.8e-3

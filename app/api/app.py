@@ -40,22 +40,22 @@ from app.api.routers.documents import documents_router
 from app.api.shutdown import when_asked_to_end
 from app.clock import new_id
 from app.logs import EventLog
-from app.services.costs import Costs
-from app.services.documents import Documents
-from app.services.fleet import Fleet
-from app.services.generations import announcements
-from app.services.history import History
-from app.services.plans import Plans
-from app.services.predictions import Predictions
-from app.services.profile_runs import ProfileRuns
-from app.services.profiles import Profiles
-from app.services.route_changes import route_changes
-from app.services.routes import Routes
-from app.services.simulations import SimulationParts, Simulations
-from app.services.status import Status
-from app.services.tasks import Tasks
-from app.services.telemetry import Telemetry
-from app.services.tokens import Tokens
+from app.services.beliefs.predictions import Predictions
+from app.services.declared.documents import Documents
+from app.services.declared.fleet import Fleet
+from app.services.declared.tasks import Tasks
+from app.services.declared.tokens import Tokens
+from app.services.planning.generations import announcements
+from app.services.planning.plans import Plans
+from app.services.profiles.profiles import Profiles
+from app.services.profiles.runs import ProfileRuns
+from app.services.seen.costs import Costs
+from app.services.seen.history import History
+from app.services.seen.route_changes import route_changes
+from app.services.seen.routes import Routes
+from app.services.seen.status import Status
+from app.services.seen.telemetry import Telemetry
+from app.services.whatif.simulations import SimulationParts, Simulations
 from app.store.ingest import Outcome
 from solvers.errors import HeadroomError
 

@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from app.api.deps import Services
-from app.services.sentences import hold_sentence
-from app.services.tasks import TaskStatus
+from app.services.declared.tasks import TaskStatus
+from app.services.explaining.sentences import hold_sentence
 from app.store.tasks import TaskListing, TaskState
 from solvers.cycle.record import HoldReason
 from solvers.domain.workload import SloScope

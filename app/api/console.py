@@ -22,7 +22,7 @@ from app.api.auth import identify
 from app.api.board import Board
 from app.api.deps import context_of, services_of
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
-from app.services.actors import Actor
+from app.services.declared.actors import Actor
 from app.store.tokens import Role
 from solvers.errors import HeadroomError, NotFoundError, TransientError
 

@@ -10,22 +10,22 @@ from fastapi import Request
 
 from app.api.problems import request_id_of
 from app.logs import EventLog
-from app.services.actors import Actor, Deed
-from app.services.beliefs import Beliefs
-from app.services.costs import Costs
-from app.services.documents import Documents
-from app.services.fleet import Fleet
-from app.services.history import History
-from app.services.plans import Plans
-from app.services.predictions import Predictions
-from app.services.profile_runs import ProfileRuns
-from app.services.profiles import Profiles
-from app.services.routes import Routes
-from app.services.simulations import Simulations
-from app.services.status import Status
-from app.services.tasks import Tasks
-from app.services.telemetry import Telemetry
-from app.services.tokens import Tokens
+from app.services.beliefs.beliefs import Beliefs
+from app.services.beliefs.predictions import Predictions
+from app.services.declared.actors import Actor, Deed
+from app.services.declared.documents import Documents
+from app.services.declared.fleet import Fleet
+from app.services.declared.tasks import Tasks
+from app.services.declared.tokens import Tokens
+from app.services.planning.plans import Plans
+from app.services.profiles.profiles import Profiles
+from app.services.profiles.runs import ProfileRuns
+from app.services.seen.costs import Costs
+from app.services.seen.history import History
+from app.services.seen.routes import Routes
+from app.services.seen.status import Status
+from app.services.seen.telemetry import Telemetry
+from app.services.whatif.simulations import Simulations
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.attempts import Propose

@@ -20,7 +20,7 @@ from app.api import wire
 from app.api.app import create_app
 from app.api.deps import ApiContext
 from app.clock import SystemClock
-from app.services.beliefs import Beliefs
+from app.services.beliefs.beliefs import Beliefs
 from app.settings import Settings
 from app.store.engine import Database
 from solvers.cycle.record import CycleRecord, Lane

@@ -1,13 +1,13 @@
 """The header that says how far what is believed has come with what is stored.
 
-Owns its name and its description. It refuses to judge: `app.services.beliefs` says it.
+Owns its name and its description. It refuses to judge: `app.services.beliefs.beliefs` says it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from app.services.beliefs import Progress
+from app.services.beliefs.beliefs import Progress
 
 _NAME = "Headroom-Belief"
 BELIEF_HEADER: dict[str, Any] = {

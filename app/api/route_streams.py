@@ -25,7 +25,7 @@ from app.api.doorbell import HEARTBEAT, STREAM_S_MAX, Hub, disconnected
 from app.api.feed_thread import FeedThread
 from app.api.metrics import StreamMetrics
 from app.logs import EventLog
-from app.services.route_changes import Changed
+from app.services.seen.route_changes import Changed
 from solvers.errors import TransientError
 
 STREAMS_MAX = 512

@@ -15,9 +15,9 @@ from app.library import load_gpu_types
 from solvers.domain.device import Device, GpuType, MigSlice, Node, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
 from solvers.domain.offer import Offer
-from solvers.sim.ports import CLUSTER
 from solvers.sim.scenario import Fleet
-from solvers.sim.truth import gpu_truth
+from solvers.sim.truth.truth import gpu_truth
+from solvers.sim.world.ports import CLUSTER
 
 
 def fleet_of(form: WorldForm, context: Context) -> Fleet:

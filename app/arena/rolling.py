@@ -20,7 +20,7 @@ from app.arena.sources_inferno import FILES, FOLDER, Case, inferno
 from app.arena.sources_llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from app.arena.sources_rolling import azure_buckets, dlrm_counts
 from app.library import load_gpu_types, load_models
-from app.services.token_profiles import with_token_profiles
+from app.services.profiles.tokens import with_token_profiles
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import ModelName

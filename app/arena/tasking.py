@@ -20,7 +20,7 @@ from solvers.sim.outcome import Bench, Better
 from solvers.sim.tasking import Tasking
 from solvers.sim.tasking_run import Conduct
 from solvers.sim.tasking_work import Pace, TaskKind
-from solvers.sim.truth import gpu_truth
+from solvers.sim.truth.truth import gpu_truth
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Part = Annotated[float, Field(ge=0, le=1)]

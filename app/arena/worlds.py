@@ -26,7 +26,7 @@ FORM = WorldForm
 
 def build(form: WorldForm, context: Context) -> Bench:
     """The bench of a file. Raises InputError."""
-    from solvers.sim.world import World
+    from solvers.sim.world.world import World
 
     return World(scenario_of(form, context))
 

@@ -83,7 +83,7 @@ def bootstrap(
 ) -> None:
     """Create an admin or join token straight in the database (HEADROOM_DATABASE_URL), for a plane without any token."""
     from app.demo.tokens import issue_locally
-    from app.services.tokens import TokenRequest
+    from app.services.declared.tokens import TokenRequest
     from app.store.tokens import Purpose, Role
 
     if role not in ("admin", "agent"):
@@ -101,7 +101,7 @@ def bootstrap(
 def seed() -> None:
     """Store tokens with secrets of your choice: HEADROOM_ADMIN_TOKEN, HEADROOM_JOIN_TOKEN, HEADROOM_GATEWAY_TOKEN."""
     from app.demo.tokens import store_given
-    from app.services.tokens import TokenRequest
+    from app.services.declared.tokens import TokenRequest
     from app.store.tokens import Purpose, Role
 
     requests = {

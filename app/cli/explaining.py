@@ -23,7 +23,7 @@ from app.client import Client, Document
 from solvers.errors import InputError
 
 if TYPE_CHECKING:
-    from app.services.whatif import Wish
+    from app.services.whatif.whatif import Wish
     from solvers.domain.snapshot import Snapshot
 
 Curve = Annotated[bool, typer.Option("--slo-curve", help="What its SLO costs at 0.5 to 2 times its length: solves.")]
@@ -51,7 +51,7 @@ def explain(
         raise InputError("--plan needs a server; a plan from a file is made anew")
     if snapshot is None and not slo_curve and any(item is not None for item in (planner, deadline_s, work_units, seed)):
         raise InputError("--planner, --deadline-s, --work-units and --seed go with --snapshot or --slo-curve")
-    from app.services.whatif import Wish
+    from app.services.whatif.whatif import Wish
 
     wish = Wish(planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
     offline.known_planner(planner)
@@ -117,7 +117,7 @@ def _live(client: Client) -> Snapshot:
 
 
 def _curve(picture: Snapshot, wish: Wish, name: str) -> list[Any]:
-    from app.services.explaining_solves import Solves
+    from app.services.explaining.solves import Solves
     from solvers.domain.codec import to_plain
 
     points = Solves.of(picture, wish, offline.asking()).slo_curve(name)

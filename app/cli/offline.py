@@ -21,8 +21,8 @@ from app.cli.values import STANDARD, check_target, read_value, write_value
 from solvers.errors import EngineError, InputError
 
 if TYPE_CHECKING:
-    from app.services.whatif import Wish
-    from app.services.whatif_outcome import Outcome
+    from app.services.whatif.outcome import Outcome
+    from app.services.whatif.whatif import Wish
     from solvers.cycle.attempts import Asking, Propose
     from solvers.domain.evidence import Finding, Reason
     from solvers.domain.plan import Proposal, Unplaced
@@ -81,9 +81,9 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     out, output = showing.out, showing.output
     if out is not None:
         check_target(out)
-    from app.services.explaining_solves import insight_of
-    from app.services.whatif import solved
-    from app.services.whatif_outcome import outcome_of
+    from app.services.explaining.solves import insight_of
+    from app.services.whatif.outcome import outcome_of
+    from app.services.whatif.whatif import solved
     from solvers.domain.codec import to_plain
     from solvers.domain.snapshot import Snapshot
 

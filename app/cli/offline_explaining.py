@@ -13,7 +13,7 @@ from app.client import Document
 from solvers.errors import EngineError, NotFoundError
 
 if TYPE_CHECKING:
-    from app.services.whatif import Wish
+    from app.services.whatif.whatif import Wish
     from solvers.cycle.attempts import Asking, Chosen
     from solvers.domain.insight import Insight
     from solvers.domain.plan import Plan
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
     """As JSON data, with sentences."""
-    from app.services.explaining import told
+    from app.services.explaining.explaining import told
     from solvers.domain.codec import to_plain
 
     return to_plain(told(insight, None, workload))
@@ -30,9 +30,9 @@ def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
 
 def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: str) -> Document:
     """Why a workload is where it is in a plan made now; shaped like a server's answer."""
-    from app.services.explaining_choices import choices, gaps, plain_choice, plain_gap
-    from app.services.explaining_solves import insight_of
-    from app.services.whatif import solved
+    from app.services.explaining.choices import choices, gaps, plain_choice, plain_gap
+    from app.services.explaining.solves import insight_of
+    from app.services.whatif.whatif import solved
 
     chosen = solved(picture, wish, asking)
     plan = _plan(chosen)
@@ -52,7 +52,7 @@ def why_not_offline(
     picture: Snapshot, asked: str, plan: tuple[Chosen, Insight | None], how: tuple[Wish, Asking]
 ) -> Any:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
-    from app.services.explaining import Types, why_not
+    from app.services.explaining.explaining import Types, why_not
     from solvers.domain.codec import to_plain
 
     service, gpu_type = split_question(asked)
@@ -69,7 +69,7 @@ def why_not_offline(
 
 def forced(picture: Snapshot, how: tuple[Wish, Asking], asked: tuple[str, str]) -> Any:
     """What everything costs with a service on one GPU type only; None for what is no service."""
-    from app.services.explaining_solves import Solves
+    from app.services.explaining.solves import Solves
     from solvers.domain.codec import to_plain
 
     if asked[0] not in {str(item.id) for item in picture.services}:
@@ -79,8 +79,8 @@ def forced(picture: Snapshot, how: tuple[Wish, Asking], asked: tuple[str, str]) 
 
 def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Document:
     """What plans made now add to what a stored plan says of a service and a GPU type."""
-    from app.services.explaining import WhyNot
-    from app.services.explaining_anew import ExplainQuestion, answered_anew
+    from app.services.explaining.anew import ExplainQuestion, answered_anew
+    from app.services.explaining.explaining import WhyNot
     from solvers.domain.codec import from_plain, to_plain
     from solvers.domain.ids import GpuTypeName
 
@@ -118,7 +118,7 @@ def _plan(chosen: Chosen) -> Plan:
 
 
 def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
-    from app.services.ownership_words import owner_sentences, places_of
+    from app.services.declared.ownership_words import owner_sentences, places_of
     from solvers.cycle.owners import Standing
     from solvers.domain.ownership import owners_of
 

@@ -64,7 +64,7 @@ def plan(
     if snapshot is not None:
         if apply:
             raise InputError("--apply needs a server; a plan from a file only goes where --out says")
-        from app.services.whatif import Wish
+        from app.services.whatif.whatif import Wish
         from solvers.cycle.record import Lane as CycleLane
 
         wish = Wish(

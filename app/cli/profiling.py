@@ -15,7 +15,7 @@ import typer
 from app.cli.connection import Server, Token, connect
 from app.cli.duration import duration_s
 from app.cli.failures import CommandError, Exit
-from app.cli.modelling_profiles import profiles
+from app.cli.modelling.profiles import profiles
 from app.cli.output import Format, Output, rows, show
 from app.client import Client, Document
 from solvers.errors import InputError

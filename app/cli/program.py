@@ -20,7 +20,6 @@ from app.cli import (
     checking,
     declare,
     explaining,
-    modelling,
     planners,
     planning,
     processes,
@@ -34,8 +33,9 @@ from app.cli import (
     whatif,
 )
 from app.cli.failures import Exit, exit_code_of, sentence_of
-from app.cli.modelling_files import FilesCommand
-from app.cli.modelling_profiles import profiles
+from app.cli.modelling import modelling
+from app.cli.modelling.files import FilesCommand
+from app.cli.modelling.profiles import profiles
 from app.cli.output import Format, Output, show
 from app.cli.routes import routes
 

@@ -11,7 +11,7 @@ import json
 import zlib
 from typing import Any, TypeVar
 
-from app.cli.modelling_files import STANDARD, check_target, read_bytes, write_text
+from app.cli.modelling.files import STANDARD, check_target, read_bytes, write_text
 from solvers.domain.codec import canonical_json, from_plain
 from solvers.errors import FieldError, InputError
 

@@ -97,9 +97,9 @@ def simulate(
 
 def _from_file(file: str, question: Document, files: list[str]) -> Document:
     from app.errors import FieldsError
-    from app.services.whatif_apply import apply_changes
-    from app.services.whatif_changes import changes_of
-    from app.services.whatif_question import Pictures, WhatIfQuestion, answer
+    from app.services.whatif.apply import apply_changes
+    from app.services.whatif.changes import changes_of
+    from app.services.whatif.question import Pictures, WhatIfQuestion, answer
     from solvers.cycle.record import Lane as CycleLane
     from solvers.domain.codec import to_plain
     from solvers.domain.snapshot import Snapshot

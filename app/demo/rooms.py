@@ -66,7 +66,7 @@ class LocalRooms:
     def admit(self, url: str, address: str) -> None:
         """Make sure of the tokens, keeping those of earlier runs that are still good."""
         from app.demo.tokens import ensure_tokens
-        from app.services.tokens import TokenRequest
+        from app.services.declared.tokens import TokenRequest
         from app.store.tokens import Purpose, Role
 
         stored = read_connection(self._home.path)

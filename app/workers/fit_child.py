@@ -2,7 +2,7 @@
 
 Owns the child's life: one for each fit, less urgent than its parent, dying with it, killed when it takes too long. What
 goes over and comes back is pickled, between this process and its own child only. It refuses to learn: that is
-`app.services.beliefs`.
+`app.services.beliefs.beliefs`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pickle
 import signal
 from multiprocessing.connection import Connection
 
-from app.services.beliefs import Fit, fitted
-from app.services.beliefs_evidence import Evidence
+from app.services.beliefs.beliefs import Fit, fitted
+from app.services.beliefs.evidence import Evidence
 from app.workers.child import die_with
 from solvers.errors import EngineError
 from solvers.models.suite import Suite

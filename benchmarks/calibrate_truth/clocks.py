@@ -11,8 +11,8 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from solvers.sim.catalogue import GPUS
-from solvers.sim.truth import CLOCK_EXPONENT_OF_POWER
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import CLOCK_EXPONENT_OF_POWER
 
 BOARDS = ("v100", "p100", "a40")
 PARALLEL_PART = 0.8

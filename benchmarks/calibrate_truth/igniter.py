@@ -1,7 +1,7 @@
 """Times, slowdowns and power of a V100 under MPS, published with iGniter.
 
-Owns the fits behind the first four rows of `solvers.sim.catalogue` and behind every network's power. The data may not
-be redistributed, so only coefficients are committed.
+Owns the fits behind the first four rows of `solvers.sim.truth.catalogue` and behind every network's power. The data
+may not be redistributed, so only coefficients are committed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from solvers.sim.catalogue import GPUS, MODELS, ModelTruth
-from solvers.sim.truth import (
+from solvers.sim.truth.catalogue import GPUS, MODELS, ModelTruth
+from solvers.sim.truth.truth import (
     CLOCK_EXPONENT_OF_POWER,
     SHARE_OF_FULL_BANDWIDTH,
     Resident,

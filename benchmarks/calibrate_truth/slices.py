@@ -1,7 +1,7 @@
 """Throughput of one to five processes on MIG slices of an A100, published with ParvaGPU (SC'24, MIT licence).
 
-Owns the fit behind the a100 rows of `solvers.sim.catalogue_pairs` (one process) and behind the law of overlapping
-shares in `solvers.sim.truth` (several processes without share limits).
+Owns the fit behind the a100 rows of `solvers.sim.truth.pairs` (one process) and behind the law of overlapping
+shares in `solvers.sim.truth.truth` (several processes without share limits).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
-from solvers.sim.catalogue import GPUS
-from solvers.sim.catalogue_pairs import model_on
-from solvers.sim.truth import GpuTruth, Resident, execution_ms, mig_truth, wanted
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.pairs import model_on
+from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, mig_truth, wanted
 
 A100 = GPUS["a100"]
 SLICES = {size: mig_truth(A100, *shape) for size, shape in {

@@ -11,8 +11,8 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from solvers.sim.catalogue import GPUS
-from solvers.sim.truth import Resident, execution_ms
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import Resident, execution_ms
 
 PAIRS = (("t4", "v100"), ("a30", "a100"), ("v100", "a100"), ("t4", "a100"))
 NETWORKS = ("resnet50", "bert-large")

@@ -1,6 +1,6 @@
 """Training: iteration times on MIG slices (MISO, SoCC'22, MIT licence) and beside inference (Tally, ASPLOS'25).
 
-Owns the fit behind the SMs that training can use (`solvers.sim.catalogue_pairs`), and the comparison with inference
+Owns the fit behind the SMs that training can use (`solvers.sim.truth.pairs`), and the comparison with inference
 beside training without share limits, to which nothing was fitted.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.sim.catalogue import GPUS
-from solvers.sim.truth import TRAINING_SERIAL_PART, Resident, execution_ms, mig_truth, training_iteration_ms
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import TRAINING_SERIAL_PART, Resident, execution_ms, mig_truth, training_iteration_ms
 
 A100 = GPUS["a100-40gb"]
 SLICES = {size: mig_truth(A100, *shape) for size, shape in {

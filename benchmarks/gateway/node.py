@@ -16,8 +16,8 @@ from pathlib import Path
 
 from app.client import Client
 from app.clock import SystemClock
-from app.services.rollout import Author, promote
-from app.services.snapshots import StoreObserver
+from app.services.planning.rollout import Author, promote
+from app.services.planning.snapshots import StoreObserver
 from app.store import plans
 from app.store.engine import Database
 from app.store.plans import NewPlan, PlanState

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 
 from solvers.control.knee import knee_share_pct
-from solvers.sim.catalogue import GPUS
-from solvers.sim.truth import GpuTruth, Resident, answer_shift_ms, board_power_w, execution_ms, wanted
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import GpuTruth, Resident, answer_shift_ms, board_power_w, execution_ms, wanted
 
 SHARE_PCT_UNLIMITED = 100
 HETSEV_BATCHES = {"resnet50-tfs": 8, "inception-v3-tfs": 8, "ssd-resnet50-tfs": 4, "transformer-tfs": 2}

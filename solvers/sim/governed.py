@@ -21,8 +21,8 @@ from solvers.control.records import (
     Setting,
 )
 from solvers.control.registry import Controller
-from solvers.sim.device import DeviceLoad, Tenant, settle
-from solvers.sim.truth import GpuTruth
+from solvers.sim.truth.device import DeviceLoad, Tenant, settle
+from solvers.sim.truth.truth import GpuTruth
 
 SATURATING_RPS = 1e9
 """More than anything can serve."""

@@ -36,8 +36,8 @@ from solvers.sim.outcome import (
     Window,
     metric,
 )
-from solvers.sim.ports import Counting, InProcessRunner, LastRecord, StateMemory
-from solvers.sim.world import policy_of
+from solvers.sim.world.ports import Counting, InProcessRunner, LastRecord, StateMemory
+from solvers.sim.world.world import policy_of
 from solvers.verify.checks import verify
 from solvers.verify.cost import usd_per_h
 from solvers.verify.picture import Picture

@@ -1,8 +1,8 @@
 """A simulated world before it begins: fleet, work, traffic, faults, what planners may know, and the rhythm of control.
 
-Owns the records; files are read elsewhere, and `solvers.sim.world` lets the world run. Everything random in it follows
-from the seed of the run. It refuses to hold truth: how hardware behaves is `solvers.sim.truth`'s, by GPU type and model
-name, so every GPU type a fleet has must be in its catalogue.
+Owns the records; files are read elsewhere, and `solvers.sim.world.world` lets the world run. Everything random in it
+follows from the seed of the run. It refuses to hold truth: how hardware behaves is `solvers.sim.truth.truth`'s, by GPU
+type and model name, so every GPU type a fleet has must be in its catalogue.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.planners.oltunes.tasking import Config, Running, Seat, Task
-from solvers.sim.truth import (
+from solvers.sim.truth.truth import (
     LATENCY_NOISE,
     GpuTruth,
     Resident,

@@ -18,10 +18,10 @@ from solvers.domain.streams import Streams
 from solvers.domain.value import check_not_negative, check_positive, check_range, value
 from solvers.errors import EngineError
 from solvers.planners.oltunes.tasking import Ended, Ending, Launch, Placed, SliceWish, TaskScheduler
-from solvers.sim.catalogue import model_truth
 from solvers.sim.tasking_board import Board, Live, Physics, batches_of, luck_of, resident_on
 from solvers.sim.tasking_work import Coming
-from solvers.sim.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
+from solvers.sim.truth.catalogue import model_truth
+from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
 
 END, BEGIN, ARRIVE, TICK = range(4)
 SLICES = 7

@@ -25,7 +25,7 @@ from solvers.planners.oltunes.beliefs import PROCESS_MIB
 from solvers.planners.oltunes.parameters import BATCHES
 from solvers.planners.oltunes.tasking import Task
 from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
-from solvers.sim.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 
 MS_PER_S = 1000.0
 _RATIO_BATCH = 8

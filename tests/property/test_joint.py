@@ -8,14 +8,14 @@ from itertools import product
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.core.first import first_layout
-from solvers.planners.joint.core.order import SolveOrder
-from solvers.planners.joint.core.solve import solve
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from tests.oracle import Optimum, optimum, worth
 from tests.property.tiny import apart, tiniest, tiny
-from tests.unit.solvers.planners.joint.core.scenes import check_layout
+from tests.unit.solvers.planners.joint.solve.scenes import check_layout
 
 pytestmark = pytest.mark.no_cover
 """The same lines over and over, which counting makes half as slow again; other tests cover them."""

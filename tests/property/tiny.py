@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.planners.joint.reading_batches import split
+from solvers.planners.joint.reading.batches import split
 from solvers.problems.joint import Cap, Floats, JointProblem, Pool, Variant, Workload
 
 STEP_PCT = 25

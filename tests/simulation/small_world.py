@@ -17,12 +17,12 @@ from solvers.domain.workload import ModelVariant, Project, Service, Slo, Workloa
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.sim.arrivals import Steady
-from solvers.sim.catalogue import GPUS, MODELS
 from solvers.sim.outcome import About, Better, Contender, Outcome, Setting
 from solvers.sim.scenario import Fleet, Level, Open, Profiling, Traffic, WorldScenario
-from solvers.sim.truth import idle_power_w
-from solvers.sim.world import World, outcome_of
-from solvers.sim.world_run import Run
+from solvers.sim.truth.catalogue import GPUS, MODELS
+from solvers.sim.truth.truth import idle_power_w
+from solvers.sim.world.run import Run
+from solvers.sim.world.world import World, outcome_of
 from tests.builders import gpu_type
 
 FIRST = DeviceId("GPU-n1-0")

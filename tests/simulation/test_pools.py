@@ -13,10 +13,10 @@ from solvers.domain.policy import Policy
 from solvers.domain.pool import Pool
 from solvers.errors import FieldError, InputError
 from solvers.sim.outcome import Outcome
-from solvers.sim.ports import StateMemory
 from solvers.sim.scenario import PolicyChange, Traffic, WorldScenario
-from solvers.sim.world import World, outcome_of
-from solvers.sim.world_run import Run
+from solvers.sim.world.ports import StateMemory
+from solvers.sim.world.run import Run
+from solvers.sim.world.world import World, outcome_of
 from tests.simulation.small_world import Watch, contender, planners, scenario, traffic
 
 MORAK, JOINT = ("morak", "greedy"), ("joint", "greedy")

@@ -8,7 +8,7 @@ from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import TrainingJob
 from solvers.sim.outcome import Outcome
 from solvers.sim.scenario import JobEntry, Level
-from solvers.sim.world import World, outcome_of
+from solvers.sim.world.world import World, outcome_of
 from tests import builders
 from tests.simulation.small_world import contender, planners, scenario
 

@@ -13,11 +13,11 @@ from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
 from solvers.domain.workload import Slo, SloScope
-from solvers.sim.catalogue import GPUS
 from solvers.sim.fixtures import Triple, morak_triples
 from solvers.sim.outcome import Outcome
 from solvers.sim.scenario import Fleet, Level, Rhythm, Saturating, Standing, Traffic, WorldScenario
-from solvers.sim.world import World
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.world.world import World
 from tests.builders import gpu_type
 from tests.simulation.small_world import contender, devices, model, planners, replica, run_world, scenario, service
 

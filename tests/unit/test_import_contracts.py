@@ -52,16 +52,16 @@ PLANTED = (
     Planted("wire-only", "app.services.planted", "import agents.devices"),
     Planted("agents-alone", "agents.planted", "import app.store"),
     Planted("agents-alone", "agents.planted", "import solvers.domain"),
-    Planted("agents-alone", "agents.devices.planted", "import solvers.sim.truth"),
+    Planted("agents-alone", "agents.devices.planted", "import solvers.sim.truth.truth"),
     Planted("agents-light", "agents.planted", "import numpy"),
-    Planted("truth-hidden", "solvers.planners.planted", "import solvers.sim.truth"),
+    Planted("truth-hidden", "solvers.planners.planted", "import solvers.sim.truth.truth"),
     Planted("truth-hidden", "solvers.models.planted", "import solvers.sim"),
 )
 
 ALLOWED = (
     Planted("wire-only", "app.services.planted", "import agents.wire"),
     Planted("agents-alone", "agents.planted", "import solvers.control"),
-    Planted("agents-alone", "agents.devices.fake.planted", "import solvers.sim.truth"),
+    Planted("agents-alone", "agents.devices.fake.planted", "import solvers.sim.truth.truth"),
     Planted("engines-only", "solvers.engines.planted", "from ortools.sat.python import cp_model"),
 )
 

@@ -14,7 +14,7 @@ from solvers.problems.layout import Layout
 from tests.oracle import optimum, patterns, worth
 from tests.property.tiny import permuted, tiny
 from tests.unit.solvers.engines.programmes import INF, program
-from tests.unit.solvers.planners.joint.core.scenes import check_layout
+from tests.unit.solvers.planners.joint.solve.scenes import check_layout
 
 
 def by_programme(problem: JointProblem) -> float:

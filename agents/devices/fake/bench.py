@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agents.errors import ConfigError
-from solvers.sim.truth import Resident, clock_reached_mhz, dynamic_power_w, execution_ms, gpu_truth, memory_mib
+from solvers.sim.truth.truth import Resident, clock_reached_mhz, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerSpec, 
 from agents.devices.fake.worker import Worker
 from agents.errors import BusyError, NotSupportedError, OutOfMemoryError, OutOfRangeError
 from agents.wire import DeviceInventory
-from solvers.sim.truth import (
+from solvers.sim.truth.truth import (
     GpuTruth,
     Resident,
     board_power_w,

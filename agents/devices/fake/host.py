@@ -20,7 +20,7 @@ from agents.devices.specs import spec_from_plain, spec_to_plain
 from agents.errors import BusyError, ConfigError, NotFoundError, StateFileError
 from agents.state import DEVICES_FILE, StateDirectory
 from agents.wire import DeviceInventory
-from solvers.sim.truth import gpu_truth
+from solvers.sim.truth.truth import gpu_truth
 
 VERSION = 1
 PROGRESS_SAVE_S = 10.0

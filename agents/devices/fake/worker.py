@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agents.devices.base import WorkerReading, WorkerSample, WorkerSpec, WorkerState
-from solvers.sim.truth import Resident, Served, memory_mib
+from solvers.sim.truth.truth import Resident, Served, memory_mib
 
 LOADING_BUSY = 0.05
 """Part of the time a starting process keeps its SMs busy."""

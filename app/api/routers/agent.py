@@ -18,8 +18,8 @@ from app.api.openapi import REF, request_body
 from app.api.rules import EdgeReporter, Joiner, NodeAgent
 from app.api.schemas.telemetry import Acknowledged
 from app.errors import ForbiddenError
-from app.services.actors import Actor
-from app.services.telemetry import Acknowledgement
+from app.services.declared.actors import Actor
+from app.services.seen.telemetry import Acknowledgement
 from solvers.errors import NotFoundError
 
 router = APIRouter(tags=["agent"])

@@ -18,9 +18,9 @@ from app.api.openapi import json_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterWriter, SharedReader
 from app.api.schemas.plans import Applied, ApplyRequest, Explanation, PlanSummary, ProposeRequest, StoredPlan
-from app.services.explaining_anew import AnsweredAnew, ExplainQuestion
-from app.services.explaining_choices import plain_choice, plain_gap
-from app.services.plans import Explanation as Explained
+from app.services.explaining.anew import AnsweredAnew, ExplainQuestion
+from app.services.explaining.choices import plain_choice, plain_gap
+from app.services.planning.plans import Explanation as Explained
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import to_plain

@@ -12,7 +12,7 @@ from app.api.deps import services_of
 from app.api.openapi import json_body, request_body
 from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import SharedReader
-from app.services.predictions import Prediction, PredictionQuery
+from app.services.beliefs.predictions import Prediction, PredictionQuery
 from solvers.domain.codec import to_plain
 
 router = APIRouter(tags=["predictions"])

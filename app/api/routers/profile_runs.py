@@ -25,8 +25,8 @@ from app.api.schemas.profile_runs import (
     RunNews,
 )
 from app.errors import ForbiddenError
-from app.services.profile_runs import Wanted
-from app.services.profiles_reading import Points, Reading
+from app.services.profiles.reading import Points, Reading
+from app.services.profiles.runs import Wanted
 from app.store.profile_runs import ProfileRun, Progress
 
 router = APIRouter(tags=["profile-runs"])

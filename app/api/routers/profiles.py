@@ -18,7 +18,7 @@ from app.api.paging import Page, Paging, page_of
 from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import ClusterReader, ClusterWriter
 from app.api.schemas.profiles import Imported, NextPoints, ProfileLine
-from app.services.profiles_reading import read_csv, read_list
+from app.services.profiles.reading import read_csv, read_list
 from solvers.domain.codec import to_plain
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 

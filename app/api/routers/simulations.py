@@ -11,7 +11,7 @@ from app.api.body import parse, read_body, require_media_type
 from app.api.deps import services_of
 from app.api.openapi import json_body
 from app.api.rules import ClusterReader, ClusterWriter
-from app.services.whatif_question import WhatIf, WhatIfQuestion
+from app.services.whatif.question import WhatIf, WhatIfQuestion
 from solvers.domain.codec import canonical_json, to_plain
 from solvers.domain.snapshot import Snapshot
 

@@ -23,8 +23,8 @@ from app.api.paging import Page, Paging, page_of
 from app.api.rules import PROJECT_WRITE, SharedReader
 from app.api.schemas.tasks import NewTask, TaskStatusLine
 from app.errors import FieldFault, FieldsError
-from app.services.actors import Actor
-from app.services.tasks import TaskStatus, fresh_name
+from app.services.declared.actors import Actor
+from app.services.declared.tasks import TaskStatus, fresh_name
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName
 from solvers.domain.value import NAME_PATTERN

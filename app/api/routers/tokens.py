@@ -17,7 +17,7 @@ from app.api.openapi import json_body
 from app.api.paging import Page, Paging, page_of
 from app.api.rules import ClusterAdmin
 from app.api.schemas.tokens import IssuedToken, NewToken, Token
-from app.services.tokens import TokenRequest
+from app.services.declared.tokens import TokenRequest
 
 router = APIRouter(tags=["tokens"])
 

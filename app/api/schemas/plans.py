@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.services.explaining import WhyNotVerdict
-from app.services.explaining_solves import Forced, SloPoint
+from app.services.explaining.explaining import WhyNotVerdict
+from app.services.explaining.solves import Forced, SloPoint
 from app.store.plans import PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import Fact, Reason

@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.problem import Fault
-from app.services.predictions import NextPoint
+from app.services.beliefs.predictions import NextPoint
 
 
 class _Closed(BaseModel):

@@ -36,7 +36,7 @@ from solvers.planners.inss.learned import learned
 from solvers.planners.inss.parameters import Parameters
 from solvers.planners.inss.placing import exact
 from solvers.sim.outcome import Contender
-from solvers.sim.world import World
+from solvers.sim.world.world import World
 
 BY_EPISODE, PART, SMOOTHED = 800, 0.95, 50
 SEEDS = 3

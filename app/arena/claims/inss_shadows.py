@@ -16,9 +16,9 @@ from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.world import World, state_of
-from solvers.sim.world_nodes import Nodes
-from solvers.sim.world_state import State, Wish
+from solvers.sim.world.nodes import Nodes
+from solvers.sim.world.state import State, Wish
+from solvers.sim.world.world import World, state_of
 
 LAUNCH_S, WATCHED_S, STEP_S = 5.0, 40.0, 0.5
 QUEUED = 7.0

@@ -22,7 +22,7 @@ from solvers.control.records import (
 from solvers.control.registry import controller
 from solvers.control.table import TABLE, Ends, Wish, Zone, wish_of
 from solvers.sim.governed import Course, GovernedDevice, Limits, Part, Period, govern
-from solvers.sim.truth import GpuTruth
+from solvers.sim.truth.truth import GpuTruth
 
 NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")
 READINGS = 40

@@ -19,7 +19,7 @@ from solvers.control.knee import batch_ceiling, knee_share_pct
 from solvers.control.records import Setting, Settings
 from solvers.control.registry import controller
 from solvers.sim.governed import Course, GovernedDevice, Limits, Part, Period, alone_ms, govern
-from solvers.sim.truth import GpuTruth, gpu_truth
+from solvers.sim.truth.truth import GpuTruth, gpu_truth
 
 GPU = "rtx-2080ti"
 NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50")

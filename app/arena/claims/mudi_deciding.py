@@ -32,7 +32,7 @@ from solvers.planners.mudi.planner import Mudi, Round
 from solvers.planners.mudi.remembering import Memory
 from solvers.planners.mudi.selecting import Slack
 from solvers.problems.needs import Need
-from solvers.sim.world import World
+from solvers.sim.world.world import World
 
 SEED = 1000
 STANDING = 1.5

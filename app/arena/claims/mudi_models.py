@@ -21,7 +21,7 @@ from app.arena.measured.metrics import order_kept_pct
 from app.arena.measured.pairs import known_alone
 from solvers.models.base import GroupSamples
 from solvers.models.suite import Suite, make_solo
-from solvers.sim.truth import Resident, execution_ms, gpu_truth
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 
 SEED = 7
 TABLES = {"igniter-v100": igniter_v100.read, "rapp-v100": rapp_v100.read}

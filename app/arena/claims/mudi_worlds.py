@@ -22,7 +22,7 @@ from app.arena.loads import scaled
 from app.demo.examples import examples_path
 from solvers.errors import InputError
 from solvers.sim.outcome import Bench, JobOutcome, Outcome
-from solvers.sim.world import World
+from solvers.sim.world.world import World
 
 BASELINES = ("gslice", "muxflow", "gpulet")
 FEW_JOBS, MANY_JOBS, LARGE, RISING = "mudi-small", "mudi-busy", "mudi-large", "mudi-rising"

@@ -21,7 +21,7 @@ from app.demo.examples import examples_path
 from solvers.errors import EngineError, InputError
 from solvers.sim.outcome import Outcome
 from solvers.sim.scenario import WorldScenario
-from solvers.sim.world import World
+from solvers.sim.world.world import World
 
 SCENARIOS = "scenarios"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from solvers.learning.inss.settings import Setting
 from solvers.planners.inss.actor import Shape
-from solvers.sim.truth import GpuTruth, Resident, execution_curve_ms, gpu_truth, memory_mib, serve, slowdown
+from solvers.sim.truth.truth import GpuTruth, Resident, execution_curve_ms, gpu_truth, memory_mib, serve, slowdown
 
 BATCH_MAX = 32
 FACTOR_GRID = 50.0

@@ -13,7 +13,7 @@ from collections import defaultdict
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.models.worth import cost_by_device
-from solvers.planners.joint.reading import Reading
+from solvers.planners.joint.reading.formulation import Reading
 from solvers.problems.fleet import open_fleet
 from solvers.problems.layout import Layout
 

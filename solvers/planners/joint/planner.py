@@ -25,21 +25,21 @@ from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.joint.bounding import bound_of
+from solvers.planners.joint.change.remembering import remember
+from solvers.planners.joint.change.solving import Solve, Solved, solved
+from solvers.planners.joint.change.whole_changes import ChangeTerms, gentle, slights_usd
+from solvers.planners.joint.change.whole_devices import Counted, counted
 from solvers.planners.joint.choosing import better
-from solvers.planners.joint.core.solve import solve
-from solvers.planners.joint.explaining import explained, seconds_of
-from solvers.planners.joint.filling import fill, open_ended
-from solvers.planners.joint.pursuing import held, pursued, pursues
-from solvers.planners.joint.reading import Reading, read
-from solvers.planners.joint.remembering import remember
-from solvers.planners.joint.seating import Terms, seat
-from solvers.planners.joint.seating_breaks import breaks_usd, interrupted_rps
-from solvers.planners.joint.seating_floor import Floor, floor_of
-from solvers.planners.joint.seating_seats import Seats
-from solvers.planners.joint.solving import Solve, Solved, solved
-from solvers.planners.joint.whole_changes import ChangeTerms, gentle, slights_usd
-from solvers.planners.joint.whole_devices import Counted, counted
-from solvers.planners.joint.writing import Draft, write
+from solvers.planners.joint.explain.explaining import explained, seconds_of
+from solvers.planners.joint.reading.formulation import Reading, read
+from solvers.planners.joint.seat.breaks import breaks_usd, interrupted_rps
+from solvers.planners.joint.seat.floor import Floor, floor_of
+from solvers.planners.joint.seat.seating import Terms, seat
+from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.spare.filling import fill, open_ended
+from solvers.planners.joint.spare.pursuing import held, pursued, pursues
+from solvers.planners.joint.write.writing import Draft, write
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.layout import Layout
 

@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from agents.wire import WorkerTarget, decode_points_asked, decode_profile_orders
 from app import kinds
-from app.services.profile_runs import PROFILING
-from app.services.snapshots import read_snapshot
+from app.services.planning.snapshots import read_snapshot
+from app.services.profiles.runs import PROFILING
 from solvers.domain.ids import ClusterName
 from solvers.domain.worker import EnvironmentVariable, WarmUp, WorkerCommand
 from tests import builders

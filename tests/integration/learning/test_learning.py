@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from app.services.learning import Learning
+from app.services.beliefs.learning import Learning
 from app.store import outcomes
 from app.store.engine import Database
 from app.store.outcomes import POINTS_PER_MODEL_MAX

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.services.planning import Planning
+from app.services.planning.planning import Planning
 from app.store.engine import Database
 from app.workers.solve_pool import SolvePool
 from solvers.domain.evidence import SilentReporter

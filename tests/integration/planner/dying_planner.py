@@ -12,9 +12,9 @@ import sys
 
 from app.bootstrap import build_planner
 from app.logs import configure_logs
-from app.services import planning
-from app.services.journal import LeaderJournal
-from app.services.rollout import StoreActuator
+from app.services.planning import planning
+from app.services.planning.journal import LeaderJournal
+from app.services.planning.rollout import StoreActuator
 from app.settings import load_settings
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Transition

@@ -8,12 +8,12 @@ import pytest
 
 from app import kinds, library
 from app.clock import SystemClock
-from app.services.beliefs import Belief, Beliefs
-from app.services.beliefs_profiles import Completion
-from app.services.fleet import Fleet
-from app.services.journal import Leader
-from app.services.planning import Planning, PlanningParts
-from app.services.snapshots import StoreObserver
+from app.services.beliefs.beliefs import Belief, Beliefs
+from app.services.beliefs.profiles import Completion
+from app.services.declared.fleet import Fleet
+from app.services.planning.journal import Leader
+from app.services.planning.planning import Planning, PlanningParts
+from app.services.planning.snapshots import StoreObserver
 from app.store import leases, plans, profiles, targets
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.record import CycleRecord
@@ -25,7 +25,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Slo
 from solvers.errors import InputError
 from tests.integration.planner.world import CLUSTER, World
-from tests.unit.app.services.small_fleet import POLICY, PROJECT, device, node, profile, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, PROJECT, device, node, profile, service
 
 pytestmark = pytest.mark.integration
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from app.services.journal import Leader
-from app.services.planning import Planning
+from app.services.planning.journal import Leader
+from app.services.planning.planning import Planning
 from app.store import leases
 from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
 from tests.integration.planner.waiting import alive, children_of, wait_until
 from tests.integration.planner.world import World, check_history
-from tests.unit.app.services.small_fleet import SWIFT, service
+from tests.unit.app.services.whatif.small_fleet import SWIFT, service
 
 pytestmark = pytest.mark.integration
 

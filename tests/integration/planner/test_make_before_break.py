@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from agents.apply import Applier
-from agents.collect import Collector
 from agents.devices.fake.host import FakeDevices, FakeOrder
+from agents.loop.apply import Applier
+from agents.loop.collect import Collector
 from agents.wire import decode_node_target
 from app.clock import SystemClock
-from app.services.rollout import Author, promote
-from app.services.routes import Routes
-from app.services.snapshots import StoreObserver
+from app.services.planning.rollout import Author, promote
+from app.services.planning.snapshots import StoreObserver
+from app.services.seen.routes import Routes
 from app.store import ingest, nodes, plans, targets
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
@@ -25,7 +25,7 @@ from solvers.domain.codec import digest
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, Plan
 from tests.integration.planner.world import BOOT, CLUSTER, World, check_history
-from tests.unit.app.services.small_fleet import POLICY, PROJECT, T4, assignment, device, model, node, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, PROJECT, T4, assignment, device, model, node, service
 
 pytestmark = pytest.mark.integration
 LABELS = "vision/labels"

@@ -8,9 +8,9 @@ import pytest
 
 from agents.wire import decode_node_target
 from app import kinds
-from app.services.journal import Leader
-from app.services.planning import Planning
-from app.services.rollout import StoreActuator
+from app.services.planning.journal import Leader
+from app.services.planning.planning import Planning
+from app.services.planning.rollout import StoreActuator
 from app.store import cycles, documents, leases, plans, targets
 from app.store.plans import PlanState
 from app.workers.solve_pool import SolvePool
@@ -22,7 +22,7 @@ from solvers.domain.workload import ServiceMode, Slo
 from solvers.errors import EngineError, NotFoundError, StateError, SupersededError, TransientError
 from solvers.planners.base import PlanRequest
 from tests.integration.planner.world import CLUSTER, DEVICES, World, check_history, replica_report
-from tests.unit.app.services.small_fleet import POLICY, job, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, job, service
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agents.wire import decode_node_target
-from app.services.journal import Leader
-from app.services.planning import Planning
+from app.services.planning.journal import Leader
+from app.services.planning.planning import Planning
 from app.store import leases, profiles, targets
 from app.store.engine import Database
 from app.workers.solve_pool import SolvePool
@@ -21,7 +21,7 @@ from tests.integration.api.world import World as Api
 from tests.integration.api.world import build_world, spec
 from tests.integration.planner.test_make_before_break import LABELS, Fleet
 from tests.integration.planner.world import CLUSTER, World
-from tests.unit.app.services.small_fleet import POLICY, T4, job, profile, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, T4, job, profile, service
 
 pytestmark = pytest.mark.integration
 EDGE = "/v1/policies/edge"

@@ -9,7 +9,7 @@ import pytest
 from agents.wire import NodeReceipt, RepartitionReport
 from app import kinds
 from app.clock import SystemClock
-from app.services.snapshots import StoreObserver, read_snapshot
+from app.services.planning.snapshots import StoreObserver, read_snapshot
 from app.store import documents, read_backs
 from app.store.engine import Database
 from solvers.domain.codec import digest
@@ -18,7 +18,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.telemetry import BrokenLimit, DemandOrigin, RepartitionWish
 from tests.integration.planner.world import BOOT, CLUSTER, World, replica_report
-from tests.unit.app.services.small_fleet import POLICY, job, profile, service, snapshot, task
+from tests.unit.app.services.whatif.small_fleet import POLICY, job, profile, service, snapshot, task
 
 pytestmark = pytest.mark.integration
 

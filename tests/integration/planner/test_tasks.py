@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import ReplicaReport
-from app.services.actors import Deed
-from app.services.journal import Leader
-from app.services.planning import Planning
-from app.services.plans import Plans
-from app.services.tasks import Tasks, TaskStatus
+from app.services.declared.actors import Deed
+from app.services.declared.tasks import Tasks, TaskStatus
+from app.services.planning.journal import Leader
+from app.services.planning.planning import Planning
+from app.services.planning.plans import Plans
 from app.store import leases, planner_states
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import ModelName, ProjectName
@@ -24,7 +24,7 @@ from solvers.planners.oltunes.planning_memory import Memory
 from solvers.planners.oltunes.planning_parameters import Parameters
 from solvers.planners.oltunes.window import Pace
 from tests.integration.planner.world import CLUSTER, World, replica_report
-from tests.unit.app.services.small_fleet import POLICY, service
+from tests.unit.app.services.whatif.small_fleet import POLICY, service
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from app.workers.scheduler import PlannerWorker
 from solvers.domain.policy import CostBasis
 from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import World, check_history
-from tests.unit.app.services.small_fleet import SWIFT, service
+from tests.unit.app.services.whatif.small_fleet import SWIFT, service
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from agents.wire import DeviceReport, EdgeReport, RateSample, ReplicaReport, Rep
 from app import kinds
 from app.clock import SystemClock
 from app.kinds import Kind
-from app.services.planning import Planning, PlanningParts
+from app.services.planning.planning import Planning, PlanningParts
 from app.store import documents, ingest, nodes, profiles
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind
@@ -18,7 +18,17 @@ from solvers.cycle.ports import Runner
 from solvers.domain.codec import to_plain
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.workload import Service
-from tests.unit.app.services.small_fleet import POLICY, PROJECT, T4, V100, device, model, node, profile, service
+from tests.unit.app.services.whatif.small_fleet import (
+    POLICY,
+    PROJECT,
+    T4,
+    V100,
+    device,
+    model,
+    node,
+    profile,
+    service,
+)
 
 CLUSTER = "default"
 BOOT = "boot-1"

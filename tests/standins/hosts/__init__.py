@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agents.apply import Applier
 from agents.crew import CrewOptions, open_crew
 from agents.devices.nvidia.host import NvidiaDevices
 from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvml import NvmlSetters, open_boards
 from agents.journal import Journal, host_boot_id
+from agents.loop.apply import Applier
 from agents.mps import MpsOptions, NoSharing, open_sharing
 from agents.state import StateDirectory
 from agents.wire import WorkerTarget

@@ -10,7 +10,7 @@ import pytest
 from agents.measure import BATCHES, COLUMNS, GPU_TYPES, MODELS, SHARES_PCT_SM, as_csv, rows
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import ProfileOrigin, ProfilePoint
-from solvers.sim.catalogue import GPUS
+from solvers.sim.truth.catalogue import GPUS
 
 PROFILES = Path(__file__).parents[3] / "examples" / "profiles.csv"
 

@@ -23,7 +23,7 @@ from app.cli.reading import kind_and_key
 from app.client import Client
 from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
-from app.services import references
+from app.services.declared import references
 from app.store import documents
 from app.store.tables.documents import TABLES
 from solvers.domain.codec import to_plain

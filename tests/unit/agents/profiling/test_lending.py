@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from agents.apply import Applier
+from agents.loop.apply import Applier
 from agents.profiling.reservations import Reservations
 from tests.unit.agents.builders import (
     NODE,

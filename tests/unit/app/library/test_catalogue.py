@@ -7,7 +7,7 @@ import pytest
 from app.library import load_gpu_types, load_models
 from solvers.domain.device import GpuType, PriceKind
 from solvers.domain.ids import GpuTypeName
-from solvers.sim.catalogue import GPUS
+from solvers.sim.truth.catalogue import GPUS
 
 TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
 MODELS = {model.name: model for model in load_models()}

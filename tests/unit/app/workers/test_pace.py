@@ -29,7 +29,7 @@ from solvers.domain.pool import Pool
 from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
-from tests.unit.app.services.small_fleet import POLICY, assignment, service, snapshot
+from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
 SIGHT = Sight(intent="services 1/7", live_nodes=("a", "b"))
 LABELS = ServiceId("vision/labels")

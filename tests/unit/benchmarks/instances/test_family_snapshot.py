@@ -11,7 +11,7 @@ from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.models.options import memory_limit_mib
-from solvers.planners.joint.reading import read
+from solvers.planners.joint.reading.formulation import read
 
 GPUS, SERVICES, SEED = 30, 6, 5
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.problems.promise import Promise, settle
-from solvers.sim.serving import serve
+from solvers.sim.serving.serving import serve
 
 P99 = math.log(100)
 

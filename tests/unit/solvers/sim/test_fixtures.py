@@ -5,7 +5,6 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from solvers.sim.catalogue import GPUS
 from solvers.sim.fixtures import (
     HETSEV_BATCHES,
     Pairing,
@@ -15,7 +14,8 @@ from solvers.sim.fixtures import (
     knees_2080ti,
     morak_triples,
 )
-from solvers.sim.truth import Resident, board_power_w, execution_ms
+from solvers.sim.truth.catalogue import GPUS
+from solvers.sim.truth.truth import Resident, board_power_w, execution_ms
 
 TURING = GPUS["rtx-2080ti"]
 

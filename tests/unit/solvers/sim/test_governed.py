@@ -9,7 +9,7 @@ import pytest
 from solvers.control.records import Setting
 from solvers.control.registry import controller, names
 from solvers.sim.governed import Course, GovernedDevice, Limits, Part, alone_ms, govern
-from solvers.sim.truth import gpu_truth
+from solvers.sim.truth.truth import gpu_truth
 
 GPU = gpu_truth("rtx-2080ti")
 assert GPU is not None

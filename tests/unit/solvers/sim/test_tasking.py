@@ -20,7 +20,7 @@ from solvers.sim.tasking import Tasking
 from solvers.sim.tasking_run import Conduct, Course, Log
 from solvers.sim.tasking_schedulers import OURS, SCHEDULERS
 from solvers.sim.tasking_work import Coming, Pace, TaskKind, accuracy_lost_pct, coming, profiled, told
-from solvers.sim.truth import Resident, execution_ms, gpu_truth
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 
 ROOT = Path(__file__).resolve().parents[4]
 SCENARIOS = ROOT / "examples" / "scenarios"

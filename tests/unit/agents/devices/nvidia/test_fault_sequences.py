@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from agents.apply import Applier
 from agents.devices.base import Mode, WorkerState
 from agents.devices.nvidia.host import NvidiaDevices
 from agents.devices.parts import BoardEvent, ComputeMode
 from agents.errors import DeviceError, DeviceTimeoutError, NoPermissionError, SharingError, WorkerError
+from agents.loop.apply import Applier
 from agents.wire import NodeTarget
 from tests.standins.hosts.sequences import draw_target, held
 from tests.unit.agents.builders import NODE

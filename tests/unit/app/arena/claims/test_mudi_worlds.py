@@ -15,7 +15,7 @@ from app.arena.loading import load
 from app.demo.examples import examples_path
 from solvers.domain.ids import JobId
 from solvers.sim.outcome import JobOutcome, Outcome, Window, metric
-from solvers.sim.world import World
+from solvers.sim.world.world import World
 
 SPAN_S = 1200.0
 

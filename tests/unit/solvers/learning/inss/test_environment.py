@@ -15,7 +15,7 @@ from solvers.learning.inss.environment import Environment
 from solvers.learning.inss.settings import Gpu, Hyper, Served, Setting, setting
 from solvers.learning.inss.truth import Truth
 from solvers.planners.inss.actor import NOWHERE
-from solvers.sim.truth import Resident, execution_ms, gpu_truth, memory_mib, serve
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, serve
 
 SIX = setting("six")
 

@@ -19,11 +19,11 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.joint.core.first import first_layout
-from solvers.planners.joint.core.order import SolveOrder
-from solvers.planners.joint.core.solve import solve
 from solvers.planners.joint.planner import FIRST, SPEC, Joint
-from solvers.planners.joint.reading import read
+from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from solvers.verify.checks import is_fatal, verify

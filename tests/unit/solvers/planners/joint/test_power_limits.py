@@ -14,15 +14,15 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.planners.base import Budget
-from solvers.planners.joint.core.books import Books
-from solvers.planners.joint.core.sets import Judge, Sets
 from solvers.planners.joint.planner import Joint
-from solvers.planners.joint.reading import read
+from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.sets import Judge, Sets
 from solvers.problems.patterns import judge
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
-from tests.unit.solvers.planners.joint.core.scenes import scene
-from tests.unit.solvers.planners.joint.core.test_books import drawn
+from tests.unit.solvers.planners.joint.solve.scenes import scene
+from tests.unit.solvers.planners.joint.solve.test_books import drawn
 
 V100 = builders.gpu_type("v100")
 TOP = V100.clock_mhz_sm_max

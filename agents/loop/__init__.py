@@ -1,0 +1,1 @@
+"""The agent's loop: ask, apply, restart, sample, govern, report."""

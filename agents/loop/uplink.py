@@ -1,0 +1,232 @@
+"""The way to the control plane and back: joining, sending receipts and reports, fetching the target.
+
+Owns when to call, what a failure means (retry, drop, join anew) and the node token. Its thread never touches a device,
+so a slow or absent control plane delays nothing on this node. Reports are sent oldest first, exactly once as far as
+answers tell: one that may have arrived is sent again under the same sequence, and the receiver knows it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agents.log import Log
+from agents.loop.collect import ReportBuffer
+from agents.loop.transport import Answer, Connection, UnreachableError
+from agents.state import TOKEN_FILE, StateDirectory
+from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode_node_target, encode
+
+POLL_S = 30.0
+"""The target is fetched this often even when no bell rings."""
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
+REPORTS_PER_SEND = 50
+RECEIPTS_KEPT_MAX = 32
+_TRY_LATER = frozenset({408, 425, 429})
+_NOT_KNOWN = frozenset({401, 403})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who joins, and with what: the join message, and the join token (may be empty when the node has its own)."""
+
+    join: Join
+    join_token: str
+
+
+class Mailbox:
+    """What the applying thread and the uplink's thread hand each other. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.reports = ReportBuffer()
+        self.has_work = threading.Event()
+        """For the uplink: something to send or to fetch."""
+        self.news = threading.Event()
+        """For the applying thread: a target to take over, or an interval to keep to."""
+        self._receipts: deque[NodeReceipt] = deque(maxlen=RECEIPTS_KEPT_MAX)
+        self._target: NodeTarget | None = None
+        self._rung = -1
+        self._lock = threading.Lock()
+
+    def post_report(self, report: Report) -> None:
+        """Send a report when possible."""
+        self.reports.add(report)
+        self.has_work.set()
+
+    def post_receipt(self, receipt: NodeReceipt) -> None:
+        """Send a receipt when possible."""
+        with self._lock:
+            self._receipts.append(receipt)
+        self.has_work.set()
+
+    def next_receipt(self) -> NodeReceipt | None:
+        """The oldest unsent receipt."""
+        with self._lock:
+            return self._receipts[0] if self._receipts else None
+
+    def drop_receipt(self, receipt: NodeReceipt) -> None:
+        """It was sent, or will never be."""
+        with self._lock:
+            if self._receipts and self._receipts[0] is receipt:
+                self._receipts.popleft()
+
+    def ring(self, generation: int) -> None:
+        """The doorbell said that a generation exists."""
+        with self._lock:
+            self._rung = max(self._rung, generation)
+        self.has_work.set()
+
+    def rung(self) -> int:
+        """Highest generation the bell has told."""
+        with self._lock:
+            return self._rung
+
+    def put_target(self, target: NodeTarget) -> None:
+        """Hand over a fetched target; a newer one replaces one that was not taken yet."""
+        with self._lock:
+            self._target = target
+        self.news.set()
+
+    def take_target(self) -> NodeTarget | None:
+        """The fetched target, once."""
+        with self._lock:
+            found, self._target = self._target, None
+            self.news.clear()
+            return found
+
+
+class Uplink:
+    """Talks to the control plane. `run` belongs in a thread of its own."""
+
+    def __init__(self, identity: Identity, server: str, state: StateDirectory, mailbox: Mailbox, log: Log) -> None:
+        self.joined = threading.Event()
+        self.report_interval_s: float | None = None
+        self.heard_s: float | None = None
+        """When the control plane answered last (monotonic)."""
+        self._identity = identity
+        self._connection = Connection(server)
+        self._state = state
+        self._mailbox = mailbox
+        self._log = log
+        self._jitter = random.Random()
+        self._node_token = (state.read_text(TOKEN_FILE) or "").strip()
+        self._fetched = -1
+        """Highest generation the bell had told when the target was last fetched."""
+        self._tag: str | None = None
+        self._backoff_s = 0.0
+
+    @property
+    def token(self) -> str:
+        """The node's own token; empty before the first join."""
+        return self._node_token
+
+    def run(self, stop: threading.Event, now_s: Callable[[], float]) -> None:
+        """Work until stopped."""
+        fetch_at_s = 0.0
+        while not stop.is_set():
+            self._mailbox.has_work.clear()
+            wait_s = max(0.0, fetch_at_s - now_s())
+            try:
+                if not self.joined.is_set():
+                    self._join()
+                self.send_all()
+                if self._mailbox.rung() > self._fetched or now_s() >= fetch_at_s:
+                    self._fetch()
+                    fetch_at_s = now_s() + POLL_S * self._jitter.uniform(0.8, 1.2)
+                    wait_s = max(0.0, fetch_at_s - now_s())
+                self._backoff_s = 0.0
+                self.heard_s = now_s()
+                self._log.state("control-plane", "reached")
+            except (UnreachableError, _LaterError) as error:
+                self._log.state("control-plane", "away", reason=str(error))
+                self._backoff_s = min(BACKOFF_S_MAX, max(BACKOFF_S_MIN, 2.0 * self._backoff_s))
+                stop.wait(self._backoff_s * self._jitter.uniform(0.5, 1.0))
+                continue
+            self._mailbox.has_work.wait(wait_s)
+        self._connection.close()
+
+    def send_all(self) -> None:
+        """Send every receipt and report that waits. Raises UnreachableError or _LaterError when it must go on later."""
+        while (receipt := self._mailbox.next_receipt()) is not None:
+            answer = self._call("POST", "/v1/agent/receipts", encode(receipt))
+            if not answer.ok:
+                self._log.event("receipt.refused", generation=receipt.generation, reason=answer.reason())
+            self._mailbox.drop_receipt(receipt)
+        count = REPORTS_PER_SEND
+        while reports := self._mailbox.reports.oldest(count):
+            answer = self._call("POST", "/v1/agent/reports", [encode(report) for report in reports])
+            if answer.ok:
+                self._mailbox.reports.settle(reports)
+                count = REPORTS_PER_SEND
+            elif len(reports) > 1:
+                # One bad report must not cost its neighbours: halve until it stands alone.
+                count = len(reports) // 2
+            else:
+                self._mailbox.reports.settle(reports, refused=True)
+                self._log.event(
+                    "report.refused",
+                    sequence=reports[0].sequence,
+                    reason=answer.reason(),
+                    refused_total=self._mailbox.reports.refused,
+                )
+
+    def _join(self) -> None:
+        """Join with the node's own token, else with the join token."""
+        reasons = []
+        for token in (self._node_token, self._identity.join_token):
+            if not token:
+                continue
+            self._connection.token = token
+            answer = self._connection.call("POST", "/v1/agent/join", encode(self._identity.join))
+            if answer.ok:
+                self._enter(answer.json())
+                return
+            reasons.append(answer.reason())
+            if answer.status not in _NOT_KNOWN:
+                break
+        raise _LaterError("; ".join(reasons) or "no token to join with")
+
+    def _enter(self, joined: object) -> None:
+        if not isinstance(joined, dict):
+            raise _LaterError("the answer to joining is not an object")
+        token, interval_s = joined.get("token"), joined.get("report_interval_s")
+        if isinstance(token, str) and token and token != self._node_token:
+            self._state.write_text(TOKEN_FILE, token + "\n")
+            self._node_token = token
+        if isinstance(interval_s, int | float) and interval_s > 0.0:
+            self.report_interval_s = float(interval_s)
+        self._connection.token = self._node_token
+        self._tag = None
+        self.joined.set()
+        self._mailbox.news.set()
+        self._log.event("node.joined", boot_id=self._identity.join.boot_id)
+
+    def _fetch(self) -> None:
+        rung = self._mailbox.rung()
+        headers = {} if self._tag is None else {"If-None-Match": self._tag}
+        answer = self._call("GET", f"/v1/agent/nodes/{self._identity.join.node}/target", None, headers)
+        if answer.status == 200:
+            try:
+                self._mailbox.put_target(decode_node_target(answer.json()))
+            except WireError as error:
+                self._log.event("target.unreadable", reason=str(error))
+            self._tag = answer.headers.get("etag")
+        elif answer.status not in (204, 304, 404):
+            self._log.event("target.unavailable", reason=answer.reason())
+        self._fetched = rung
+
+    def _call(self, method: str, path: str, body: object, headers: dict[str, str] | None = None) -> Answer:
+        """One call as this node. Raises _LaterError for answers that say nothing about the message itself."""
+        answer = self._connection.call(method, path, body, headers)
+        if answer.status in _NOT_KNOWN:
+            self.joined.clear()
+            raise _LaterError(f"this node is not known: {answer.reason()}")
+        if answer.status >= 500 or answer.status in _TRY_LATER:
+            raise _LaterError(answer.reason())
+        return answer
+
+
+class _LaterError(Exception):
+    """Try again later."""

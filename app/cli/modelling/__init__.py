@@ -1,0 +1,1 @@
+"""Commands that fit, predict and read measurements."""

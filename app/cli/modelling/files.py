@@ -1,0 +1,241 @@
+"""Files of the modelling commands: sheets of measurements and questions in, fitted models in and out.
+
+Owns how several files stand after one option, how bad rows are named and when they end a command, and the form of a
+model file (one JSON object with its own digest, gzip where its name ends with .gz, replaced whole or not at all). It
+refuses to know what a model is made of.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from app.cli.failures import CommandError, Exit
+from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from app.services.profiles.forms import Sheet
+    from solvers.models.base import Facts
+    from solvers.models.suite import Suite
+
+STANDARD = "-"
+"""Names standard input or output."""
+FAULTS_SHOWN = 200
+MODEL_FILE = "headroom performance model"
+MODEL_FILE_FORMAT = 2
+
+
+class FilesCommand(TyperCommand):
+    """A command whose options `--solo` and `--pairs` take all words up to the next option, as a shell's `*.csv` gives
+    them.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each of its words, which is the form that is parsed."""
+        found: list[str] = []
+        repeated = ""
+        for word in args:
+            if word.startswith("--") and word != "--":
+                name = word.partition("=")[0]
+                repeated = name if name in ("--solo", "--pairs") else ""
+            elif word.startswith("-") and word != STANDARD:
+                repeated = ""
+            elif repeated and found[-1] != repeated:
+                found.append(repeated)
+            found.append(word)
+        return list(super().parse_args(ctx, found))
+
+
+def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bool) -> tuple[list[Sheet], list[Sheet]]:
+    """Sheets of models alone and of pairs. Raises CommandError when one has bad rows that may not be skipped."""
+    from app.services.profiles.forms import Form, read_sheet
+
+    files = [*((file, Form.SOLO) for file in solo), *((file, Form.PAIRS) for file in pairs)]
+    if sum(file == STANDARD for file, _ in files) > 1:
+        raise InputError("standard input can be read once only")
+    sheets = [_readable(file, read_sheet) for file, _ in files]
+    for (file, wanted), sheet in zip(files, sheets, strict=True):
+        if sheet.form is not wanted:
+            hint = {Form.PAIRS: "; give it with --pairs", Form.SOLO: "; give it with --solo"}
+            raise InputError(f"{file}: its columns are those of {sheet.form.value}{hint.get(sheet.form, '')}")
+    refuse_faults([file for file, _ in files], sheets, skip_bad=skip_bad)
+    return sheets[: len(solo)], sheets[len(solo) :]
+
+
+def read_questions(file: str, *, skip_bad: bool) -> Sheet:
+    """Questions of either form. Raises CommandError when there are bad rows that may not be skipped."""
+    from app.services.profiles.forms import read_sheet
+
+    sheet = _readable(file, lambda body: read_sheet(body, questions=True))
+    refuse_faults([file], [sheet], skip_bad=skip_bad)
+    return sheet
+
+
+def refuse_faults(files: Sequence[str], sheets: Sequence[Sheet], *, skip_bad: bool) -> None:
+    """Name every bad row on standard error. Raises CommandError when there is one, unless they may be skipped."""
+    found = [fault.sentence(file) for file, sheet in zip(files, sheets, strict=True) for fault in sheet.faults]
+    bad = sum(len({fault.line for fault in sheet.faults}) for sheet in sheets)
+    for sentence in found[:FAULTS_SHOWN]:
+        typer.echo(sentence, err=True)
+    if len(found) > FAULTS_SHOWN:
+        typer.echo(f"and {len(found) - FAULTS_SHOWN} more", err=True)
+    rows = f"{bad} bad row{'' if bad == 1 else 's'}"
+    if bad and not skip_bad:
+        raise CommandError(f"{rows}; nothing was written (--skip-bad leaves them out)", Exit.USAGE)
+    if bad:
+        typer.echo(f"{rows} left out", err=True)
+
+
+def check_target(file: str) -> None:
+    """Raise InputError for a file that can surely not be written, before any work is done for it."""
+    path = Path(file)
+    if file == STANDARD:
+        return
+    if path.is_dir():
+        raise InputError(f"{file}: this is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{file}: there is no folder {path.parent}")
+
+
+def write_text(file: str, text: str) -> None:
+    """Write a file whole or not at all, or standard output. Raises CommandError when that fails."""
+    if file == STANDARD:
+        sys.stdout.write(text)
+        return
+    # A link stays a link, and what is no plain file (/dev/null) must not be replaced by one.
+    path = Path(file).resolve()
+    body = text.encode()
+    if path.suffix == ".gz":
+        # Without a time in its header, so that equal models are equal files.
+        body = gzip.compress(body, mtime=0)
+    whole = not path.exists() or path.is_file()
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new") if whole else path
+    try:
+        scratch.write_bytes(body)
+        if whole:
+            scratch.replace(path)
+    except OSError as error:
+        if whole:
+            with suppress(OSError):
+                scratch.unlink()
+        raise CommandError(f"{file}: {error.strerror or error}", Exit.USAGE) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A fitted suite and what its file says beside it."""
+
+    suite: Suite
+    library: bool
+    seed: int
+    rows: int
+    pairs: int
+
+
+def write_model(file: str, fitted: Fitted) -> None:
+    """Store a fitted suite."""
+    plain = {
+        "what": MODEL_FILE,
+        "format": MODEL_FILE_FORMAT,
+        "library": fitted.library,
+        "seed": fitted.seed,
+        "rows": fitted.rows,
+        "pairs": fitted.pairs,
+        "suite": fitted.suite.dump(),
+    }
+    text = _text_of(plain)
+    write_text(file, f'{text[:-1]},"digest":"{_digest(text)}"}}\n')
+
+
+def read_model(file: str, facts: Callable[[bool], Facts]) -> Fitted:
+    """A stored suite; `facts` gives what it is to know, with the built-in library or without.
+
+    Raises InputError when the file holds none of a version known here.
+    """
+    from solvers.models.suite import Suite
+
+    stored = _model_object(file)
+    try:
+        # What was fitted is numbers that fit each other: a changed one would be believed, or end in nonsense.
+        if stored.pop("digest", None) != _digest(_text_of(stored)):
+            raise InputError("this model file was changed after it was written; fit it again")
+        library = bool(stored["library"])
+        return Fitted(
+            suite=Suite.load(stored["suite"], facts(library)),
+            library=library,
+            seed=int(stored["seed"]),
+            rows=int(stored["rows"]),
+            pairs=int(stored["pairs"]),
+        )
+    except InputError as error:
+        raise InputError(f"{file}: {error.message}") from None
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise InputError(f"{file}: this model file is damaged; fit it again") from None
+
+
+def _model_object(file: str) -> dict[str, Any]:
+    body = read_bytes(file)
+    try:
+        text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+        stored = json.loads(text)
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error):
+        raise InputError(f"{file}: this is no model file; `headroom fit` writes them") from None
+    if not isinstance(stored, dict) or stored.get("what") != MODEL_FILE:
+        raise InputError(f"{file}: this is no model file; `headroom fit` writes them")
+    if stored.get("format") != MODEL_FILE_FORMAT:
+        raise InputError(f"{file}: this model file is of another version; fit it again")
+    return stored
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _text_of(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+
+@contextmanager
+def arithmetic(sentence: str) -> Iterator[None]:
+    """Measurements may be such that no arithmetic copes with them; that is said as one sentence.
+
+    Raises CommandError instead of errors of arithmetic.
+    """
+    import numpy as np
+
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (ArithmeticError, ValueError) as error:
+        raise CommandError(f"{sentence} ({error})", Exit.USAGE) from None
+
+
+def read_bytes(file: str) -> bytes:
+    """A file's content, or standard input's. Raises InputError when it cannot be read."""
+    if file == STANDARD:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror or error}") from None
+
+
+def _readable(file: str, read: Callable[[bytes], Sheet]) -> Sheet:
+    from app.services.profiles.forms import SheetError
+
+    try:
+        return read(read_bytes(file))
+    except SheetError as error:
+        raise InputError(error.fault.sentence(file)) from None

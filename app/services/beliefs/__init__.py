@@ -1,0 +1,1 @@
+"""What is believed of models on devices, learned and predicted."""

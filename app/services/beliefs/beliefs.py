@@ -1,0 +1,250 @@
+"""What is believed of every model on every GPU type: the built-in library, the declared documents, all stored
+measurements and, on top, what outcomes taught, as one fitted suite.
+
+Owns when the suite is made anew (something it learns from was stored, changed or deleted), that this never happens
+inside a transaction nor twice at once, and what answers meanwhile. Little is learned at once, before the next answer.
+Much is learned in the background; until that is done, what was believed before answers, with what is new (or what is
+new of the models in question) taken in as far as that is quick. New outcomes are taught to what was fitted before. It
+refuses to interpret: what follows from measurements is the models'.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sqlalchemy.orm import Session
+
+from app import kinds
+from app.logs import EventLog
+from app.services.beliefs.evidence import Evidence, read_evidence
+from app.store import documents, outcomes, pair_points, profiles
+from app.store.engine import Database
+from solvers.errors import EngineError, TransientError
+from solvers.models.base import Origin, Quantity
+from solvers.models.library import name_key
+from solvers.models.online.forecasts import taught
+from solvers.models.suite import Suite
+
+SUITE = "headroom"
+_SEED = 0
+AT_ONCE_MAX = 64
+"""So many rows of measurements are learned while whoever asks waits: a second or two."""
+TAKEN_IN_MAX = 500
+"""So many new rows are taken in at once by a suite that has learned the others."""
+PATIENCE_S = 5.0
+"""How long those who need everything learned wait for it at once."""
+_log = EventLog("headroom.beliefs")
+
+
+class Progress(StrEnum):
+    """How far a belief has come with what is stored."""
+
+    LEARNED = "learned"
+    LEARNING = "learning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """A fitted suite with what it was made from. Unless it has LEARNED, more is stored than it knows; `pending` is what
+    it knows nothing of.
+    """
+
+    suite: Suite
+    evidence: Evidence
+    progress: Progress = Progress.LEARNED
+    pending: Evidence | None = None
+
+    def about(self, keys: Collection[tuple[str, str]]) -> Belief:
+        """The belief with what is pending of these models on these GPU types taken in, as far as that is quick."""
+        new = self.pending.about(keys) if self.pending is not None else None
+        if new is None or not 0 < len(new) <= TAKEN_IN_MAX:
+            return self
+        found = _tried(lambda _: _taken_in(self.suite, new), self.evidence.joined(new))
+        return replace(found, progress=self.progress) if found is not None else self
+
+
+Fit = Callable[[Evidence], Suite]
+"""Learns everything from the start. May take minutes; raises HeadroomError or errors of arithmetic."""
+
+
+def fitted(evidence: Evidence) -> Suite:
+    """The suite that has learned this evidence."""
+    return Suite.fresh(SUITE, evidence.facts, _SEED).fit(evidence.samples, evidence.groups)
+
+
+class Beliefs:
+    """The present belief. Safe to ask from several threads. `fit_apart` learns much, in the background."""
+
+    def __init__(self, database: Database, fit_apart: Fit = fitted) -> None:
+        self._database = database
+        self._fit_apart = fit_apart
+        self._changed = threading.Condition()
+        self._state: object = None
+        self._mark: str | None = None
+        self._base: Belief | None = None
+        self._taught: Belief | None = None
+        self._learned: Belief | None = None
+        """The last one that had learned all there was."""
+        self._wanted: Evidence | None = None
+        self._is_learning = False
+
+    def belief(self) -> Belief:
+        """What is believed now; it says whether it has learned everything that is stored."""
+        with self._changed:
+            return self._present()
+
+    def settled(self) -> Belief:
+        """What is believed now, if all that was stored has been learned once: nothing is decided on less.
+
+        Raises TransientError while it is being learned, EngineError when it cannot be.
+        """
+        with self._changed:
+            found = self._present()
+            if self._learned is None and found.progress is Progress.LEARNING:
+                self._changed.wait_for(lambda: not self._is_learning, PATIENCE_S)
+                found = self._present()
+            if self._learned is not None:
+                return found
+        if found.progress is Progress.FAILED:
+            raise EngineError("what was measured cannot be learned")
+        raise TransientError("what was measured is still being learned; try again shortly")
+
+    def current(self) -> Suite:
+        """The settled suite. Raises like `settled`."""
+        return self.settled().suite
+
+    def start(self) -> None:
+        """Begin to learn what is stored before anybody asks; a database that is away does not matter yet."""
+        try:
+            self.belief()
+        except TransientError as error:
+            _log.warning("beliefs.delayed", error)
+
+    def _present(self) -> Belief:
+        with self._database.reading() as session:
+            state, mark = _state(session), outcomes.belief_mark(session)
+            if self._taught is not None and (state, mark) == (self._state, self._mark):
+                return self._taught
+            evidence = read_evidence(session) if self._base is None or state != self._state else None
+            points = outcomes.all_points(session)
+        if evidence is not None:
+            self._base, self._state = self._turned(evidence), state
+        assert self._base is not None
+        base = self._base
+        lessons = _tried(lambda _: taught(base.suite, points), base.evidence)
+        self._taught, self._mark = replace(base, suite=lessons.suite) if lessons is not None else base, mark
+        return self._taught
+
+    def _turned(self, evidence: Evidence) -> Belief:
+        """The belief to answer with now that this evidence is stored; starts to learn it where that takes long."""
+        self._wanted = None
+        if self._learned is not None and evidence.teaches_as(self._learned.evidence):
+            self._learned = _moved(self._learned, evidence)
+            return self._learned
+        if len(evidence) <= AT_ONCE_MAX:
+            found = _tried(fitted, evidence)
+            self._learned = found or self._learned
+            return found or _meanwhile(self._learned, evidence, Progress.FAILED)
+        self._wanted = evidence
+        if not self._is_learning:
+            self._is_learning = True
+            threading.Thread(target=self._learn, name="beliefs", daemon=True).start()
+        return _meanwhile(self._learned, evidence, Progress.LEARNING)
+
+    def _learn(self) -> None:
+        """Learn what is wanted until nothing is; what came meanwhile is learned next."""
+        while True:
+            with self._changed:
+                evidence = self._wanted
+                if evidence is None:
+                    self._is_learning = False
+                    self._changed.notify_all()
+                    return
+            found = _tried(self._fit_apart, evidence)
+            with self._changed:
+                newest = self._wanted
+                if newest is None:
+                    # Meanwhile so much was deleted that the rest was learned at once.
+                    continue
+                self._learned, self._taught = found or self._learned, None
+                if newest is evidence:
+                    self._wanted = None
+                    self._base = found or _meanwhile(self._learned, evidence, Progress.FAILED)
+                else:
+                    self._base = _meanwhile(self._learned, newest, Progress.LEARNING)
+
+
+def _state(session: Session) -> object:
+    return (
+        profiles.state(session),
+        pair_points.state(session),
+        documents.state(session, kinds.GPU_TYPE),
+        documents.state(session, kinds.MODEL),
+    )
+
+
+def _tried(fit: Fit, evidence: Evidence) -> Belief | None:
+    """A belief that has learned the evidence, or None where that is not possible, which is said in the log."""
+    try:
+        return Belief(suite=fit(evidence), evidence=evidence)
+    except Exception as error:  # noqa: BLE001 - measurements that a model stumbles over must not end all answers
+        _log.error("beliefs.failed", error)
+        return None
+
+
+def _meanwhile(learned: Belief | None, evidence: Evidence, progress: Progress) -> Belief:
+    """What answers before the evidence is learned: what was learned before, with a few new measurements taken in."""
+    if learned is None:
+        nothing = evidence.nothing()
+        learned = Belief(suite=Suite.fresh(SUITE, evidence.facts, _SEED), evidence=nothing)
+    before = _moved(learned, replace(learned.evidence, facts=evidence.facts))
+    new = evidence.beyond(learned.evidence)
+    found = None
+    if 0 < len(new) <= TAKEN_IN_MAX:
+        found = _tried(lambda _: _taken_in(before.suite, new), evidence)
+    return replace(found or before, progress=progress, pending=new if found is None else None)
+
+
+def _moved(belief: Belief, evidence: Evidence) -> Belief:
+    """The same knowledge under other facts."""
+    return replace(belief, suite=Suite.load(belief.suite.dump(), evidence.facts), evidence=evidence)
+
+
+def _taken_in(suite: Suite, new: Evidence) -> Suite:
+    if len(new.samples):
+        suite = replace(suite, solo=suite.solo.update(new.samples))
+    if len(new.groups.groups):
+        suite = replace(suite, interference=suite.interference.update(new.groups, suite.solo))
+    return suite
+
+
+def source_of(
+    belief: Belief, model: str, gpu_type: str, origin: Origin, quantity: Quantity = Quantity.LATENCY_MS
+) -> str:
+    """Where what is believed of a model on a GPU type comes from, in words."""
+    library = belief.evidence.facts.library
+    entries = library.entries if library is not None else ()
+    if origin is Origin.MEASURED:
+        return f"fitted to {belief.evidence.points_of(model, gpu_type)} stored points of {model} on {gpu_type}"
+    if origin is Origin.LIBRARY:
+        entry = library.entry(model, gpu_type) if library is not None else None
+        if entry is None:
+            return "built-in library"
+        return f"built-in library: {entry.source} (fit error {entry.error_pct_mean:.1f} %)"
+    if quantity is Quantity.POWER_W:
+        return f"what replicas usually add on {gpu_type}, by its specification"
+    if quantity is Quantity.MEMORY_MIB and model in belief.evidence.facts.models:
+        return f"by the size of {model}"
+    queries = belief.evidence.samples.queries
+    measured = {name for name in queries.gpu_types if belief.evidence.points_of(model, name)}
+    key = name_key(model)
+    elsewhere = sorted(measured | {entry.gpu_type for entry in entries if name_key(entry.model) == key})
+    if elsewhere:
+        return f"scaled from {model} on {', '.join(elsewhere)}"
+    if model in belief.evidence.facts.models:
+        return f"scaled from networks like {model} by its size and the specification of {gpu_type}"
+    return f"what networks usually take on {gpu_type}; nothing is known of {model}"

@@ -1,0 +1,322 @@
+"""Answers to what-if questions: any quantity at any configuration, alone or beside neighbours, with its uncertainty and
+where it comes from; and which measurements would tell most.
+
+Owns how questions become columns and back, percentiles between the mean and p99, and the words for an answer's source.
+It refuses to know a model's insides: every number is the suite's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import FieldFault, FieldsError
+from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
+from app.services.profiles.forms import Sheet, SheetError, read_sheet
+from app.services.profiles.samples import answers_to, keys_of, written
+from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
+from solvers.domain.value import check_range, check_text, value
+from solvers.errors import FieldError, NotFoundError
+from solvers.models.base import Answer, Groups, Origin, Quantity, Queries
+from solvers.models.belief import design
+
+QUERIES_MAX = 10_000
+ROWS_MAX = 100_000
+NEIGHBOURS_MAX = 15
+FAULTS_MAX = 50
+PERCENTILE_MIN, PERCENTILE_MAX = 50.0, 99.9
+_LATENCIES = (Quantity.LATENCY_MS, Quantity.LATENCY_MS_P99)
+_WORDS = {Origin.MEASURED: "measured", Origin.LIBRARY: "library", Origin.SCALED: "scaled"}
+
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@value
+class Neighbour:
+    """Another replica on the same GPU."""
+
+    model: str
+    batch: int
+    share_pct_sm: float
+
+    def __post_init__(self) -> None:
+        check_text("model", self.model)
+        check_range("batch", self.batch, 1, BATCH_MAX)
+        check_range("share_pct_sm", self.share_pct_sm, SHARE_PCT_MIN, 100)
+
+
+@value
+class PredictionQuery:
+    """One question. Without a clock it is about the highest one; without a percentile about the mean."""
+
+    model: str
+    gpu_type: str
+    batch: int
+    share_pct_sm: float
+    clock_mhz_sm: float | None = None
+    neighbours: tuple[Neighbour, ...] = ()
+    quantity: Quantity = Quantity.LATENCY_MS
+    percentile: float | None = None
+
+    def __post_init__(self) -> None:
+        check_text("gpu_type", self.gpu_type)
+        self.itself()
+        check_range("clock_mhz_sm", self.clock_mhz_sm, CLOCK_MHZ_MIN, CLOCK_MHZ_MAX)
+        check_range("percentile", self.percentile, PERCENTILE_MIN, PERCENTILE_MAX)
+        if len(self.neighbours) > NEIGHBOURS_MAX:
+            raise FieldError("neighbours", f"a GPU has {NEIGHBOURS_MAX} neighbours at most here")
+        if self.percentile is not None and self.quantity is not Quantity.LATENCY_MS:
+            raise FieldError("percentile", "only latency_ms has percentiles")
+
+    def about(self) -> set[tuple[str, str]]:
+        """The models in question on their GPU type."""
+        return {(each.model, self.gpu_type) for each in (self.itself(), *self.neighbours)}
+
+    def itself(self) -> Neighbour:
+        """The replica in question, as its neighbours see it."""
+        return Neighbour(model=self.model, batch=self.batch, share_pct_sm=self.share_pct_sm)
+
+
+@value
+class Prediction:
+    """One answer. Nulls: nothing of the kind was ever seen.
+
+    The next measurement should lie within mean plus or minus 1.96 std 95 times in a hundred. `distance` is 0 at a
+    measured configuration and about 1 one usual grid step away; `support` is true inside what was measured.
+    """
+
+    quantity: Quantity
+    mean: float | None
+    std: float | None
+    origin: str | None
+    support: bool
+    distance: float | None
+    source: str
+
+
+@value
+class NextPoint:
+    """A configuration worth measuring. `std_pct` is how unsure the belief is of its latency before any of them is."""
+
+    model: str
+    gpu_type: str
+    batch: int
+    share_pct_sm: int
+    clock_mhz_sm: int
+    std_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """Answers, and how far the belief they come from has come with what is stored."""
+
+    what: T
+    progress: Progress
+
+
+class Predictions:
+    """The what-if questions of users."""
+
+    def __init__(self, beliefs: Beliefs) -> None:
+        self._beliefs = beliefs
+
+    def answer(self, queries: Sequence[PredictionQuery]) -> Told[tuple[Prediction, ...]]:
+        """One answer for each question. Raises FieldsError when there are too many or a quantity has no model."""
+        if not 1 <= len(queries) <= QUERIES_MAX:
+            raise _fault("", f"ask 1 to {QUERIES_MAX} questions at once")
+        belief = self._beliefs.belief().about(set().union(*(query.about() for query in queries)))
+        return Told(_Asked(belief, queries).answers(), belief.progress)
+
+    def answer_csv(self, body: bytes) -> Told[str]:
+        """The rows with their answers behind them. Raises FieldsError naming every bad cell."""
+        sheet = questions_of(body)
+        belief = self._beliefs.belief().about(keys_of(sheet))
+        return Told(written(sheet, answers_to(sheet, belief.suite)), belief.progress)
+
+    def next_points(self, model: str, gpu_type: str, budget: int) -> Told[tuple[NextPoint, ...]]:
+        """What to measure next of a model on a GPU type, the most useful first.
+
+        Raises NotFoundError when neither documents nor the library know one of the two.
+        """
+        belief = self._beliefs.belief().about({(model, gpu_type)})
+        facts = belief.evidence.facts
+        if gpu_type not in facts.gpu_types:
+            raise NotFoundError(f"no GPU type {gpu_type}", gpu_type=gpu_type)
+        if model not in facts.models:
+            raise NotFoundError(f"no model {model}", model=model)
+        highest = facts.gpu_types[gpu_type].clock_mhz_sm_max
+        found = tuple(
+            NextPoint(
+                model=model,
+                gpu_type=gpu_type,
+                batch=item.batch,
+                share_pct_sm=item.share_pct_sm,
+                clock_mhz_sm=item.clock_mhz_sm or highest,
+                std_pct=item.std_pct,
+            )
+            for item in design.next_points(belief.suite.solo, (model, gpu_type), facts, budget)
+        )
+        return Told(found, belief.progress)
+
+
+def questions_of(body: bytes) -> Sheet:
+    """A CSV of questions. Raises FieldsError naming every bad cell."""
+    try:
+        sheet = read_sheet(body, questions=True)
+    except SheetError as error:
+        raise _fault(f"row:{error.fault.line}/{error.fault.column}".rstrip("/"), error.fault.detail) from None
+    if sheet.faults:
+        pointers = ((f"row:{fault.line}/{fault.column}".rstrip("/"), fault.detail) for fault in sheet.faults)
+        faults = tuple(FieldFault(pointer=place, code="value-invalid", detail=detail) for place, detail in pointers)
+        raise FieldsError(faults[:FAULTS_MAX])
+    if len(sheet) > ROWS_MAX:
+        raise _fault("", f"ask {ROWS_MAX} questions at most at once")
+    return sheet
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Questions while they are answered."""
+
+    belief: Belief
+    asked: Sequence[PredictionQuery]
+    _sources: dict[tuple[str, str, Origin, Quantity], str] = field(default_factory=dict)
+
+    def answers(self) -> tuple[Prediction, ...]:
+        found: list[Prediction | None] = [None] * len(self.asked)
+        by_quantity: dict[Quantity, list[int]] = {}
+        for index, query in enumerate(self.asked):
+            by_quantity.setdefault(query.quantity, []).append(index)
+        for quantity, rows in by_quantity.items():
+            self._check_known(quantity, rows)
+            alone, answer = self._answer(quantity, rows)
+            for place, row in enumerate(rows):
+                found[row] = self._prediction(row, alone, answer, place)
+        return tuple(item for item in found if item is not None)
+
+    def _check_known(self, quantity: Quantity, rows: list[int]) -> None:
+        needed = {quantity} | {Quantity.LATENCY_MS_P99 for row in rows if self.asked[row].percentile is not None}
+        if not needed <= {*self.belief.suite.solo.spec.quantities}:
+            raise _fault(f"/{rows[0]}/quantity", f"{quantity.value} cannot be predicted")
+
+    def _answer(self, quantity: Quantity, rows: list[int]) -> tuple[Answer, Answer]:
+        """The rows alone at their percentile, and with what their neighbours do to them."""
+        suite = self.belief.suite
+        queries = self._columns(rows)
+        alone = suite.predict(queries, quantity)
+        percentiles = np.array([self.asked[row].percentile or np.nan for row in rows])
+        if np.isfinite(percentiles).any():
+            alone = _at_percentile(alone, suite.predict(queries, Quantity.LATENCY_MS_P99), percentiles)
+        crowded = [place for place, row in enumerate(rows) if self.asked[row].neighbours]
+        if not crowded or quantity not in (*_LATENCIES, Quantity.THROUGHPUT_RPS):
+            return alone, alone
+        groups, firsts = self._groups([rows[place] for place in crowded])
+        beside = suite.interference.predict(groups, suite.solo)
+        crowd = (np.array(crowded), beside, firsts)
+        return alone, _slowed(alone, crowd, faster=quantity is Quantity.THROUGHPUT_RPS)
+
+    def _columns(self, rows: list[int]) -> Queries:
+        asked = [self.asked[row] for row in rows]
+        return Queries.of(
+            [query.model for query in asked],
+            [query.gpu_type for query in asked],
+            [query.batch for query in asked],
+            [query.share_pct_sm for query in asked],
+            [math.nan if query.clock_mhz_sm is None else query.clock_mhz_sm for query in asked],
+        )
+
+    def _groups(self, rows: list[int]) -> tuple[Groups, NDArray[np.intp]]:
+        """Each question with its neighbours as one group, and where the questions themselves stand in it."""
+        members = [(row, item) for row in rows for item in (self.asked[row].itself(), *self.asked[row].neighbours)]
+        sizes = np.array([1 + len(self.asked[row].neighbours) for row in rows])
+        clocks = (self.asked[row].clock_mhz_sm for row, _ in members)
+        queries = Queries.of(
+            [item.model for _, item in members],
+            [self.asked[row].gpu_type for row, _ in members],
+            [item.batch for _, item in members],
+            [item.share_pct_sm for _, item in members],
+            [math.nan if clock is None else clock for clock in clocks],
+        )
+        group = np.repeat(np.arange(len(rows), dtype=np.int64), sizes)
+        return Groups(members=queries, group=group), np.cumsum(sizes) - sizes
+
+    def _prediction(self, row: int, alone: Answer, answer: Answer, place: int) -> Prediction:
+        query = self.asked[row]
+        if not np.isfinite(answer.mean[place]):
+            return Prediction(
+                quantity=query.quantity,
+                mean=None,
+                std=None,
+                origin=None,
+                support=False,
+                distance=None,
+                source="nothing of the kind was ever seen",
+            )
+        own, origin, beside = Origin(int(alone.origin[place])), Origin(int(answer.origin[place])), alone is not answer
+        return Prediction(
+            quantity=query.quantity,
+            mean=float(answer.mean[place]),
+            std=_finite(answer.std[place]),
+            origin=_WORDS[origin],
+            support=bool(answer.support[place]),
+            distance=_finite(answer.distance[place]),
+            source=self._source(query, own) + (_of_company(own, origin) if query.neighbours and beside else ""),
+        )
+
+    def _source(self, query: PredictionQuery, origin: Origin) -> str:
+        key = (query.model, query.gpu_type, origin, query.quantity)
+        if key not in self._sources:
+            self._sources[key] = source_of(self.belief, *key)
+        return self._sources[key]
+
+
+def _of_company(alone: Origin, beside: Origin) -> str:
+    """How a source goes on where neighbours count."""
+    if beside is Origin.MEASURED:
+        return "; slowed by its neighbours as measured beside them"
+    return "; slowed by its neighbours as their pressures say" if beside > alone else "; slowed by its neighbours"
+
+
+def _at_percentile(mean: Answer, tail: Answer, percentiles: Floats) -> Answer:
+    """Between mean and p99 as a lognormal would have it; rows without a percentile keep the mean."""
+    normal = NormalDist()
+    steps = np.array([0.0 if np.isnan(each) else normal.inv_cdf(each / 100) for each in percentiles])
+    weight = np.where(np.isnan(percentiles), 0.0, steps / normal.inv_cdf(0.99))
+    factor = np.power(np.maximum(tail.mean / mean.mean, 1.0), weight)
+    return Answer(
+        mean=mean.mean * factor,
+        std=mean.std * factor,
+        support=mean.support,
+        distance=mean.distance,
+        origin=mean.origin,
+    )
+
+
+def _slowed(alone: Answer, crowded: tuple[NDArray[np.intp], Answer, NDArray[np.intp]], *, faster: bool) -> Answer:
+    """`crowded`: rows with neighbours, slowdowns of all members, and where the rows' own stand among them."""
+    rows, slowdown, firsts = crowded
+    mean, std, support = alone.mean.copy(), alone.std.copy(), alone.support.copy()
+    distance, origin = alone.distance.copy(), alone.origin.copy()
+    factor = 1 / slowdown.mean[firsts] if faster else slowdown.mean[firsts]
+    relative = np.hypot(std[rows] / mean[rows], slowdown.std[firsts] / slowdown.mean[firsts])
+    mean[rows] *= factor
+    std[rows] = mean[rows] * relative
+    support[rows] &= slowdown.support[firsts]
+    distance[rows] = np.maximum(distance[rows], slowdown.distance[firsts])
+    origin[rows] = np.maximum(origin[rows], slowdown.origin[firsts])
+    return Answer(mean=mean, std=std, support=support, distance=distance, origin=origin)
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
+
+
+def _fault(pointer: str, detail: str) -> FieldsError:
+    return FieldsError((FieldFault(pointer=pointer, code="value-invalid", detail=detail),))

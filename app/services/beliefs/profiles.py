@@ -1,0 +1,145 @@
+"""Snapshots that know something of every workload on every GPU: believed profiles beside the measured ones, and how
+models press on each other where some were measured together.
+
+Owns which models and GPU types are looked at and that a belief which fails never stops planning: then only what was
+measured counts, and the policy's margin stands for neighbours. What was believed is kept while neither the belief nor
+what was measured changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from app.logs import EventLog
+from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
+from solvers.domain.device import GpuType
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.profile import Interference, Profile
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import OfflineTask, Service, ServiceMode, SloKind
+from solvers.errors import HeadroomError, TransientError
+from solvers.models.base import Origin
+from solvers.models.believed import Asked, completed, is_measured
+from solvers.models.pressing import alike, interference_of
+from solvers.models.suite import Suite
+
+_log = EventLog("headroom.beliefs")
+_Key = tuple[ModelName, GpuTypeName]
+_Pressing = tuple[Suite, tuple[ModelName, ...], float]
+"""What was asked: of whom, about which models, how carefully."""
+
+
+class Completion:
+    """Completes snapshots with what is believed."""
+
+    def __init__(self, beliefs: Beliefs) -> None:
+        self._beliefs = beliefs
+        self._belief: Belief | None = None
+        self._known: dict[_Key, tuple[Asked, Profile | None]] = {}
+        self._pressing: dict[GpuTypeName, tuple[_Pressing, dict[ModelName, Interference]]] = {}
+
+    def complete(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with a profile for every model that a service or task may need on every GPU type there is.
+
+        Raises TransientError when the database cannot be read, or while what was measured is learned for the first
+        time: a plan from less would soon be undone.
+        """
+        profiles = snapshot.profiles_by_key()
+        wanted = _wanted(snapshot)
+        lacking = [key for key in wanted if not is_measured(profiles.get(key))]
+        try:
+            belief = self._settled(waiting=bool(lacking))
+            if belief is None:
+                return snapshot
+            found = self._completed(belief, snapshot, lacking, profiles)
+            profiles.update({key: profile for key, profile in found.items() if profile is not None})
+            profiles.update(self._pressed(belief, snapshot, {key: profiles[key] for key in wanted if key in profiles}))
+        except TransientError:
+            raise
+        except (HeadroomError, ArithmeticError, ValueError) as error:
+            _log.warning("beliefs.failed", error)
+            return snapshot
+        return replace(snapshot, profiles=tuple(profiles[key] for key in sorted(profiles)))
+
+    def _settled(self, *, waiting: bool) -> Belief | None:
+        """The belief to complete with. Where all was measured, nobody waits for what is still being learned: then the
+        last one serves.
+        """
+        belief = self._beliefs.settled() if waiting else self._beliefs.belief()
+        if not waiting and belief.progress is not Progress.LEARNED:
+            return self._belief
+        if belief is not self._belief:
+            self._belief, self._known = belief, {}
+        return belief
+
+    def _completed(
+        self, belief: Belief, snapshot: Snapshot, wanted: list[_Key], profiles: dict[_Key, Profile]
+    ) -> dict[_Key, Profile | None]:
+        types = snapshot.gpu_types_by_name()
+        return {key: self._one(belief, snapshot, types[key[1]], (key[0], profiles.get(key))) for key in wanted}
+
+    def _pressed(self, belief: Belief, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
+        """The profiles that say nothing of neighbours, with what is believed of them."""
+        models: dict[GpuTypeName, list[ModelName]] = defaultdict(list)
+        for model, gpu_type in sorted(profiles):
+            models[gpu_type].append(model)
+        caution_std, made = snapshot.policy.caution_std, {}
+        for gpu_type, names in models.items():
+            asked = (belief.suite, tuple(names), caution_std)
+            known = self._pressing.get(gpu_type)
+            if known is None or known[0][0] is not asked[0] or known[0][1:] != asked[1:]:
+                fresh = interference_of(belief.suite, gpu_type, names, caution_std)
+                # Plans are not to be disturbed by every outcome that moves the third digit.
+                known = (asked, known[1] if known is not None and alike(known[1], fresh) else fresh)
+                self._pressing[gpu_type] = known
+            for model, found in known[1].items():
+                profile = profiles[model, gpu_type]
+                if profile.interference is None:
+                    made[model, gpu_type] = replace(profile, interference=found)
+        return made
+
+    def _one(
+        self, belief: Belief, snapshot: Snapshot, gpu_type: GpuType, of: tuple[ModelName, Profile | None]
+    ) -> Profile | None:
+        model, profile = of
+        asked = Asked(model=model, gpu_type=gpu_type, profile=profile, policy=snapshot.policy)
+        key = (model, gpu_type.name)
+        known = self._known.get(key)
+        if known is None or known[0] != asked:
+            made = completed(asked, belief.suite.solo, _Words(belief).tell)
+            known = self._known[key] = (asked, made)
+        return known[1]
+
+
+class _Words:
+    """Says of each pair once where its belief comes from."""
+
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
+        self._told: dict[tuple[str, str, Origin], str] = {}
+
+    def tell(self, model: str, gpu_type: str, origin: Origin) -> str:
+        key = (model, gpu_type, origin)
+        if key not in self._told:
+            self._told[key] = source_of(self._belief, *key)
+        return self._told[key]
+
+
+def _wanted(snapshot: Snapshot) -> list[_Key]:
+    """Models of services and tasks, alternatives included, on the GPU types in the fleet or on offer that they may
+    use. What answers token by token is planned from token profiles instead.
+    """
+    catalogue = snapshot.gpu_types_by_name()
+    present = {device.gpu_type for device in snapshot.devices}
+    present |= {offer.gpu_type for offer in snapshot.offers if offer.gpu_type in catalogue}
+    works: tuple[Service | OfflineTask, ...] = (*snapshot.services, *snapshot.tasks)
+    return sorted(
+        {
+            (model, name)
+            for work in works
+            if work.mode is not ServiceMode.OFF and work.slo.kind is not SloKind.TOKENS
+            for model in (work.model, *(work.alternatives if isinstance(work, Service) else ()))
+            for name in (present.intersection(work.gpu_types_allowed) if work.gpu_types_allowed else present)
+        }
+    )

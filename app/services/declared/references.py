@@ -1,0 +1,186 @@
+"""What documents say about each other: a service names a model, a device names a node, and neither may point at
+nothing; and what a document must say to be planned, which those stored earlier need not.
+
+Owns the checks before a put (every dangling name is a fault with its pointer) and before a delete (what is still used
+stays). The database's foreign keys stand behind the ones that it can express.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app import kinds
+from app.errors import FieldFault, FieldsError, ReferencedError
+from app.kinds import Kind, Reference
+from app.services.declared.contradictions import Fault, fleet_faults, policy_faults, workload_faults
+from app.store import documents, pair_points, profiles, progress, targets, tokens
+from app.store.documents import Key
+from solvers.control import registry as controllers
+from solvers.domain.codec import Plain
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
+from solvers.domain.policy import Policy
+from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
+from solvers.errors import FieldError, StateError
+from solvers.planners import registry
+
+PAGE = 500
+
+
+class _Faults:
+    """Collects names that point at nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._faults: list[FieldFault] = []
+
+    def need(self, kind: Kind, name: str, pointer: str) -> None:
+        if documents.find(self._session, kind, (name,)) is None:
+            self.add(pointer, f"there is no {kind.words} {name}")
+
+    def refer(self, value: object, reference: Reference) -> None:
+        named, pointer = getattr(value, reference.field), f"/{reference.field}"
+        if isinstance(named, tuple):
+            for index, name in enumerate(named):
+                self.need(reference.kind, name, f"{pointer}/{index}")
+        elif named not in (None, reference.granted):
+            self.need(reference.kind, named, pointer)
+
+    def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
+        self._faults.append(FieldFault(pointer=pointer, code=code, detail=detail))
+
+    def contradicted(self, found: Iterable[Fault]) -> None:
+        for pointer, detail in found:
+            self.add(pointer, detail, "contradiction")
+
+    def settle(self) -> None:
+        if self._faults:
+            raise FieldsError(tuple(self._faults))
+
+
+def check(session: Session, kind: Kind, value: object, cluster: str) -> None:
+    """Raise FieldsError when a document names something that does not exist."""
+    faults = _Faults(session)
+    for reference in kind.references:
+        faults.refer(value, reference)
+    match value:
+        case Device() | Node():
+            faults.contradicted(fleet_faults(session, value))
+        case Service() | TrainingJob() | OfflineTask():
+            if isinstance(value, Service):
+                _check_lengths(faults, value)
+            faults.contradicted(workload_faults(session, value))
+        case PowerCap():
+            _check_power_cap(faults, value, cluster)
+        case Policy():
+            _check_planners(faults, value)
+            _check_governor(faults, value)
+            faults.contradicted(policy_faults(session, value))
+    faults.settle()
+
+
+def _check_lengths(faults: _Faults, value: Service) -> None:
+    if value.slo.kind is SloKind.TOKENS and value.tokens is None:
+        # Checked here and not by the value: older documents have none, and are still to be read.
+        faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are", "value-invalid")
+
+
+def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
+    if value.scope is PowerScope.NODE:
+        faults.need(kinds.NODE, value.subject, "/subject")
+    elif value.scope is PowerScope.DEVICE:
+        faults.need(kinds.DEVICE, value.subject, "/subject")
+    elif value.scope is PowerScope.CLUSTER and value.subject != cluster:
+        faults.add("/subject", f"this cluster is called {cluster}")
+
+
+def _check_planners(faults: _Faults, value: Policy) -> None:
+    known = registry.names()
+    if not value.planners:
+        faults.add("/planners", f"name at least one planner; known are {', '.join(known)}")
+    for index, planner in enumerate(value.planners):
+        if planner not in known:
+            faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+    try:
+        registry.check_settings(value)
+    except FieldError as error:
+        faults.add(error.field, error.message, "value-invalid")
+
+
+def _check_governor(faults: _Faults, value: Policy) -> None:
+    known = controllers.names()
+    if value.governor not in known:
+        faults.add("/governor", f"there is no controller {value.governor}; known are {', '.join(known)}")
+
+
+def check_unused(session: Session, kind: Kind, key: Key) -> None:
+    """Raise ReferencedError while something uses the document, StateError for what must always be there."""
+    name = key[-1]
+    if kind.has_default and name == kinds.DEFAULT:
+        raise StateError(f"the {kind.words} {name} cannot be deleted")
+    user = next(iter(_users(session, kind, name)), None)
+    if user is not None:
+        raise ReferencedError(f"{kind.words} {name} is still used by {user}", used_by=user)
+
+
+def _users(session: Session, kind: Kind, name: str) -> Iterator[str]:
+    """Documents that refer to the one of this name, then what else relies on it."""
+    for other in kinds.KINDS:
+        fields = [item.field for item in other.references if item.kind is kind and item.keeps]
+        for stored in documents.all_specs(session, other) if fields else ():
+            if any(_names(stored.spec.get(field), name) for field in fields):
+                yield "/".join((other.plural, *stored.key)) if other.in_project else f"{other.words} {stored.key[-1]}"
+    if kind in _OTHER_USERS:
+        yield from _OTHER_USERS[kind](session, name)
+
+
+def _names(said: Plain, name: str) -> bool:
+    return name in said if isinstance(said, list) else name == said
+
+
+def _profiles_of_gpu_type(session: Session, name: str) -> Iterator[str]:
+    if profiles.count(session, gpu_type=name) or pair_points.count(session, gpu_type=name):
+        yield "its profiles; delete them first"
+
+
+def _profiles_of_model(session: Session, name: str) -> Iterator[str]:
+    if profiles.count(session, model=name) or pair_points.count(session, model=name):
+        yield "its profiles; delete them first"
+
+
+def _tokens_of_project(session: Session, name: str) -> Iterator[str]:
+    cursor: str | None = None
+    while True:
+        page = tokens.page(session, limit=PAGE, cursor=cursor)
+        for token in page.items:
+            if token.project == name and token.revoked_at is None:
+                yield f"the token {token.id}"
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
+    target = targets.node_document(session, name)
+    plain: Any = target.document if target is not None else {"devices": ()}
+    for device in plain["devices"]:
+        for replica in device["replicas"]:
+            yield f"replica {replica['replica']}, which the current target places there"
+
+
+_OTHER_USERS: Mapping[Kind, Callable[[Session, str], Iterator[str]]] = {
+    kinds.GPU_TYPE: _profiles_of_gpu_type,
+    kinds.MODEL: _profiles_of_model,
+    kinds.PROJECT: _tokens_of_project,
+    kinds.NODE: _replicas_on_node,
+}
+
+
+def release(session: Session, kind: Kind, key: Key) -> None:
+    """End what lives only through a document that is about to go: a node's tokens, a job's progress."""
+    if kind is kinds.NODE:
+        tokens.revoke_of_subject(session, tokens.Purpose.NODE, key[0])
+    elif kind in (kinds.JOB, kinds.TASK):
+        progress.forget(session, WorkloadKind.JOB if kind is kinds.JOB else WorkloadKind.TASK, *key)

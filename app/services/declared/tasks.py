@@ -1,0 +1,222 @@
+"""Offline tasks as use cases: submit one, and tell where each of them is.
+
+Owns the name of a task whose owner gave none, and how a task's document, its progress and the standing plan are put
+side by side: its place in line or the group that it runs with, when it will be done as far as its plan believes, and
+whether its deadline was kept. It refuses to choose: what is told of a group is the plan's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from app import kinds
+from app.clock import new_id
+from app.services.declared import references
+from app.services.declared.actors import Deed
+from app.services.declared.documents import put_audited
+from app.services.explaining.sentences import sentence
+from app.store import documents, plans, tasks
+from app.store.documents import Precondition, Stored
+from app.store.engine import Database
+from app.store.pages import Page
+from app.store.tasks import TaskListing, TaskRow, TaskState
+from solvers.domain.evidence import Reason
+from solvers.domain.plan import Assignment, Unplaced
+from solvers.domain.workload import OfflineTask, WorkloadKind
+from solvers.errors import NotFoundError, StateError
+
+NAME_PREFIX = "task-"
+NAME_LETTERS = 12
+QUEUE_POSITION = "queue_position"
+"""The fact by which a planner that has queues of its own tells a task's place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGroup:
+    """Where a task runs, in which configuration, and which tasks share the device with it."""
+
+    device: str
+    gpu_type: str | None
+    tasks: tuple[str, ...]
+    batch: int
+    share_pct_sm: int
+    memory_mib_limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """A task and where it is. Predictions are what the standing plan believes: `latency_ms` of one batch. Times of
+    deadlines count from the moment the document was made.
+    """
+
+    id: str
+    project: str
+    name: str
+    model: str
+    mode: str
+    state: TaskState
+    priority: int
+    class_lambda: float
+    submitted_at: datetime
+    begun_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    deadline_kept: bool | None
+    throughput_rps_min: float | None
+    inputs_total: int
+    inputs_done: float
+    evictions: int
+    queue_position: int | None
+    group: TaskGroup | None
+    rate_rps_predicted: float | None
+    latency_ms_predicted: float | None
+    latency_ms_measured: float | None
+    finish_at_predicted: datetime | None
+    why: tuple[str, ...]
+
+
+class Tasks:
+    """Tasks of a cluster."""
+
+    def __init__(self, database: Database, cluster: str) -> None:
+        self._database = database
+        self._cluster = cluster
+
+    def submit(self, task: OfflineTask, deed: Deed) -> Stored:
+        """Declare a task that is not there yet. Raises StateError where one of its name is, and FieldsError for
+        references to nothing.
+        """
+        with self._database.transaction() as session:
+            documents.lock_references(session, exclusive=False)
+            references.check(session, kinds.TASK, task, self._cluster)
+            if documents.find(session, kinds.TASK, (task.project, task.name)) is not None:
+                raise StateError(f"there is a task {task.id} already; give another name, or none")
+            return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
+
+    def page(self, listing: TaskListing) -> Page[TaskStatus]:
+        """Tasks by project and name. Raises FieldError for a foreign cursor."""
+        with self._database.reading() as session:
+            found = tasks.page(session, self._cluster, listing)
+            stands = _Standing.read(session, self._cluster) if found.items else _Standing.nothing()
+        return Page(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
+
+    def get(self, project: str, name: str) -> TaskStatus:
+        """One task. Raises NotFoundError."""
+        with self._database.reading() as session:
+            row = tasks.find(session, self._cluster, project, name)
+            if row is None:
+                raise NotFoundError(f"no tasks {project}/{name}", kind=kinds.TASK.plural, key=f"{project}/{name}")
+            return _Standing.read(session, self._cluster).status(row)
+
+
+def fresh_name() -> str:
+    """A name for a task whose owner gave none."""
+    return NAME_PREFIX + new_id().replace("-", "")[:NAME_LETTERS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What the standing plan says of tasks."""
+
+    assignments: dict[str, list[Assignment]]
+    on_device: dict[str, list[str]]
+    unplaced: dict[str, Unplaced]
+    gpu_types: dict[str, str]
+
+    @staticmethod
+    def nothing() -> _Standing:
+        """Of no plan."""
+        return _Standing(assignments={}, on_device={}, unplaced={}, gpu_types={})
+
+    @staticmethod
+    def read(session: Session, cluster: str) -> _Standing:
+        """Of the plan that stands now."""
+        standing = tasks.standing_plan(session, cluster)
+        if standing is None:
+            return _Standing.nothing()
+        plan = plans.load(session, standing)
+        stands = replace(_Standing.nothing(), gpu_types=_gpu_types(session))
+        for item in plan.assignments:
+            if item.kind is WorkloadKind.TASK:
+                stands.assignments.setdefault(item.workload, []).append(item)
+                stands.on_device.setdefault(item.device, []).append(item.workload)
+        stands.unplaced.update({item.workload: item for item in plan.unplaced if item.kind is WorkloadKind.TASK})
+        return stands
+
+    def status(self, row: TaskRow) -> TaskStatus:
+        """A task under this plan; one that is done has no place any more."""
+        task = f"{row.project}/{row.name}"
+        held = [] if row.state is TaskState.DONE else self.assignments.get(task, [])
+        rate_rps = sum(item.capacity_rps for item in held)
+        first = held[0] if held else None
+        left = max(0.0, row.spec["inputs_total"] - row.inputs_done)
+        reasons = self._reasons(task, first)
+        return TaskStatus(
+            id=task,
+            project=row.project,
+            name=row.name,
+            model=row.spec["model"],
+            mode=row.spec["mode"],
+            state=row.state,
+            priority=row.spec["priority"],
+            class_lambda=row.spec["class_lambda"],
+            submitted_at=row.submitted_at,
+            begun_at=row.begun_at,
+            finished_at=row.finished_at,
+            deadline_at=row.deadline_at,
+            deadline_kept=_kept(row),
+            throughput_rps_min=row.spec["slo"]["throughput_rps_min"],
+            inputs_total=row.spec["inputs_total"],
+            inputs_done=row.inputs_done,
+            evictions=row.evictions,
+            queue_position=None if row.rank is None else _told_position(reasons, row.rank),
+            group=None if first is None else self._group(first),
+            rate_rps_predicted=rate_rps if held else None,
+            latency_ms_predicted=_batch_ms(first),
+            latency_ms_measured=row.latency_ms_measured,
+            finish_at_predicted=row.read_at + timedelta(seconds=left / rate_rps) if rate_rps > 0.0 else None,
+            why=() if row.state is TaskState.DONE else tuple(sentence(reason) for reason in reasons),
+        )
+
+    def _reasons(self, task: str, first: Assignment | None) -> tuple[Reason, ...]:
+        if first is not None:
+            return first.reasons
+        gap = self.unplaced.get(task)
+        return () if gap is None else gap.reasons
+
+    def _group(self, item: Assignment) -> TaskGroup:
+        return TaskGroup(
+            device=item.device,
+            gpu_type=self.gpu_types.get(item.device),
+            tasks=tuple(sorted(set(self.on_device[item.device]))),
+            batch=item.batch,
+            share_pct_sm=item.share_pct_sm,
+            memory_mib_limit=item.memory_mib_limit,
+        )
+
+
+def _batch_ms(item: Assignment | None) -> float | None:
+    return 1000.0 * item.batch / item.capacity_rps if item is not None and item.capacity_rps > 0.0 else None
+
+
+def _kept(row: TaskRow) -> bool | None:
+    """Whether the deadline was kept; None while that is open, and where there is none."""
+    if row.deadline_at is None:
+        return None
+    if row.finished_at is not None:
+        return row.finished_at <= row.deadline_at
+    return False if row.state is TaskState.LATE else None
+
+
+def _told_position(reasons: tuple[Reason, ...], rank: int) -> int:
+    """The planner's own queue where it has one, else the order of priorities."""
+    told = (fact.value for reason in reasons for fact in reason.facts if fact.name == QUEUE_POSITION)
+    found = next(told, None)
+    return int(found) if isinstance(found, float | int) else rank
+
+
+def _gpu_types(session: Session) -> dict[str, str]:
+    return {stored.key[0]: str(stored.spec["gpu_type"]) for stored in documents.all_specs(session, kinds.DEVICE)}

@@ -1,0 +1,211 @@
+"""A planner's insight told: what binds and what it is worth, every candidate, ways out for who is short, why not.
+
+Owns what of an insight is told to whom, and its order; the wording is `explaining_sentences`. A project is told what
+concerns its own workloads and what GPUs are worth, and never who else could yield. It refuses to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+
+from app.services.explaining.reasons import candidate_sentence, price_sentence, way_sentence
+from app.services.explaining.sentences import sentence
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName
+from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.errors import NotFoundError
+
+_OF_WORKLOADS = frozenset(
+    {Resource.LATENCY_MS, Resource.RATE_RPS, Resource.REPLICA, Resource.REPLICA_LEAST, Resource.BUDGET_USD}
+)
+"""Prices whose subject is a workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPrice:
+    """A shadow price in values and words."""
+
+    price: ShadowPrice
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldCandidate:
+    """A candidate in values and words."""
+
+    candidate: Candidate
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayOut:
+    """What would have to give together so that a workload (None: all who are short) is served."""
+
+    workload: str | None
+    relaxations: tuple[Relaxation, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldInsight:
+    """What a planner found out beside its plan."""
+
+    contenders: tuple[Contender, ...] = ()
+    prices: tuple[ToldPrice, ...] = ()
+    candidates: tuple[ToldCandidate, ...] = ()
+    ways_out: tuple[WayOut, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+class WhyNotVerdict(StrEnum):
+    """What became of a GPU type for a workload."""
+
+    CHOSEN = "chosen"
+    DEARER = "dearer"
+    NO_ROOM = "no_room"
+    RULED_OUT = "ruled_out"
+    NOT_LOOKED_AT = "not_looked_at"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """Why a workload is not on a GPU type; the nearest candidate where there is one."""
+
+    workload: str
+    gpu_type: str
+    verdict: WhyNotVerdict
+    candidate: Candidate | None
+    sentence: str
+
+
+def told(insight: Insight | None, project: str | None, workload: str | None) -> ToldInsight:
+    """What is told of an insight: of one workload where named, to one project where it is one that asks."""
+    if insight is None:
+        return ToldInsight()
+    seen = _seen_by(insight, project)
+    mine = [item for item in seen.candidates if workload in (None, item.workload)]
+    return ToldInsight(
+        contenders=seen.contenders,
+        prices=tuple(
+            ToldPrice(price=item, sentence=price_sentence(item))
+            for item in seen.prices
+            if workload is None or item.resource not in _OF_WORKLOADS or item.subject == workload
+        ),
+        candidates=tuple(ToldCandidate(candidate=item, sentence=candidate_sentence(item)) for item in ranked(mine)),
+        ways_out=tuple(_ways(item for item in seen.relaxations if workload is None or item.workload == workload)),
+        facts=seen.facts,
+    )
+
+
+def ranked(items: Iterable[Candidate]) -> list[Candidate]:
+    """By workload: the chosen ones, then the next best by what they would add, then what is ruled out."""
+
+    def place(item: Candidate) -> tuple[object, ...]:
+        more = item.usd_per_h if item.usd_per_h_more is None else item.usd_per_h_more
+        return item.workload, not item.chosen, not item.feasible, more, item.gpu_type, item.model
+
+    return sorted(items, key=place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Types:
+    """GPU types: those that are known, and those of which there are devices."""
+
+    known: frozenset[str]
+    there: frozenset[str]
+
+    @staticmethod
+    def of(picture: Snapshot) -> Types:
+        """Those of a picture; what is on offer counts as there."""
+        return Types(
+            known=frozenset(str(item.name) for item in picture.gpu_types),
+            there=frozenset(str(item.gpu_type) for item in picture.with_offers().devices),
+        )
+
+
+def why_not(plan: Plan, insight: Insight | None, asked: tuple[str, str], types: Types) -> WhyNot:
+    """Why a workload is not on a GPU type. Raises NotFoundError for a type that nobody knows."""
+    workload, gpu_type = asked
+    if gpu_type not in types.known:
+        raise NotFoundError(f"there is no GPU type {gpu_type}", gpu_type=gpu_type)
+    found = ranked(
+        item
+        for item in (insight.candidates if insight is not None else ())
+        if item.workload == workload and item.gpu_type == gpu_type
+    )
+    if found:
+        return _of_candidate(found[0])
+    reasons = _said(plan, workload, GpuTypeName(gpu_type))
+    if gpu_type not in types.there:
+        reasons.append(Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type))
+    text = " ".join(dict.fromkeys(sentence(reason) for reason in reasons))
+    return WhyNot(
+        workload=workload,
+        gpu_type=gpu_type,
+        verdict=WhyNotVerdict.RULED_OUT if reasons else WhyNotVerdict.NOT_LOOKED_AT,
+        candidate=None,
+        sentence=text or f"The planner did not say what {workload} could do on {gpu_type}.",
+    )
+
+
+def _of_candidate(item: Candidate) -> WhyNot:
+    if item.chosen:
+        verdict = WhyNotVerdict.CHOSEN
+    elif not item.feasible:
+        verdict = WhyNotVerdict.RULED_OUT
+    else:
+        verdict = WhyNotVerdict.NO_ROOM if item.usd_per_h_more is None else WhyNotVerdict.DEARER
+    return WhyNot(
+        workload=item.workload,
+        gpu_type=item.gpu_type,
+        verdict=verdict,
+        candidate=item,
+        sentence=candidate_sentence(item),
+    )
+
+
+def _said(plan: Plan, workload: str, gpu_type: GpuTypeName) -> list[Reason]:
+    """What the plan itself says of a type, which every planner tells in its reasons."""
+    of = [item.reasons for item in plan.assignments if item.workload == workload]
+    of += [item.reasons for item in plan.unplaced if item.workload == workload]
+    return [reason for reasons in of for reason in reasons if reason.subject == gpu_type]
+
+
+def _seen_by(insight: Insight, project: str | None) -> Insight:
+    if project is None:
+        return insight
+    prefix = f"{project}/"
+    return replace(
+        insight,
+        contenders=(),
+        prices=tuple(
+            item
+            for item in insight.prices
+            if item.resource in (Resource.GPU, Resource.MEMORY_GIB)
+            or (item.resource in _OF_WORKLOADS and item.subject.startswith(prefix))
+            or (item.resource is Resource.QUOTA_GPU and item.subject == project)
+        ),
+        candidates=tuple(item for item in insight.candidates if item.workload.startswith(prefix)),
+        relaxations=tuple(
+            item
+            for item in insight.relaxations
+            if item.workload is not None
+            and item.workload.startswith(prefix)
+            and (item.resource is not Resource.RATE_RPS or item.subject.startswith(prefix))
+        ),
+        facts=(),
+    )
+
+
+def _ways(items: Iterable[Relaxation]) -> Iterable[WayOut]:
+    def way(item: Relaxation) -> tuple[str, int]:
+        return item.workload or "", item.way
+
+    for (workload, _), group in groupby(sorted(items, key=way), way):
+        together = tuple(group)
+        yield WayOut(workload=workload or None, relaxations=together, sentence=way_sentence(together))

@@ -1,0 +1,244 @@
+"""Planning: the leader's cycles in every lane, a cycle on request, applying a stored plan, replaying a stored cycle.
+
+Owns the wiring of one cycle's ports and what happens around `run_cycle`: which lanes have work, and that a cycle which
+raised does not look as if it still ran. It refuses to plan, to verify and to gate: those are the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from app import kinds
+from app.clock import new_id
+from app.logs import EventLog, bound
+from app.services.beliefs.beliefs import Beliefs
+from app.services.beliefs.profiles import Completion
+from app.services.declared.contradictions import read_owners
+from app.services.declared.ownership import misgoverned
+from app.services.planning.journal import Leader, LeaderJournal, RequestJournal
+from app.services.planning.memory import StoreMemory
+from app.services.planning.rollout import Author, StoreActuator, promote
+from app.services.planning.snapshots import StoreObserver, read_policy
+from app.services.planning.workers import outdated
+from app.store import cycles, documents, plans, targets
+from app.store.cycles import NewCycle
+from app.store.engine import Database
+from app.store.plans import PlanState
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.gate import fatal_codes
+from solvers.cycle.order import CycleOrder, movable_workloads
+from solvers.cycle.ports import Clock, Journal, Ports, Runner
+from solvers.cycle.record import CycleRecord, Lane
+from solvers.cycle.replay import replay
+from solvers.domain.codec import digest
+from solvers.domain.evidence import Finding, Reporter, Severity
+from solvers.domain.ids import CycleId, Digest
+from solvers.domain.ownership import moved_by
+from solvers.domain.plan import Plan, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import ServiceMode
+from solvers.errors import EngineError, StateError, SupersededError
+from solvers.planners.base import PlanRequest
+from solvers.verify.checks import verify
+
+_log = EventLog("headroom.planning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningParts:
+    """What planning is made of, wired by bootstrap."""
+
+    database: Database
+    runner: Runner
+    clock: Clock
+    reporter: Reporter
+    cluster: str
+    software_version: str
+    beliefs: Beliefs | None = None
+    """None: plan with what was measured alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a cycle planned, and what the same planner makes of the same inputs now; None where there was no plan."""
+
+    cycle: CycleId
+    recorded: Digest | None
+    replayed: Digest | None
+
+    @property
+    def same(self) -> bool:
+        """Whether the plan came out again to the last digit."""
+        return self.recorded == self.replayed
+
+
+class Planning:
+    """Every way in which a plan comes to be or becomes the target."""
+
+    def __init__(self, parts: PlanningParts) -> None:
+        self._parts = parts
+        completion = Completion(parts.beliefs) if parts.beliefs is not None else None
+        self._observer = StoreObserver(parts.database, parts.clock, parts.cluster, completion)
+        self._unended: set[CycleId] = set()
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    def run_lanes(self, leader: Leader) -> tuple[CycleRecord, ...]:
+        """One cycle in every lane that has workloads of its own; the acting lane first.
+
+        Raises TransientError, LeaseLostError, InvariantError; the cycle that raised is marked aborted.
+        """
+        lanes, seed = self._prepare(leader)
+        return tuple(self._lead(leader, lane, seed) for lane in lanes)
+
+    def _prepare(self, leader: Leader) -> tuple[tuple[Lane, ...], int]:
+        """Mark what dead leaders left running, and see which lanes have work."""
+        with self._parts.database.transaction() as session:
+            aborted = cycles.abort_older(session, leader.fencing)
+            own = [cycle for cycle in sorted(self._unended) if cycles.abort(session, cycle)]
+            lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
+        self._unended.clear()
+        for cycle in (*aborted, *own):
+            _log.warning("cycle.aborted", cycle=cycle)
+        return lanes, seed
+
+    def _lead(self, leader: Leader, lane: Lane, seed: int) -> CycleRecord:
+        cycle = CycleId(new_id())
+        new = NewCycle(
+            id=cycle,
+            lane=lane,
+            holder=leader.holder,
+            fencing_token=leader.fencing,
+            software_version=self._parts.software_version,
+        )
+        self._unended.add(cycle)
+        with bound(cycle=cycle, lane=lane.value):
+            journal = LeaderJournal(self._parts.database, new)
+            record = self._run(journal, Author(name=leader.holder, fencing=leader.fencing), self._order(new, seed))
+            self._unended.discard(cycle)
+            return record
+
+    # -- on request ---------------------------------------------------------------------------------------------------
+
+    def propose(self, lane: Lane, actor: str) -> str:
+        """Plan once in a lane and promote nothing; the id of the stored plan.
+
+        Raises StateError when the lane has no workloads of its own, EngineError when no planner gave a plan.
+        """
+        with self._parts.database.reading() as session:
+            lanes, seed = lanes_with_work(session, self._parts.cluster), read_policy(session).seed
+        if lane not in lanes:
+            raise StateError(f"no workload is in a mode that the {lane.value} lane moves", lane=lane.value)
+        new = NewCycle(
+            id=CycleId(new_id()),
+            lane=lane,
+            holder=actor,
+            fencing_token=0,
+            software_version=self._parts.software_version,
+        )
+        with bound(cycle=new.id, lane=lane.value):
+            journal = RequestJournal(self._parts.database, new, actor)
+            order = replace(self._order(new, seed), promote=False)
+            record = self._run(journal, Author(name=actor), order)
+        if record.plan_digest is None:
+            failures = "; ".join(f"{each.planner}: {each.error or each.status}" for each in record.attempts)
+            raise EngineError(f"no planner gave a plan ({failures})", cycle=record.id)
+        return record.plan_digest
+
+    def apply(self, plan_id: str, actor: str) -> int:
+        """Make a stored plan the target, if the world as it is now still lets it; the new generation.
+
+        Raises NotFoundError, SupersededError when its parent is no longer current, StateError when it is not open to
+        promotion or the verifier refutes it under a fresh snapshot.
+        """
+        with self._parts.database.reading() as session:
+            summary, plan = plans.get(session, plan_id), plans.load(session, plan_id)
+        if summary.state is PlanState.SUPERSEDED:
+            raise SupersededError("a newer plan took this one's place", plan=plan_id)
+        if summary.state not in (PlanState.PROPOSED, PlanState.AWAITING_APPROVAL):
+            raise StateError(f"the plan is {summary.state.value} and cannot be applied", plan=plan_id)
+        snapshot = self._observer.observe()
+        if plan.parent != snapshot.target.generation:
+            raise SupersededError(
+                f"the plan was made for generation {plan.parent}, but {snapshot.target.generation} stands", plan=plan_id
+            )
+        _refuse_fatal(_verified(plan, snapshot, summary.lane), plan_id)
+        generation = promote(self._parts.database, self._parts.cluster, plan, snapshot, Author(name=actor))
+        _log.info("plan.applied", plan=plan_id, generation=generation, actor=actor)
+        return generation
+
+    def replay(self, cycle_id: str) -> Replay:
+        """Plan a stored cycle again from its record. Raises NotFoundError, StateError without a record or when what its
+        planner remembered then is kept no more, InputError when the cycle had no plan, EngineError when the planner
+        fails this time."""
+        with self._parts.database.reading() as session:
+            record = cycles.load(session, cycle_id)
+        memory, runner = StoreMemory(self._parts.database), self._parts.runner
+        state, states = memory.recall_exactly(record), memory.recall_parts(record)
+
+        def propose(planner: str, request: PlanRequest, state: bytes | None) -> Proposal:
+            return runner.think(planner, request, state).proposal
+
+        replayed = replay(record, propose, state, states)
+        return Replay(cycle=record.id, recorded=record.plan_digest, replayed=replayed)
+
+    # -- one cycle ----------------------------------------------------------------------------------------------------
+
+    def _run(self, journal: Journal, author: Author, order: CycleOrder) -> CycleRecord:
+        parts = self._parts
+        ports = Ports(
+            observer=self._observer,
+            runner=parts.runner,
+            actuator=StoreActuator(parts.database, parts.cluster, author),
+            clock=parts.clock,
+            journal=journal,
+            reporter=parts.reporter,
+            memory=StoreMemory(parts.database),
+        )
+        return run_cycle(ports, order)
+
+    def _order(self, cycle: NewCycle, seed: int) -> CycleOrder:
+        with self._parts.database.reading() as session:
+            renewed = (*outdated(session), *misgoverned(session, read_owners(session)))
+        return CycleOrder(
+            id=cycle.id,
+            lane=cycle.lane,
+            seed=seed,
+            software_version=cycle.software_version,
+            outdated=tuple(sorted(set(renewed))),
+        )
+
+
+def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
+    """Lanes that have workloads of their own, the acting one first.
+
+    It also runs when nothing may move but something stands: what was deleted must stop.
+    """
+    found = {
+        ServiceMode(str(stored.spec["mode"]))
+        for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)
+        for stored in documents.all_specs(session, kind)
+    }
+    lanes = []
+    if ServiceMode.AUTO in found or targets.current(session, cluster).assignments:
+        lanes.append(Lane.ACT)
+    if ServiceMode.APPROVE in found:
+        lanes.append(Lane.APPROVE)
+    if ServiceMode.SHADOW in found:
+        lanes.append(Lane.SHADOW)
+    return tuple(lanes)
+
+
+def _verified(plan: Plan, snapshot: Snapshot, lane: Lane) -> tuple[Finding, ...]:
+    """What the verifier finds against a plan under another snapshot than the one it was made for."""
+    rebased = replace(plan, snapshot=digest(snapshot))
+    return verify(snapshot, rebased, moved_by(plan, snapshot, movable_workloads(snapshot, lane)))
+
+
+def _refuse_fatal(findings: Iterable[Finding], plan_id: str) -> None:
+    fatal = [finding for finding in findings if finding.severity is Severity.FATAL]
+    if fatal:
+        raise StateError(f"the plan no longer fits: {fatal_codes(fatal)}", plan=plan_id, findings_fatal=len(fatal))

@@ -1,0 +1,222 @@
+"""Turns a plan into what every node must hold, and for a while still may, and makes that the target.
+
+Owns the wording of node targets and the Actuator. It refuses to choose: every number comes from the plan, the snapshot
+it was made for, or the documents of the workloads it names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
+from app.services.planning.retiring import still_leaving, with_leaving
+from app.services.planning.workers import latency_limit, worker_target
+from app.store import progress, targets
+from app.store.engine import Database
+from solvers.cycle.leaving import leaving
+from solvers.cycle.record import CycleRecord
+from solvers.domain.change import Transition
+from solvers.domain.codec import Plain, digest
+from solvers.domain.device import Device
+from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
+from solvers.domain.ownership import owners_of
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Policy
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.worker import WorkerCommand
+from solvers.domain.workload import WorkloadKind
+from solvers.errors import InvariantError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who promotes: the leader with its fencing token, or a person without one."""
+
+    name: str
+    fencing: int | None = None
+
+
+class StoreActuator:
+    """Promotes in the database; implements the cycle's Actuator port."""
+
+    def __init__(self, database: Database, cluster: str, author: Author) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._author = author
+
+    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002 - a port
+        """Make the plan the target with all its node targets, in one transaction.
+
+        Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader is known.
+        """
+        return promote(self._database, self._cluster, plan, record.snapshot, self._author)
+
+
+def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, author: Author) -> Generation:
+    """Make a plan the target of the nodes in a snapshot."""
+    plan_id = digest(plan)
+    wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
+    going = tuple(going_on(plan, snapshot))
+    with database.transaction() as session:
+        earlier = [decode_node_target(document) for document in targets.documents_with_retiring(session)]
+        since_s = snapshot.taken_at_s - snapshot.target.promoted_at_s
+        whole = with_leaving(wanted, (*going, *still_leaving(earlier, since_s)), snapshot)
+        promotion = targets.Promotion(
+            cluster=cluster,
+            plan_id=plan_id,
+            parent_generation=plan.parent,
+            promoted_by=author.name,
+            node_documents={target.node: cast("Mapping[str, Plain]", encode(target)) for target in whole},
+            fencing_token=author.fencing,
+        )
+        generation = targets.promote(session, promotion)
+        for kind, project, name in evicted(plan, snapshot):
+            progress.count_eviction(session, kind, project, name)
+        return generation
+
+
+def going_on(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[DeviceId, ReplicaTarget]]:
+    """Replicas that may go on for a while where the plan no longer has them; not those of deleted workloads."""
+    terms = _Terms(snapshot)
+    for item in leaving(plan, snapshot):
+        if terms.known(item.assignment):
+            target = terms.replica_target(item.assignment)
+            yield item.assignment.device, replace(target, retire_after_s=item.retire_after_s)
+
+
+def evicted(plan: Plan, snapshot: Snapshot) -> tuple[tuple[WorkloadKind, str, str], ...]:
+    """Unfinished jobs and tasks that stand now and get no place in the plan: kind, project, name."""
+    standing = {item.workload for item in snapshot.target.assignments} - {item.workload for item in plan.assignments}
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    open_jobs = [job for job in snapshot.jobs if done.get(WorkloadId(job.id), 0) < job.iterations_total]
+    open_tasks = [task for task in snapshot.tasks if done.get(WorkloadId(task.id), 0) < task.inputs_total]
+    return (
+        *((WorkloadKind.JOB, job.project, job.name) for job in open_jobs if WorkloadId(job.id) in standing),
+        *((WorkloadKind.TASK, task.project, task.name) for task in open_tasks if WorkloadId(task.id) in standing),
+    )
+
+
+def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation: Generation) -> tuple[NodeTarget, ...]:
+    """What each node of the snapshot must hold under a plan: every node, with every device, also the empty ones.
+
+    Raises InvariantError when the plan names something the snapshot does not know; the verifier should have caught it.
+    """
+    settings = {setting.device: setting for setting in plan.settings}
+    replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
+    terms = _Terms(snapshot)
+    known, owners = snapshot.devices_by_id(), owners_of(snapshot)
+    for assignment in sorted(plan.assignments, key=lambda each: each.replica):
+        if assignment.device not in known:
+            raise InvariantError(f"a plan assigns {assignment.replica} to a device that is not in its snapshot")
+        replicas[assignment.device].append(terms.replica_target(assignment))
+    devices: dict[NodeId, list[Device]] = defaultdict(list)
+    for device in snapshot.devices:
+        devices[device.node].append(device)
+    return tuple(
+        NodeTarget(
+            node=node.id,
+            generation=generation,
+            plan=plan_digest,
+            devices=tuple(
+                replace(
+                    _device_target(device, settings.get(device.id), tuple(replicas[device.id])),
+                    governor=_own_governor(snapshot, owners.policy_at(device.id)),
+                )
+                for device in sorted(devices[node.id], key=lambda each: each.id)
+            ),
+            governor=snapshot.policy.governor,
+        )
+        for node in sorted(snapshot.nodes, key=lambda each: each.id)
+    )
+
+
+def _own_governor(snapshot: Snapshot, policy: Policy) -> str | None:
+    """The controller of a device where it is not the node's."""
+    return None if policy.governor == snapshot.policy.governor else policy.governor
+
+
+def _device_target(device: Device, setting: DeviceSetting | None, replicas: tuple[ReplicaTarget, ...]) -> DeviceTarget:
+    return DeviceTarget(
+        uuid=device.id,
+        mode=(setting.mode if setting is not None else device.mode).value,
+        clock_mhz_sm=setting.clock_mhz_sm if setting is not None else None,
+        power_limit_w=setting.power_limit_w if setting is not None else None,
+        replicas=replicas,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkloadTerms:
+    """What a replica's process must know of its workload beyond its assignment."""
+
+    project: str
+    latency_ms_limit: float | None
+    iterations_total: int | None = None
+    iteration_ms_reference: float | None = None
+    gpu_type_reference: str | None = None
+    latency_execution_only: bool = False
+    worker: WorkerCommand | None = None
+
+
+class _Terms:
+    """Looks up the workloads of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._services = snapshot.services_by_id()
+        self._jobs = snapshot.jobs_by_id()
+        self._tasks = snapshot.tasks_by_id()
+        self._models = snapshot.models_by_name()
+
+    def known(self, assignment: Assignment) -> bool:
+        """Whether its workload and its model still exist."""
+        return self._terms(assignment) is not None and assignment.model in self._models
+
+    def replica_target(self, assignment: Assignment) -> ReplicaTarget:
+        terms = self._terms(assignment)
+        model = self._models.get(assignment.model)
+        if terms is None or model is None:
+            raise InvariantError(
+                f"a plan assigns {assignment.replica} of a workload or model that is not in its snapshot"
+            )
+        return ReplicaTarget(
+            replica=assignment.replica,
+            kind=assignment.kind.value,
+            workload=assignment.workload,
+            project=terms.project,
+            model=assignment.model,
+            share_pct_sm=assignment.share_pct_sm,
+            memory_mib_limit=assignment.memory_mib_limit,
+            batch=assignment.batch,
+            batch_min=assignment.envelope.batch_min,
+            batch_max=assignment.envelope.batch_max,
+            clock_mhz_sm_min=assignment.envelope.clock_mhz_sm_min,
+            clock_mhz_sm_max=assignment.envelope.clock_mhz_sm_max,
+            latency_ms_limit=terms.latency_ms_limit,
+            launch_s=model.launch_s,
+            iterations_total=terms.iterations_total,
+            iteration_ms_reference=terms.iteration_ms_reference,
+            gpu_type_reference=terms.gpu_type_reference,
+            latency_execution_only=terms.latency_execution_only,
+            worker=None if terms.worker is None else worker_target(terms.worker),
+        )
+
+    def _terms(self, assignment: Assignment) -> _WorkloadTerms | None:
+        if assignment.kind is WorkloadKind.SERVICE:
+            service = self._services.get(ServiceId(assignment.workload))
+            if service is None:
+                return None
+            limit, alone = latency_limit(service)
+            return _WorkloadTerms(service.project, limit, latency_execution_only=alone, worker=service.worker)
+        if assignment.kind is WorkloadKind.JOB:
+            job = self._jobs.get(JobId(assignment.workload))
+            if job is None:
+                return None
+            reference = job.gpu_type_reference
+            return _WorkloadTerms(
+                job.project, None, job.iterations_total, job.iteration_ms_reference, reference, worker=job.worker
+            )
+        task = self._tasks.get(TaskId(assignment.workload))
+        return _WorkloadTerms(task.project, None, task.inputs_total, worker=task.worker) if task is not None else None

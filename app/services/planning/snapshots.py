@@ -1,0 +1,295 @@
+"""Rows to Snapshot: the Observer of production.
+
+Owns how stored documents, live state and telemetry become one immutable picture, read in one transaction that sees one
+moment. It refuses to fail over a strange reading: measurements are clamped into their ranges, because one broken
+sensor must not stop planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from agents.wire import RepartitionReport
+from app import kinds, library
+from app.kinds import Kind
+from app.services.beliefs.profiles import Completion
+from app.services.profiles.runs import held_by_runs
+from app.services.profiles.tokens import with_token_profiles
+from app.store import documents, nodes, observations, profiles, read_backs, targets
+from app.store.engine import Database
+from app.store.observations import DemandRow, DeviceRow, ReplicaRow
+from solvers.cycle.ports import Clock
+from solvers.domain.codec import from_plain
+from solvers.domain.device import Device, GpuType, Node, PowerCap
+from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, PolicyName, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.ownership import by_name
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.snapshot import JobStatus, NodeStatus, Replica, ReplicaState, Snapshot
+from solvers.domain.telemetry import (
+    DEMAND_BIN_S,
+    BrokenLimit,
+    Demand,
+    DemandOrigin,
+    DeviceTelemetry,
+    RepartitionWish,
+    ReplicaTelemetry,
+)
+from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
+
+DEFAULT_POLICY = PolicyName("default")
+DEMAND_WINDOW_S = 60.0
+"""The mean demand is that of this window; a service that no edge reported for so long counts as declared."""
+
+T = TypeVar("T")
+
+
+class StoreObserver:
+    """Takes the picture from the database; implements the cycle's Observer port."""
+
+    def __init__(self, database: Database, clock: Clock, cluster: str, completion: Completion | None = None) -> None:
+        self._database = database
+        self._clock = clock
+        self._cluster = ClusterName(cluster)
+        self._completion = completion
+
+    def observe(self) -> Snapshot:
+        """A consistent snapshot of now, with what is believed where nobody measured.
+
+        Raises TransientError when the database cannot be read.
+        """
+        return self.completed(without_idle_built_in(self.whole()))
+
+    def whole(self) -> Snapshot:
+        """A consistent snapshot of now with the whole catalogue, and with what was measured only.
+
+        Raises TransientError when the database cannot be read.
+        """
+        with self._database.reading() as session:
+            return read_snapshot(session, self._cluster, self._clock.now_s())
+
+    def completed(self, snapshot: Snapshot) -> Snapshot:
+        """The same with what is believed where nobody measured. Raises TransientError while that is being learned."""
+        told = with_token_profiles(snapshot)
+        return told if self._completion is None else self._completion.complete(told)
+
+
+def read_snapshot(session: Session, cluster: ClusterName, taken_at_s: float) -> Snapshot:
+    """The picture as a session sees it; the session must be REPEATABLE READ for it to be consistent."""
+    policy, bound = read_policy(session), read_bound_policies(session)
+    silent_s = max(item.device_silent_after_s for item in (policy, *bound))
+    devices = held_by_runs(session, _specs(session, kinds.DEVICE, Device))
+    services = read_services(session)
+    replica_rows = sorted(observations.replicas(session, silent_s), key=lambda row: (row.replica, row.uuid))
+    device_rows = sorted(observations.devices(session, silent_s), key=lambda row: row.uuid)
+    known_devices = {device.id for device in devices}
+    target = targets.current(session, cluster)
+    wished = read_backs.wishes(session, target.generation)
+    return Snapshot(
+        cluster=cluster,
+        taken_at_s=taken_at_s,
+        policy=policy,
+        projects=_specs(session, kinds.PROJECT, Project),
+        gpu_types=_specs(session, kinds.GPU_TYPE, GpuType),
+        nodes=_specs(session, kinds.NODE, Node),
+        node_statuses=_node_statuses(session),
+        devices=devices,
+        power_caps=_specs(session, kinds.POWER_CAP, PowerCap),
+        models=_specs(session, kinds.MODEL, ModelVariant),
+        services=services,
+        jobs=tuple(sorted(_specs(session, kinds.JOB, TrainingJob), key=lambda job: job.id)),
+        tasks=tuple(sorted(_specs(session, kinds.TASK, OfflineTask), key=lambda task: task.id)),
+        job_statuses=_job_statuses(session),
+        profiles=_profiles(session),
+        demands=_demands(session, services, (policy, *bound)),
+        replicas=tuple(_replica(row) for row in replica_rows if _is_known(row)),
+        device_telemetry=tuple(
+            _device_telemetry(row, wished.get(row.uuid)) for row in device_rows if DeviceId(row.uuid) in known_devices
+        ),
+        replica_telemetry=_replica_telemetry(replica_rows),
+        target=target,
+        policies=bound,
+    )
+
+
+def _demands(session: Session, services: tuple[Service, ...], policies: tuple[Policy, ...]) -> tuple[Demand, ...]:
+    """Each service's demand over the time that the policy that decides on it looks back, by service."""
+    default, *bound = policies
+    lookback_s = {policy.name: policy.demand_lookback_s for policy in bound}
+    by_length: dict[float, list[Service]] = {}
+    for service in services:
+        own = lookback_s.get(service.policy) if service.policy is not None else None
+        by_length.setdefault(default.demand_lookback_s if own is None else own, []).append(service)
+    found = (demand for length_s, mine in by_length.items() for demand in read_demands(session, tuple(mine), length_s))
+    return tuple(sorted(found, key=lambda demand: demand.service))
+
+
+def without_idle_built_in(snapshot: Snapshot) -> Snapshot:
+    """The picture without built-in GPU types and models that nothing in it is about: every cycle stores its picture."""
+    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
+    models = {work.model for work in works} | {name for service in snapshot.services for name in service.alternatives}
+    models |= {profile.model for profile in snapshot.profiles} | {replica.model for replica in snapshot.replicas}
+    models |= {item.model for item in snapshot.target.assignments}
+    types = {device.gpu_type for device in snapshot.devices} | {profile.gpu_type for profile in snapshot.profiles}
+    types |= {name for work in works for name in work.gpu_types_allowed}
+    types |= {job.gpu_type_reference for job in snapshot.jobs}
+    built_in = library.facts()
+    return replace(
+        snapshot,
+        gpu_types=tuple(
+            item for item in snapshot.gpu_types if item.name in types or built_in.gpu_types.get(item.name) != item
+        ),
+        models=tuple(item for item in snapshot.models if item.name in models or built_in.models.get(item.name) != item),
+    )
+
+
+def read_policy(session: Session) -> Policy:
+    """The cluster's policy: the document `default`, or the built-in defaults when there is none."""
+    stored = documents.find(session, kinds.POLICY, (DEFAULT_POLICY,))
+    return from_plain(Policy, stored.spec) if stored is not None else Policy(name=DEFAULT_POLICY)
+
+
+def read_bound_policies(session: Session) -> tuple[Policy, ...]:
+    """The policies that have a pool of devices, by name."""
+    found = (policy for policy in _specs(session, kinds.POLICY, Policy) if policy.name != DEFAULT_POLICY)
+    return by_name(found)
+
+
+def read_services(session: Session) -> tuple[Service, ...]:
+    """Every service, by id."""
+    return tuple(sorted(_specs(session, kinds.SERVICE, Service), key=lambda service: service.id))
+
+
+def read_demands(session: Session, services: tuple[Service, ...], lookback_s: float) -> tuple[Demand, ...]:
+    """Demand of every service: observed when any edge reported it within the window, else as declared. The upper one is
+    that of the busiest bin of the lookback: capacity grows with the first busy bin, and shrinks only when demand has
+    been lower for so long.
+    """
+    window_s = min(DEMAND_WINDOW_S, lookback_s)
+    rows = observations.demand(session, window_s=window_s, lookback_s=lookback_s, bin_s=DEMAND_BIN_S)
+    observed = {row.service: row for row in rows}
+    return tuple(_demand(service, observed.get(service.id)) for service in services)
+
+
+def _specs(session: Session, kind: Kind, cls: type[T]) -> tuple[T, ...]:
+    # Sorted here: the database may sort by a locale's rules, and equal worlds must have equal digests everywhere.
+    found = sorted(documents.all_specs(session, kind), key=lambda stored: stored.key)
+    return tuple(from_plain(cls, stored.spec) for stored in found)
+
+
+def _profiles(session: Session) -> tuple[Profile, ...]:
+    found = sorted(profiles.all_profiles(session), key=lambda profile: (profile.model, profile.gpu_type))
+    return tuple(replace(profile, points=tuple(sorted(profile.points, key=_point_key))) for profile in found)
+
+
+def _point_key(point: ProfilePoint) -> tuple[tuple[str, ...], int, int, int]:
+    return (point.neighbours, point.clock_mhz_sm, point.share_pct_sm, point.batch)
+
+
+def _node_statuses(session: Session) -> tuple[NodeStatus, ...]:
+    return tuple(
+        NodeStatus(
+            node=NodeId(state.node_id),
+            # A clock step of the server may put a report a little into its future.
+            age_s=max(state.age_s, 0.0) if state.age_s is not None else None,
+            generation_applied=state.generation_applied,
+        )
+        for state in sorted(nodes.all_states(session), key=lambda state: state.node_id)
+    )
+
+
+def _job_statuses(session: Session) -> tuple[JobStatus, ...]:
+    statuses = (
+        JobStatus(workload=WorkloadId(f"{row.project}/{row.name}"), done=int(row.done), evictions=row.evictions)
+        for row in observations.progress(session)
+    )
+    return tuple(sorted(statuses, key=lambda status: status.workload))
+
+
+def _demand(service: Service, row: DemandRow | None) -> Demand:
+    if row is None:
+        return Demand(
+            service=service.id,
+            rate_rps_mean=service.rate_rps_declared,
+            rate_rps_upper=service.rate_rps_declared,
+            origin=DemandOrigin.DECLARED,
+            window_s=0.0,
+            age_s=0.0,
+        )
+    return Demand(
+        service=ServiceId(row.service),
+        rate_rps_mean=row.rate_rps_mean,
+        rate_rps_upper=row.rate_rps_upper,
+        origin=DemandOrigin.OBSERVED,
+        window_s=max(row.window_s, 0.0),
+        age_s=max(row.age_s, 0.0),
+    )
+
+
+def _is_known(row: ReplicaRow) -> bool:
+    return row.kind in set(WorkloadKind) and row.state in set(ReplicaState)
+
+
+def _replica(row: ReplicaRow) -> Replica:
+    return Replica(
+        id=ReplicaId(row.replica),
+        kind=WorkloadKind(row.kind),
+        workload=WorkloadId(row.workload),
+        model=ModelName(row.model),
+        device=DeviceId(row.uuid),
+        share_pct_sm=row.share_pct_sm,
+        memory_mib_limit=row.memory_mib_limit,
+        batch=row.batch,
+        state=ReplicaState(row.state),
+    )
+
+
+def _device_telemetry(row: DeviceRow, wish: RepartitionReport | None) -> DeviceTelemetry:
+    return DeviceTelemetry(
+        device=DeviceId(row.uuid),
+        power_w=max(row.power_w, 0.0),
+        utilisation_pct=min(max(row.utilisation_pct, 0.0), 100.0),
+        memory_mib_used=max(row.memory_mib_used, 0.0),
+        clock_mhz_sm=row.clock_mhz_sm,
+        temperature_c=row.temperature_c,
+        healthy=row.healthy,
+        age_s=max(row.age_s, 0.0),
+        repartition=None if wish is None else _wish(wish),
+    )
+
+
+def _wish(wish: RepartitionReport) -> RepartitionWish:
+    return RepartitionWish(
+        cause=BrokenLimit(wish.cause),
+        replica=ReplicaId(wish.replica),
+        donor=None if wish.donor is None else ReplicaId(wish.donor),
+        share_pct_sm=wish.share_pct_sm,
+    )
+
+
+def _replica_telemetry(rows: Sequence[ReplicaRow]) -> tuple[ReplicaTelemetry, ...]:
+    """One reading per replica: while it moves it stands on two devices, and the one that is ready speaks for it."""
+    chosen: dict[str, ReplicaRow] = {}
+    for row in rows:
+        if row.replica not in chosen or row.state == ReplicaState.READY:
+            chosen[row.replica] = row
+    return tuple(_reading(row) for _, row in sorted(chosen.items()))
+
+
+def _reading(row: ReplicaRow) -> ReplicaTelemetry:
+    ended = row.completed + row.dropped
+    missed = row.violated / ended if ended > 0 else 0.0
+    return ReplicaTelemetry(
+        replica=ReplicaId(row.replica),
+        rate_rps=max(row.arrived / row.interval_s, 0.0) if row.interval_s > 0 else 0.0,
+        latency_ms_p50=row.latency_ms_p50,
+        latency_ms_p99=row.latency_ms_p99,
+        queue_length=max(row.queue_length, 0.0),
+        batch_mean=max(row.batch_mean, 0.0),
+        violation_fraction=min(max(missed, 0.0), 1.0),
+        age_s=max(row.age_s, 0.0),
+    )

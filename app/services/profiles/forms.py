@@ -1,0 +1,266 @@
+"""The CSV forms of measurements and questions: which columns there are, which form a text has, and every cell that does
+not fit, named by line and column.
+
+Owns the header and the reading. The header alone tells the form: columns in any order, names exact, columns that a form
+can do without may be missing, unknown ones are refused, because a misspelt column must not be ignored. What was read is
+kept by column for arithmetic and by row for answers. It refuses to repair: a row with a fault is reported, and whether
+the others may be used is the caller's choice.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.services.profiles.cells import Rule, checked_names, checked_numbers
+from solvers.domain import profile as limits
+from solvers.errors import InputError
+
+Floats = NDArray[np.float64]
+
+
+class Form(StrEnum):
+    """What a CSV text holds."""
+
+    SOLO = "solo"
+    PAIRS = "pairs"
+    SOLO_QUERIES = "solo queries"
+    PAIR_QUERIES = "pair queries"
+
+    @property
+    def is_pairs(self) -> bool:
+        """Whether each row is about two models on one device."""
+        return self in (Form.PAIRS, Form.PAIR_QUERIES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a form by what they hold. `clock` may be missing; so may all but one of `measured`."""
+
+    names: tuple[str, ...]
+    numbers: Mapping[str, Rule]
+    optional: Mapping[str, Rule]
+    measured: Mapping[str, Rule]
+
+    def all(self) -> tuple[str, ...]:
+        return (*self.names, *self.numbers, *self.optional, *self.measured)
+
+
+_BATCH = Rule(low=1, high=limits.BATCH_MAX, whole=True)
+_SHARE = Rule(low=limits.SHARE_PCT_MIN, high=100)
+_CLOCK = Rule(low=limits.CLOCK_MHZ_MIN, high=limits.CLOCK_MHZ_MAX)
+_LATENCY = Rule(low=limits.LATENCY_MS_MIN, high=limits.LATENCY_MS_MAX)
+_PER_CENT = Rule(low=0, high=100)
+_SOLO = _Columns(
+    names=("model", "gpu_type"),
+    numbers={"batch": _BATCH, "share_pct_sm": _SHARE},
+    optional={"clock_mhz_sm": _CLOCK},
+    measured={
+        "latency_ms": _LATENCY,
+        "throughput_rps": Rule(low=limits.THROUGHPUT_RPS_MIN, high=limits.THROUGHPUT_RPS_MAX),
+        "power_w": Rule(low=0, high=limits.POWER_W_MAX),
+        "memory_mib": Rule(low=limits.MEMORY_MIB_MIN, high=limits.MEMORY_MIB_MAX),
+        "l2_util_pct": _PER_CENT,
+        "dram_util_pct": _PER_CENT,
+    },
+)
+_PAIRS = _Columns(
+    names=("gpu_type", "model_a", "model_b"),
+    numbers={"batch_a": _BATCH, "share_pct_a": _SHARE, "batch_b": _BATCH, "share_pct_b": _SHARE},
+    optional={},
+    measured={"latency_ms_a": _LATENCY, "latency_ms_b": _LATENCY},
+)
+_MARKS = (("semicolons", ";"), ("tabs", "\t"))
+SOLO_COLUMNS = _SOLO.all()
+PAIR_COLUMNS = (
+    "gpu_type", "model_a", "batch_a", "share_pct_a", "model_b", "batch_b", "share_pct_b", *_PAIRS.measured,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CellFault:
+    """What is wrong in a line (counted as an editor shows them); `column` is empty when the whole row is."""
+
+    line: int
+    column: str
+    detail: str
+
+    def sentence(self, source: str) -> str:
+        """`file:17: share_pct_sm: 120 is above 100`."""
+        return ": ".join(part for part in (f"{source}:{self.line}", self.column, self.detail) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """The good rows of a text. `numbers` has every numeric column of the form (NaN: empty, or the column is missing).
+
+    `header` and `rows` are the text as it was written.
+    """
+
+    form: Form
+    header: tuple[str, ...]
+    rows: tuple[list[str], ...]
+    lines: NDArray[np.int64]
+    names: Mapping[str, list[str]]
+    numbers: Mapping[str, Floats]
+    faults: tuple[CellFault, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def form_of(header: Sequence[str]) -> Form | None:
+    """The form a header belongs to, or None when it is another kind of file."""
+    present = set(header)
+    if "model_a" in present or "model_b" in present:
+        return Form.PAIRS if present & set(_PAIRS.measured) else Form.PAIR_QUERIES
+    if "model" in present and "latency_ms_mean" not in present:
+        return Form.SOLO if present & set(_SOLO.measured) else Form.SOLO_QUERIES
+    return None
+
+
+def header_of(body: bytes) -> tuple[str, ...]:
+    """The first row of a CSV text; empty when there is none that can be read."""
+    first = body.split(b"\n", 1)[0].decode("utf-8-sig", errors="replace")
+    cells = next(csv.reader([first]), [])
+    return tuple(cell.strip() for cell in cells)
+
+
+def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
+    """Rows of a CSV text of any form. With `questions` the measured columns are not looked at, so that a file of
+    measurements can be asked again.
+
+    Raises SheetError when the text as a whole cannot be read; single bad rows are in the sheet's `faults`.
+    """
+    header, rows, lines, faults = _split(_text(body))
+    form = form_of(header)
+    if form is None:
+        between = next((f"; cells stand between commas, not {word}" for word, mark in _MARKS if mark in header[0]), "")
+        raise SheetError(1, "", f"this header is of no form known here; needed are the columns {_known()}{between}")
+    columns = _PAIRS if form.is_pairs else _SOLO
+    _check_header(header, columns)
+    if questions:
+        form = Form.PAIR_QUERIES if form.is_pairs else Form.SOLO_QUERIES
+    by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
+    reading = _Reading(columns, by_name, lines, faults)
+    names = {name: reading.names(name) for name in columns.names}
+    numbers = {name: reading.numbers(name, rule, required=True) for name, rule in columns.numbers.items()}
+    numbers |= {name: reading.numbers(name, rule, required=False) for name, rule in columns.optional.items()}
+    if form in (Form.SOLO, Form.PAIRS):
+        measured = {name: reading.numbers(name, rule, required=False) for name, rule in columns.measured.items()}
+        reading.need_any(measured)
+        numbers |= measured
+    good = np.flatnonzero(~reading.bad)
+    whole = not reading.bad.any()
+    return Sheet(
+        form=form,
+        header=header,
+        rows=tuple(rows) if whole else tuple(rows[index] for index in good),
+        lines=lines[good],
+        names=names if whole else {name: [cells[index] for index in good] for name, cells in names.items()},
+        numbers=numbers if whole else {name: cells[good] for name, cells in numbers.items()},
+        faults=tuple(sorted(reading.faults, key=lambda fault: fault.line)),
+    )
+
+
+class SheetError(InputError):
+    """A text that is no sheet at all."""
+
+    def __init__(self, line: int, column: str, detail: str) -> None:
+        self.fault = CellFault(line, column, detail)
+        super().__init__(self.fault.sentence("line"))
+
+
+class _Reading:
+    """Columns of one text while they are checked; collects faults and which rows have any."""
+
+    def __init__(
+        self,
+        columns: _Columns,
+        cells: Mapping[str, Sequence[str]],
+        lines: NDArray[np.int64],
+        faults: list[CellFault],
+    ) -> None:
+        self._columns = columns
+        self._cells = cells
+        self._lines = lines
+        self.bad = np.zeros(len(lines), dtype=np.bool_)
+        self.faults = faults
+
+    def names(self, column: str) -> list[str]:
+        cells, wrong = checked_names(self._cells[column])
+        self._note(column, wrong)
+        return cells
+
+    def numbers(self, column: str, rule: Rule, *, required: bool) -> Floats:
+        if column not in self._cells:
+            return np.full(len(self._lines), np.nan)
+        found, wrong = checked_numbers(self._cells[column], rule, required=required)
+        self._note(column, wrong)
+        return found
+
+    def need_any(self, measured: Mapping[str, Floats]) -> None:
+        """A row in which nothing was measured tells nothing."""
+        empty = np.all([np.isnan(column) for column in measured.values()], axis=0) & ~self.bad
+        first = next(name for name in self._columns.measured if name in self._cells)
+        self._note(first, {int(row): "nothing measured stands in this row" for row in np.flatnonzero(empty)})
+
+    def _note(self, column: str, wrong: Mapping[int, str]) -> None:
+        for row, detail in wrong.items():
+            self.bad[row] = True
+            self.faults.append(CellFault(int(self._lines[row]), column, detail))
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = body.count(b"\n", 0, error.start) + 1
+        raise SheetError(line, "", "this is not UTF-8 text") from None
+
+
+def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], NDArray[np.int64], list[CellFault]]:
+    """Header, rows of the header's width with their lines, and the rows of another width as faults."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    faults: list[CellFault] = []
+    header: tuple[str, ...] = ()
+    try:
+        header = tuple(cell.strip() for cell in next(reader, []))
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) == len(header):
+                rows.append(cells)
+                lines.append(reader.line_num)
+            else:
+                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                faults.append(CellFault(reader.line_num, "", f"{found} under {len(header)} columns"))
+    except csv.Error as error:
+        raise SheetError(reader.line_num, "", f"this is no CSV: {error}") from None
+    if not any(header):
+        raise SheetError(1, "", "the first line is empty; it must name the columns")
+    return header, rows, np.array(lines, dtype=np.int64), faults
+
+
+def _check_header(header: tuple[str, ...], columns: _Columns) -> None:
+    known = columns.all()
+    for name in header:
+        if name not in known:
+            raise SheetError(1, name[:60], f"unknown column; known are {', '.join(known)}")
+        if header.count(name) > 1:
+            raise SheetError(1, name, "the column stands twice")
+    for name in (*columns.names, *columns.numbers):
+        if name not in header:
+            raise SheetError(1, name, "the column is missing")
+
+
+def _known() -> str:
+    return f"{', '.join(SOLO_COLUMNS[:4])} (one model alone) or {', '.join(PAIR_COLUMNS[:7])} (two on one device)"

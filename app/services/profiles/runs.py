@@ -1,0 +1,240 @@
+"""Runs that measure a service's process on a device of the fleet: order, look, cancel, and what their nodes tell.
+
+Owns which device a run takes and what may not be disturbed: while a run holds a device, nothing is planned there
+(`PROFILING`), and a device with replicas in the target is taken only when the order says to drain it. It refuses to
+measure: nodes do, and hand in profile points like everybody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from agents.wire import ProfileOrder, ProfileSubject
+from app import kinds
+from app.errors import FieldFault, FieldsError
+from app.services.declared.actors import Deed
+from app.services.planning.workers import worker_target
+from app.store import documents, events, nodes, profile_runs, targets
+from app.store.engine import Database
+from app.store.pages import Page
+from app.store.profile_runs import NewRun, ProfileRun, Progress
+from solvers.domain.codec import from_plain
+from solvers.domain.device import Device, Taint
+from solvers.domain.profile import PairPoint, ProfilePoint
+from solvers.domain.workload import ModelVariant, Service
+from solvers.errors import NotFoundError, StateError
+
+PROFILING = Taint(key="headroom.profiling")
+"""Keeps everything off a device while it is measured on."""
+PATIENCE_S = 1800.0
+"""Beyond its budget a run may take so long for draining, starting and cleaning up before it counts as given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A run somebody asks for. `uuid` None: the node's first free device that fits."""
+
+    service: str
+    node: str
+    budget_s: float
+    uuid: str | None = None
+    beside: str | None = None
+    drain: bool = False
+
+
+class ProfileRuns:
+    """Ordering runs and hearing of them."""
+
+    def __init__(self, database: Database, cluster: str) -> None:
+        self._database = database
+        self._cluster = cluster
+
+    def get(self, run_id: int) -> ProfileRun:
+        """One run. Raises NotFoundError."""
+        with self._database.reading() as session:
+            return profile_runs.get(session, run_id)
+
+    def page(self, limit: int, cursor: str | None) -> Page[ProfileRun]:
+        """All runs, the newest first."""
+        with self._database.reading() as session:
+            return profile_runs.page(session, limit=limit, cursor=cursor)
+
+    def order(self, wanted: Wanted, deed: Deed) -> ProfileRun:
+        """Order a run. Raises FieldsError for what does not exist or says too little, StateError for a device that is
+        taken or carries live traffic.
+        """
+        with self._database.transaction() as session:
+            profile_runs.end_overdue(session)
+            service = _service(session, "/service", wanted.service)
+            if wanted.beside is not None:
+                _service(session, "/beside", wanted.beside)
+            uuid = self._device(session, wanted, service)
+            run = profile_runs.create(
+                session,
+                NewRun(
+                    node_id=wanted.node,
+                    uuid=uuid,
+                    service=wanted.service,
+                    beside=wanted.beside,
+                    budget_s=wanted.budget_s,
+                    drain=wanted.drain,
+                    created_by=deed.actor,
+                    patience_s=wanted.budget_s + PATIENCE_S,
+                ),
+            )
+            events.append(session, _event("profile_run.ordered", run, deed))
+            return run
+
+    def cancel(self, run_id: int, deed: Deed) -> None:
+        """End a run; its node stops at the next look. Raises NotFoundError; cancelling twice is no error."""
+        with self._database.transaction() as session:
+            run = profile_runs.get(session, run_id)
+            if profile_runs.cancel(session, run_id):
+                events.append(session, _event("profile_run.cancelled", run, deed))
+
+    def orders_of(self, node: str) -> tuple[ProfileOrder, ...]:
+        """What a node has to carry out. A run whose service is gone since is left out."""
+        with self._database.reading() as session:
+            found = []
+            for run in profile_runs.of_node(session, node):
+                subject = _subject(session, run.service)
+                beside = None if run.beside is None else _subject(session, run.beside)
+                if subject is not None and (run.beside is None or beside is not None):
+                    found.append(
+                        ProfileOrder(
+                            run=run.id,
+                            uuid=run.uuid,
+                            subject=subject,
+                            beside=beside,
+                            budget_s=run.budget_s,
+                            drain=run.drain,
+                        )
+                    )
+            return tuple(found)
+
+    def hear(self, node: str, run_id: int, told: Progress, deed: Deed) -> bool:
+        """Note what a node tells of its run; False when the run has ended, so that the node stops. Raises
+        NotFoundError for a run of another node.
+        """
+        with self._database.transaction() as session:
+            run = own(session, node, run_id)
+            going_on = profile_runs.advance(session, run_id, told)
+            if going_on and told.state.value not in profile_runs.ACTIVE:
+                events.append(session, _event(f"profile_run.{told.state.value}", run, deed))
+            return going_on
+
+    def check_handed_in(
+        self, node: str, run_id: int, points: tuple[ProfilePoint, ...], pairs: tuple[PairPoint, ...]
+    ) -> None:
+        """A node hands in what its run is about and nothing else. Raises FieldsError and NotFoundError."""
+        with self._database.reading() as session:
+            run = own(session, node, run_id)
+            subjects = [_subject(session, name) for name in (run.service, run.beside) if name is not None]
+            device = documents.find(session, kinds.DEVICE, (run.uuid,))
+        models = {subject.model for subject in subjects if subject is not None}
+        gpu_type = from_plain(Device, device.spec).gpu_type if device is not None else None
+        about = [(f"/points/{place}", {item.model}, item.gpu_type) for place, item in enumerate(points)]
+        about += [(f"/pairs/{place}", {item.model_a, item.model_b}, item.gpu_type) for place, item in enumerate(pairs)]
+        for pointer, named, of_type in about:
+            if not named <= models or of_type != gpu_type:
+                raise _fault(pointer, f"run {run_id} does not measure {', '.join(sorted(named))} on {of_type}")
+
+    def asked_about(self, node: str, run_id: int) -> tuple[str, str]:
+        """Model and GPU type of a node's run. Raises NotFoundError."""
+        with self._database.reading() as session:
+            run = own(session, node, run_id)
+            subject = _subject(session, run.service)
+            device = documents.find(session, kinds.DEVICE, (run.uuid,))
+            if subject is None or device is None:
+                raise NotFoundError(f"the service or device of profile run {run_id} is gone", run=run_id)
+            return subject.model, from_plain(Device, device.spec).gpu_type
+
+    def _device(self, session: Session, wanted: Wanted, service: Service) -> str:
+        if nodes.find(session, wanted.node) is None:
+            raise _fault("/node", f"there is no node {wanted.node}")
+        listed = nodes.devices_of(session, wanted.node)
+        if wanted.uuid is not None and wanted.uuid not in listed:
+            raise _fault("/device", f"node {wanted.node} has no device {wanted.uuid}")
+        busy = {item.device for item in targets.current(session, self._cluster).assignments}
+        fitting = [
+            uuid for uuid in ((wanted.uuid,) if wanted.uuid is not None else listed) if _fits(session, uuid, service)
+        ]
+        if not fitting:
+            raise _fault("/node", f"node {wanted.node} has no device on which {wanted.service} may run")
+        fitting = [uuid for uuid in fitting if uuid not in profile_runs.held_devices(session)]
+        if not fitting:
+            raise StateError("another run goes on on every device that would do")
+        free = [uuid for uuid in fitting if uuid not in busy]
+        if not free and not wanted.drain:
+            raise StateError(f"{fitting[0]} carries live traffic; order with drain to have it moved away first")
+        return (free or fitting)[0]
+
+
+def held_by_runs(session: Session, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices as planning shall see them: those that are measured on are tainted."""
+    held = profile_runs.held_devices(session)
+    if not held:
+        return devices
+    return tuple(_tainted(device) if device.id in held else device for device in devices)
+
+
+def own(session: Session, node: str, run_id: int) -> ProfileRun:
+    """A node's run. Raises NotFoundError, also for those of others."""
+    run = profile_runs.get(session, run_id)
+    if run.node_id != node:
+        raise NotFoundError(f"no profile run {run_id}", run=run_id)
+    return run
+
+
+def _tainted(device: Device) -> Device:
+    others = tuple(taint for taint in device.taints if taint.key != PROFILING.key)
+    return replace(device, taints=(*others, PROFILING))
+
+
+def _fits(session: Session, uuid: str, service: Service) -> bool:
+    stored = documents.find(session, kinds.DEVICE, (uuid,))
+    if stored is None:
+        return False
+    gpu_type = from_plain(Device, stored.spec).gpu_type
+    return not service.gpu_types_allowed or gpu_type in service.gpu_types_allowed
+
+
+def _service(session: Session, pointer: str, service: str) -> Service:
+    project, _, name = service.partition("/")
+    stored = documents.find(session, kinds.SERVICE, (project, name))
+    if stored is None:
+        raise _fault(pointer, f"there is no service {service}")
+    return from_plain(Service, stored.spec)
+
+
+def _subject(session: Session, service: str) -> ProfileSubject | None:
+    project, _, name = service.partition("/")
+    stored = documents.find(session, kinds.SERVICE, (project, name))
+    if stored is None:
+        return None
+    found = from_plain(Service, stored.spec)
+    model = documents.find(session, kinds.MODEL, (found.model,))
+    return ProfileSubject(
+        service=service,
+        project=project,
+        model=found.model,
+        launch_s=from_plain(ModelVariant, model.spec).launch_s if model is not None else 30.0,
+        worker=None if found.worker is None else worker_target(found.worker),
+    )
+
+
+def _fault(pointer: str, detail: str) -> FieldsError:
+    return FieldsError((FieldFault(pointer=pointer, code="reference-unknown", detail=detail),))
+
+
+def _event(name: str, run: ProfileRun, deed: Deed) -> events.Event:
+    return events.Event(
+        name=name,
+        actor=deed.actor,
+        subject=f"profile-runs/{run.id}",
+        project=run.service.partition("/")[0],
+        request_id=deed.request_id,
+        facts={"service": run.service, "node": run.node_id, "device": run.uuid},
+    )

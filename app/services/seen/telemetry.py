@@ -1,0 +1,208 @@
+"""What agents and gateways deliver: reports, offered load, receipts; and stored telemetry read back as series.
+
+Owns the checks that need the clock or the registry (times from the future, devices of other nodes) and the group
+commit through which many nodes share one transaction. A report is acknowledged only after its transaction has
+committed; a repeat is acknowledged and not stored again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agents.wire import EdgeReport, NodeReceipt, Report
+from app.errors import ClockBackwardsError, FieldFault, FieldsError
+from app.services.seen.group_commit import GroupCommit
+from app.store import ingest, nodes, read_backs, receipts, telemetry
+from app.store.engine import Database
+from app.store.ingest import Outcome, OutcomeKind, RefusalCode
+from app.store.telemetry import DevicePoint, ServicePoint, Window
+from solvers.cycle.ports import Clock
+from solvers.domain.change import ReceiptOutcome
+from solvers.errors import HeadroomError, NotFoundError
+
+REPORTS_PER_CALL_MAX = 720
+APPLIED = ReceiptOutcome.APPLIED.value
+REGISTRY_TTL_MS = 10_000.0
+REGISTRY_SIZE_MAX = 50_000
+
+
+class IngestListener(Protocol):
+    """Hears what was taken in, for metrics."""
+
+    def stored(self, batch: Sequence[tuple[int, Outcome]]) -> None:
+        """One commit: rows and outcome of every report in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """How many reports of a call were new and how many were repeats."""
+
+    accepted: int
+    duplicates: int
+
+
+class DeviceRegistry:
+    """Which devices belong to a node, remembered for some seconds: every report asks."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+
+    def devices_of(self, node: str) -> frozenset[str]:
+        """UUIDs of the devices registered on a node."""
+        now_ms = self._clock.elapsed_ms()
+        with self._lock:
+            entry = self._known.get(node)
+        if entry is not None and now_ms < entry[1]:
+            return entry[0]
+        with self._database.reading() as session:
+            found = frozenset(nodes.devices_of(session, node))
+        with self._lock:
+            self._known[node] = (found, now_ms + REGISTRY_TTL_MS)
+            self._known.move_to_end(node)
+            if len(self._known) > REGISTRY_SIZE_MAX:
+                self._known.popitem(last=False)
+        return found
+
+    def forget(self, node: str) -> None:
+        """Ask again next time."""
+        with self._lock:
+            self._known.pop(node, None)
+
+
+class Telemetry:
+    """Takes telemetry in and reads it back."""
+
+    def __init__(self, database: Database, clock: Clock, skew_s: float, listener: IngestListener | None = None) -> None:
+        self._database = database
+        self._clock = clock
+        self._skew_s = skew_s
+        self._listener = listener
+        self.registry = DeviceRegistry(database, clock)
+        self._reports: GroupCommit[tuple[Report, ...], tuple[Outcome, ...]] = GroupCommit(self._store_reports)
+        self._edges: GroupCommit[tuple[EdgeReport, ...], tuple[Outcome, ...]] = GroupCommit(self._store_edges)
+
+    def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledgement:
+        """Store a node's reports, oldest first.
+
+        Raises FieldsError for times from the future and devices that are not the node's, ClockBackwardsError,
+        NotFoundError when the node never joined. Reports before the faulty one are stored.
+        """
+        _check_count(len(reports))
+        prefixes = [f"/{index}" if many else "" for index in range(len(reports))]
+        for prefix, report in zip(prefixes, reports, strict=True):
+            self._check_time(prefix, report.observed_at_s)
+            self._check_devices(prefix, report)
+        return _acknowledge(self._reports.submit(reports), prefixes)
+
+    def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledgement:
+        """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
+        _check_count(len(reports))
+        prefixes = [f"/{index}" if many else "" for index in range(len(reports))]
+        for prefix, report in zip(prefixes, reports, strict=True):
+            self._check_time(prefix, report.observed_at_s)
+        return _acknowledge(self._edges.submit(reports), prefixes)
+
+    def accept_receipt(self, receipt: NodeReceipt) -> bool:
+        """Keep what a node read back; tells whether it was new. Raises FieldsError for times from the future."""
+        self._check_time("", receipt.observed_at_s)
+        with self._database.transaction() as session:
+            new = receipts.put(session, receipt)
+            read_backs.keep(session, receipt)
+            if receipt.outcome == APPLIED:
+                nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
+        return new
+
+    def device_series(self, uuid: str, window: Window) -> tuple[DevicePoint, ...]:
+        """A device's readings in even steps."""
+        with self._database.reading() as session:
+            return telemetry.device_series(session, uuid, window)
+
+    def service_series(self, service: str, window: Window) -> tuple[ServicePoint, ...]:
+        """A service's offered and served load in even steps."""
+        with self._database.reading() as session:
+            return telemetry.service_series(session, service, window)
+
+    def _check_time(self, prefix: str, observed_at_s: float) -> None:
+        ahead_s = observed_at_s - self._clock.now_s()
+        if ahead_s > self._skew_s:
+            raise _fault(
+                f"{prefix}/observed_at_s",
+                "time-in-future",
+                f"this lies {ahead_s:.0f} s in the future of the server's clock; {self._skew_s:g} s are allowed",
+            )
+
+    def _check_devices(self, prefix: str, report: Report) -> None:
+        _check_distinct(prefix, report)
+        known = self.registry.devices_of(report.node)
+        named = {device.uuid for device in report.devices} | {replica.uuid for replica in report.replicas}
+        if named <= known:
+            return
+        self.registry.forget(report.node)
+        known = self.registry.devices_of(report.node)
+        named_at = [(f"/devices/{index}", device.uuid) for index, device in enumerate(report.devices)]
+        named_at += [(f"/replicas/{index}", replica.uuid) for index, replica in enumerate(report.replicas)]
+        for place, uuid in named_at:
+            if uuid not in known:
+                detail = f"{uuid} is no registered device of node {report.node}"
+                raise _fault(f"{prefix}{place}/uuid", "reference-unknown", detail)
+
+    def _store_reports(self, batch: Sequence[tuple[Report, ...]]) -> list[tuple[Outcome, ...]]:
+        flat = [report for reports in batch for report in reports]
+        with self._database.raw() as connection:
+            outcomes = ingest.ingest(connection, flat)
+        rows = [len(report.devices) + len(report.replicas) for report in flat]
+        return self._told(rows, outcomes, [len(reports) for reports in batch])
+
+    def _store_edges(self, batch: Sequence[tuple[EdgeReport, ...]]) -> list[tuple[Outcome, ...]]:
+        flat = [report for reports in batch for report in reports]
+        with self._database.raw() as connection:
+            outcomes = ingest.ingest_edge(connection, flat)
+        return self._told([len(report.samples) for report in flat], outcomes, [len(reports) for reports in batch])
+
+    def _told(self, rows: list[int], outcomes: tuple[Outcome, ...], sizes: list[int]) -> list[tuple[Outcome, ...]]:
+        if self._listener is not None:
+            self._listener.stored(list(zip(rows, outcomes, strict=True)))
+        parts = iter(outcomes)
+        return [tuple(next(parts) for _ in range(size)) for size in sizes]
+
+
+def _check_distinct(prefix: str, report: Report) -> None:
+    """A device twice in one report would count its energy twice. A replica may: beside its shadow."""
+    seen: set[str] = set()
+    for index, device in enumerate(report.devices):
+        if device.uuid in seen:
+            raise _fault(f"{prefix}/devices/{index}/uuid", "key-repeated", f"{device.uuid} stands twice")
+        seen.add(device.uuid)
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= REPORTS_PER_CALL_MAX:
+        raise _fault("", "count-out-of-range", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once")
+
+
+def _acknowledge(outcomes: tuple[Outcome, ...], prefixes: list[str]) -> Acknowledgement:
+    for prefix, outcome in zip(prefixes, outcomes, strict=True):
+        if outcome.kind is OutcomeKind.REFUSED:
+            raise _refusal(prefix, outcome.code)
+    repeats = sum(outcome.kind is OutcomeKind.DUPLICATE for outcome in outcomes)
+    return Acknowledgement(accepted=len(outcomes) - repeats, duplicates=repeats)
+
+
+def _refusal(prefix: str, code: RefusalCode | None) -> HeadroomError:
+    if code is RefusalCode.CLOCK_WENT_BACKWARDS:
+        return ClockBackwardsError(f"{prefix}/observed_at_s lies before that of an earlier report of this boot")
+    if code is RefusalCode.UNKNOWN_NODE:
+        return NotFoundError("this node has not joined")
+    return _fault(prefix, "value-invalid", "a value of this report cannot be stored")
+
+
+def _fault(pointer: str, code: str, detail: str) -> FieldsError:
+    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))

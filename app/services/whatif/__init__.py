@@ -1,0 +1,1 @@
+"""Questions about plans that do not stand."""

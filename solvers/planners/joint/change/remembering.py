@@ -1,0 +1,86 @@
+"""Patterns kept from one solve to the next, as bytes.
+
+Owns their compact form: members by the names of workload and network, kinds by pool and clock, so that they survive
+whatever comes and goes between two snapshots. What no longer exists is left out; bytes of any other kind are as good
+as none. It refuses to judge: whoever begins with these patterns does.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable
+
+import numpy as np
+
+from solvers.planners.joint.seat.floor import variant_numbers
+from solvers.planners.joint.solve.books import Books, Rows
+from solvers.problems.joint import JointProblem, Whole
+from solvers.problems.patterns import Pattern
+
+KEPT_MAX = 20_000
+"""Patterns; the first ones win, so the most useful come first."""
+_FORM = "joint-3"
+_TAB = "\t"
+
+
+def remember(problem: JointProblem, patterns: Iterable[Pattern]) -> bytes:
+    """These patterns, each once."""
+    chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
+    kinds = list(_kinds(problem))
+    variants = [_TAB.join(name) for name in variant_numbers(problem)]
+    store = io.BytesIO()
+    np.savez_compressed(
+        store,
+        form=np.array(_FORM),
+        kinds=np.array(kinds, dtype=np.str_),
+        variants=np.array(variants, dtype=np.str_),
+        kind=np.array([item.kind for item in chosen], dtype=np.int32),
+        size=np.array([len(item.variants) for item in chosen], dtype=np.int32),
+        member=np.array([member for item in chosen for member in item.variants], dtype=np.int32),
+        share=np.array([share for item in chosen for share in item.shares_pct], dtype=np.int16),
+    )
+    return store.getvalue()
+
+
+def recall(state: bytes, problem: JointProblem) -> tuple[Pattern, ...]:
+    """Those of the kept patterns that this problem still knows and that keep its rules."""
+    try:
+        with np.load(io.BytesIO(state), allow_pickle=False) as kept:
+            if "form" not in kept or str(kept["form"]) != _FORM:
+                return ()
+            rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
+    except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
+        return ()
+    books = Books(problem)
+    verdicts = books.judge_many(rows)
+    good = np.flatnonzero(verdicts.lawful & (verdicts.rows.variants[:, 0] >= 0))
+    return tuple(books.patterns(verdicts.take(good)))
+
+
+def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Rows:
+    """Kept patterns in this problem's numbers, those left out that it does not know."""
+    kind_of = _kinds(problem)
+    variant_of = {_TAB.join(name): number for name, number in variant_numbers(problem).items()}
+    kinds = np.array([kind_of.get(str(name), -1) for name in kept["kinds"]], dtype=np.int64)
+    variants = np.array([variant_of.get(str(name), -1) for name in kept["variants"]], dtype=np.int64)
+    size = kept["size"].astype(np.int64)
+    width = max((pool.clients for pool in problem.pools), default=1)
+    member: Whole = np.full((len(size), max(width, int(size.max(initial=1)))), -1, dtype=np.int64)
+    share = np.zeros_like(member)
+    inside = np.arange(member.shape[1])[None, :] < size[:, None]
+    member[inside] = variants[kept["member"].astype(np.int64)] if len(kept["member"]) else 0
+    share[inside] = kept["share"].astype(np.int64)
+    kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
+    known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
+    return Rows(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
+
+
+def _kinds(problem: JointProblem) -> dict[str, int]:
+    """Kinds by name: pool, type, clock, and which of the kinds that are alike in these."""
+    found: dict[str, int] = {}
+    for number, (pool, clock) in enumerate(zip(problem.kind_pool, problem.kind_clock_mhz, strict=True)):
+        item = problem.pools[int(pool)]
+        after = len(problem.like(int(pool), int(clock))) - problem.like(int(pool), int(clock)).index(number)
+        found[_TAB.join((item.name, item.gpu_type, str(int(clock)), str(after)))] = number
+    return found

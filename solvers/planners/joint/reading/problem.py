@@ -1,0 +1,311 @@
+"""Pools, needs and profiles put together: the joint problem, and why what is not in it is not.
+
+Owns the assembly: which tables and kinds there are, what every network does on them, and that only networks which could
+serve somewhere, and workloads that have one, are in the problem. It refuses to know what stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from solvers.domain.device import ColocationClass
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.models.serving.token_plans import SEQUENCES
+from solvers.models.token_options import token_miss
+from solvers.planners.joint.reading.batches import split
+from solvers.planners.joint.reading.company import Company
+from solvers.planners.joint.reading.pools import Pools
+from solvers.planners.joint.reading.tables import Arrays, Axes, Layer, Table, clocks_of, fill, layers_of
+from solvers.planners.joint.reading.tokens import put_tokens
+from solvers.planners.joint.reading.work import (
+    VALUE_USD_LEAST,
+    Alone,
+    Left,
+    allowed_of,
+    alone_of,
+    put_job,
+    unserved_usd,
+    variants_of,
+    workloads_of,
+)
+from solvers.problems.fleet import Fleet
+from solvers.problems.joint import WHOLE_PCT, Flags, Floats, JointProblem, Variant, Whole, Workload
+from solvers.problems.needs import Need
+
+Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kinds:
+    """Tables, and the pool, clock and table of every kind; `table_of_pool` at its highest clock."""
+
+    tables: tuple[Table, ...]
+    pool: Whole
+    clock_mhz: Whole
+    table: Whole
+    table_of_pool: Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """Everything asked for, on everything there is."""
+
+    picture: Snapshot
+    fleet: Fleet
+    pools: Pools
+    left: tuple[Left, ...]
+    variants: tuple[Variant, ...]
+    kinds: _Kinds
+    layers: tuple[Layer, ...]
+    arrays: Arrays
+    """One row for every variant."""
+    company: Company
+    alone: Alone
+    allowed: Flags
+
+    @property
+    def able(self) -> Flags:
+        """pool x variant: could serve."""
+        can: Flags = self.alone.rate_rps > 0
+        return np.asarray(self.allowed & can, dtype=bool)
+
+
+def assemble(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> tuple[JointProblem, Refusals]:
+    """The problem of what is left to plan; workloads that nothing can serve are refused for every GPU type."""
+    draft = _draft(picture, fleet, pools, left)
+    columns = np.flatnonzero(draft.able.any(axis=0))
+    served = sorted({draft.variants[column].workload for column in columns})
+    number = {before: after for after, before in enumerate(served)}
+    variants = tuple(
+        replace(draft.variants[column], workload=number[draft.variants[column].workload]) for column in columns
+    )
+    rates = np.where(draft.able, draft.alone.rate_rps, 0.0)[:, columns]
+    workloads = _workloads(draft, tuple(draft.left[before] for before in served), variants, rates)
+    policy, arrays, kinds = picture.policy, draft.arrays, draft.kinds
+    pressure, exponent, sensitivity, crowd = draft.company.pressures(kinds.tables, columns, arrays)
+    problem = JointProblem(
+        pools=pools.pools,
+        kind_pool=kinds.pool,
+        kind_clock_mhz=kinds.clock_mhz,
+        kind_table=kinds.table,
+        workloads=workloads,
+        variants=variants,
+        shares_pct=arrays.shares_pct,
+        batches=arrays.batches,
+        mean_ms=arrays.mean_ms[:, columns],
+        tail_ms=arrays.tail_ms[:, columns],
+        power_w=arrays.power_w[:, columns],
+        memory_mib=arrays.memory_mib[:, columns],
+        pressure=pressure,
+        exponent=exponent,
+        sensitivity=sensitivity,
+        crowd=crowd,
+        allowed=draft.allowed[:, columns],
+        caps=pools.caps,
+        quotas=_quotas(fleet, workloads),
+        usd_per_wh=policy.usd_per_wh(picture.taken_at_s),
+        by_share=policy.cost_basis is CostBasis.SHARE,
+        by_memory=policy.cost_basis is CostBasis.MEMORY,
+        share_step_pct=policy.share_step_pct,
+    )
+    return split(problem, arrays.used_mib[:, columns]), dict(_refusals(draft))
+
+
+def _draft(picture: Snapshot, fleet: Fleet, pools: Pools, left: tuple[Left, ...]) -> _Draft:
+    needs = tuple(item.need for item in left)
+    variants = variants_of(needs, picture.models_by_name())
+    types = {kin.device_class.gpu_type for kin in pools.kin}
+    models = {item.model for item in variants}
+    layers = layers_of(item for item in picture.profiles if item.model in models and item.gpu_type in types)
+    company = Company.of(picture, needs, variants)
+    kinds = _kinds(picture, pools, layers, {name for name in types if company.mixed(name)})
+    arrays = _arrays(picture, kinds.tables, layers, (needs, variants))
+    company.part(arrays, kinds.tables)
+    company.join(arrays, kinds.tables, pools.kin)
+    workloads = workloads_of(left, fleet.foes, picture.policy, np.zeros(len(left)))
+    room_mib = np.array([pool.memory_mib for pool in pools.pools], dtype=np.float64)
+    return _Draft(
+        picture=picture,
+        fleet=fleet,
+        pools=pools,
+        left=left,
+        variants=variants,
+        kinds=kinds,
+        layers=layers,
+        arrays=arrays,
+        company=company,
+        alone=alone_of(arrays, workloads, variants, (kinds.table_of_pool, room_mib)),
+        allowed=allowed_of(pools, needs, variants),
+    )
+
+
+def _kinds(picture: Snapshot, pools: Pools, layers: tuple[Layer, ...], mixed: set[GpuTypeName]) -> _Kinds:
+    """`mixed`: types of which it is not known of all how they press on each other, so that a device is either for those
+    of whom it is, or for everybody.
+    """
+    types = picture.gpu_types_by_name()
+    clocks = {name: clocks_of(layers, types[name]) for name in {kin.device_class.gpu_type for kin in pools.kin}}
+    tables: dict[Table, int] = {}
+    rows: list[tuple[int, int, int]] = []
+    highest = []
+    for pool, kin in enumerate(pools.kin):
+        kind = kin.device_class
+        apart = kind.gpu_type in mixed and not kind.exclusive and kin.rest is None
+        listed = clocks[kind.gpu_type] if kin.rest is None else (kin.rest.clock_mhz,)
+        for clock, known in product(listed, (True, False) if apart else (False,)):
+            table = Table(
+                gpu_type=kind.gpu_type,
+                sm_part=kind.sm_part,
+                gpu_part=kind.gpu_part,
+                exclusive=kind.exclusive,
+                clock_mhz=clock,
+                known=known,
+                rest_of=-1 if kin.rest is None else pool,
+            )
+            rows.append((pool, clock, tables.setdefault(table, len(tables))))
+        highest.append(rows[-1][2])
+    pool_of, clock_of, table_of = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return _Kinds(
+        tables=tuple(tables),
+        pool=pool_of,
+        clock_mhz=clock_of,
+        table=table_of,
+        table_of_pool=np.array(highest, dtype=np.int64),
+    )
+
+
+def _arrays(
+    picture: Snapshot,
+    tables: tuple[Table, ...],
+    layers: tuple[Layer, ...],
+    of: tuple[tuple[Need, ...], tuple[Variant, ...]],
+) -> Arrays:
+    """One row for every variant; a workload that wants a device of its own gets all of it, and so do LLMs."""
+    needs, variants = of
+    jobs = {WorkloadId(job.id): job for job in picture.jobs}
+    asked = [jobs[need.workload] for need in needs if need.kind is WorkloadKind.JOB]
+    step = picture.policy.share_step_pct
+    bounds = {
+        share
+        for job in asked
+        for share in (-(-job.share_pct_sm_min // step) * step, job.share_pct_sm_max // step * step)
+        if job.share_pct_sm_min <= share <= job.share_pct_sm_max
+    }
+    if picture.policy.cost_basis is CostBasis.MEMORY:
+        # The largest share with which a device is not one's own, all of it to be paid.
+        bounds |= {(WHOLE_PCT - 1) // step * step}
+    sequences = SEQUENCES if any(need.tokens is not None for need in needs) else ()
+    axes = Axes.of(layers, (table.sm_part for table in tables), step, bounds, sequences)
+    place = {model: row for row, model in enumerate(dict.fromkeys(item.model for item in variants))}
+    types = picture.gpu_types_by_name()
+    by_model = fill(tables, tuple(place), layers, (axes, types))
+    rows = np.array([place[item.model] for item in variants], dtype=np.int64)
+    arrays = Arrays(
+        shares_pct=axes.shares_pct,
+        batches=axes.batches,
+        mean_ms=by_model.mean_ms[:, rows],
+        tail_ms=by_model.tail_ms[:, rows],
+        power_w=by_model.power_w[:, rows],
+        memory_mib=by_model.memory_mib[:, rows],
+        used_mib=by_model.used_mib[:, rows],
+    )
+    for row, variant in enumerate(variants):
+        need = needs[variant.workload]
+        if need.kind is WorkloadKind.JOB:
+            put_job(arrays, row, jobs[need.workload], tables, types)
+        elif need.tokens is not None:
+            put_tokens(arrays, (row, variant.model), need, (tables, types), picture.policy)
+        elif need.affinity.dedicated:
+            for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w):
+                values[:, row, :-1] = np.inf
+        if need.kind is WorkloadKind.JOB or need.tokens is not None:
+            arrays.used_mib[:, row] = arrays.memory_mib[:, row]
+    return arrays
+
+
+def _workloads(
+    draft: _Draft, left: tuple[Left, ...], variants: tuple[Variant, ...], rates: Floats
+) -> tuple[Workload, ...]:
+    """Workloads with what it is worth to serve them. `rates`: pool x variant, the most a whole device gives."""
+    price = np.array([draft.pools.pools[row].usd_per_h for row in range(len(draft.pools.pools))])
+    most, cost = np.zeros(len(left)), np.full(len(left), np.inf)
+    of = np.array([item.workload for item in variants], dtype=np.int64)
+    np.maximum.at(most, of, rates.max(axis=0, initial=0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_rps = np.where(rates > 0, price[:, None] / rates, np.inf).min(axis=0, initial=np.inf)
+    np.minimum.at(cost, of, per_rps)
+    asked = np.array([item.rate_rps for item in left])
+    worth = unserved_usd(left, cost * asked, float(price.max(initial=0.0)))
+    jobs = {WorkloadId(job.id): job for job in draft.picture.jobs}
+    made = workloads_of(left, draft.fleet.foes, draft.picture.policy, worth)
+    return tuple(
+        item
+        if (job := jobs.get(item.id)) is None or left[index].need.kind is not WorkloadKind.JOB
+        else replace(item, rate_rps=float(most[index]), unserved_usd=max(job.value_usd_per_h, VALUE_USD_LEAST))
+        for index, item in enumerate(made)
+    )
+
+
+def _quotas(fleet: Fleet, workloads: tuple[Workload, ...]) -> tuple[tuple[ProjectName, float], ...]:
+    asking = {item.project for item in workloads}
+    return tuple((name, max(0.0, gpus)) for name, gpus in sorted(fleet.quota_left.items()) if name in asking)
+
+
+def _refusals(draft: _Draft) -> Iterator[tuple[tuple[WorkloadId, GpuTypeName], Reason]]:
+    """For every workload and type of the catalogue without any chance, the rule or the number that leaves none."""
+    measured = {(model, layer.gpu_type) for layer in draft.layers for model in layer.models}
+    of: dict[int, list[int]] = {}
+    for column, variant in enumerate(draft.variants):
+        of.setdefault(variant.workload, []).append(column)
+    able = draft.able
+    for gpu_type in sorted(item.name for item in draft.picture.gpu_types):
+        pools = [row for row, pool in enumerate(draft.pools.pools) if pool.gpu_type == gpu_type]
+        some = np.asarray(able[pools].any(axis=0), dtype=bool)
+        for number, item in enumerate(draft.left):
+            columns = of[number]
+            if not some[columns].any():
+                yield (item.need.workload, gpu_type), _refusal(draft, item.need, (gpu_type, pools, columns), measured)
+
+
+def _refusal(
+    draft: _Draft,
+    need: Need,
+    at: tuple[GpuTypeName, list[int], list[int]],
+    measured: set[tuple[ModelName, GpuTypeName]],
+) -> Reason:
+    gpu_type, pools, columns = at
+    if need.gpu_types_allowed and gpu_type not in need.gpu_types_allowed:
+        return Reason(code=ReasonCode.TYPE_NOT_ALLOWED, subject=gpu_type)
+    if not pools:
+        facts: tuple[Fact, ...] = (Fact(name="devices_usable", value=0.0),)
+        return Reason(code=ReasonCode.NO_DEVICE_OF_TYPE, subject=gpu_type, facts=facts)
+    open_to = [pool for pool in pools if draft.allowed[pool, columns].any()]
+    if not open_to:
+        unfit = all(draft.pools.kin[pool].colocation is not ColocationClass.ANY for pool in pools)
+        return Reason(code=ReasonCode.ANTI_AFFINITY if unfit else ReasonCode.TAINTED, subject=gpu_type)
+    models = {draft.variants[item].model for item in columns}
+    known = measured if need.tokens is None else {(item.model, item.gpu_type) for item in need.tokens.profiles}
+    if need.kind is not WorkloadKind.JOB and known.isdisjoint((model, gpu_type) for model in models):
+        return Reason(code=ReasonCode.NO_PROFILE, subject=gpu_type)
+    cells = np.ix_(open_to, columns)
+    memory = float(draft.alone.memory_mib_least[cells].min())
+    if np.isfinite(memory):
+        room = max(draft.pools.pools[pool].memory_mib for pool in open_to)
+        facts = (Fact(name="memory_mib_needed", value=memory), Fact(name="memory_mib_device", value=room))
+        return Reason(code=ReasonCode.NO_MEMORY_LEFT, subject=gpu_type, facts=facts)
+    if need.tokens is not None:
+        return token_miss(need, tuple(sorted(models)), gpu_type, draft.picture.policy)
+    best = float(draft.alone.latency_ms_best[cells].min())
+    facts = (
+        Fact(name="latency_ms_best", value=round(best, 3) if np.isfinite(best) else "unknown"),
+        Fact(name="latency_ms_limit", value=need.limit_ms or 0.0),
+    )
+    return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)

@@ -1,0 +1,238 @@
+"""Needs as the joint problem's workloads and variants: what is asked, what it is worth, on which tables it could run.
+
+Owns the translation. A service is each of its permitted networks; a training job is one network whose requests are
+iterations, so that its value counts by progress. What stands beside pinned replicas stays there and is taken off what
+is asked. To leave a whole rate unserved costs in proportion to priority x rate, as the objective counts it, and for
+every workload a multiple of what serving it could cost; a job that waits costs its value. It refuses to choose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.domain.device import ColocationClass, GpuType
+from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
+from solvers.domain.policy import Policy
+from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
+from solvers.planners.joint.reading.pools import Kin, Pools
+from solvers.planners.joint.reading.tables import Arrays, Table
+from solvers.problems.joint import Flags, Floats, Variant, Whole, Workload
+from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
+from solvers.problems.open_ended import utilisation_open
+from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN
+
+LAUNCH_S_DEFAULT = 10.0
+"""For models that are not in the catalogue (training jobs)."""
+UNSERVED_FACTOR = 20.0
+"""Leaving a rate unserved counts at least so many times what serving it could cost."""
+UNSERVED_USD_MAX = 1e6
+DEVICE_USD_LEAST = 0.1
+"""$/h: what a device counts at least when weighed against demand. Owned ones cost nothing, but demand still counts."""
+UNSERVED_QUANTILE = 95
+"""One odd workload must not drive all others to the ceiling."""
+RATE_RPS_LEAST = 1e-6
+"""Stands for a rate of nothing, where replicas are wanted all the same."""
+VALUE_USD_LEAST = 1e-3
+"""What a job without a declared value is worth: spare share, but no device of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What of a need is still to be planned, after what stays where it is."""
+
+    need: Need
+    rate_rps: float
+    rate_least_rps: float
+    replicas_min: int
+    replicas_max: int
+    budget_usd_per_h: float
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to plan."""
+        return self.replicas_max > 0 and (
+            self.need.kind is WorkloadKind.JOB or self.rate_rps > 0 or self.replicas_min > 0
+        )
+
+
+def left_of(need: Need, kept: int, capacity_rps: float, usd_per_h: float) -> Left:
+    """What is left when so many replicas stay, serve and cost so much."""
+    budget = math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h
+    return Left(
+        need=need,
+        rate_rps=max(0.0, need.rate_rps - capacity_rps),
+        rate_least_rps=max(0.0, need.rate_rps_least - capacity_rps),
+        replicas_min=max(0, need.replicas_floor - kept),
+        replicas_max=max(0, need.replicas_max - kept),
+        budget_usd_per_h=max(0.0, budget - usd_per_h),
+    )
+
+
+def variants_of(needs: tuple[Need, ...], models: Mapping[ModelName, ModelVariant]) -> tuple[Variant, ...]:
+    """Each need's networks, its own first."""
+    return tuple(
+        Variant(
+            workload=number,
+            model=name,
+            launch_s=models[name].launch_s if name in models else LAUNCH_S_DEFAULT,
+        )
+        for number, need in enumerate(needs)
+        for name in (need.model, *need.alternatives)
+    )
+
+
+def workloads_of(
+    left: tuple[Left, ...], foes: Mapping[WorkloadId, set[WorkloadId]], policy: Policy, unserved_usd: Floats
+) -> tuple[Workload, ...]:
+    """Workloads in the order of what is left; jobs carry their whole progress as rate once `with_progress` knows it."""
+    number = {item.need.workload: index for index, item in enumerate(left)}
+    return tuple(
+        _workload(
+            item, tuple(sorted(number[foe] for foe in foes.get(item.need.workload, ()) if foe in number)), policy, usd
+        )
+        for item, usd in zip(left, unserved_usd, strict=True)
+    )
+
+
+def _workload(item: Left, avoids: tuple[int, ...], policy: Policy, unserved_usd: float) -> Workload:
+    need = item.need
+    quantile = min(need.percentile, PERCENTILE_MAX) / 100
+    alone = need.kind is WorkloadKind.JOB or need.affinity.anti_affinity is AntiAffinity.HARD
+    return Workload(
+        id=need.workload,
+        project=need.project,
+        rate_rps=max(item.rate_rps, RATE_RPS_LEAST),
+        rate_least_rps=item.rate_least_rps,
+        unserved_usd=float(unserved_usd),
+        limit_ms=math.inf if need.limit_ms is None else need.limit_ms,
+        burst=math.log(1 / (1 - quantile)) if need.end_to_end else 0.0,
+        end_to_end=need.end_to_end,
+        utilisation_max=_busy(need, policy),
+        replicas_min=0 if need.kind is WorkloadKind.JOB else item.replicas_min,
+        replicas_max=item.replicas_max,
+        per_device_max=1 if alone else policy.replicas_per_device_max,
+        dedicated=need.affinity.dedicated,
+        domains_min=need.affinity.failure_domains_min,
+        budget_usd_per_h=item.budget_usd_per_h,
+        avoids=avoids,
+        priority=need.priority,
+        limit_fixed=need.tokens is not None,
+    )
+
+
+def _busy(need: Need, policy: Policy) -> float:
+    if need.kind is not WorkloadKind.SERVICE:
+        return 1.0
+    return utilisation_open(policy) if need.open_ended else policy.utilisation_max
+
+
+def allowed_of(pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, ...]) -> Flags:
+    """pool x variant: types, taints, colocation."""
+    cache: dict[tuple[object, ...], Flags] = {}
+    columns = []
+    rests = [(row, kin.rest) for row, kin in enumerate(pools.kin) if kin.rest is not None]
+    for need in needs:
+        key = (need.kind is WorkloadKind.JOB, need.gpu_types_allowed, need.tolerations)
+        if key not in cache:
+            cache[key] = np.array([_may_use(kin, need) for kin in pools.kin], dtype=bool)
+        may = cache[key].copy() if rests else cache[key]
+        for row, rest in rests:
+            # A rest without a price of its own would be no burden on a budget that counts shares.
+            unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
+            may[row] &= need.workload not in rest.shut and not unpriced
+        columns.append(may)
+    by_need = np.stack(columns, axis=1) if columns else np.zeros((len(pools.kin), 0), dtype=bool)
+    return np.asarray(by_need[:, [item.workload for item in variants]])
+
+
+def _may_use(kin: Kin, need: Need) -> bool:
+    unfit = ColocationClass.INFERENCE if need.kind is WorkloadKind.JOB else ColocationClass.TRAINING
+    types = need.gpu_types_allowed
+    return (
+        (not types or kin.device_class.gpu_type in types)
+        and kin.taints <= set(need.tolerations)
+        and kin.colocation is not unfit
+    )
+
+
+def put_job(
+    arrays: Arrays, row: int, job: TrainingJob, tables: tuple[Table, ...], types: Mapping[GpuTypeName, GpuType]
+) -> None:
+    """Write a job's progress as the latency of an iteration: in proportion to share, peak and clock."""
+    inside = (arrays.shares_pct >= job.share_pct_sm_min) & (arrays.shares_pct <= job.share_pct_sm_max)
+    part = arrays.shares_pct[inside] / 100
+    single = int(np.searchsorted(arrays.batches, 1))
+    for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
+        values[:, row] = np.inf
+    for index, table in enumerate(tables):
+        gpu_type = types[table.gpu_type]
+        whole_per_s = iterations_per_s(job, dict(types), table.gpu_type) * table.sm_part
+        per_s = whole_per_s * part * table.clock_mhz / gpu_type.clock_mhz_sm_max
+        arrays.mean_ms[index, row, inside, single] = 1000 / per_s
+        arrays.tail_ms[index, row, inside, single] = 1000 / per_s
+        span_w = (gpu_type.power_limit_w_max - gpu_type.idle_w) * table.gpu_part
+        arrays.power_w[index, row, inside, single] = span_w * part
+        arrays.memory_mib[index, row, single] = job_memory_mib(job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Every variant alone on a whole device of every pool at its highest clock."""
+
+    rate_rps: Floats
+    """pool x variant: the most it may be given; 0 where it keeps no promise or does not fit."""
+    latency_ms_best: Floats
+    """pool x variant: the shortest that any batch takes, at hardly any load."""
+    memory_mib_least: Floats
+    """pool x variant: of the batches that keep the promise; inf when none does."""
+
+
+def alone_of(
+    arrays: Arrays, workloads: tuple[Workload, ...], variants: tuple[Variant, ...], at: tuple[Whole, Floats]
+) -> Alone:
+    """`at`: the table of each pool at its highest clock, and the memory of its devices. A job takes what its owner
+    bounds.
+    """
+    table, room_mib = at
+    work = [workloads[item.workload] for item in variants]
+    limit, burst, busy = (
+        np.array(values)[None, :, None]
+        for values in (
+            [item.limit_ms for item in work],
+            [item.burst if item.end_to_end else -1.0 for item in work],
+            [item.utilisation_max for item in work],
+        )
+    )
+    mean, tail = (np.min(cells, axis=2) for cells in (arrays.mean_ms, arrays.tail_ms))
+    batch = arrays.batches.astype(np.float64)[None, None, :]
+    queues = burst >= 0
+    load = np.maximum(burst, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spare = np.maximum(limit / tail - 2, 0.0)
+        bearable = np.where(load > 0, 2 * batch * spare / (load + 2 * batch * spare), np.where(spare > 0, busy, 0.0))
+        bearable = np.where(np.isinf(spare), busy, bearable)
+        granted = np.where(queues & np.isfinite(limit), np.maximum(np.minimum(busy, bearable), UTILISATION_MIN), busy)
+        waits = np.where(queues, 1 + load * granted / (2 * (1 - np.minimum(granted, 1 - 1e-12)) * batch), 0.0)
+        idle = np.where(queues, 2 + load * UTILISATION_MIN / (2 * (1 - UTILISATION_MIN) * batch), 1.0)
+        keeps = np.isfinite(mean) & (tail * (1 + waits) <= limit * (1 + 1e-9))
+        rate = np.where(keeps, granted * 1000 * batch / mean, 0.0)
+    fits = arrays.memory_mib[table] <= room_mib[:, None, None]
+    return Alone(
+        rate_rps=np.asarray(np.where(fits, rate[table], 0.0).max(axis=2)),
+        latency_ms_best=np.asarray((tail * idle).min(axis=2)[table]),
+        memory_mib_least=np.asarray(np.where(keeps[table], arrays.memory_mib[table], np.inf).min(axis=2)),
+    )
+
+
+def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_h: float) -> Floats:
+    """$/h for leaving each whole rate unserved. `cost_usd_per_h`: about what serving each costs; inf where unknown."""
+    weighted = np.array([item.need.weight * max(item.rate_least_rps, RATE_RPS_LEAST) for item in left])
+    device_usd = max(device_usd_per_h, DEVICE_USD_LEAST)
+    least = UNSERVED_FACTOR * np.maximum(np.where(np.isfinite(cost_usd_per_h), cost_usd_per_h, 0.0), device_usd)
+    asked = np.array([item.rate_least_rps > 0 for item in left], dtype=bool)
+    scale = float(np.percentile(least[asked] / weighted[asked], UNSERVED_QUANTILE)) if asked.any() else 0.0
+    return np.asarray(np.minimum(np.maximum(scale * weighted, least), UNSERVED_USD_MAX))

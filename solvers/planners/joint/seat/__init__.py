@@ -1,0 +1,1 @@
+"""From counts of device contents to named devices."""

@@ -1,0 +1,183 @@
+"""A proven bound: no pattern whatever, at whole percents of share, is worth more at these duals than is shown here.
+
+Owns the proof. All contents of all devices are looked at together (see `nodes`): what could be worth most comes first
+and is cut until nothing is worth more than a small part of what its device costs. Stopped at any time it holds: what
+was not cut only makes it weaker. From the worst ceiling of each pool follows the bound on the cost of every layout
+(weak duality, see `lagrangian`). What looked too good on the way are patterns worth adding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.cells import Priced, Sorts, shares_of
+from solvers.planners.joint.solve.nodes import Front, Look, Tree
+from solvers.planners.joint.solve.rows import Rows
+from solvers.planners.joint.solve.sets import Judge, Sets, joined, ordered, width_of
+from solvers.planners.joint.solve.tables import levels_of
+from solvers.problems.joint import Floats, JointProblem, Whole
+
+NODES_AT_ONCE = 400
+TURNS = 8
+CUTS_MAX = 200
+"""Of so many nodes at once; what is not settled then had better be priced anew."""
+ROOT_TURNS = 3
+"""What a root takes, in looks at all of it."""
+NARROW = 1 / 12
+"""Of the highest pressure: contents of nodes so narrow are worth judging exactly."""
+NEAR = 0.25
+"""Of the target: what is so near to what exists is left alone."""
+OPTIONS_PER_UNIT = 25_000
+OPTIONS_LEAST = 5_000
+"""What a look at a few takes, in options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """By pool what no pattern's value is above its device's price, and patterns that came near it."""
+
+    worth: Floats
+    seen: Sets
+
+
+class Bound:
+    """Everything about one problem that duals do not change."""
+
+    def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:
+        self.problem, self.judge, self.rows = problem, judge, rows
+        self.sorts = Sorts(problem, judge, rows)
+        self.width = width_of(problem)
+        self.high = _highest(problem, self.width)
+        self.devices = problem.pool_devices[problem.kind_pool]
+
+    def ceilings(self, duals: Floats, target: Floats, deadline: Deadline, until_part: float) -> Ceilings:
+        """At these duals; no farther down than the target (by pool, $/h), and as far as the deadline allows."""
+        prices = self.rows.item_prices(duals)
+        tree = Tree(self.problem, Priced(self.problem, self.judge, self.rows, prices), self.high)
+        kinds = self.problem.kind_pool
+        goal = Goal(kinds, target)
+        waiting = Waiting(self.devices, goal)
+        for kind in np.flatnonzero(self.devices).tolist():
+            if deadline.left_part <= until_part:
+                return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=joined([], self.width))
+            cells = self.sorts.of_kind(kind)
+            deadline.spend(1 + ROOT_TURNS * len(cells) // OPTIONS_PER_UNIT)
+            front, alone = tree.root(kind, cells, goal.by_kind)
+            goal.raise_to(np.array([kind]), np.array([alone]))
+            if front is not None:
+                waiting.add(front)
+        seen: list[Sets] = []
+        for _ in range(CUTS_MAX):
+            if deadline.left_part <= until_part or (front := waiting.most()) is None:
+                break
+            deadline.spend(1 + TURNS * (len(front.options) + OPTIONS_LEAST) // OPTIONS_PER_UNIT)
+            front, look = tree.squeezed(front, goal.by_kind, TURNS)
+            if len(front.nodes):
+                found, worth = self._real(self._contents(tree, front, look), duals)
+                seen.append(found.take(worth > 0))
+                # What exists cannot be disproved.
+                goal.raise_to(found.kind, worth + NEAR * target[kinds[found.kind]])
+                halves, ended = tree.cut(front, look, goal.by_kind)
+                goal.raise_to(ended.kind, ended.ceiling)
+                waiting.add(halves)
+        for front in waiting.fronts:
+            goal.raise_to(front.nodes.kind, front.nodes.ceiling)
+        return Ceilings(worth=goal.by_pool, seen=joined(seen, self.width))
+
+    def _real(self, sets: Sets, duals: Floats) -> tuple[Sets, Floats]:
+        """Those that can stand, and their values above their devices' prices."""
+        judged = self.judge.judge(sets)
+        sets, judged = sets.take(judged.ok), judged.take(judged.ok)
+        return sets, -self.rows.reduced(self.rows.columns(sets, judged), duals)
+
+    def _contents(self, tree: Tree, front: Front, look: Look) -> Sets:
+        """What was chosen in narrow nodes, shares cut down to the device."""
+        nodes, options = front.nodes, front.options
+        chosen = look.chosen[(nodes.high - nodes.low <= NARROW * self.high)[options.node[look.chosen]]]
+        node, cell = options.node[chosen], options.cell[chosen]
+        rank = np.arange(len(node)) - np.searchsorted(node, node)
+        chosen, node, cell, rank = (item[rank < self.width] for item in (chosen, node, cell, rank))
+        member = np.full((len(nodes), self.width), -1, dtype=np.int64)
+        share = np.zeros((len(nodes), self.width), dtype=np.int64)
+        member[node, rank], share[node, rank] = tree.cells.variant[cell], tree.cells.share_pct[cell]
+        total = share.sum(axis=1, keepdims=True)
+        step, least = max(1, self.problem.share_step_pct), int(shares_of(self.problem)[0])
+        cut = np.maximum(least, share * 100 // np.maximum(total, 1) // step * step)
+        share = np.where((total > 100) & (member >= 0), cut, share)
+        some = np.flatnonzero((member[:, 0] >= 0) & (share.sum(axis=1) <= 100))
+        return ordered(nodes.kind[some], member[some], share[some])
+
+
+class Goal:
+    """How far down ceilings are to come, $/h: no farther than what exists on any kind of a pool."""
+
+    def __init__(self, kind_pool: Whole, least: Floats) -> None:
+        self._pool = kind_pool
+        self.by_pool = least.copy()
+        self.by_kind: Floats = least[kind_pool]
+
+    def raise_to(self, kind: Whole, worth: Floats) -> None:
+        """Something of these kinds is worth so much."""
+        np.maximum.at(self.by_pool, self._pool[kind], worth)
+        self.by_kind = self.by_pool[self._pool]
+
+
+class Waiting:
+    """Nodes that wait to be looked at; those that weaken the bound most come first."""
+
+    def __init__(self, devices: Whole, goal: Goal) -> None:
+        self.fronts: list[Front] = []
+        self._devices, self._goal = devices, goal
+
+    def add(self, front: Front) -> None:
+        """Some more."""
+        if len(front.nodes):
+            self.fronts.append(front)
+
+    def harm(self, front: Front) -> Floats:
+        """What each node costs the bound at most, $/h."""
+        kind = front.nodes.kind
+        return np.asarray(self._devices[kind] * (front.nodes.ceiling - self._goal.by_kind[kind]))
+
+    def most(self) -> Front | None:
+        """The worst, so many that an array of them is worth its while."""
+        found: Front | None = None
+        while self.fronts and (found is None or len(found.nodes) < NODES_AT_ONCE):
+            worst = max(range(len(self.fronts)), key=lambda index: self.harm(self.fronts[index]).max())
+            front = self.fronts.pop(worst)
+            found = front if found is None else found.beside(front)
+        if found is not None and len(found.nodes) > NODES_AT_ONCE:
+            harm = self.harm(found)
+            top = np.zeros(len(harm), dtype=np.bool_)
+            top[np.argsort(-harm, kind="stable")[:NODES_AT_ONCE]] = True
+            found, rest = found.split(top)
+            self.fronts.append(rest)
+        return found
+
+
+def _highest(problem: JointProblem, width: int) -> float:
+    """More than anything on one device can press together."""
+    if not len(problem.variants) or not problem.kinds:
+        return 0.0
+    if problem.exponent.max() > 1:
+        return float(problem.pressure.max() * width)
+    return float(levels_of(problem, width).edge[-1])
+
+
+def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
+    """The bound that follows. With value above cost at most `worth` (by pool), duals scaled by any t in (0, 1] prove
+
+    t * (duals x sides) - sum over pools of devices * max(0, t * worth - (1 - t) * least cost of a pattern).
+    """
+    problem = rows.problem
+    if not np.isfinite(worth).all():
+        return -np.inf
+    devices = problem.pool_devices.astype(np.float64)
+    cost = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
+    pools = float(duals[rows.pool_at : rows.cap_at] @ rows.upper[rows.pool_at : rows.cap_at])
+    total = rows.sides(duals) + pools
+    scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
+    return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)

@@ -1,0 +1,296 @@
+"""One problem from the relaxed optimum to whole devices: the phases and what each may spend.
+
+Owns their order: price patterns, dive, trim, make up what is short, polish where the problem is small, repair with what
+time is left. Every phase begins with the best so far and can only improve it. It refuses to prove bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from solvers.engines.columns import Relaxed
+from solvers.engines.deadline import Deadline
+from solvers.engines.registry import create
+from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
+from solvers.planners.joint.solve.generate import Pace, generate, singles
+from solvers.planners.joint.solve.layouts import (
+    added,
+    fewer_of,
+    judged_usd,
+    layout_of,
+    missing_of,
+    patterns_of,
+    prices_of,
+    taken_by,
+    value_of,
+)
+from solvers.planners.joint.solve.master import Master
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.polish import polished, shake, small_enough
+from solvers.planners.joint.solve.pricing import Pricing
+from solvers.planners.joint.solve.reach import reach
+from solvers.planners.joint.solve.repair import mend, repair
+from solvers.planners.joint.solve.sets import Judge
+from solvers.planners.joint.solve.tables import levels_of, tables_of
+from solvers.planners.joint.solve.trim import thin, trim
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout, Prices
+from solvers.problems.patterns import Pattern
+
+GENERATE_UNTIL = 0.65
+DIVE_UNTIL = 0.25
+SERVE_UNTIL = 0.05
+"""To serve everybody comes before proving anything."""
+TRIM_PART = 0.25
+THIN_PART = 0.8
+MEND_PART = 0.5
+THIN_UNTIL = 0.25
+RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
+"""Parts of the rates that devices are made fewer with, in the order that pays best."""
+DEPTHS = (
+    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
+    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
+    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
+    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
+    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
+)
+"""Dives in order, and how long each takes beside the others, roughly."""
+DEVICES_TINY = 16.0
+DEPTHS_TINY = (
+    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
+    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
+    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
+    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
+    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
+)
+"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+REACH_PART = 0.3
+POLISH_PART = 0.8
+REPAIR_PART = 0.3
+SERVE_PART = 0.6
+REPAIR_S_PER_DEVICE = 0.01
+"""Of what is left."""
+COMPLETE_ROUNDS = 25
+URGENT_DEVICES = 1e5
+COLUMNS_KEPT = 400
+
+
+@dataclass(slots=True)
+class Course:
+    """One run. `found` is the answer so far, `facts` are told."""
+
+    problem: JointProblem
+    order: SolveOrder
+    deadline: Deadline
+    first: Layout
+    found: Layout | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    columns: tuple[Pattern, ...] = ()
+    search: tuple[Master, Pricing, Relaxed] | None = None
+
+    def run(self) -> Layout:
+        """All phases, as far as the deadline lets them; the first layout at worst."""
+        problem, deadline, begun_s = self.problem, self.deadline, self.deadline.elapsed_s
+        exact = Judge(problem)
+        master = Master(problem, exact)
+        tables = tables_of(problem, exact, levels_of(problem, master.width))
+        pricing = Pricing(problem, tables, master.rows, master.width)
+        master.offer(singles(problem, master.width))
+        master.offer(master.of_patterns((*self.first.patterns, *self.order.warm)))
+        master.keep_standing(self.order.standing, self.order.launch_usd_per_s)
+        relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
+        self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
+        if relaxation is not None:
+            self.search = (master, pricing, relaxation.plain or relaxation.best)
+            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search[2].value}
+            scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
+            self._dive(scene, (master, pricing, relaxation.best))
+            self._finish(scene, (master, pricing, relaxation.best))
+        return (
+            self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
+        )
+
+    def _dive(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
+        """The first dive is quick; slower ones follow as long as there is time for what they take."""
+        deadline, slowness, took = self.deadline, 0.0, 0.0
+        tiny = float(state[2].values[state[0].slacks :].sum()) <= DEVICES_TINY
+        for times, depth in DEPTHS_TINY if tiny else DEPTHS:
+            if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
+                break
+            before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
+            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, tiny)))
+            slowness, took = times, before - deadline.left_part
+
+    def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
+        master, _, relaxed = state
+        problem, deadline = self.problem, self.deadline
+        self._thin(scene, prices_of(master, relaxed.row_duals))
+        if self.found is not None and missing_of(problem, self.found).any():
+            self._try("complete_s", lambda layout: completed(scene, layout, deadline))
+        if small_enough(master, relaxed) and not deadline.over:
+            shake(state, deadline, np.random.default_rng(self.order.seed))
+            if problem.by_memory:
+                relaxed = self._reach(master, relaxed)
+            rng = np.random.default_rng(self.order.seed)
+            self._within(
+                "polish_s",
+                POLISH_PART,
+                lambda layout, within: polished(scene, (master, relaxed), layout, within, rng),
+            )
+            self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
+        if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
+            rng, prices = np.random.default_rng(self.order.seed), prices_of(master, relaxed.row_duals)
+            self._within(
+                "repair_s",
+                SERVE_PART if missing_of(problem, self.found).any() else repair_part(deadline, sum(self.found.counts)),
+                lambda layout, within: repair(problem, layout, prices, within, rng),
+            )
+        self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
+
+    def _reach(self, master: Master, relaxed: Relaxed) -> Relaxed:
+        """Give the integer programme all that may be in something better than what is found so far."""
+        best, before = self.first if self.found is None else self.found, len(master.pool)
+        within = portion(self.deadline, REACH_PART)
+        fewer_usd = float(self.problem.unserved_usd @ fewer_of(self.problem, best))
+        relaxed = reach(master, relaxed, (value_of(self.problem, best) + fewer_usd, best.usd_per_h), within)
+        self.facts["reached"] = float(len(master.pool) - before)
+        charge(self.deadline, within)
+        return relaxed
+
+    def _thin(self, scene: Scene, prices: Prices) -> None:
+        """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest
+        is kept; where it leaves somebody a little short, that is made up first.
+        """
+        base = self.first if self.found is None else self.found
+        short: list[Layout] = []
+        took = 0.0
+        for reserve in RESERVES:
+            if took and self.deadline.left_part - took < THIN_UNTIL:
+                break
+            before = self.deadline.left_part
+            tried = self._within("trim_s", THIN_PART, partial(_thinned, scene.problem, (base, reserve)))
+            took = before - self.deadline.left_part
+            if missing_of(scene.problem, tried).any():
+                short.append(tried)
+        if not short:
+            return
+        cheapest = min(short, key=lambda item: item.usd_per_h)
+        if (
+            self.found is None
+            or cheapest.usd_per_h < self.found.usd_per_h
+            or missing_of(scene.problem, self.found).any()
+        ):
+            how = (prices, self.order.seed)
+            self._within("mend_s", MEND_PART, partial(_served, scene, (cheapest, how)))
+
+    def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
+        """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
+        begun_s = self.deadline.elapsed_s
+        before = self.first if self.found is None else self.found
+        after = phase(before)
+        if self.found is None or self._worth(after) < self._worth(self.found):
+            self.found = after
+        self.facts[name] = self.facts.get(name, 0.0) + self.deadline.elapsed_s - begun_s
+        return after
+
+    def _within(self, name: str, part: float, phase: Callable[[Layout, Deadline], Layout]) -> Layout:
+        """A phase with a part of what is left to itself."""
+        within = portion(self.deadline, part)
+        after = self._try(name, lambda layout: phase(layout, within))
+        charge(self.deadline, within)
+        return after
+
+    def _worth(self, layout: Layout) -> float:
+        return judged_usd(self.problem, layout) - kept_usd(self.problem, self.order, layout)
+
+
+def kept_usd(problem: JointProblem, order: SolveOrder, layout: Layout) -> float:
+    """What the launches that keeping what stands saves are worth, $/h."""
+    held = dict(zip((item.key for item in layout.patterns), layout.counts, strict=True))
+    seconds = sum(
+        min(item.devices, held.get(item.pattern.key, 0))
+        * sum(problem.variants[variant].launch_s for variant in item.pattern.variants)
+        for item in order.standing
+    )
+    return order.launch_usd_per_s * seconds
+
+
+def repair_part(deadline: Deadline, devices: int) -> float:
+    """A part of what is left, and no more than so many devices are worth."""
+    if deadline.work_units is None:
+        most = REPAIR_S_PER_DEVICE * devices / max(deadline.left_s, 1e-9)
+    else:
+        most = 1000 * REPAIR_S_PER_DEVICE * devices / max(deadline.left_part * deadline.work_units, 1.0)
+    return min(REPAIR_PART, most)
+
+
+def portion(deadline: Deadline, part: float) -> Deadline:
+    """A deadline of its own for a part of what is left."""
+    if deadline.work_units is None:
+        return Deadline(part * deadline.left_s)
+    return Deadline(deadline.seconds, max(1, int(part * deadline.left_part * deadline.work_units)))
+
+
+def charge(deadline: Deadline, portion: Deadline) -> None:
+    """Count what was done within a portion as done."""
+    if portion.work_units is not None:
+        deadline.spend(round((1 - portion.left_part) * portion.work_units))
+
+
+def _dived(
+    begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
+    how: tuple[Deadline, bool],
+    before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
+) -> Layout:
+    (scene, dive, state), (deadline, trimmed) = begin, how
+    layout = layout_of(scene.problem, dive.run(*state, deadline))
+    return trim(scene.problem, layout, portion(deadline, TRIM_PART)) if trimmed else layout
+
+
+def _urgent(problem: JointProblem) -> JointProblem:
+    """The same with a price on what is unserved that makes any device worth it, however little is missing."""
+    price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
+    works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
+    return replace(problem, workloads=tuple(works))
+
+
+def _thinned(
+    problem: JointProblem,
+    what: tuple[Layout, float],
+    before: Layout,  # noqa: ARG001 - all begin at the same layout
+    deadline: Deadline,
+) -> Layout:
+    layout, reserve = what
+    return thin(problem, layout, reserve, deadline)
+
+
+def _served(
+    scene: Scene,
+    what: tuple[Layout, tuple[Prices, int]],
+    before: Layout,  # noqa: ARG001 - who is short is so in another layout
+    deadline: Deadline,
+) -> Layout:
+    """Who is a little short is served by packing a few devices anew, else by another device."""
+    layout, (prices, seed) = what
+    layout = mend(scene.problem, layout, prices, portion(deadline, MEND_PART), np.random.default_rng(seed))
+    return completed(scene, layout, deadline) if missing_of(scene.problem, layout).any() else layout
+
+
+def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
+    """What is still short placed on devices that are still free."""
+    scene = replace(scene, problem=_urgent(scene.problem))
+    whole = Master(scene.problem, scene.judge)
+    rest = Master(scene.problem, scene.judge, taken_by(whole, layout))
+    pricing = Pricing(scene.problem, scene.tables, rest.rows, rest.width)
+    relaxation = generate(rest, pricing, deadline, Pace(rounds=COMPLETE_ROUNDS, until_part=SERVE_UNTIL, thorough=False))
+    if relaxation is None:
+        return layout
+    depth = Depth(until_part=SERVE_UNTIL)
+    dive = Dive(scene, depth, taken_by(whole, layout))
+    return added(layout, layout_of(scene.problem, dive.run(rest, pricing, relaxation.best, deadline)))

@@ -1,0 +1,224 @@
+"""A first feasible layout at once: every demand on its cheapest kind of device, devices filled by addition.
+
+Owns two steps. *Assign*: each workload's rate goes where it costs least; where a pool is asked for more than it has,
+those go elsewhere that lose least by it, so what stays without is what counts least. *Pack*: the replicas of a pool,
+largest first and all equal ones at once, go to the fullest devices that have room. What then lacks is put wherever
+there is room. Nothing here looks ahead; trimming and repairing come after. It refuses to break a rule to serve more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.menu import Menu, Sizes
+from solvers.planners.joint.solve.rules import Rules
+from solvers.planners.joint.solve.sheet import SERVED, Sheet
+from solvers.planners.joint.solve.shelves import Batch, Shelves
+from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.layout import Layout
+
+_FULL_PART = 0.93
+"""Of a pool that may be assigned: packing wastes the rest."""
+_PLACES = 4
+"""Shelves of each pool tried for what found no room where it belongs."""
+_LEAST_RPS = 1e-6
+"""Asked for on behalf of replicas that must stand without any demand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Parts of workloads' rates, and where each goes."""
+
+    shelf: Whole
+    variant: Whole
+    rate_rps: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offers:
+    """Workload x pool: the cheapest shelf and variant there, what the whole rate costs there and takes of it."""
+
+    usd_per_h: Floats
+    devices: Floats
+    shelf: Whole
+    variant: Whole
+
+
+def first_layout(problem: JointProblem) -> Layout:
+    """A layout that keeps every rule; demands that count least go without where devices lack."""
+    books = Books(problem)
+    menu, rules = Menu(books), Rules(books)
+    shelves = Shelves(menu, rules)
+    wanted = problem.rate_rps.copy()
+    wanted[rules.floored] = np.maximum(wanted[rules.floored], _LEAST_RPS)
+    offers = _offers(menu, wanted)
+    parts = _assign(problem, offers, wanted, _FULL_PART * problem.pool_devices.astype(np.float64))
+    for batch in _batches(menu, shelves, parts):
+        shelves.place(batch)
+    # Shelves are careful: what really stands there serves more than was added up.
+    rows = shelves.rows()
+    shelves.planned_rps = Sheet.of_rows(rules, rows, np.ones(len(rows), dtype=np.int64)).served_rps()
+    _mop_up(menu, shelves, wanted)
+    rows = shelves.rows()
+    return Sheet.of_rows(rules, rows, np.ones(len(rows), dtype=np.int64)).layout()
+
+
+def _offers(menu: Menu, rate_rps: Floats) -> _Offers:
+    problem = menu.books.problem
+    shape = (len(problem.workloads), len(problem.pools))
+    offers = _Offers(
+        usd_per_h=np.full(shape, np.inf),
+        devices=np.full(shape, np.inf),
+        shelf=np.zeros(shape, dtype=np.int64),
+        variant=np.zeros(shape, dtype=np.int64),
+    )
+    price = _price(menu)
+    work = problem.variant_workload
+    for pool in range(len(problem.pools)):
+        shelves = np.flatnonzero(menu.pool == pool)
+        if not len(shelves):
+            continue
+        best = shelves[np.argmin(price[shelves], axis=0)]
+        variants = np.arange(len(work))
+        order = np.lexsort((price[best, variants], work))
+        first = order[np.concatenate([[True], work[order][1:] != work[order][:-1]])]
+        numbers, shelf = work[first], best[first]
+        fit = np.isfinite(price[shelf, first])
+        numbers, shelf, first = numbers[fit], shelf[fit], first[fit]
+        offers.usd_per_h[numbers, pool] = price[shelf, first] * rate_rps[numbers]
+        offers.devices[numbers, pool] = menu.part[shelf, first] / menu.capacity_rps[shelf, first] * rate_rps[numbers]
+        offers.shelf[numbers, pool], offers.variant[numbers, pool] = shelf, first
+    return offers
+
+
+def _price(menu: Menu) -> Floats:
+    """Shelf x variant: $/h of a request per second; `inf` where it cannot stand."""
+    able = np.isfinite(menu.part)
+    part = np.where(able, menu.part, 1.0)
+    rate = np.where(able, menu.capacity_rps, 1.0)
+    running = np.where(able, menu.running_usd, 0.0)
+    return np.asarray(np.where(able, (menu.device_usd[:, None] * part + running) / rate, np.inf))
+
+
+def _assign(problem: JointProblem, offers: _Offers, rate_rps: Floats, devices: Floats) -> _Parts:
+    """Pools are closed one by one, each filled with those who would lose most elsewhere, per device."""
+    pools = len(problem.pools)
+    rest = np.where(rate_rps > 0, 1.0, 0.0)
+    given: Floats = np.zeros((len(rate_rps), pools))
+    left = devices.astype(np.float64)
+    cost = offers.usd_per_h.copy()
+    needs = np.where(np.isfinite(offers.devices), offers.devices, 0.0)
+    for _ in range(pools):
+        at_best, best = cost.min(axis=1), np.argmin(cost, axis=1)
+        asks = np.isfinite(at_best) & (rest > 0)
+        mine = (best[:, None] == np.arange(pools)) & asks[:, None]
+        over = (mine * needs * rest[:, None]).sum(axis=0) - left
+        pool = int(np.argmax(over))
+        if over[pool] <= 0:
+            given += mine * rest[:, None]
+            break
+        second = cost.copy()
+        second[:, pool] = np.inf
+        loss = np.minimum(second.min(axis=1), problem.unserved_usd) - at_best
+        chosen = np.flatnonzero(mine[:, pool])
+        each = np.maximum(needs[chosen, pool], 1e-12)
+        chosen = chosen[np.argsort(-loss[chosen] / each, kind="stable")]
+        asked = needs[chosen, pool] * rest[chosen]
+        before = np.cumsum(asked) - asked
+        part = np.clip((left[pool] - before) / np.maximum(asked, 1e-12), 0.0, 1.0)
+        given[chosen, pool] += rest[chosen] * part
+        rest[chosen] *= 1 - part
+        cost[:, pool] = np.inf
+    work, pool_of = np.nonzero(given > SERVED)
+    return _Parts(
+        shelf=offers.shelf[work, pool_of],
+        variant=offers.variant[work, pool_of],
+        rate_rps=given[work, pool_of] * rate_rps[work],
+    )
+
+
+def _batches(menu: Menu, shelves: Shelves, parts: _Parts) -> list[Batch]:
+    """Whole replicas of the cheapest size and one for the rest that is as small as will do; largest first."""
+    if not len(parts.shelf):
+        return []
+    work = menu.books.workload[parts.variant]
+    each = menu.capacity_rps[parts.shelf, parts.variant]
+    floor = np.maximum(shelves.floor[work] - shelves.replicas[work], 0)
+    whole = np.floor(parts.rate_rps / each + SERVED)
+    spread = whole + 1 < floor
+    whole = np.where(spread, 0, whole)
+    rest = np.where(spread, parts.rate_rps / np.maximum(floor, 1), parts.rate_rps - whole * each)
+    rest = np.where(rest > SERVED * parts.rate_rps, rest, 0.0)
+    sizes = _smallest(menu, parts, rest)
+    full = menu.sizes(parts.shelf, parts.variant, menu.share_pct[parts.shelf, parts.variant])
+    out: list[tuple[float, Batch]] = []
+    for item in range(len(each)):
+        last = int(max(floor[item], 1)) if spread[item] else int(rest[item] > 0)
+        for size, count in ((full, int(whole[item])), (sizes, last)):
+            if count > 0 and np.isfinite(size.part[item]):
+                out.append((float(size.part[item]), _batch(parts, size, item, count)))
+    out.sort(key=lambda pair: -pair[0])
+    return [batch for _, batch in out]
+
+
+def _smallest(menu: Menu, parts: _Parts, rest: Floats) -> Sizes:
+    """For each part the smallest share that carries the rest of it, and what that takes."""
+    grid = menu.books.problem.shares_pct
+    count = len(grid)
+    shelf, variant = np.repeat(parts.shelf, count), np.repeat(parts.variant, count)
+    sizes = menu.sizes(shelf, variant, np.tile(grid, len(rest)))
+    carries = (sizes.capacity_rps >= np.repeat(rest, count) * (1 - SERVED)) & np.isfinite(sizes.part)
+    most = menu.share_pct[parts.shelf, parts.variant]
+    place = np.argmax(carries.reshape(-1, count), axis=1)
+    none = ~carries.reshape(-1, count).any(axis=1)
+    share = np.where(none, most, grid[place])
+    return menu.sizes(parts.shelf, parts.variant, share)
+
+
+def _batch(parts: _Parts, sizes: Sizes, item: int, replicas: int) -> Batch:
+    return Batch(
+        shelf=int(parts.shelf[item]),
+        variant=int(parts.variant[item]),
+        replicas=replicas,
+        share_pct=int(sizes.share_pct[item]),
+        capacity_rps=float(sizes.capacity_rps[item]),
+        memory_mib=float(sizes.memory_mib[item]),
+        pressure=float(sizes.pressure[item]),
+        watts=float(sizes.watts[item]),
+    )
+
+
+def _mop_up(menu: Menu, shelves: Shelves, wanted_rps: Floats) -> None:
+    """What still lacks goes wherever there is room, what counts most first."""
+    problem = menu.books.problem
+    price = _price(menu)
+    short = np.flatnonzero(_lacks(shelves, wanted_rps) > 0)
+    for number in short[np.argsort(-problem.unserved_usd[short], kind="stable")]:
+        variants = np.flatnonzero(problem.variant_workload == number)
+        for shelf, variant in _places(menu, price[:, variants], variants):
+            lacking = float(_lacks(shelves, wanted_rps)[number])
+            if lacking <= 0:
+                break
+            parts = _Parts(shelf=np.array([shelf]), variant=np.array([variant]), rate_rps=np.array([lacking]))
+            for batch in _batches(menu, shelves, parts):
+                shelves.place(batch)
+
+
+def _places(menu: Menu, price: Floats, variants: Whole) -> list[tuple[int, int]]:
+    """The cheapest shelves and variants of every pool, cheapest first."""
+    order = np.argsort(price, axis=None, kind="stable")
+    order = order[np.isfinite(price.ravel()[order])]
+    shelf, column = np.divmod(order, len(variants))
+    pool = menu.pool[shelf]
+    rank = np.array([np.count_nonzero(pool[:place] == pool[place]) for place in range(len(pool))])
+    kept = np.flatnonzero(rank < _PLACES)
+    return list(zip(shelf[kept].tolist(), variants[column[kept]].tolist(), strict=True))
+
+
+def _lacks(shelves: Shelves, wanted_rps: Floats) -> Floats:
+    rate = np.maximum(0.0, wanted_rps * (1 - SERVED) - shelves.planned_rps)
+    missing = (shelves.floor > shelves.replicas) & (wanted_rps > 0)
+    return np.asarray(np.where(missing, np.maximum(rate, _LEAST_RPS), rate))

@@ -1,0 +1,81 @@
+"""Neighbours of patterns: what one device could carry instead without taking anybody new.
+
+Owns the list: share handed from one member to another, given back or taken from what is free, a member less, another
+clock. Shares stay multiples of the problem's step. It refuses to judge and to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from solvers.planners.joint.solve.books import Rows
+from solvers.problems.joint import JointProblem, Whole
+
+
+def neighbours(problem: JointProblem, rows: Rows, steps_pct: tuple[int, ...]) -> tuple[Rows, Whole]:
+    """All neighbours of some rows, and which row each comes from."""
+    parts = list(_neighbours(problem, rows, steps_pct))
+    if not parts:
+        none = np.zeros(0, dtype=np.int64)
+        return rows.take(none), none
+    return joined([item for item, _ in parts]), np.concatenate([parent for _, parent in parts])
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """One after the other."""
+    return Rows(
+        kind=np.concatenate([item.kind for item in parts]),
+        variants=np.concatenate([item.variants for item in parts]),
+        shares_pct=np.concatenate([item.shares_pct for item in parts]),
+    )
+
+
+def _neighbours(problem: JointProblem, rows: Rows, steps_pct: tuple[int, ...]) -> Iterator[tuple[Rows, Whole]]:
+    every = np.arange(len(rows))
+    members = (rows.variants >= 0).sum(axis=1)
+    step = problem.share_step_pct
+    free = (100 - rows.shares_pct.sum(axis=1)) // step * step
+    sizes = sorted({max(step, size // step * step) for size in steps_pct})
+    for place in range(rows.variants.shape[1]):
+        holds = members > place
+        if not holds.any():
+            break
+        yield from _shifts(rows, every[holds], place, sizes)
+        yield _with(rows, every[holds & (free > 0)], place, free[holds & (free > 0)])
+        yield _with(rows, every[holds & (members > 1)], place, -rows.shares_pct[holds & (members > 1), place])
+    for kind in range(problem.kinds):
+        same = (problem.kind_pool[rows.kind] == problem.kind_pool[kind]) & (rows.kind != kind)
+        chosen = every[same]
+        if len(chosen):
+            some = rows.take(chosen)
+            yield (
+                Rows(kind=np.full(len(chosen), kind), variants=some.variants, shares_pct=some.shares_pct),
+                chosen,
+            )
+
+
+def _shifts(rows: Rows, chosen: Whole, place: int, sizes: list[int]) -> Iterator[tuple[Rows, Whole]]:
+    """Share given back, or handed to another member."""
+    for size in sizes:
+        able = chosen[rows.shares_pct[chosen, place] > size]
+        if not len(able):
+            continue
+        yield _with(rows, able, place, np.full(len(able), -size))
+        for other in range(rows.variants.shape[1]):
+            there = able[rows.variants[able, other] >= 0]
+            if other == place or not len(there):
+                continue
+            some = rows.take(there)
+            shares = some.shares_pct.copy()
+            shares[:, place] -= size
+            shares[:, other] += size
+            yield Rows(kind=some.kind, variants=some.variants, shares_pct=shares), there
+
+
+def _with(rows: Rows, chosen: Whole, place: int, change_pct: Whole) -> tuple[Rows, Whole]:
+    some = rows.take(chosen)
+    shares = some.shares_pct.copy()
+    shares[:, place] += change_pct
+    return Rows(kind=some.kind, variants=some.variants, shares_pct=shares), chosen

@@ -1,0 +1,119 @@
+"""Small problems to the end: an integer programme over everything that was found and some more of its kind.
+
+Owns that programme. Where only some dozens of devices are at stake, whole devices decide more than the relaxed optimum
+can see, so patterns are also priced at duals shaken at random, and the best layout so far is the programme's hint: it
+can only become better. It refuses large problems.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.engines.base import Limits, Program
+from solvers.engines.columns import Relaxed
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.dive import Chosen, Scene, promising
+from solvers.planners.joint.solve.layouts import column_number, counts_in, keys_of, layout_of
+from solvers.planners.joint.solve.master import Master, picked
+from solvers.planners.joint.solve.pricing import Pricing
+from solvers.planners.joint.solve.swaps import Swaps
+from solvers.problems.joint import Whole
+from solvers.problems.layout import Layout
+
+DEVICES_MAX = 120.0
+WORKLOADS_MAX = 60
+SHAKES = 20
+SHAKE = 0.3
+SHAKE_UNTIL = 0.1
+COLUMNS_MAX = 700
+COLUMNS_LEAST = 50
+FIRST_PART = 0.4
+"""Of what is left, for the engine's first node where columns are many by design."""
+SWAP_PART = 0.2
+"""Of what is left of the deadline."""
+ENGINE_PART = 0.8
+ENGINE_GAP = 1e-4
+ENTRIES_PER_UNIT, NODE_UNITS = 30, 30
+"""Of work: the first node of an integer programme with all that comes before it, and another one."""
+WORTH_IT = 1e-9
+
+
+def small_enough(master: Master, relaxed: Relaxed) -> bool:
+    """Whether an integer programme has a chance."""
+    return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
+
+
+def shake(search: tuple[Master, Pricing, Relaxed], deadline: Deadline, rng: np.random.Generator) -> None:
+    """Patterns that would be best if demand were priced somewhat differently."""
+    master, pricing, relaxed = search
+    for _ in range(SHAKES):
+        if deadline.left_part < SHAKE_UNTIL:
+            break
+        deadline.spend(pricing.units_of_work)
+        duals = relaxed.row_duals.copy()
+        duals[: master.rows.pool_at] *= np.exp(rng.normal(0.0, SHAKE, master.rows.pool_at))
+        duals[master.rows.pool_at :] *= rng.uniform()
+        found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
+        pricing.learn(found)
+        master.offer(found.sets)
+
+
+def polished(
+    scene: Scene, state: tuple[Master, Relaxed], layout: Layout, deadline: Deadline, rng: np.random.Generator
+) -> Layout:
+    """The best layout that swaps and the engine find; the given one at worst."""
+    master, relaxed = state
+    master.offer(master.of_patterns(layout.patterns))
+    held = counts_in(column_number(keys_of(master.pool.sets)), layout, len(master.pool))
+    chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
+    program = _program(master, chosen)
+    swaps = Swaps(program)
+    counts = swaps.improve(held[chosen].astype(np.float64), deadline, deadline.left_part * (1 - SWAP_PART), rng)
+    hint = np.concatenate([np.zeros(master.slacks), counts])
+    short = np.maximum(0.0, program.row_lower - program.activity(hint))
+    hint[: master.slacks] = short[program.row[program.start[: master.slacks]]]
+    first = program.rows * len(chosen) // ENTRIES_PER_UNIT
+    limits = limits_of(deadline, ENGINE_PART, first)
+    if limits is not None:
+        answer = scene.engine.solve(program, limits, hint)
+        deadline.spend(first + NODE_UNITS * int(answer.work))
+        if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
+            counts = answer.values[master.slacks :]
+    sets, judged = master.pool.take(chosen)
+    return layout_of(scene.problem, Chosen(sets=sets, judged=judged, counts=np.rint(counts).astype(np.int64)))
+
+
+def _columns_most(master: Master, deadline: Deadline) -> int:
+    """How many columns the programme may have: where all that is within reach was added, no more than leaves work for
+    the nodes after the first.
+    """
+    if not master.problem.by_memory or deadline.work_units is None:
+        return COLUMNS_MAX
+    units = FIRST_PART * deadline.left_part * deadline.work_units
+    return max(COLUMNS_LEAST, min(COLUMNS_MAX, int(ENTRIES_PER_UNIT * units) // max(1, master.rows.count)))
+
+
+def _program(master: Master, chosen: Whole) -> Program:
+    numbers = np.concatenate([np.arange(master.slacks), chosen + master.slacks])
+    some = picked(master.columns, numbers)
+    return Program(
+        cost=some.cost,
+        lower=some.lower,
+        upper=some.upper,
+        integer=numbers >= master.slacks,
+        start=some.start,
+        row=some.row,
+        value=some.value,
+        row_lower=master.rows.lower,
+        row_upper=master.rows.upper,
+    )
+
+
+def limits_of(deadline: Deadline, part: float, first: int) -> Limits | None:
+    """A part of what is left, for an engine: nodes where work is counted, else seconds. None where it is too little for
+    the first node, which takes so many units.
+    """
+    if deadline.work_units is None:
+        return Limits(time_s=part * deadline.left_s, gap=ENGINE_GAP)
+    units = part * deadline.left_part * deadline.work_units - first
+    return Limits(work=1 + units // NODE_UNITS, gap=ENGINE_GAP) if units > 0 else None

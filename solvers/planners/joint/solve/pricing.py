@@ -1,0 +1,333 @@
+"""Which patterns would be worth adding at these duals: one small knapsack per kind and level of pressure, all at once.
+
+Owns the search. At a level every replica has a value, so a pattern is a choice of at most one share per workload that
+fits on the device: a dynamic programme over share units and clients, run for all kinds and levels together. Only the
+best few workloads at each share can be in the best pattern, so its size does not grow with their number. Memory and
+pressure are kept down by multipliers that follow what was found; whether a pattern is any good is for `Judge` to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
+from solvers.planners.joint.solve.sets import Sets, joined, ordered
+from solvers.planners.joint.solve.tables import Singles, Tables
+from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+
+UNITS_MAX = 40
+SPARE_ITEMS = 3
+BEYOND = np.float32(-1e30)
+CLASSES_AT_ONCE = 160
+FAR = -0.4
+"""A class whose best pattern is worth so much less than it costs, as a part, is far from worth it."""
+ALL_TURNS = 6
+ITEMS_USUAL = 45
+CELLS_PER_UNIT = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Patterns as classes x members; `value` is what the programme thought of them."""
+
+    sets: Sets
+    value: Floats
+    row: Whole
+    """Class that each came from."""
+
+
+class Pricing:
+    """Keeps multipliers between rounds."""
+
+    def __init__(self, problem: JointProblem, tables: Tables, rows: Rows, width: int) -> None:
+        self.problem, self.tables, self.width = problem, tables, width
+        asked = rows.wanted | (rows.floored & (rows.rate <= 0))
+        self.variant = np.flatnonzero(asked[problem.variant_workload])
+        """Those that anybody still asks for; all arrays below are about them."""
+        work = problem.variant_workload[self.variant]
+        every = len(self.variant) == len(problem.variants)
+        names = slice(None) if every else self.variant
+        whole = np.where(rows.wanted, np.maximum(rows.rate, 1e-12), np.inf)[work].astype(np.float32)
+        rate = tables.rate[:, :, names]
+        self._able = rate > 0
+        self._part = np.minimum(rate / whole[None, None, :, None], np.float32(1.0))
+        self._power, self._memory = tables.power[:, :, names], tables.memory[:, :, names]
+        self._press = tables.press[:, names]
+        self._allowed = problem.allowed[:, self.variant]
+        shares = problem.shares_pct
+        unit = int(np.gcd.reduce(shares))
+        if 100 // unit > UNITS_MAX:
+            unit = -(-100 // UNITS_MAX)
+        self.units = -(-100 // unit)
+        self.weight = -(-shares // unit)
+        levels = len(tables.levels)
+        self.kind = np.repeat(np.arange(problem.kinds), levels)
+        self.level = np.tile(np.arange(levels), problem.kinds)
+        self.pool = problem.kind_pool[self.kind]
+        self.room = np.array([pool.memory_mib for pool in problem.pools], dtype=np.float64)[self.pool]
+        self.edge = tables.levels.edge[self.level]
+        clients = np.array([pool.clients for pool in problem.pools], dtype=np.int64)[self.pool]
+        self.clients = np.minimum(np.where(self.level == 0, 1, clients), width)
+        self.memory_usd = np.zeros(len(self.kind))
+        self.press_usd = np.zeros(len(self.kind))
+        self._steps: dict[int, Singles] = {}
+        self._every = np.arange(len(self.kind))
+        self._margin = np.full(len(self.kind), np.inf)
+        self._turn = 0
+        self._work = work
+        self._order = np.argsort(work, kind="stable")
+        self._starts = np.flatnonzero(np.diff(work[self._order], prepend=-1))
+        self._workloads = work[self._order][self._starts]
+        self._single = len(self._starts) == len(work)
+        copies = np.array([min(item.per_device_max, width) for item in problem.workloads], dtype=np.int64)
+        self._copies = copies[self._workloads] if len(copies) else copies
+        self._foes = _foes(problem, self._workloads)
+        self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
+
+    @property
+    def units_of_work(self) -> int:
+        """What asking for prices once takes."""
+        workloads = len(self._starts)
+        return 2 + len(self.kind) * (8 * min(workloads, ITEMS_USUAL) + workloads) // CELLS_PER_UNIT
+
+    def follow(self, before: Pricing) -> None:
+        """Begin with what another one, of the same problem, learned."""
+        self.memory_usd, self.press_usd = before.memory_usd, before.press_usd
+        self._margin, self._turn = before._margin, before._turn
+
+    def price(self, prices: ItemPrices, repeats: int, *, everything: bool = False) -> Found:
+        """Best patterns of every kind and level, up to `repeats` of each without a workload in common. Kinds and levels
+        that were far from worth it are only asked every few turns.
+        """
+        asked = np.flatnonzero(self._margin > FAR) if self._turn % ALL_TURNS and not everything else self._every
+        self._turn += 1
+        sets, values, rows = [], [], []
+        if not len(self.variant):
+            return Found(sets=joined([], self.width), value=np.zeros(0), row=np.zeros(0, dtype=np.int64))
+        for at in range(0, len(asked), CLASSES_AT_ONCE):
+            classes = asked[at : at + CLASSES_AT_ONCE]
+            for one in self._some(classes, prices, repeats):
+                sets.append(one.sets)
+                values.append(one.value)
+                rows.append(one.row)
+        if not sets:
+            return Found(sets=joined([], self.width), value=np.zeros(0), row=np.zeros(0, dtype=np.int64))
+        return Found(sets=joined(sets, self.width), value=np.concatenate(values), row=np.concatenate(rows))
+
+    def _some(self, classes: Whole, prices: ItemPrices, repeats: int) -> list[Found]:
+        everybody, variants = self._values(classes, prices)
+        self._margin[classes] = -np.inf
+        found = []
+        for barred in _camps(self._foes, self._turn):
+            value = everybody
+            if barred.any():
+                value = everybody.copy()
+                value[:, barred] = BEYOND
+            found += self._peaceful(classes, (value, variants), prices, repeats)
+        return found
+
+    def _peaceful(
+        self, classes: Whole, items: tuple[Singles, NDArray[np.int64] | None], prices: ItemPrices, repeats: int
+    ) -> list[Found]:
+        """The best patterns of workloads that all bear each other."""
+        value, variant = items
+        work, value = self._best_items(value)
+        if variant is not None:
+            variant = np.take_along_axis(variant, work[:, :, None], axis=1)
+        found = []
+        for turn in range(repeats):
+            best, place, option = knapsack(value, self.weight, self.units, self.clients[classes])
+            if turn == 0:
+                fixed = prices.fixed[self.pool[classes]]
+                margin = (best - fixed) / np.maximum(np.abs(fixed), 1e-6)
+                self._margin[classes] = np.maximum(self._margin[classes], margin)
+            alive = np.flatnonzero(best > prices.fixed[self.pool[classes]] * 0.5)
+            if not len(alive):
+                break
+            one = self._patterns(classes[alive], (work[alive], None if variant is None else variant[alive]),
+                                 (place[alive], option[alive]))  # fmt: skip
+            found.append(Found(sets=one, value=best[alive], row=classes[alive]))
+            rows, members = np.nonzero(place >= 0)
+            value[rows, place[rows, members]] = BEYOND
+        return found
+
+    def _values(self, classes: Whole, prices: ItemPrices) -> tuple[Singles, NDArray[np.int64] | None]:
+        """Value of every workload at every share: class x workload x share; and the variant it comes from."""
+        problem = self.problem
+        table, level, pool = problem.kind_table[self.kind[classes]], self.level[classes], self.pool[classes]
+        work = self._work
+        value = self._part[table, level] * prices.pi[work].astype(np.float32)[None, :, None]
+        for steps, usd in prices.steps:
+            some = np.flatnonzero(usd[work])
+            value[:, some] += self._started(steps)[table[:, None], level[:, None], some] * usd[work[some], None].astype(
+                np.float32
+            )
+        value -= self._power[table, level] * prices.watt[pool].astype(np.float32)[:, None, None]
+        value -= prices.share[pool][:, work, None].astype(np.float32) * problem.shares_pct.astype(np.float32)
+        if problem.by_memory:
+            kind = self.kind[classes][:, None, None]
+            value -= problem.held_usd(kind, self.variant[None, :, None], problem.shares_pct).astype(np.float32)
+        if prices.replica.any():
+            value += prices.replica[work].astype(np.float32)[None, :, None]
+        if self.memory_usd[classes].any():
+            value -= self._memory[table, level] * self.memory_usd[classes].astype(np.float32)[:, None, None]
+        if self.press_usd[classes].any():
+            value -= self._press[table] * self.press_usd[classes].astype(np.float32)[:, None, None]
+        never = ~self._allowed[pool] | ((level > 0)[:, None] & self._alone[None, :])
+        value[~self._able[table, level] | never[:, :, None]] = BEYOND
+        if self._single:
+            return value[:, self._order], None
+        value = value[:, self._order]
+        best = np.maximum.reduceat(value, self._starts, axis=1)
+        group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(work)))
+        first = np.where(value >= best[:, group], self._order[None, :, None], len(work))
+        return best, np.minimum.reduceat(first, self._starts, axis=1)
+
+    def _started(self, steps: int) -> Singles:
+        if steps not in self._steps:
+            self._steps[steps] = steps_of(self._part.astype(np.float64), steps).astype(np.float32)
+        return self._steps[steps]
+
+    def _best_items(self, value: Singles) -> tuple[Whole, Singles]:
+        """The workloads that can be in a best pattern: class x item, and their values."""
+        classes, workloads, options = value.shape
+        chosen = np.zeros((classes, workloads), dtype=np.bool_)
+        for option in range(options):
+            count = min(workloads, self.units // int(self.weight[option]) + SPARE_ITEMS)
+            column = value[:, :, option]
+            if count >= workloads:
+                chosen |= column > 0
+                continue
+            top = np.argpartition(-column, count - 1, axis=1)[:, :count]
+            chosen[np.arange(classes)[:, None], top] |= np.take_along_axis(column, top, axis=1) > 0
+        most = max(1, int(chosen.sum(axis=1).max(initial=0)))
+        if most < workloads:
+            work = np.argpartition(~chosen, most - 1, axis=1)[:, :most]
+            work.sort(axis=1)
+        else:
+            work = np.broadcast_to(np.arange(workloads), (classes, workloads)).copy()
+        kept = np.take_along_axis(chosen, work, axis=1)
+        value = np.where(kept[:, :, None], np.take_along_axis(value, work[:, :, None], axis=1), BEYOND)
+        if len(self._copies) and self._copies.max() > 1:
+            times = int(self._copies.max())
+            first = np.tile(np.arange(times), work.shape[1])
+            work = np.repeat(work, times, axis=1)
+            value = np.repeat(value, times, axis=1)
+            value[first[None, :] >= self._copies[work]] = BEYOND
+        return work, value
+
+    def _patterns(self, classes: Whole, names: tuple[Whole, Whole | None], chosen: tuple[Whole, Whole]) -> Sets:
+        (work, variant), (place, option) = names, chosen
+        real = place >= 0
+        safe = np.where(real, place, 0)
+        item = np.take_along_axis(work, safe, axis=1)
+        if variant is None:
+            member = self._order[self._starts][item]
+        else:
+            member = variant[np.arange(len(classes))[:, None], safe, np.maximum(option, 0)]
+        member = np.where(real, self.variant[member], -1)
+        share = np.where(real, self.problem.shares_pct[np.maximum(option, 0)], 0)
+        fill = self.width - member.shape[1]
+        if fill > 0:
+            member = np.pad(member, ((0, 0), (0, fill)), constant_values=-1)
+            share = np.pad(share, ((0, 0), (0, fill)))
+        return ordered(self.kind[classes], member[:, : self.width], share[:, : self.width])
+
+    def learn(self, found: Found) -> None:
+        """Move the multipliers towards patterns that keep memory and the level's pressure."""
+        table = self.problem.kind_table[found.sets.kind]
+        real = found.sets.member >= 0
+        member = np.where(real, found.sets.member, 0)
+        share = np.searchsorted(self.problem.shares_pct, found.sets.share)
+        share = np.minimum(share, len(self.problem.shares_pct) - 1)
+        level = self.level[found.row][:, None]
+        memory = np.where(real, self.tables.memory[table[:, None], level, member, share], 0.0).sum(axis=1)
+        press = np.where(real, self.tables.press[table[:, None], member, share], 0.0).sum(axis=1)
+        first = np.unique(found.row, return_index=True)[1]
+        rows = found.row[first]
+        worth = np.maximum(found.value[first], 1e-6)
+        for usd, held, room in (
+            (self.memory_usd, memory[first], self.room[rows]),
+            (self.press_usd, press[first], np.maximum(self.edge[rows], 1e-9)),
+        ):
+            over = np.clip(held / room - 1, -0.5, 0.5)
+            several = self.level[rows] > 0
+            usd[rows] = np.where(several, np.maximum(0.0, usd[rows] + 0.4 * over * worth / room), 0.0)
+
+
+def _foes(problem: JointProblem, workloads: Whole) -> Flags:
+    """Who avoids whom, both ways."""
+    place = {int(number): at for at, number in enumerate(workloads)}
+    foes = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
+    for at, number in enumerate(workloads):
+        for other in problem.workloads[int(number)].avoids:
+            if other in place and place[other] != at:
+                foes[at, place[other]] = foes[place[other], at] = True
+    return foes
+
+
+def _camps(foes: Flags, turn: int) -> list[Flags]:
+    """Who is left out of each search, so that nobody in it avoids anybody and everybody is in one of them. A knapsack
+    knows nothing of pairs: asked about all at once it would answer with foes, and their better halves never be found.
+    Every turn mixes the camps anew, so that all who bear each other meet sooner or later.
+    """
+    number = len(foes)
+    torn: Flags = np.asarray(foes.any(axis=1))
+    order = np.random.default_rng(turn).permutation(np.flatnonzero(torn))
+    neutral: Flags = ~torn
+    camps: list[Flags] = []
+    left: Flags = torn.copy()
+    while left.any():
+        members = neutral.copy()
+        # First those in no camp yet, then whoever else bears them all.
+        for at in (*order[left[order]].tolist(), *order[~left[order]].tolist()):
+            members[at] = not foes[at, members].any()
+        camps.append(np.asarray(~members))
+        left &= ~members
+    return camps or [np.zeros(number, dtype=np.bool_)]
+
+
+def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple[Floats, Whole, Whole]:
+    """Best choice of at most one option per item within the units and clients, for every class; `value` is class x
+    item x option. Returns values, chosen items and their options (class x member, -1 for none).
+    """
+    classes, items, _ = value.shape
+    deep = max(1, int(min(clients.max(initial=1), units // int(weight.min()))))
+    tables = np.zeros((items + 1, classes, deep + 1, units + 1), dtype=np.float32)
+    useful = np.asarray((value > 0).any(axis=0))
+    for item in range(items):
+        before, now = tables[item, :, :-1], tables[item + 1, :, 1:]
+        now[:] = tables[item, :, 1:]
+        for option in np.flatnonzero(useful[item]).tolist():
+            size = int(weight[option])
+            offer = before[:, :, : units + 1 - size] + value[:, item, option, None, None]
+            np.maximum(now[:, :, size:], offer, out=now[:, :, size:])
+    depth, left = np.minimum(clients, deep), np.full(classes, units)
+    best = tables[items, np.arange(classes), depth, left].astype(np.float64)
+    return best, *_retraced(tables, value, weight, (depth, left))
+
+
+def _retraced(tables: Singles, value: Singles, weight: Whole, state: tuple[Whole, Whole]) -> tuple[Whole, Whole]:
+    """Which items and options led to the best values: followed back from the full device."""
+    depth, left = state
+    classes, items, _ = value.shape
+    place = np.full((classes, tables.shape[2] - 1), -1, dtype=np.int64)
+    option_of = np.full_like(place, -1)
+    count = np.zeros(classes, dtype=np.int64)
+    row = np.arange(classes)
+    for item in range(items - 1, -1, -1):
+        hit = np.flatnonzero(tables[item + 1, row, depth, left] > tables[item, row, depth, left])
+        if not len(hit):
+            continue
+        rest = left[hit, None] - weight[None, :]
+        offer = tables[item, hit[:, None], depth[hit, None] - 1, np.maximum(rest, 0)] + value[hit, item]
+        pick = np.argmax(np.where(rest >= 0, offer, BEYOND), axis=1)
+        place[hit, count[hit]] = item
+        option_of[hit, count[hit]] = pick
+        left[hit] -= weight[pick]
+        depth[hit] -= 1
+        count[hit] += 1
+    return place, option_of

@@ -1,0 +1,126 @@
+"""What limits a layout as a whole, as rows over patterns: devices, watts, quotas, budgets, numbers of replicas.
+
+Owns the one list of these rows, used by whoever trims and repairs and by the judgement of layouts. A cap that covers
+part of a pool lets the rest of the pool draw what it may; seating keeps the cap itself. A budget is price x share of
+a workload's replicas. It refuses to know demand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.planners.joint.solve.books import Books, Verdicts
+from solvers.problems.joint import Floats, JointProblem, Whole
+
+_UNLIMITED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """A sparse matrix: rule x pattern."""
+
+    rule: Whole
+    pattern: Whole
+    value: Floats
+
+
+class Rules:
+    """`lower <= usage <= upper` of every rule; `usage` by patterns."""
+
+    def __init__(self, books: Books) -> None:
+        problem = books.problem
+        self.books = books
+        work = problem.workloads
+        self.project = _projects(problem)
+        self.gpu_part = np.array([item.gpu_part for item in problem.pools], dtype=np.float64)
+        inside = np.array([cap.devices for cap in problem.caps], dtype=np.float64).reshape(-1, len(problem.pools))
+        self._inside = inside > 0
+        outside = np.maximum(problem.pool_devices - inside, 0.0) * self._inside
+        cap_w = np.array([cap.limit_w for cap in problem.caps]) - inside @ books.idle_w
+        cap_w = np.maximum(cap_w, 0.0) + outside @ (books.limit_w - books.idle_w)
+        self.capped = np.flatnonzero([item.budget_usd_per_h < np.inf for item in work])
+        self.few = np.flatnonzero([item.replicas_max < _UNLIMITED for item in work])
+        self.floored = np.flatnonzero([floor_of(problem, number) > 0 for number in range(len(work))])
+        self._place = [_places(len(work), item) for item in (self.capped, self.few, self.floored)]
+        uppers = (
+            problem.pool_devices.astype(np.float64),
+            cap_w,
+            np.array([limit for _, limit in problem.quotas], dtype=np.float64),
+            np.array([work[number].budget_usd_per_h for number in self.capped], dtype=np.float64),
+            np.array([work[number].replicas_max for number in self.few], dtype=np.float64),
+        )
+        self._start = np.cumsum([0, *(len(item) for item in uppers)])
+        self.upper: Floats = np.concatenate(uppers)
+        self.floor = np.array([floor_of(problem, int(number)) for number in self.floored], dtype=np.float64)
+
+    def __len__(self) -> int:
+        return len(self.upper)
+
+    def entries(self, verdicts: Verdicts) -> Entries:
+        """What each pattern uses of each rule."""
+        rows, books, problem = verdicts.rows, self.books, self.books.problem
+        pool = problem.kind_pool[rows.kind]
+        index = np.arange(len(rows))
+        above_idle = verdicts.draw_w - books.idle_w[pool]
+        cap, of = np.nonzero(self._inside[:, pool] * above_idle[None, :])
+        at, place = np.nonzero(rows.variants >= 0)
+        work = books.workload[rows.variants[at, place]]
+        share = rows.shares_pct[at, place] / 100
+        quota, budget = self.project[work], self._place[0][work]
+        few = self._place[1][work]
+        parts = [
+            (pool, index, np.ones(len(rows))),
+            (self._start[1] + cap, of, above_idle[of]),
+            _chosen(quota, at, share * self.gpu_part[pool[at]], self._start[2]),
+            _chosen(budget, at, share * books.usd_per_h[pool[at]], self._start[3]),
+            _chosen(few, at, np.ones(len(at)), self._start[4]),
+        ]
+        return Entries(
+            rule=np.concatenate([item[0] for item in parts]),
+            pattern=np.concatenate([item[1] for item in parts]),
+            value=np.concatenate([item[2] for item in parts]),
+        )
+
+    def usage(self, verdicts: Verdicts, counts: Whole) -> Floats:
+        """Of every rule, by a layout."""
+        entries = self.entries(verdicts)
+        weights = entries.value * counts[entries.pattern]
+        return np.asarray(np.bincount(entries.rule, weights=weights, minlength=len(self)), dtype=np.float64)
+
+    def kept(self, usage: Floats) -> bool:
+        """Whether nothing is over its limit."""
+        return bool(np.all(usage <= self.upper + 1e-6 * np.maximum(1.0, np.abs(self.upper))))
+
+    def floor_entries(self, verdicts: Verdicts) -> Entries:
+        """Replicas of workloads that must have a number of them: floored workload x pattern."""
+        rows = verdicts.rows
+        at, place = np.nonzero(rows.variants >= 0)
+        floored = self._place[2][self.books.workload[rows.variants[at, place]]]
+        rule, pattern, value = _chosen(floored, at, np.ones(len(at)), 0)
+        return Entries(rule=rule, pattern=pattern, value=value)
+
+
+def floor_of(problem: JointProblem, number: int) -> int:
+    """Replicas that a workload needs at least: as asked, and for as many failure domains as asked."""
+    work = problem.workloads[number]
+    return max(work.replicas_min, work.domains_min if work.domains_min > 1 else 0)
+
+
+def _projects(problem: JointProblem) -> Whole:
+    """Quota of each workload; -1 for none."""
+    place = {project: number for number, (project, _) in enumerate(problem.quotas)}
+    return np.array([place.get(item.project, -1) for item in problem.workloads], dtype=np.int64)
+
+
+def _places(size: int, chosen: Whole) -> Whole:
+    """Inverse of a choice: where each number stands in it, -1 for nowhere."""
+    place = np.full(size, -1, dtype=np.int64)
+    place[chosen] = np.arange(len(chosen))
+    return place
+
+
+def _chosen(number: Whole, pattern: Whole, value: Floats, start: int) -> tuple[Whole, Whole, Floats]:
+    fit = number >= 0
+    return start + number[fit], pattern[fit], value[fit]

@@ -1,0 +1,1 @@
+"""From seats to a plan."""

@@ -1,0 +1,1 @@
+"""How requests wait and are served."""

@@ -1,0 +1,1 @@
+"""How the simulated devices and models really behave."""

@@ -1,0 +1,1 @@
+"""The simulated world that plans are carried out in."""

@@ -1,0 +1,259 @@
+"""Controllers of a simulated world: what moves batches and clocks inside their envelopes between plans.
+
+Owns the translation both ways, as real nodes do it: from what a device was told to its envelope, from meters to a
+reading, from a decision back to batches and the clock. What a plan fixed, training jobs and processes on their way out
+stay as planned. It refuses to decide: `solvers.control` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from solvers.control.records import (
+    Decision,
+    DeviceEnvelope,
+    DeviceReading,
+    DeviceState,
+    ReplicaEnvelope,
+    ReplicaReading,
+    Setting,
+)
+from solvers.control.registry import Controller, controller
+from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
+from solvers.domain.plan import Assignment
+from solvers.domain.snapshot import ReplicaState
+from solvers.domain.telemetry import BrokenLimit, RepartitionWish
+from solvers.domain.workload import WorkloadKind
+from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.metrics import percentile_ms
+from solvers.sim.world.state import Cell, Meter, Process, State
+
+FILLED_PART = 0.75
+"""Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
+OVERLOAD_PART = 0.01
+"""A replica that drops more than this part of what arrives has more load than it can carry."""
+
+
+@dataclass(slots=True)
+class _Governed:
+    name: str
+    loop: Controller
+    envelope: DeviceEnvelope
+    state: DeviceState
+    power_w: float = 0.0
+    """Peak of the period."""
+    capped: bool = False
+    fresh: bool = False
+    """Whether a whole period passed under the present setting."""
+
+
+@dataclass(slots=True)
+class Governing:
+    """All controllers of a fleet."""
+
+    state: State
+    loads: Loads
+    governor_of: Callable[[DeviceId], str]
+    """Name of the controller of a device."""
+    governed: dict[DeviceId, _Governed] = field(default_factory=dict)
+    loops: dict[str, Controller] = field(default_factory=dict)
+
+    def take(self, cell: Cell) -> None:
+        """A device was told something, or a process of it became ready: what is still inside its envelope stays."""
+        envelope = envelope_of(self.state, cell)
+        standing = self.governed.get(cell.id)
+        if envelope is None:
+            self.governed.pop(cell.id, None)
+            cell.governed_clock_mhz, cell.wanted = None, None
+            return
+        name = self.governor_of(cell.id)
+        if standing is None or standing.envelope != envelope or standing.name != name:
+            planned, loop = _planned(cell, envelope), self._loop(name)
+            if standing is None:
+                begun = loop.first(envelope, planned)
+            else:
+                begun = loop.fitted(envelope, standing.state, planned)
+            self.governed[cell.id] = _Governed(name, loop, envelope, begun)
+        self._apply(cell, self.governed[cell.id])
+
+    def _loop(self, name: str) -> Controller:
+        if name not in self.loops:
+            self.loops[name] = controller(name)
+        return self.loops[name]
+
+    def watch(self) -> None:
+        """Take in what devices drew in the last stretch."""
+        for device, governed in self.governed.items():
+            load = self.loads.of_cell.get(device)
+            if load is not None and load.state is not None:
+                governed.power_w = max(governed.power_w, load.power_w)
+                governed.capped |= load.state.clock_mhz_sm < load.base.clock_mhz_sm
+
+    def period(self) -> None:
+        """One turn of every controller."""
+        for device, governed in self.governed.items():
+            cell = self.state.cells[device]
+            reading = self._reading(cell, governed)
+            for process in cell.processes:
+                process.period = Meter(since_s=self.state.now_s)
+            governed.power_w, governed.capped = 0.0, False
+            if cell.gone or not governed.fresh:
+                governed.fresh = True
+                continue
+            decision = governed.loop.step(governed.envelope, governed.state, reading)
+            governed.state = decision.state
+            _wish(cell, decision)
+            self._apply(cell, governed)
+
+    def _apply(self, cell: Cell, governed: _Governed) -> None:
+        state = governed.state
+        for process in cell.processes:
+            if process.item.replica in state.replicas and process.state is not ReplicaState.DRAINING:
+                batch = state.batch(process.item.replica)
+                if batch != process.batch:
+                    process.batch = batch
+                    self.state.touch(cell)
+        if governed.envelope.clocks_mhz_sm and cell.clock_mhz != state.setting.clock_mhz_sm:
+            cell.governed_clock_mhz = state.setting.clock_mhz_sm
+            self.state.touch(cell)
+
+    def _reading(self, cell: Cell, governed: _Governed) -> DeviceReading:
+        load = self.loads.of_cell.get(cell.id)
+        found = []
+        for replica in governed.envelope.replicas:
+            ready = [each for each in cell.processes if each.routed and each.item.replica == replica.replica]
+            if ready:
+                found.append(self._replica(ready, load))
+        return DeviceReading(
+            power_w=governed.power_w if governed.power_w > 0.0 else None,
+            replicas=tuple(found),
+            power_capped=governed.capped and governed.envelope.power_w_cap is not None,
+            stale=cell.lost > 0,
+        )
+
+    def _replica(self, ready: list[Process], load: Load | None) -> ReplicaReading:
+        """A replica and its shadow are judged by the worse of them."""
+        told = [_told(process, load) for process in ready]
+        only = self._execution_only(ready[0].item)
+        latencies = [
+            latency for process, each in zip(ready, told, strict=True) if (latency := each.judged_ms(process, only))
+        ]
+        return ReplicaReading(
+            replica=ready[0].item.replica,
+            latency_ms=max(latencies, default=None),
+            filled=any(each.filled(process) for process, each in zip(ready, told, strict=True)),
+        )
+
+    def _execution_only(self, item: Assignment) -> bool:
+        lane = self.state.lanes.get(ServiceId(item.workload))
+        return lane is not None and lane.book.execution_only
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A process in a period."""
+
+    execution_ms: float | None
+    latency_ms_p99: float | None
+    batch_mean: float
+    queue: float
+    dropping: bool
+
+    def judged_ms(self, process: Process, execution_only: bool) -> float | None:
+        """What counts against the limit: under more load than can be carried only what batch and clock can mend, the
+        batch before and its own.
+        """
+        if execution_only:
+            return self.execution_ms
+        overloaded = self.queue >= 2.0 * process.batch or self.dropping
+        if overloaded and self.execution_ms is not None:
+            return 2.0 * self.execution_ms
+        return self.latency_ms_p99
+
+    def filled(self, process: Process) -> bool:
+        """Whether its batches were about as large as allowed; unknown ones count as that."""
+        full = self.batch_mean <= 0.0 or self.batch_mean >= FILLED_PART * process.batch
+        return full or self.queue >= process.batch
+
+
+def _told(process: Process, load: Load | None) -> _Told:
+    meter = process.period
+    if meter.histogram is not None:
+        mean_ms = 1000.0 * meter.busy_s / meter.batches if meter.batches > 0.0 else None
+        return _Told(
+            execution_ms=mean_ms + process.answer_shift_ms if mean_ms is not None else None,
+            latency_ms_p99=percentile_ms(meter.histogram, 99.0),
+            batch_mean=meter.completed / meter.batches if meter.batches > 0.0 else 0.0,
+            queue=process.waiting,
+            dropping=meter.dropped > OVERLOAD_PART * meter.arrived,
+        )
+    served = load.served_by(process) if load is not None else None
+    if served is None:
+        return _Told(None, None, 0.0, process.waiting, dropping=False)
+    return _Told(
+        execution_ms=served.execution_ms or None,
+        latency_ms_p99=served.latency_ms_p99,
+        batch_mean=served.batch_mean,
+        queue=served.queue,
+        dropping=served.dropped > OVERLOAD_PART * (served.completed + served.dropped),
+    )
+
+
+def envelope_of(state: State, cell: Cell) -> DeviceEnvelope | None:
+    """What may be moved on a device; None when nothing may."""
+    items = sorted(cell.host.heard.by_device.get(cell.id, {}).values(), key=lambda each: each.replica)
+    items = [item for item in items if item.workload not in state.works or state.works[item.workload].ended_s is None]
+    replicas = tuple(_replica_envelope(state, item) for item in items)
+    clocks: tuple[int, ...] = ()
+    if items:
+        low = max(item.envelope.clock_mhz_sm_min for item in items)
+        high = min(item.envelope.clock_mhz_sm_max for item in items)
+        clocks = tuple(clock for clock in cell.gpu_type.clocks_mhz_sm if low <= clock <= high)
+    if len(clocks) < 2 and all(replica.fixed for replica in replicas):
+        return None
+    limits = [cell.cap_w, cell.setting.power_limit_w if cell.setting is not None else None]
+    return DeviceEnvelope(
+        uuid=cell.id,
+        power_w_cap=min((limit for limit in limits if limit is not None), default=None),
+        clocks_mhz_sm=clocks if len(clocks) > 1 else (),
+        replicas=replicas,
+    )
+
+
+def _replica_envelope(state: State, item: Assignment) -> ReplicaEnvelope:
+    low, high = item.envelope.batch_min, item.envelope.batch_max
+    if item.kind is WorkloadKind.JOB or not low <= item.batch <= high:
+        low = high = item.batch
+    lane = state.lanes.get(ServiceId(item.workload))
+    return ReplicaEnvelope(
+        replica=item.replica,
+        batch_min=low,
+        batch_max=high,
+        latency_ms_limit=lane.limit_ms if lane is not None else None,
+        share_pct_sm=item.share_pct_sm,
+        execution_only=lane is not None and lane.book.execution_only,
+    )
+
+
+def _planned(cell: Cell, envelope: DeviceEnvelope) -> Setting:
+    batches = {item.replica: item.batch for item in cell.host.heard.by_device[cell.id].values()}
+    clocks, told = envelope.clocks_mhz_sm, cell.setting.clock_mhz_sm if cell.setting is not None else None
+    return Setting(
+        batches=tuple(batches[ReplicaId(replica.replica)] for replica in envelope.replicas),
+        clock_mhz_sm=told or (clocks[-1] if clocks else 0),
+    )
+
+
+def _wish(cell: Cell, decision: Decision) -> None:
+    """What planners shall hear of it: what it asks for, until a period is good again."""
+    asked = decision.repartition
+    if asked is not None:
+        cell.wanted = RepartitionWish(
+            cause=BrokenLimit(asked.cause.value),
+            replica=ReplicaId(asked.replica),
+            donor=ReplicaId(asked.donor) if asked.donor else None,
+            share_pct_sm=asked.share_pct_sm,
+        )
+    elif not decision.held and not decision.bad:
+        cell.wanted = None

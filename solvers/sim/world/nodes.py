@@ -1,0 +1,315 @@
+"""Nodes of a simulated world: from what they are told to the processes that stand on their devices.
+
+Owns the order of changes, with the promises of the real agents: a process that must be replaced goes on until its
+replacement is ready, wherever share and memory let both stand; where they do not, and nothing else is about to make
+room, one process makes room first; what goes drains before it ends, for a few seconds at most. A training job has no
+shadow: it stops, and goes on elsewhere after its launch; only its memory may move while it runs. It refuses to serve:
+what waited at a process that ended is handed back to its service's router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from solvers.domain.device import DeviceMode
+from solvers.domain.ids import ReplicaId, ServiceId
+from solvers.domain.plan import Assignment
+from solvers.domain.snapshot import ReplicaState
+from solvers.domain.workload import WorkloadKind
+from solvers.problems.accounting import Usage
+from solvers.sim.kernel import Priority
+from solvers.sim.serving.requests import Carried
+from solvers.sim.world.memory import SwappedMemory, may_swap
+from solvers.sim.world.state import Cell, Host, Process, State, Wish
+
+DRAIN_S_MAX = 10.0
+"""How long a process may work off its queue before it ends."""
+DRAIN_LOOK_S = 1.0
+DUST = 1e-3
+"""A queue shorter than this is empty: in fluid mode requests are fractions."""
+MIB_PER_GB = 1000.0**3 / 1024.0**2
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """A device's processes by what shall become of them."""
+
+    keep: dict[ReplicaId, Process] = field(default_factory=dict)
+    standing: dict[ReplicaId, Process] = field(default_factory=dict)
+    retiring: list[Process] = field(default_factory=list)
+    under_way: int = 0
+    """How many will make room by themselves."""
+
+
+@dataclass(slots=True)
+class Nodes:
+    """All agents of the fleet. `launch_s` says how long a model takes to start on a device."""
+
+    state: State
+    launch_s: Callable[[str, Cell], float]
+    memory_mib: Callable[[str, int], float]
+    queue_of: Callable[[Process], float]
+    """What waits at a process in fluid mode."""
+    on_change: Callable[[Cell], None]
+    """Hears of every device that was told something, or whose processes changed."""
+    starts: int = 0
+    stops: int = 0
+    usages: list[Usage] = field(default_factory=list)
+    memory: SwappedMemory = field(init=False)
+    in_turns: set[int] = field(default_factory=set)
+    """Processes that began on a device in time slices, by serial: none of them has its GPU to itself."""
+
+    def __post_init__(self) -> None:
+        self.memory = SwappedMemory(self.state)
+
+    def hear(self, host: Host, wish: Wish, *, instantly: bool = False) -> None:
+        """A node that can be reached learns what it shall hold and sets about it; `instantly`: it is done at once."""
+        if not host.reachable or wish.target.generation < host.heard.target.generation:
+            return
+        host.heard = wish
+        for cell in host.cells:
+            cell.setting = wish.settings.get(cell.id)
+            self.reconcile(cell, instantly=instantly)
+
+    def reconcile(self, cell: Cell, *, instantly: bool = False) -> None:
+        """Take every step that can be taken now on a device."""
+        if cell.gone:
+            return
+        wanted = self._wanted(cell)
+        if wanted or cell.processes:
+            found = self._sort(cell, wanted, instantly=instantly)
+            moving = [(each, wanted[each.item.replica]) for each in found.keep.values()]
+            self.memory.resize(moving, growing=False)
+            self._start(cell, wanted, found, instantly=instantly)
+            self.memory.resize(moving, growing=True)
+        self.on_change(cell)
+        self.state.touch(cell)
+
+    def end(self, process: Process) -> None:
+        """A process is gone; what waited at it goes back to the router."""
+        cell, item = process.cell, process.item
+        cell.processes.remove(process)
+        self.state.replicas[item.replica].remove(process)
+        if not self.state.replicas[item.replica]:
+            del self.state.replicas[item.replica]
+        self.stops += 1
+        self.usages.append(self._usage(process, self.state.now_s))
+        work = self.state.works.get(item.workload)
+        if work is not None and work.ended_s is None and process.state is not ReplicaState.STARTING:
+            work.evictions += 1
+        lane = self.state.lanes.get(ServiceId(item.workload))
+        if lane is not None and process in lane.processes:
+            lane.processes.remove(process)
+            lane.waiting_s = np.sort(np.concatenate((lane.waiting_s, np.array(process.carried.waiting_s))))
+            lane.waiting += self.queue_of(process)
+            process.carried, process.queue = Carried(), 0.0
+        process.state = ReplicaState.FAILED
+        self.state.touch(cell)
+
+    def standing_usages(self) -> list[Usage]:
+        """What has not ended, as if it ended now."""
+        now_s = self.state.now_s
+        return [self._usage(each, now_s) for cell in self.state.cells.values() for each in cell.processes]
+
+    def _wanted(self, cell: Cell) -> dict[ReplicaId, Assignment]:
+        """What shall stand here, without work that is done."""
+        items = cell.host.heard.by_device.get(cell.id, {})
+        works = self.state.works
+        return {
+            replica: item
+            for replica, item in items.items()
+            if item.workload not in works or works[item.workload].ended_s is None
+        }
+
+    def _sort(self, cell: Cell, wanted: dict[ReplicaId, Assignment], *, instantly: bool) -> _Sorted:
+        found = _Sorted()
+        usable = [
+            each for each in cell.processes if each.state is not ReplicaState.DRAINING and self._fits(each, wanted)
+        ]
+        for process in sorted(usable, key=lambda each: (each.state is not ReplicaState.READY, each.serial)):
+            found.keep.setdefault(process.item.replica, process)
+        kept = {each.serial for each in found.keep.values()}
+        for process in tuple(cell.processes):
+            if process.serial in kept:
+                # Its memory moves later, and only where there is room.
+                process.item = replace(wanted[process.item.replica], memory_mib_limit=process.item.memory_mib_limit)
+                process.batch = process.item.batch
+                if instantly:
+                    self._ready(process)
+            elif instantly:
+                self.end(process)
+            elif process.state is ReplicaState.DRAINING:
+                found.under_way += 1
+            else:
+                self._send_off(process, wanted, found)
+        return found
+
+    def _fits(self, process: Process, wanted: dict[ReplicaId, Assignment]) -> bool:
+        """Whether a process can be the wanted one; what else differs is changed while it runs."""
+        item = wanted.get(process.item.replica)
+        if item is None:
+            return False
+        held = process.item
+        if may_swap(self.state.works.get(held.workload)):
+            held = replace(held, memory_mib_limit=item.memory_mib_limit)
+        return _fixed(held) == _fixed(item)
+
+    def _send_off(self, process: Process, wanted: dict[ReplicaId, Assignment], found: _Sorted) -> None:
+        """How a process that is not kept ends: at once, after draining, or when its replacement is ready."""
+        replica = process.item.replica
+        replacement = found.keep.get(replica)
+        replaced = replacement is not None and replacement.routed
+        leave = process.cell.host.heard.leaving.get(process.cell.id, {}).get(replica)
+        awaited = replica in wanted or self._awaited_elsewhere(process)
+        if process.state is not ReplicaState.READY or process.item.kind is WorkloadKind.JOB:
+            self.end(process)
+        elif leave is not None and self.state.now_s < leave.until_s and _fixed(leave.item) == _fixed(process.item):
+            found.retiring.append(process)
+        elif awaited and not replaced and replica not in found.standing:
+            found.standing[replica] = process
+            found.under_way += replacement is not None
+        else:
+            found.under_way += self.drain(process)
+
+    def _awaited_elsewhere(self, process: Process) -> bool:
+        """Whether its replica belongs on another device of this node, and is not ready there."""
+        replica = process.item.replica
+        place = self.state.wish.places.get(replica)
+        if place is None or place == process.cell.id:
+            return False
+        cell = self.state.cells[place]
+        if cell.gone or cell.host is not process.cell.host:
+            return False
+        return not any(each.cell is cell and each.routed for each in self.state.replicas[replica])
+
+    def _start(self, cell: Cell, wanted: dict[ReplicaId, Assignment], found: _Sorted, *, instantly: bool) -> None:
+        """Start what fits, what frees most first; when nothing fits and nothing makes room, one process does."""
+
+        def growth(replica: ReplicaId) -> tuple[int, str]:
+            standing = found.standing.get(replica)
+            held = standing.item.share_pct_sm if standing is not None else 0
+            return (wanted[replica].share_pct_sm - held if replica in wanted else -held, replica)
+
+        waiting = sorted((replica for replica in wanted if replica not in found.keep), key=growth)
+        started = 0
+        for replica in waiting:
+            short_mib = cell.memory_mib_held + wanted[replica].memory_mib_limit - cell.device.memory_mib
+            if short_mib > 0 and wanted[replica].kind is not WorkloadKind.JOB and share_fits(cell, wanted[replica]):
+                self.memory.make_room(cell, short_mib)
+            if has_room(cell, wanted[replica]):
+                self._launch(cell, wanted[replica], instantly=instantly)
+                started += 1
+        stuck = bool(waiting) and not started and not found.under_way
+        if stuck and found.retiring:
+            for process in found.retiring:
+                self.drain(process)
+        elif stuck and found.standing:
+            self.drain(found.standing[min(found.standing, key=growth)])
+
+    def _launch(self, cell: Cell, item: Assignment, *, instantly: bool) -> None:
+        state = self.state
+        process = Process(
+            serial=state.serial,
+            item=item,
+            cell=cell,
+            state=ReplicaState.STARTING,
+            batch=item.batch,
+            begun_s=state.now_s,
+        )
+        state.serial += 1
+        self.starts += 1
+        if cell.mode is DeviceMode.TIME_SLICED:
+            self.in_turns.add(process.serial)
+        cell.processes.append(process)
+        state.replicas.setdefault(item.replica, []).append(process)
+        took_s = 0.0 if instantly else self.launch_s(item.model, cell)
+        if took_s <= 0.0:
+            self._ready(process)
+        else:
+            state.kernel.at(state.now_s + took_s, Priority.READY, lambda: self._launched(process))
+
+    def _ready(self, process: Process) -> None:
+        if process.state is not ReplicaState.STARTING:
+            return
+        process.state = ReplicaState.READY
+        now_s = self.state.now_s
+        process.report.since_s = process.period.since_s = now_s
+        lane = self.state.lanes.get(ServiceId(process.item.workload))
+        if lane is not None:
+            lane.processes.append(process)
+            lane.processes.sort(key=lambda each: each.serial)
+        work = self.state.works.get(process.item.workload)
+        if work is not None and work.begun_s is None:
+            work.begun_s = now_s
+        self.state.touch(process.cell)
+
+    def _launched(self, process: Process) -> None:
+        """It takes over: those that stood in for it may go."""
+        if process.state is not ReplicaState.STARTING:
+            return
+        self._ready(process)
+        cells = {each.cell.id: each.cell for each in self.state.replicas[process.item.replica]}
+        for cell in cells.values():
+            self.reconcile(cell)
+
+    def drain(self, process: Process) -> bool:
+        """No new requests; it ends when its queue is empty, or its time is over. False: it had none, and is gone."""
+        lane = self.state.lanes.get(ServiceId(process.item.workload))
+        if lane is None:
+            self.end(process)
+            return False
+        process.state = ReplicaState.DRAINING
+        process.drain_until_s = self.state.now_s + DRAIN_S_MAX
+        self.state.touch(process.cell)
+        # Not here and now: this may be in the middle of putting its device in order.
+        self.state.kernel.at(self.state.now_s, Priority.READY, lambda: self._look(process))
+        return True
+
+    def _look(self, process: Process) -> None:
+        """Look after a process that drains, until it ends."""
+        if process.state is not ReplicaState.DRAINING:
+            return
+        now_s = self.state.now_s
+        done_s = max(now_s, process.carried.free_s)
+        if (process.waiting <= DUST and done_s <= now_s) or now_s >= process.drain_until_s:
+            self.end(process)
+            self.reconcile(process.cell)
+            return
+        at_s = done_s if process.waiting <= DUST else now_s + DRAIN_LOOK_S
+        self.state.kernel.at(min(at_s, process.drain_until_s), Priority.READY, lambda: self._look(process))
+
+    def _usage(self, process: Process, end_s: float) -> Usage:
+        item, cell = process.item, process.cell
+        memory_gb = cell.device.memory_mib / MIB_PER_GB
+        used = min(float(item.memory_mib_limit), self.memory_mib(item.model, item.batch))
+        return Usage(
+            gpu=cell.id,
+            price_per_gb_s=cell.usd_per_h / SECONDS_PER_HOUR / memory_gb,
+            memory_gb_gpu=memory_gb,
+            memory_gb_reserved=item.memory_mib_limit / MIB_PER_GB,
+            memory_gb_used=used / MIB_PER_GB,
+            begin_s=process.begun_s,
+            end_s=end_s,
+            whole_gpu=process.serial not in self.in_turns
+            and (item.share_pct_sm >= 100 or cell.mode is DeviceMode.DEDICATED),
+        )
+
+
+def has_room(cell: Cell, item: Assignment) -> bool:
+    """Whether a process may start next to what stands on a device."""
+    return cell.memory_mib_held + item.memory_mib_limit <= cell.device.memory_mib and share_fits(cell, item)
+
+
+def share_fits(cell: Cell, item: Assignment) -> bool:
+    """The same, memory aside."""
+    if cell.mode is DeviceMode.DEDICATED:
+        return not cell.processes
+    return cell.mode is DeviceMode.TIME_SLICED or cell.share_pct_held + item.share_pct_sm <= 100
+
+
+def _fixed(item: Assignment) -> tuple[object, ...]:
+    return (item.kind, item.workload, item.model, item.share_pct_sm, item.memory_mib_limit)

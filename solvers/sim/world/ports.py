@@ -1,0 +1,334 @@
+"""The ports through which the production cycle sees and changes a simulated world; the cycle cannot tell.
+
+Owns the pictures that planners get, built as production builds them: what nodes reported (a silent one as it was),
+demand as its mean and its busiest bin, what is declared before anything was seen; everything as old as the world's
+rhythm says. Promotion compares the target's generation. It refuses wall time: the only clock is the world's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from solvers.cycle.leaving import leaving
+from solvers.cycle.promoting import next_target
+from solvers.cycle.record import CycleRecord, CycleStep
+from solvers.domain.change import Target, Transition
+from solvers.domain.codec import canonical_json
+from solvers.domain.device import DeviceMode
+from solvers.domain.evidence import Reporter
+from solvers.domain.ids import ClusterName, DeviceId, Generation, NodeId, ReplicaId
+from solvers.domain.plan import Plan
+from solvers.domain.policy import PlannerSetting, Policy
+from solvers.domain.profile import Profile
+from solvers.domain.snapshot import JobStatus, NodeStatus, Snapshot
+from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin
+from solvers.domain.workload import OfflineTask, TrainingJob
+from solvers.errors import EngineError
+from solvers.planners import registry
+from solvers.planners.base import Planner, PlanRequest, Thought
+from solvers.sim.outcome import Planners, Setting
+from solvers.sim.scenario import Saturating, WorldScenario
+from solvers.sim.world.loads import Loads
+from solvers.sim.world.reports import NodeReport, read_node
+from solvers.sim.world.state import Host, Lane, Leave, State, Wish
+
+CLUSTER = ClusterName("simulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was known at a moment."""
+
+    at_s: float
+    nodes: dict[NodeId, NodeReport]
+    demands: tuple[Demand, ...]
+    statuses: tuple[JobStatus, ...]
+
+
+@dataclass(slots=True)
+class WorldObserver:
+    """Takes pictures of the world."""
+
+    scenario: WorldScenario
+    state: State
+    loads: Loads
+    policy: Policy
+    profiles: tuple[Profile, ...]
+    _known: dict[NodeId, NodeReport] = field(default_factory=dict)
+    _reports: deque[Report] = field(default_factory=deque)
+    _first: Snapshot | None = None
+
+    def report(self) -> None:
+        """Everybody who can says how things are."""
+        for host in self.state.hosts.values():
+            if host.reachable:
+                self.freeze(host)
+        statuses = (
+            JobStatus(workload=work.id, done=int(work.done), evictions=work.evictions)
+            for work in self.state.works.values()
+            if work.at_s <= self.state.now_s
+        )
+        self._reports.append(
+            Report(
+                at_s=self.state.now_s,
+                nodes=dict(self._known),
+                demands=tuple(self._demand(lane) for lane in self.state.lanes.values()),
+                statuses=tuple(sorted(statuses, key=lambda each: each.workload)),
+            )
+        )
+
+    def freeze(self, host: Host) -> None:
+        """Take down what a node says now: the last that is heard of it, should it fall silent."""
+        self._known[host.node.id] = read_node(self.state, self.loads, host)
+
+    def observe(self) -> Snapshot:
+        """The picture of the oldest report that is on its way."""
+        report = self._reports.popleft()
+        now_s, silent_s = self.state.now_s, self.policy.device_silent_after_s
+        heard = {node: found for node, found in sorted(report.nodes.items()) if now_s - found.at_s <= silent_s}
+        readings = [each.aged(now_s) for each in heard.values()]
+        open_works = [each for each in self.state.works.values() if each.at_s <= now_s and each.ended_s is None]
+        still = self._still()
+        return Snapshot(
+            cluster=CLUSTER,
+            taken_at_s=now_s,
+            policy=self.policy,
+            projects=still.projects,
+            gpu_types=still.gpu_types,
+            nodes=still.nodes,
+            node_statuses=tuple(self._status(host, report) for _, host in sorted(self.state.hosts.items())),
+            devices=still.devices,
+            power_caps=still.power_caps,
+            models=still.models,
+            services=still.services,
+            jobs=tuple(sorted((e.item for e in open_works if isinstance(e.item, TrainingJob)), key=lambda e: e.id)),
+            tasks=tuple(sorted((e.item for e in open_works if isinstance(e.item, OfflineTask)), key=lambda e: e.id)),
+            job_statuses=report.statuses,
+            profiles=still.profiles,
+            demands=report.demands,
+            replicas=tuple(
+                sorted((item for each in readings for item in each.replicas), key=lambda item: (item.id, item.device))
+            ),
+            device_telemetry=tuple(
+                sorted((item for each in readings for item in each.devices), key=lambda item: item.device)
+            ),
+            replica_telemetry=tuple(
+                sorted(
+                    {item.replica: item for each in readings for item in each.readings}.values(),
+                    key=lambda item: item.replica,
+                )
+            ),
+            target=self.state.target,
+            offers=still.offers,
+            policies=self.scenario.policies_at(now_s),
+        )
+
+    def _still(self) -> Snapshot:
+        """What never changes, in the order of pictures."""
+        if self._first is None:
+            scenario = self.scenario
+            self._first = Snapshot(
+                cluster=CLUSTER,
+                taken_at_s=0.0,
+                policy=self.policy,
+                projects=tuple(sorted(scenario.projects, key=lambda each: each.name)),
+                gpu_types=tuple(sorted(scenario.fleet.gpu_types, key=lambda each: each.name)),
+                nodes=tuple(sorted(scenario.fleet.nodes, key=lambda each: each.id)),
+                devices=tuple(sorted(scenario.fleet.devices, key=lambda each: each.id)),
+                power_caps=tuple(sorted(scenario.fleet.power_caps, key=lambda each: (each.scope, each.subject))),
+                models=tuple(sorted(scenario.models, key=lambda each: each.name)),
+                services=scenario.services,
+                profiles=self.profiles,
+                offers=tuple(sorted(scenario.fleet.offers, key=lambda each: each.name)),
+            )
+        return self._first
+
+    def _status(self, host: Host, report: Report) -> NodeStatus:
+        found = report.nodes.get(host.node.id)
+        return NodeStatus(
+            node=host.node.id,
+            age_s=None if found is None else round(self.state.now_s - found.at_s, 6),
+            generation_applied=0 if found is None else found.generation,
+        )
+
+    def _demand(self, lane: Lane) -> Demand:
+        """As gateways count it; whose queue is always full has no rate but the declared one."""
+        service, rhythm, now_s = lane.traffic.service, self.scenario.rhythm, self.state.now_s
+        if now_s <= 0.0 or isinstance(lane.traffic.load, Saturating):
+            declared = service.rate_rps_declared
+            return Demand(
+                service=service.id,
+                rate_rps_mean=declared,
+                rate_rps_upper=declared,
+                origin=DemandOrigin.DECLARED,
+                window_s=0.0,
+                age_s=0.0,
+            )
+        window_s, lookback_s = min(now_s, rhythm.demand_window_s), min(now_s, self.policy.demand_lookback_s)
+        mean = (asked_until(lane, now_s) - asked_until(lane, now_s - window_s)) / window_s
+        busiest = mean
+        until_s = now_s
+        while until_s > now_s - lookback_s + 1e-9:
+            from_s = max(now_s - lookback_s, until_s - DEMAND_BIN_S)
+            busiest = max(busiest, (asked_until(lane, until_s) - asked_until(lane, from_s)) / (until_s - from_s))
+            until_s = from_s
+        _forget(lane, now_s - lookback_s)
+        return Demand(
+            service=service.id,
+            rate_rps_mean=round(mean, 6),
+            rate_rps_upper=round(busiest, 6),
+            origin=DemandOrigin.OBSERVED,
+            window_s=lookback_s,
+            age_s=rhythm.report_delay_s,
+        )
+
+
+def asked_until(lane: Lane, at_s: float) -> float:
+    """Requests until a moment, evenly spread within stretches."""
+    told = lane.asked_until
+    index = bisect_right(told, (at_s, float("inf"))) - 1
+    if index < 0:
+        return told[0][1]
+    before_s, before = told[index]
+    if index + 1 == len(told):
+        return before
+    after_s, after = told[index + 1]
+    return before + (after - before) * (at_s - before_s) / (after_s - before_s)
+
+
+def _forget(lane: Lane, before_s: float) -> None:
+    """What no demand looks back to any more."""
+    index = bisect_right(lane.asked_until, (before_s, float("inf"))) - 1
+    if index > 64:
+        del lane.asked_until[:index]
+
+
+@dataclass(slots=True)
+class WorldActuator:
+    """Makes a plan the target, and has the nodes told."""
+
+    state: State
+    spread: Callable[[Wish, CycleRecord], None]
+    promotions: int = 0
+
+    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
+        """Compare-and-set on the plan's parent. Raises SupersededError."""
+        target = next_target(self.state.target, plan, self.state.now_s)
+        self.promotions += 1
+        self.spread(Wish.of(target, self._leaving(plan, record.snapshot)), record)
+        return target.generation
+
+    def _leaving(self, plan: Plan, snapshot: Snapshot) -> dict[DeviceId, dict[ReplicaId, Leave]]:
+        """What may go on for a while, from this plan on or from an earlier one, where it fits beside the plan."""
+        now_s, cells = self.state.now_s, self.state.cells
+        going = [Leave(each.assignment, now_s + each.retire_after_s) for each in leaving(plan, snapshot)]
+        earlier = [leave for by in self.state.wish.leaving.values() for leave in by.values() if leave.until_s > now_s]
+        beside = Wish.of(Target(assignments=plan.assignments)).by_device
+        found: dict[DeviceId, dict[ReplicaId, Leave]] = {}
+        for leave in (*going, *earlier):
+            cell, replica = cells[leave.item.device], leave.item.replica
+            kept = found.setdefault(cell.id, {})
+            held = [*beside.get(cell.id, {}).values(), *(each.item for each in kept.values()), leave.item]
+            fits = cell.mode is DeviceMode.TIME_SLICED or sum(each.share_pct_sm for each in held) <= 100
+            fits = fits and sum(each.memory_mib_limit for each in held) <= cell.device.memory_mib
+            planned_here = any(replica in beside.get(each.id, {}) for each in cell.host.cells)
+            if fits and not planned_here and replica not in kept and cell.mode is not DeviceMode.DEDICATED:
+                kept[replica] = leave
+        return found
+
+
+@dataclass(slots=True)
+class InProcessRunner:
+    """Runs planners here and now: a contender's, the first of them tuned; where it says nothing, as the scenario's
+    policy has it. Those of a policy with a pool are as that says, whoever contends.
+    """
+
+    planners: Planners
+    tuned: str
+    settings: tuple[Setting, ...]
+    reporter: Reporter
+    policy_settings: tuple[PlannerSetting, ...] = ()
+    _made: dict[tuple[str, tuple[Setting, ...]], Planner] = field(default_factory=dict)
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        """Its answer. Raises EngineError when the planner is unknown, or fails."""
+        made = planner, self._said(planner, request.snapshot.policy)
+        if made not in self._made:
+            self._made[made] = self.planners(*made)
+        try:
+            return registry.think(self._made[made], request, state, self.reporter)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"planner {planner} failed: {error}", planner=planner) from error
+
+    def _said(self, planner: str, policy: Policy) -> tuple[Setting, ...]:
+        settings = self.policy_settings if policy.pool is None else policy.planner_settings
+        own = {item.name: item for item in settings if item.planner == planner}
+        said = {name: Setting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
+        if policy.pool is None and planner == self.tuned:
+            said |= {item.name: item for item in self.settings}
+        return tuple(said[name] for name in sorted(said))
+
+
+@dataclass(frozen=True, slots=True)
+class WorldClock:
+    """The world's time."""
+
+    state: State
+
+    def now_s(self) -> float:
+        """Since the run began."""
+        return self.state.now_s
+
+    def elapsed_ms(self) -> float:
+        """Thinking takes no time of the world's."""
+        return 0.0
+
+
+@dataclass(slots=True)
+class Counting:
+    """Reporter: how often what was said."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def event(self, name: str, **facts: str | float) -> None:  # noqa: ARG002 - the port names them
+        """Count it."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+@dataclass(slots=True)
+class LastRecord:
+    """Journal: keeps the newest record and how many there were."""
+
+    closed: int = 0
+    record: CycleRecord | None = None
+
+    def step(self, step: CycleStep) -> None:
+        """Steps take no time here."""
+
+    def draft(self, record: CycleRecord) -> None:
+        """The record comes whole a moment later."""
+
+    def close(self, record: CycleRecord) -> None:
+        """Keep it."""
+        self.closed += 1
+        self.record = record
+
+
+@dataclass(slots=True)
+class StateMemory:
+    """What planners keep between cycles of a run."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)
+
+    def recall(self, planner: str) -> bytes | None:
+        """What it kept last."""
+        return self.kept.get(planner)
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """Keep this."""
+        self.kept[planner] = state

@@ -1,0 +1,194 @@
+"""One service of a simulated world over one stretch, request by request.
+
+Owns what is between a service's books and the request kernel: what waits at the router while nobody is ready, who
+serves, what every process did. Requests that nobody can take wait at the router and are dropped when hopeless: when
+they have waited longer than their limit, or for half a minute where they have none. A batch that runs over the end of
+a stretch is answered in it; what its process does afterwards does not change that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from solvers.domain.streams import Streams
+from solvers.sim.scenario import Routing
+from solvers.sim.serving.requests import Outcome, Router, Server, Stretch, serve_requests
+from solvers.sim.serving.serving import QUEUE_S_MAX
+from solvers.sim.world.closed_loop import Clients, serve_clients
+from solvers.sim.world.metrics import BINS, Flow, bins_of, over_part, spread_bins
+from solvers.sim.world.state import Lane, Meter, Process
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROUTERS = {
+    Routing.WEIGHTED_RANDOM: Router.WEIGHTED_RANDOM,
+    Routing.ROUND_ROBIN: Router.ROUND_ROBIN,
+    Routing.LEAST_OUTSTANDING: Router.LEAST_OUTSTANDING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a run: when it is, which number it has, and where its noise comes from."""
+
+    from_s: float
+    until_s: float
+    index: int
+    streams: Streams
+    sigma: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.until_s - self.from_s
+
+    def draw(self, purpose: str) -> np.random.Generator:
+        """Random numbers of a purpose in this stretch."""
+        return self.streams.stream(f"{purpose}/{self.index}")
+
+
+@lru_cache(maxsize=65536)
+def _server(exec_ms: tuple[float, ...], weight: float) -> Server:
+    return Server(exec_ms=exec_ms, weight=weight)
+
+
+def serve_lane(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Flow:
+    """Serve a service; `weights` are those of its processes. Their mean times are in their `exec_ms`."""
+    flow = Flow(asked=float(len(arrivals_s)))
+    if len(lane.waiting_s):
+        arrivals_s = np.concatenate((lane.waiting_s, arrivals_s))
+    lane.waiting_s = np.empty(0)
+    if not any(weight > 0.0 for weight in weights):
+        arrivals_s, lane.waiting_s = np.empty(0), arrivals_s
+    idle = not any(each.carried.waiting_s or each.carried.free_s for each in lane.processes)
+    if lane.processes and (len(arrivals_s) or not idle):
+        stretch = _stretch(lane, span, arrivals_s, weights)
+        _read(lane, serve_requests(stretch, span.draw(f"requests/{lane.id}")), span.sigma, flow)
+    flow.dropped += _drop_hopeless(lane, span.until_s)
+    return flow
+
+
+def serve_clients_of(lane: Lane, clients: Clients, span: Span, weights: list[float]) -> Flow:
+    """Serve a service whose clients wait for their answers. Who waited at a process that is gone gives up, and comes
+    again as a new client.
+    """
+    given_up, lane.waiting_s = len(lane.waiting_s), np.empty(0)
+    waited = sum(len(each.carried.waiting_s) for each in lane.processes)
+    stretch = _stretch(lane, span, np.empty(0), weights)
+    outcome, lane.clients = serve_clients(stretch, clients, span.draw(f"clients/{lane.id}"))
+    flow = Flow(asked=float(len(outcome.arrival_s) - waited), dropped=float(given_up))
+    flow.dropped += float(np.count_nonzero(outcome.dropped & (outcome.replica < 0)))
+    _read(lane, outcome, span.sigma, flow)
+    return flow
+
+
+def _stretch(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Stretch:
+    processes = lane.processes
+    return Stretch(
+        from_s=span.from_s,
+        until_s=span.until_s,
+        arrivals_s=arrivals_s,
+        servers=tuple(_server(each.exec_ms, weight) for each, weight in zip(processes, weights, strict=True)),
+        carried=tuple(each.carried for each in processes),
+        router=ROUTERS[lane.traffic.routing],
+        limit_ms=lane.limit_ms if lane.traffic.drop and not lane.book.execution_only else None,
+        noise_sigma=span.sigma,
+    )
+
+
+def _drop_hopeless(lane: Lane, now_s: float) -> float:
+    """Give up what has waited at the router too long; how many that were."""
+    limited = lane.limit_ms is not None and lane.traffic.drop and not lane.book.execution_only
+    patience_s = lane.limit_ms / 1000.0 if limited and lane.limit_ms is not None else QUEUE_S_MAX
+    kept = lane.waiting_s[now_s - lane.waiting_s <= patience_s]
+    dropped = len(lane.waiting_s) - len(kept)
+    lane.waiting_s = kept
+    return float(dropped)
+
+
+def _read(lane: Lane, outcome: Outcome, sigma: float, flow: Flow) -> None:
+    """From what the kernel says to the service's books and its processes' meters."""
+    processes, count = lane.processes, len(lane.processes)
+    done = outcome.batch > 0
+    by, sizes = outcome.replica[done], outcome.batch[done]
+    latency_ms = 1000.0 * (outcome.finish_s[done] - outcome.arrival_s[done])
+    completed = np.bincount(by, minlength=count)
+    dropped = np.bincount(outcome.replica[outcome.dropped & (outcome.replica >= 0)], minlength=count)
+    arrived = completed + dropped + [len(each.waiting_s) for each in outcome.carried]
+    arrived = arrived - [len(each.carried.waiting_s) for each in processes]
+    if lane.book.execution_only:
+        histograms, late = _executions(lane, sigma, by, sizes)
+    else:
+        index = by * BINS + bins_of(latency_ms)
+        histograms = np.bincount(index, minlength=count * BINS).reshape(count, BINS).astype(np.float64)
+        limit_ms = np.inf if lane.limit_ms is None else lane.limit_ms * (1.0 + 1e-9)
+        late = np.bincount(by[latency_ms > limit_ms], minlength=count).astype(np.float64)
+    for place, process in enumerate(processes):
+        process.carried = outcome.carried[place]
+        for meter in (process.report, process.period):
+            meter.arrived += float(arrived[place])
+            meter.completed += float(completed[place])
+            meter.dropped += float(dropped[place])
+            meter.late += float(late[place])
+            meter.batches += float(outcome.batches[place])
+            meter.busy_s += float(outcome.busy_s[place])
+            add_histogram(meter, histograms[place])
+    flow.completed += float(completed.sum())
+    flow.late += float(late.sum())
+    flow.dropped += float(dropped.sum())
+    lane.book.histogram += histograms.sum(axis=0)
+
+
+def add_histogram(meter: Meter, counts: NDArray[np.float64]) -> None:
+    """Single answers' latencies."""
+    meter.histogram = counts.copy() if meter.histogram is None else meter.histogram + counts
+
+
+def _executions(
+    lane: Lane, sigma: float, by: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How long batches took, weighted by their requests: histograms and late parts by process."""
+    count = len(lane.processes)
+    histograms, late = np.zeros((count, BINS)), np.zeros(count)
+    largest = max((len(each.exec_ms) for each in lane.processes), default=1) + 1
+    matrix = np.bincount(by * largest + sizes, minlength=count * largest).reshape(count, largest)
+    for place, size in zip(*np.nonzero(matrix), strict=True):
+        requests = float(matrix[place, size])
+        late[place] += requests * execution_into(
+            histograms[place], sigma, (lane.processes[place].exec_ms[size - 1], requests), lane.limit_ms
+        )
+    return histograms, late
+
+
+def execution_into(
+    histogram: NDArray[np.float64], sigma: float, batch: tuple[float, float], limit_ms: float | None
+) -> float:
+    """Enter so many requests whose batches take this mean time; the part of them above the limit."""
+    mean_ms, requests = batch
+    for place in spread_bins(sigma, mean_ms):
+        histogram[place] += requests / 9.0
+    return over_part(sigma, mean_ms, limit_ms)
+
+
+def serve_full(process: Process, lane: Lane, span: Span) -> Flow:
+    """A process that always finds a full batch: completions by its mean cycle, latency by the batch's own way alone."""
+    mean_ms, answer_ms = process.exec_ms[-1], process.exec_ms[-1] + process.answer_shift_ms
+    completed = 1000.0 * span.seconds / mean_ms * len(process.exec_ms)
+    counts = np.zeros(BINS)
+    late = completed * execution_into(counts, span.sigma, (answer_ms, completed), lane.limit_ms)
+    batches = completed / len(process.exec_ms)
+    drift = span.sigma * float(span.draw(f"full/{process.item.replica}").standard_normal()) / max(1.0, batches) ** 0.5
+    for meter in (process.report, process.period):
+        meter.arrived += completed
+        meter.completed += completed
+        meter.late += late
+        meter.batches += batches
+        meter.busy_s += span.seconds * float(np.exp(drift))
+        add_histogram(meter, counts)
+    lane.book.histogram += counts
+    return Flow(asked=completed, completed=completed, late=late)

@@ -1,0 +1,261 @@
+"""One run of a simulated world: time, stretch by stretch, from event to event.
+
+Owns the order of things within a stretch (loads, settling, serving, work, books) and the events that the world plans
+for itself: cycles, reports, the end of the warm-up. It refuses to plan: planners are asked through the production
+cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.gate import fatal_codes
+from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import Ports
+from solvers.cycle.record import CycleRecord, HoldReason
+from solvers.cycle.record import Lane as CycleLane
+from solvers.domain.ids import CycleId
+from solvers.domain.plan import Plan
+from solvers.domain.streams import Streams
+from solvers.errors import InvariantError
+from solvers.sim.kernel import Priority
+from solvers.sim.outcome import Deed, Progress
+from solvers.sim.scenario import WorldScenario
+from solvers.sim.world.fluid import Fluid
+from solvers.sim.world.governing import Governing
+from solvers.sim.world.ledger import Count, Ledger
+from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.metrics import Flow, Sums
+from solvers.sim.world.nodes import Nodes
+from solvers.sim.world.ports import Counting, LastRecord, WorldObserver
+from solvers.sim.world.requests import Span
+from solvers.sim.world.serving import Requests
+from solvers.sim.world.state import State, Wish
+from solvers.sim.world.works import Progress as WorksDone
+from solvers.sim.world.works import progress_works
+
+_QUIET = frozenset({HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN, HoldReason.SMALL_GAIN, HoldReason.CHURN_BUDGET})
+"""Holds that say nothing new."""
+
+
+@dataclass(slots=True)
+class Run:
+    """A world under way."""
+
+    scenario: WorldScenario
+    state: State
+    loads: Loads
+    nodes: Nodes
+    observer: WorldObserver
+    ledger: Ledger
+    serving: Requests | Fluid
+    governing: Governing | None
+    seed: int
+    ports: Ports | None = None
+    journal: LastRecord = field(default_factory=LastRecord)
+    counting: Counting = field(default_factory=Counting)
+    deeds: list[Deed] = field(default_factory=list)
+    promotions: int = 0
+    cycles_due: int = 0
+    periods: int = 0
+    index: int = 0
+    before: Count = field(default_factory=Count)
+    """What had happened by the end of the warm-up."""
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def plan_events(self) -> None:
+        """Plan what the world does by itself."""
+        rhythm, kernel = self.scenario.rhythm, self.state.kernel
+        due_s = 0.0
+        while due_s < self.scenario.span_s:
+            kernel.at(max(0.0, due_s - rhythm.report_delay_s), Priority.REPORT, self.observer.report)
+            kernel.at(due_s, Priority.CYCLE, self._cycle)
+            self.cycles_due += 1
+            due_s = self.cycles_due * rhythm.cycle_s
+        if self.governing is not None:
+            kernel.at(rhythm.governor_s, Priority.GOVERN, self._govern)
+        if self.scenario.warmup_s > 0.0:
+            kernel.at(self.scenario.warmup_s, Priority.FAULT, self._warm)
+        for work in self.state.works.values():
+            if work.at_s < self.scenario.span_s:
+                kernel.at(work.at_s, Priority.WORK, _nothing)
+
+    def _warm(self) -> None:
+        self.ledger.forget(lane.book for lane in self.state.lanes.values())
+        self.before = self.count()
+
+    def _govern(self) -> None:
+        if self.governing is None:
+            raise InvariantError("a period without controllers")
+        self.governing.period()
+        self.periods += 1
+        due_s = (self.periods + 1) * self.scenario.rhythm.governor_s
+        if due_s < self.scenario.span_s:
+            self.state.kernel.at(max(due_s, self.state.now_s), Priority.GOVERN, self._govern)
+
+    def _cycle(self) -> None:
+        if self.ports is None:
+            raise InvariantError("a run needs ports before its first cycle")
+        if self.state.planner_down:
+            # Nobody looks at this report any more.
+            self.observer.observe()
+            return
+        number = self.journal.closed
+        order = CycleOrder(
+            id=CycleId(f"cycle-{number}"), lane=CycleLane.ACT, seed=self.seed, software_version="simulated"
+        )
+        record = run_cycle(self.ports, order)
+        decision = record.decision
+        if decision is not None and not decision.promote and not set(decision.reasons) <= _QUIET:
+            reasons = ", ".join(reason.value for reason in decision.reasons)
+            errors = "; ".join(f"{item.planner}: {item.error}" for item in record.attempts if item.error)
+            self.tell("hold", f"{reasons}{': ' + errors if errors else ''}")
+
+    def spread(self, wish: Wish, record: CycleRecord) -> None:
+        """A new target: nodes act a little later, or at once where the world begins warm."""
+        self.promotions += 1
+        plan, before = record.plan, self.state.wish
+        self.state.wish = wish
+        for device in {**dict.fromkeys(before.by_device), **dict.fromkeys(wish.by_device)}:
+            self.state.touch(self.state.cells[device])
+        self.tell("promotion", _told(record, plan))
+        for until_s in sorted({leave.until_s for by in wish.leaving.values() for leave in by.values()}):
+            self.state.kernel.at(until_s, Priority.APPLY, lambda: self._part(wish))
+        instantly = self.scenario.warm_start and self.journal.closed == 0
+        if instantly:
+            self._hear(wish, instantly=True)
+        else:
+            self.state.kernel.at(
+                self.state.now_s + self.scenario.rhythm.apply_delay_s, Priority.APPLY, lambda: self._hear(wish)
+            )
+
+    def _part(self, wish: Wish) -> None:
+        """The time of some that went on beside a target is over."""
+        for device in wish.leaving:
+            self.nodes.reconcile(self.state.cells[device])
+
+    def _hear(self, wish: Wish, *, instantly: bool = False) -> None:
+        for host in self.state.hosts.values():
+            self.nodes.hear(host, wish, instantly=instantly)
+
+    def tell(self, kind: str, text: str) -> None:
+        """Note a deed."""
+        self.deeds.append(Deed(at_s=self.state.now_s, kind=kind, text=text[:500]))
+
+    def count(self) -> Count:
+        """What happened so far."""
+        return Count(
+            starts=self.nodes.starts,
+            stops=self.nodes.stops,
+            promotions=self.promotions,
+            cycles=self.journal.closed,
+            unsound_plans=self.counting.counts.get("plan.refuted", 0),
+            planner_failures=self.counting.counts.get("planner.failed", 0),
+        )
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def go(self, progress: Progress, watch: Callable[[], None] | None = None) -> None:
+        """To the end. `watch` is asked to look after every stretch, and after the events that follow it."""
+        kernel, span_s = self.state.kernel, self.scenario.span_s
+        step_s, window = self.scenario.rhythm.stretch_s, 1
+        told = 0
+        kernel.happen()
+        while kernel.now_s < span_s:
+            window_ends_s = window * step_s
+            until_s = min(kernel.next_s(), window_ends_s, span_s)
+            until_s = min(until_s, self.serving.next_edge_s(kernel.now_s))
+            self._stretch(kernel.now_s, until_s)
+            kernel.move(until_s)
+            if watch is not None:
+                watch()
+            if until_s >= window_ends_s or until_s >= span_s:
+                self.ledger.close_window(until_s, (lane.book for lane in self.state.lanes.values()))
+                window += 1
+            kernel.happen()
+            if watch is not None:
+                watch()
+            if int(100 * until_s / span_s) > told:
+                told = int(100 * until_s / span_s)
+                progress(told / 100.0)
+
+    def _stretch(self, from_s: float, until_s: float) -> None:
+        span = Span(
+            from_s=from_s,
+            until_s=until_s,
+            index=self.index,
+            streams=Streams(self.seed),
+            sigma=self.scenario.latency_noise,
+        )
+        self.index += 1
+        self.loads.refresh()
+        flows = self.serving.serve(span)
+        for lane in self.state.lanes.values():
+            flow = flows.get(lane.id, _NO_FLOW)
+            lane.book.take(flow)
+            lane.asked += flow.asked
+            lane.completed += flow.completed
+            lane.dropped += flow.dropped
+            lane.asked_until.append((until_s, lane.asked))
+        self._account(span, progress_works(self.state, self.nodes, self.loads, span))
+
+    def _account(self, span: Span, works: WorksDone) -> None:
+        seconds = span.seconds
+        sums = Sums(seconds=seconds, iterations=works.iterations, swapped_mib=works.swapped_mib)
+        if self.ledger.fleet_memory_mib:
+            sums.memory_mib_s = seconds * sum(cell.memory_mib_held for cell in self.state.cells.values())
+        gpus = power_w = 0.0
+        drawn = [0.0] * len(self.scenario.fleet.power_caps)
+        for load in self.loads.by_key.values():
+            count, watts = len(load.cells), load.power_w
+            for domain in load.example.domains:
+                drawn[domain] += count * watts
+            if load.example.cap_w is not None:
+                sums.caps_s += count * seconds
+                sums.caps_over_s += count * seconds * (watts > load.example.cap_w + 1e-6)
+            if load.rented:
+                self._account_load(sums, load, seconds)
+                gpus += count * load.example.gpu_part
+                power_w += count * watts
+        for cap, watts in zip(self.scenario.fleet.power_caps, drawn, strict=True):
+            if watts > 0.0:
+                sums.caps_s += seconds
+                sums.caps_over_s += seconds * (watts > cap.limit_w + 1e-6)
+        sums.energy_usd = sums.energy_j / 3600.0 * self.observer.policy.usd_per_wh(span.from_s)
+        self.serving.account(sums, span)
+        self.ledger.take(sums, gpus, power_w)
+        if self.governing is not None:
+            self.governing.watch()
+
+    def _account_load(self, sums: Sums, load: Load, seconds: float) -> None:
+        count, cell = len(load.cells), load.example
+        sums.gpu_s += count * cell.gpu_part * seconds
+        sums.device_s += count * seconds
+        sums.device_usd += count * cell.usd_per_h * seconds / 3600.0
+        sums.energy_j += count * load.power_w * seconds
+        sums.busy_gpu_s += count * cell.gpu_part * load.busy_part * seconds
+        sums.kernels_gpu_s += count * cell.gpu_part * load.kernels_part * seconds
+        sums.capacity_requests += count * load.capacity_rps * seconds
+        ready = sum(seat.weight > 0.0 for seat in load.seats)
+        sums.replica_s += count * ready * seconds
+
+
+_NO_FLOW = Flow()
+
+
+def _nothing() -> None:
+    """A moment at which the world is cut."""
+
+
+def _told(record: CycleRecord, plan: Plan | None) -> str:
+    changes: dict[str, int] = {}
+    for change in record.transition.changes if record.transition is not None else ():
+        changes[change.kind.value] = changes.get(change.kind.value, 0) + 1
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(changes.items()))
+    cost = f"{plan.objective.cost_usd_per_h:.4g} $/h" if plan is not None else ""
+    by = plan.planner if plan is not None else "-"
+    warnings = fatal_codes(record.findings)
+    return f"{by}: {cost}; {listed}{'; ' + warnings if warnings else ''}"

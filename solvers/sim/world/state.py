@@ -1,0 +1,285 @@
+"""What stands in a simulated world at a moment: devices, processes on them, services, jobs, the target.
+
+Owns the mutable records and their look-ups, nothing of what changes them. Everything is kept in an order that follows
+from names and from the order of creation, so that a run never depends on hashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from solvers.domain.change import Target
+from solvers.domain.device import Device, DeviceMode, GpuType, Node
+from solvers.domain.ids import DeviceId, NodeId, ReplicaId, ServiceId, WorkloadId
+from solvers.domain.plan import Assignment, DeviceSetting
+from solvers.domain.snapshot import ReplicaState
+from solvers.domain.telemetry import RepartitionWish
+from solvers.domain.workload import OfflineTask, TrainingJob, WorkloadKind
+from solvers.sim.kernel import Kernel
+from solvers.sim.scenario import Traffic
+from solvers.sim.serving.requests import Carried
+from solvers.sim.truth.truth import GpuTruth
+from solvers.sim.world.closed_loop import Clients
+from solvers.sim.world.metrics import ServiceBook
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Meter:
+    """What a process did since it was last asked."""
+
+    since_s: float = 0.0
+    arrived: float = 0.0
+    completed: float = 0.0
+    late: float = 0.0
+    dropped: float = 0.0
+    batches: float = 0.0
+    busy_s: float = 0.0
+    histogram: NDArray[np.float64] | None = None
+    """Only single requests have one."""
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One process of a replica. `batch` is what it has been told last, `queue` what waits in fluid mode."""
+
+    serial: int
+    item: Assignment
+    cell: Cell
+    state: ReplicaState
+    batch: int
+    begun_s: float
+    drain_until_s: float = float("inf")
+    carried: Carried = field(default_factory=Carried)
+    queue: float = 0.0
+    exec_ms: tuple[float, ...] = ()
+    """Mean times of its batches in the stretch that is simulated."""
+    answer_shift_ms: float = 0.0
+    """By how much its answers then take longer than its batches: only where a full batch is always waiting."""
+    pause_s: float = 0.0
+    """How long a job still waits for its memory to move."""
+    lately: tuple[float, float] = (0.0, 0.0)
+    """Seconds at work and batches on the meter before the stretch that is simulated."""
+    report: Meter = field(default_factory=Meter)
+    period: Meter = field(default_factory=Meter)
+
+    @property
+    def waiting(self) -> float:
+        """Requests in its queue."""
+        return self.queue + len(self.carried.waiting_s)
+
+    @property
+    def routed(self) -> bool:
+        """Whether new requests may come to it."""
+        return self.state is ReplicaState.READY
+
+    @property
+    def working(self) -> bool:
+        """Whether it can execute."""
+        return self.state in (ReplicaState.READY, ReplicaState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A replica that is not planned where it is any more, and until when it may go on there."""
+
+    item: Assignment
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A target by device, and where its replicas belong."""
+
+    target: Target = field(default_factory=Target)
+    by_device: Mapping[DeviceId, Mapping[ReplicaId, Assignment]] = field(default_factory=dict)
+    settings: Mapping[DeviceId, DeviceSetting] = field(default_factory=dict)
+    places: Mapping[ReplicaId, DeviceId] = field(default_factory=dict)
+    leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] = field(default_factory=dict)
+    """What may go on for a while beside it."""
+
+    @classmethod
+    def of(cls, target: Target, leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] | None = None) -> Wish:
+        """Sorted out."""
+        by_device: dict[DeviceId, dict[ReplicaId, Assignment]] = {}
+        for item in target.assignments:
+            by_device.setdefault(item.device, {})[item.replica] = item
+        settings = {item.device: item for item in target.settings}
+        places = {item.replica: item.device for item in target.assignments}
+        return cls(target, by_device, settings, places, leaving or {})
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A node: what it was told last, and how it fares."""
+
+    node: Node
+    cells: list[Cell] = field(default_factory=list)
+    heard: Wish = field(default_factory=Wish)
+    lost: int = 0
+    silent: int = 0
+    """How many faults of each kind hold."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it reports and hears."""
+        return not self.lost and not self.silent
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A device with what is on it. `clock_mhz` is what it is told to run at."""
+
+    device: Device
+    gpu_type: GpuType
+    truth: GpuTruth
+    host: Host
+    usd_per_h: float
+    gpu_part: float
+    """Part of a whole GPU: less than 1 for MIG slices."""
+    cap_w: float | None = None
+    """The power cap of the device alone."""
+    domains: tuple[int, ...] = ()
+    """Numbers of the other power caps that count it."""
+    setting: DeviceSetting | None = None
+    governed_clock_mhz: int | None = None
+    processes: list[Process] = field(default_factory=list)
+    lost: int = 0
+    slow: float = 1.0
+    limit_factor: float = 1.0
+    limit_settable: bool = True
+    wanted: RepartitionWish | None = None
+    """What its controller asks planners for."""
+    actors: tuple[Process, ...] = ()
+    """What executes, in the order in which its load names it."""
+
+    @property
+    def id(self) -> DeviceId:
+        """Of the device."""
+        return self.device.id
+
+    @property
+    def gone(self) -> bool:
+        """Whether it cannot be used at all."""
+        return self.lost > 0 or self.host.lost > 0
+
+    @property
+    def mode(self) -> DeviceMode:
+        """How processes share it."""
+        return self.setting.mode if self.setting is not None else self.device.mode
+
+    @property
+    def clock_mhz(self) -> int:
+        """The clock it is told to run at."""
+        if self.governed_clock_mhz is not None:
+            return self.governed_clock_mhz
+        told = self.setting.clock_mhz_sm if self.setting is not None else None
+        return told or self.truth.clock_mhz_sm_max
+
+    @property
+    def power_limit_w(self) -> float:
+        """The board's limit."""
+        told = self.setting.power_limit_w if self.setting is not None and self.limit_settable else None
+        return (told or self.truth.tdp_w) * self.limit_factor
+
+    @property
+    def memory_mib_held(self) -> int:
+        """By the limits of all that is on it."""
+        return sum(process.item.memory_mib_limit for process in self.processes)
+
+    @property
+    def share_pct_held(self) -> int:
+        """By all that is on it."""
+        return sum(process.item.share_pct_sm for process in self.processes)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A service with its traffic, what waits at its router, and what was asked of it so far."""
+
+    traffic: Traffic
+    book: ServiceBook
+    processes: list[Process] = field(default_factory=list)
+    """Those that can execute, in order of their creation."""
+    waiting_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    waiting: float = 0.0
+    """In fluid mode."""
+    clients: Clients | None = None
+    """Of a closed loop, request by request."""
+    asked_until: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    """Sums of what was asked until moments, the oldest first."""
+    asked: float = 0.0
+    completed: float = 0.0
+    dropped: float = 0.0
+
+    @property
+    def id(self) -> ServiceId:
+        """Of the service."""
+        return self.traffic.service.id
+
+    @property
+    def limit_ms(self) -> float | None:
+        """What one request may take."""
+        return self.book.limit_ms
+
+    @property
+    def queued(self) -> float:
+        """Requests that wait, at the router and at processes."""
+        return self.waiting + len(self.waiting_s) + sum(process.waiting for process in self.processes)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A training job or an offline task on its way."""
+
+    item: TrainingJob | OfflineTask
+    kind: WorkloadKind
+    at_s: float
+    total: float
+    done: float = 0.0
+    begun_s: float | None = None
+    ended_s: float | None = None
+    evictions: int = 0
+
+    @property
+    def id(self) -> WorkloadId:
+        """Of the job or task."""
+        return WorkloadId(self.item.id)
+
+
+@dataclass(slots=True)
+class State:
+    """All of it."""
+
+    kernel: Kernel
+    hosts: dict[NodeId, Host]
+    cells: dict[DeviceId, Cell]
+    lanes: dict[ServiceId, Lane]
+    works: dict[WorkloadId, Work]
+    wish: Wish = field(default_factory=Wish)
+    planner_down: int = 0
+    serial: int = 0
+    replicas: dict[ReplicaId, list[Process]] = field(default_factory=dict)
+    """All processes by replica, the oldest first."""
+    changed: dict[DeviceId, Cell] = field(default_factory=dict)
+    """Devices whose load has to be put together anew."""
+
+    @property
+    def now_s(self) -> float:
+        """The world's own time."""
+        return self.kernel.now_s
+
+    @property
+    def target(self) -> Target:
+        """What the fleet shall hold."""
+        return self.wish.target
+
+    def touch(self, cell: Cell) -> None:
+        """Something on this device is not as it was."""
+        self.changed[cell.id] = cell

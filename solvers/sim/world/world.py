@@ -1,0 +1,274 @@
+"""The simulated world as a bench: a scenario that any contender can be run in, with the production cycle.
+
+Owns how a world is put together before it begins. Everything random follows from the seed: the same scenario, contender
+and seed give the same outcome to the last bit. Planners' budgets are therefore counted work, never time; where the
+policy counts none, `WORK_UNITS` stands.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from solvers.control import registry
+from solvers.cycle.ports import Ports
+from solvers.domain.change import Target
+from solvers.domain.codec import from_plain, to_plain
+from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope
+from solvers.domain.ids import DeviceId, Generation
+from solvers.domain.ownership import device_owners
+from solvers.domain.policy import Policy
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.errors import FieldError, InputError
+from solvers.sim.kernel import Kernel
+from solvers.sim.outcome import About, Contender, Outcome, Planners, Progress, check_outcome
+from solvers.sim.scenario import Level, WorldScenario
+from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
+from solvers.sim.world.faults import Faults
+from solvers.sim.world.fluid import Fluid
+from solvers.sim.world.governing import Governing
+from solvers.sim.world.ledger import Ledger, clipped
+from solvers.sim.world.loads import Loads
+from solvers.sim.world.memory import may_swap
+from solvers.sim.world.metrics import ServiceBook
+from solvers.sim.world.nodes import Nodes
+from solvers.sim.world.ports import CLUSTER, InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
+from solvers.sim.world.profiling import known_truth, profiles_of
+from solvers.sim.world.run import Run
+from solvers.sim.world.serving import Requests
+from solvers.sim.world.state import Cell, Host, Lane, State, Wish, Work
+from solvers.sim.world.works import job_outcome
+
+WORK_UNITS = 500
+DEADLINE_S = 120.0
+"""Long enough that counted work ends a planner's search on any machine, not time."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A scenario that can be run."""
+
+    scenario: WorldScenario
+
+    @property
+    def about(self) -> About:
+        """What it is."""
+        return self.scenario.about
+
+    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:
+        """Run it to its end. Raises EngineError for an unknown planner, InputError for what cannot be simulated."""
+        run = self.begin(contender, seed, planners)
+        run.go(progress)
+        return outcome_of(run, contender)
+
+    def begin(self, contender: Contender, seed: int, planners: Planners) -> Run:
+        """The world a moment before anything happens in it."""
+        scenario = _counted(self.scenario)
+        # An unknown planner shall end the run here, not be a failed attempt in every cycle of it.
+        planners(contender.planners[0], contender.settings)
+        policy = policy_of(scenario.policy, contender)
+        state = state_of(scenario, policy)
+        loads = Loads(state, apart=scenario.level is Level.REQUEST)
+        governing = _governing(contender.governor or scenario.governor, scenario, state, loads)
+        nodes = Nodes(
+            state=state,
+            launch_s=lambda model, cell: launch_s(model, cell.truth) * scenario.launch_scale,
+            memory_mib=memory_mib,
+            queue_of=loads.queue_of,
+            on_change=_unheard if governing is None else governing.take,
+        )
+        observer = WorldObserver(scenario, state, loads, policy, profiles_of(scenario, seed))
+        run = Run(
+            scenario=scenario,
+            state=state,
+            loads=loads,
+            nodes=nodes,
+            observer=observer,
+            ledger=Ledger(
+                window_s=scenario.rhythm.stretch_s,
+                fleet_gpus=sum(cell.gpu_part for cell in state.cells.values()),
+                fleet_memory_mib=_memory_mib(state),
+            ),
+            serving=(Fluid if scenario.level is Level.FLUID else Requests).of(scenario, state, loads, seed),
+            governing=governing,
+            seed=seed,
+        )
+        run.ports = Ports(
+            observer=observer,
+            runner=InProcessRunner(
+                planners, contender.planners[0], contender.settings, run.counting, policy.planner_settings
+            ),
+            actuator=WorldActuator(state, run.spread),
+            clock=WorldClock(state),
+            journal=run.journal,
+            reporter=run.counting,
+            memory=StateMemory(),
+        )
+        self._stand(run)
+        Faults(state, nodes, run.tell, observer.freeze).plan(scenario.faults, scenario.span_s)
+        run.plan_events()
+        return run
+
+    def _stand(self, run: Run) -> None:
+        """What holds before the first cycle."""
+        standing = self.scenario.standing
+        if not standing.assignments and not standing.settings:
+            return
+        target = Target(
+            generation=Generation(1),
+            assignments=tuple(sorted(standing.assignments, key=lambda each: each.replica)),
+            settings=tuple(sorted(standing.settings, key=lambda each: each.device)),
+        )
+        run.state.wish = Wish.of(target)
+        for host in run.state.hosts.values():
+            run.nodes.hear(host, run.state.wish, instantly=True)
+
+
+def _unheard(cell: Cell) -> None:
+    """Nobody governs."""
+
+
+def _governing(name: str | None, scenario: WorldScenario, state: State, loads: Loads) -> Governing | None:
+    """The controllers of this name, and those that policies with pools name on their devices. Raises InputError for an
+    unknown one.
+    """
+    if name is None:
+        return None
+    changes = (pools for change in scenario.policy_changes for pools in change.policies)
+    for each in (name, *(policy.governor for policy in (*scenario.policies, *changes))):
+        if each not in registry.names():
+            raise InputError(f"no controller is called {each}; there are {', '.join(registry.names())}")
+    nodes = {node.id: node for node in scenario.fleet.nodes}
+
+    def governor_of(device: DeviceId) -> str:
+        pools = scenario.policies_at(state.now_s)
+        owner = device_owners(pools, nodes, scenario.fleet.devices).get(device) if pools else None
+        return name if owner is None else next(policy.governor for policy in pools if policy.name == owner)
+
+    return Governing(state, loads, governor_of)
+
+
+def _counted(scenario: WorldScenario) -> WorldScenario:
+    """Whoever plans counts work, so that the same seed gives the same bytes on every machine."""
+
+    def counted(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+        return tuple(
+            replace(each, work_units=each.work_units or WORK_UNITS, deadline_s=max(each.deadline_s, DEADLINE_S))
+            for each in policies
+        )
+
+    if not scenario.policies and not scenario.policy_changes:
+        return scenario
+    changes = (replace(change, policies=counted(change.policies)) for change in scenario.policy_changes)
+    return replace(scenario, policies=counted(scenario.policies), policy_changes=tuple(changes))
+
+
+def policy_of(policy: Policy, contender: Contender) -> Policy:
+    """The scenario's policy with what the contender overrides. Raises FieldError for a field that there is not."""
+    plain = to_plain(policy)
+    if not isinstance(plain, dict):
+        raise FieldError("policy", "a policy has fields")
+    for setting in contender.policy:
+        if setting.name not in plain:
+            raise FieldError("policy", f"a policy has no field {setting.name}")
+        plain[setting.name] = json.loads(setting.value)
+    made = from_plain(Policy, plain)
+    return replace(
+        made,
+        planners=contender.planners,
+        work_units=made.work_units or WORK_UNITS,
+        deadline_s=max(made.deadline_s, DEADLINE_S),
+    )
+
+
+def state_of(scenario: WorldScenario, policy: Policy) -> State:
+    """Everything that stands, empty. Raises InputError for hardware that no simulated world has."""
+    hosts = {node.id: Host(node) for node in sorted(scenario.fleet.nodes, key=lambda each: each.id)}
+    types = {each.name: each for each in scenario.fleet.gpu_types}
+    cells = {}
+    for device in sorted(scenario.fleet.devices, key=lambda each: each.id):
+        gpu_type, host = types[device.gpu_type], hosts[device.node]
+        cell = Cell(
+            device=device,
+            gpu_type=gpu_type,
+            truth=truth_of(device),
+            host=host,
+            usd_per_h=_usd_per_h(device, gpu_type, host.node, policy),
+            gpu_part=device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0,
+            cap_w=min(
+                (
+                    cap.limit_w
+                    for cap in scenario.fleet.power_caps
+                    if cap.scope is PowerScope.DEVICE and cap.subject == device.id
+                ),
+                default=None,
+            ),
+            domains=_domains(scenario.fleet.power_caps, device, host.node),
+            limit_settable=scenario.boards_hold_caps,
+        )
+        host.cells.append(cell)
+        cells[device.id] = cell
+    works = [Work(each.job, WorkloadKind.JOB, each.at_s, float(each.job.iterations_total)) for each in scenario.jobs]
+    works += [Work(each.task, WorkloadKind.TASK, each.at_s, float(each.task.inputs_total)) for each in scenario.tasks]
+    state = State(
+        kernel=Kernel(),
+        hosts=hosts,
+        cells=cells,
+        lanes={
+            service.id: Lane(scenario.traffic_of(service.id), ServiceBook.of(service)) for service in scenario.services
+        },
+        works={each.id: each for each in sorted(works, key=lambda each: each.id)},
+    )
+    for cell in cells.values():
+        state.touch(cell)
+    return state
+
+
+def truth_of(device: Device) -> GpuTruth:
+    """How a device behaves: a whole GPU, or its slice of one. Raises InputError for unknown hardware."""
+    whole = known_truth(device.gpu_type)
+    return whole if device.mig is None else mig_truth(whole, device.sm_count, device.memory_mib)
+
+
+def _memory_mib(state: State) -> float:
+    """Of all devices, where any job's memory may move."""
+    moves = any(map(may_swap, state.works.values()))
+    return float(sum(cell.device.memory_mib for cell in state.cells.values())) if moves else 0.0
+
+
+def _usd_per_h(device: Device, gpu_type: GpuType, node: Node, policy: Policy) -> float:
+    """As pictures price it."""
+    alone = Snapshot(cluster=CLUSTER, taken_at_s=0.0, policy=policy, gpu_types=(gpu_type,), nodes=(node,))
+    return alone.price_usd_per_h(device)
+
+
+def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[int, ...]:
+    """Numbers of the power caps, but for those of devices, that count a device."""
+    subjects: dict[PowerScope, str] = {PowerScope.NODE: device.node, PowerScope.RACK: node.rack}
+    return tuple(
+        number
+        for number, cap in enumerate(caps)
+        if cap.scope is PowerScope.CLUSTER or subjects.get(cap.scope) == cap.subject
+    )
+
+
+def outcome_of(run: Run, contender: Contender) -> Outcome:
+    """A finished run in numbers."""
+    scenario, state = run.scenario, run.state
+    span_s = scenario.span_s - scenario.warmup_s
+    services = tuple(lane.book.outcome(span_s) for lane in state.lanes.values())
+    jobs = tuple(job_outcome(work) for work in state.works.values() if work.at_s < scenario.span_s)
+    usages = clipped((*run.nodes.usages, *run.nodes.standing_usages()), scenario.warmup_s)
+    outcome = Outcome(
+        scenario=scenario.about.name,
+        contender=contender.label,
+        seed=run.seed,
+        metrics=run.ledger.metrics(services, jobs, usages, run.count().since(run.before)),
+        services=services,
+        jobs=jobs,
+        windows=tuple(run.ledger.windows),
+        deeds=tuple(run.deeds),
+    )
+    check_outcome(outcome)
+    return outcome

@@ -1,0 +1,56 @@
+"""Statuses, reasons and lines without a network, and what an unusable address leads to."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.errors import ConfigError
+from agents.loop.doorbell import heard
+from agents.loop.transport import Answer, Connection, UnreachableError
+
+
+@pytest.mark.parametrize("address", ["api:8080", "ftp://api", "http://", "/v1"])
+def test_only_http_addresses_are_addresses(address: str) -> None:
+    with pytest.raises(ConfigError):
+        Connection(address)
+
+
+def test_nobody_there_is_unreachable() -> None:
+    # Port 1 of the loopback address: nothing listens there.
+    with pytest.raises(UnreachableError, match="ConnectionRefused"):
+        Connection("http://127.0.0.1:1").call("GET", "/v1/health")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"detail": "token expired"}', "status 401: token expired"),
+        (b'{"title": "Unauthorized"}', "status 401: Unauthorized"),
+        (b"<html>", "status 401"),
+        (b"[]", "status 401"),
+    ],
+)
+def test_a_refusal_says_why(body: bytes, reason: str) -> None:
+    answer = Answer(401, {}, body)
+    assert answer.reason() == reason
+    assert not answer.ok
+
+
+def test_an_answer_of_something_else_is_not_an_answer() -> None:
+    with pytest.raises(UnreachableError):
+        Answer(200, {}, b"<html>welcome to the hotel</html>").json()
+
+
+@pytest.mark.parametrize(
+    ("line", "generation"),
+    [
+        (b'{"generation": 12}\n', 12),
+        (b": still here\n", None),
+        (b"\n", None),
+        (b'{"generation": "12"}\n', None),
+        (b'{"generation": true}\n', None),
+        (b'{"half', None),
+    ],
+)
+def test_the_bell_tells_generations_and_nothing_else(line: bytes, generation: int | None) -> None:
+    assert heard(line) == generation

@@ -1,0 +1,133 @@
+"""From a plan to node targets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agents.wire import ReplicaTarget, decode_node_target, encode
+from app.services.planning.rollout import evicted, node_targets
+from solvers.domain.change import Target
+from solvers.domain.codec import digest
+from solvers.domain.device import DeviceMode
+from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
+from solvers.domain.objective import Objective
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.snapshot import JobStatus
+from solvers.domain.workload import SloScope, WorkloadKind
+from solvers.errors import InvariantError
+from tests.unit.app.services.whatif.small_fleet import assignment, snapshot
+
+SNAPSHOT = snapshot()
+
+
+def plan_of(*assignments: Assignment, settings: tuple[DeviceSetting, ...] = ()) -> Plan:
+    return Plan(
+        snapshot=digest(SNAPSHOT),
+        parent=Generation(6),
+        planner="test",
+        planner_version="1",
+        seed=1,
+        assignments=assignments,
+        settings=settings,
+        unplaced=(),
+        objective=Objective(),
+    )
+
+
+def test_every_node_gets_every_device_and_only_its_own_replicas() -> None:
+    plan = plan_of(
+        assignment("vision/search", "GPU-b0"),
+        assignment("vision/labels", "GPU-a0", ordinal=1),
+        assignment("vision/labels", "GPU-a0"),
+    )
+    targets = node_targets(plan, digest(plan), SNAPSHOT, Generation(7))
+    assert [target.node for target in targets] == ["a", "b", "empty"]
+    held = {
+        device.uuid: [replica.replica for replica in device.replicas] for target in targets for device in target.devices
+    }
+    assert held == {"GPU-a0": ["vision/labels#0", "vision/labels#1"], "GPU-a1": [], "GPU-b0": ["vision/search#0"]}
+    assert {target.generation for target in targets} == {7}
+    assert {target.plan for target in targets} == {digest(plan)}
+    assert targets[2].devices == ()
+
+
+def test_settings_reach_their_device_and_the_rest_keeps_defaults() -> None:
+    setting = DeviceSetting(device=DeviceId("GPU-a1"), mode=DeviceMode.DEDICATED, clock_mhz_sm=585, power_limit_w=60.0)
+    plan = plan_of(settings=(setting,))
+    devices = node_targets(plan, digest(plan), SNAPSHOT, Generation(1))[0].devices
+    assert (devices[0].mode, devices[0].clock_mhz_sm, devices[0].power_limit_w) == ("mps", None, None)
+    assert (devices[1].mode, devices[1].clock_mhz_sm, devices[1].power_limit_w) == ("dedicated", 585, 60.0)
+
+
+def test_replica_carries_its_workloads_terms() -> None:
+    plan = plan_of(
+        assignment("vision/labels", "GPU-a0"),
+        assignment("vision/train", "GPU-a0", WorkloadKind.JOB),
+        assignment("vision/embed", "GPU-a0", WorkloadKind.TASK),
+    )
+    service, training, offline = _by_workload(plan)
+    assert (service.latency_ms_limit, service.launch_s, service.project) == (200.0, 0.5, "vision")
+    assert not service.latency_execution_only
+    assert (service.batch_min, service.batch_max, service.clock_mhz_sm_max) == (1, 8, 1590)
+    assert service.iterations_total is None
+    assert (training.iterations_total, training.iteration_ms_reference, training.kind) == (1000, 120.0, "job")
+    assert training.gpu_type_reference == "t4"
+    assert (offline.iterations_total, offline.latency_ms_limit) == (5000, None)
+
+
+def test_a_limit_on_execution_alone_says_so() -> None:
+    services = tuple(
+        replace(service, slo=replace(service.slo, scope=SloScope.EXECUTION))
+        if service.id == "vision/labels"
+        else service
+        for service in SNAPSHOT.services
+    )
+    plan = plan_of(assignment("vision/labels", "GPU-a0"))
+    target = node_targets(plan, digest(plan), replace(SNAPSHOT, services=services), Generation(1))[0]
+    assert target.devices[0].replicas[0].latency_execution_only
+
+
+def _by_workload(plan: Plan) -> list[ReplicaTarget]:
+    replicas = node_targets(plan, digest(plan), SNAPSHOT, Generation(1))[0].devices[0].replicas
+    order = ["vision/labels", "vision/train", "vision/embed"]
+    return sorted(replicas, key=lambda replica: order.index(replica.workload))
+
+
+def test_agents_can_read_what_is_written() -> None:
+    plan = plan_of(assignment("vision/labels", "GPU-a0"), assignment("vision/train", "GPU-a1", WorkloadKind.JOB))
+    for target in node_targets(plan, digest(plan), SNAPSHOT, Generation(1)):
+        plain = json.loads(json.dumps(encode(target)))
+        assert decode_node_target(plain) == target
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        assignment("vision/labels", "GPU-gone"),
+        assignment("vision/gone", "GPU-a0"),
+        assignment("vision/gone", "GPU-a0", WorkloadKind.JOB),
+        assignment("vision/gone", "GPU-a0", WorkloadKind.TASK),
+        replace(assignment("vision/labels", "GPU-a0"), model=ModelName("gone")),
+    ],
+)
+def test_a_plan_about_another_world_is_our_bug(wrong: Assignment) -> None:
+    plan = plan_of(wrong)
+    with pytest.raises(InvariantError):
+        node_targets(plan, digest(plan), SNAPSHOT, Generation(1))
+
+
+def test_unfinished_jobs_that_lose_their_place_are_evicted() -> None:
+    standing = (
+        assignment("vision/labels", "GPU-a0"),
+        assignment("vision/train", "GPU-a0", WorkloadKind.JOB),
+        assignment("vision/embed", "GPU-a1", WorkloadKind.TASK),
+    )
+    world = replace(SNAPSHOT, target=Target(generation=Generation(6), assignments=standing))
+    assert evicted(plan_of(*standing), world) == ()
+    assert evicted(plan_of(), world) == ((WorkloadKind.JOB, "vision", "train"), (WorkloadKind.TASK, "vision", "embed"))
+    moved = assignment("vision/train", "GPU-b0", WorkloadKind.JOB)
+    finished = replace(world, job_statuses=(JobStatus(workload=WorkloadId("vision/embed"), done=5000),))
+    assert evicted(plan_of(moved), finished) == ()

@@ -1,0 +1,166 @@
+"""Changes become a changed picture; what does not fit is pointed at, all of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.errors import FieldsError
+from app.services.whatif.apply import apply_changes
+from app.services.whatif.changes import Changes, changes_of
+from solvers.domain.codec import Plain, digest, to_plain
+from solvers.domain.device import PowerCap, PowerScope, PriceKind
+from solvers.domain.telemetry import DemandOrigin
+from solvers.errors import FieldError
+from tests import builders
+
+SEEN = builders.demand("demo/vision", 80.0)
+CAP = PowerCap(scope=PowerScope.RACK, subject="rack-0", limit_w=900.0)
+PICTURE = builders.lab([builders.service(), builders.service("speech")], demands=(SEEN,), power_caps=(CAP,))
+
+
+def changed(**plain: Plain) -> Changes:
+    return changes_of(dict(plain))
+
+
+def faults_of(changes: Changes) -> dict[str, str]:
+    with pytest.raises(FieldsError) as caught:
+        apply_changes(PICTURE, changes)
+    return {fault.pointer: fault.detail for fault in caught.value.faults}
+
+
+def test_no_changes_leave_the_picture_as_it_is() -> None:
+    assert digest(apply_changes(PICTURE, Changes())) == digest(PICTURE)
+
+
+def test_a_service_is_added_changed_or_removed_with_its_demand() -> None:
+    new = builders.service("extra", rate_rps_declared=30.0)
+    other = builders.service(rate_rps_declared=10.0)
+    after = apply_changes(PICTURE, changed(services=[to_plain(new), to_plain(other)], remove=["demo/speech"]))
+    assert [item.id for item in after.services] == ["demo/extra", "demo/vision"]
+    assert {item.service: (item.rate_rps_upper, item.origin) for item in after.demands} == {
+        "demo/extra": (30.0, DemandOrigin.DECLARED),
+        "demo/vision": (10.0, DemandOrigin.DECLARED),
+    }
+    kept = apply_changes(PICTURE, changed(services=[to_plain(builders.service(priority=7))]))
+    assert kept.demands == (SEEN,)
+    assert kept.services_by_id()[other.id].priority == 7
+
+
+def test_rates_are_scaled_in_demand_and_declaration_but_not_where_they_are_said() -> None:
+    new = to_plain(builders.service("extra", rate_rps_declared=30.0))
+    after = apply_changes(
+        PICTURE, changed(rate_factor=2.0, rates=[{"service": "demo/speech", "rate_rps": 5.0}], services=[new])
+    )
+    assert {item.service: item.rate_rps_upper for item in after.demands} == {
+        "demo/extra": 30.0, "demo/speech": 5.0, "demo/vision": 160.0,
+    }  # fmt: skip
+    assert {item.name: item.rate_rps_declared for item in after.services} == {
+        "extra": 30.0, "speech": 5.0, "vision": 200.0,
+    }  # fmt: skip
+
+
+def test_a_lost_node_is_silent_and_a_lost_device_is_not_planned_on() -> None:
+    after = apply_changes(PICTURE, changed(nodes_lost=["a"], devices_lost=["GPU-c-0"]))
+    ages = {item.node: item.age_s for item in after.node_statuses}
+    assert ages["a"] is not None
+    assert ages["a"] > PICTURE.policy.device_silent_after_s
+    assert ages["b"] == 1.0
+    assert [item.id for item in after.devices if not item.schedulable] == ["GPU-c-0"]
+    assert len(after.devices) == len(PICTURE.devices)
+
+
+def test_added_nodes_stand_ready_and_offers_are_kept_apart() -> None:
+    offer: Plain = {"name": "burst", "gpu_type": "t4", "count_max": 3}
+    after = apply_changes(
+        PICTURE, changed(nodes_added=[{"gpu_type": "t4", "count": 2, "gpus_per_node": 4}], offers=[offer])
+    )
+    new = {item.id for item in after.devices} - {item.id for item in PICTURE.devices}
+    assert len(new) == 8
+    assert {item.gpu_type for item in after.devices if item.id in new} == {"t4"}
+    nodes = {item.id for item in after.nodes} - {item.id for item in PICTURE.nodes}
+    assert {item.node: item.age_s for item in after.node_statuses if item.node in nodes} == dict.fromkeys(nodes, 0.0)
+    assert [item.name for item in after.offers] == ["burst"]
+    assert len(after.with_offers().devices) == len(after.devices) + 3
+
+
+def test_caps_prices_and_policy() -> None:
+    after = apply_changes(
+        PICTURE,
+        changed(
+            power_caps=[{"scope": "node", "subject": "a", "limit_w": 100.0}],
+            power_caps_removed=[{"scope": "rack", "subject": "rack-0"}],
+            prices=[{"gpu_type": "t4", "factor": 2.0}, {"gpu_type": "l4", "kind": "spot", "usd_per_h": 0.2}],
+            policy={"utilisation_max": 0.9, "planners": ["greedy"]},
+        ),
+    )
+    assert [(item.scope, item.limit_w) for item in after.power_caps] == [(PowerScope.NODE, 100.0)]
+    types = after.gpu_types_by_name()
+    before = PICTURE.gpu_types_by_name()
+    t4 = builders.gpu_type("t4").name
+    assert types[t4].price_usd_per_h(PriceKind.ON_DEMAND, "default") == 2 * before[t4].prices[0].usd_per_h
+    assert types[builders.gpu_type("l4").name].price_usd_per_h(PriceKind.SPOT, "default") == 0.2
+    assert after.policy == replace(PICTURE.policy, utilisation_max=0.9, planners=("greedy",))
+
+
+def test_settings_of_planners_are_checked_as_in_a_policy() -> None:
+    setting = {"planner": "hetsev", "name": "queues", "value": 2}
+    after = apply_changes(PICTURE, changes_of({"policy": {"planner_settings": [setting]}}))
+    assert [item.value for item in after.policy.planner_settings] == [2]
+    found = faults_of(changes_of({"policy": {"planner_settings": [{**setting, "name": "queue"}]}}))
+    assert list(found) == ["/policy/planner_settings/0/name"]
+
+
+def test_everything_that_names_nothing_is_pointed_at_at_once() -> None:
+    found = faults_of(
+        changed(
+            services=[to_plain(builders.service("new", model="resnet51", project="demos"))],
+            remove=["demo/visions"],
+            rates=[{"service": "demo/nobody", "factor": 2.0}],
+            nodes_lost=["z"],
+            devices_lost=["GPU-z"],
+            nodes_added=[{"gpu_type": "t5"}],
+            offers=[{"name": "x", "gpu_type": "t5", "count_max": 1}],
+            power_caps=[{"scope": "node", "subject": "z", "limit_w": 1.0}],
+            power_caps_removed=[{"scope": "node", "subject": "b"}],
+            prices=[{"gpu_type": "t5", "usd_per_h": 1.0}, {"gpu_type": "t4", "kind": "spot", "factor": 2.0}],
+            policy={"planners": ["prophet"]},
+        )
+    )
+    assert set(found) == {
+        "/services/0/project", "/services/0/model", "/remove/0", "/rates/0/service", "/nodes_lost/0", "/devices_lost/0",
+        "/nodes_added/0/gpu_type", "/offers/0/gpu_type", "/power_caps/0/subject", "/power_caps_removed/0",
+        "/prices/0/gpu_type", "/prices/1", "/policy/planners/0",
+    }  # fmt: skip
+    assert found["/remove/0"].startswith("there is no workload demo/visions; near: demo/vision")
+    assert "resnet50" in found["/services/0/model"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "pointer"),
+    [
+        ({"rates": [{"service": "demo/vision"}]}, "/rates/0/factor"),
+        ({"rates": [{"service": "demo/vision", "factor": 1.0, "rate_rps": 1.0}]}, "/rates/0/factor"),
+        ({"prices": [{"gpu_type": "t4"}]}, "/prices/0/usd_per_h"),
+        ({"nodes_added": [{"gpu_type": "t4", "count": 0}]}, "/nodes_added/0/count"),
+        ({"nodes_added": [{"gpu_type": "t4", "count": 20000, "gpus_per_node": 3}]}, "/nodes_added"),
+        ({"surprise": 1}, "/surprise"),
+        ({"policy": 5}, "/policy"),
+        ([], "/"),
+    ],
+)
+def test_a_change_out_of_form_is_pointed_at(plain: Plain, pointer: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        changes_of(plain)
+    assert caught.value.field == pointer
+
+
+@pytest.mark.parametrize("field", ["seed", "utilisation_max", "surprise"])
+def test_a_policy_field_out_of_range_is_pointed_at(field: str) -> None:
+    assert set(faults_of(changed(policy={field: "x"}))) == {f"/policy/{field}"}
+
+
+def test_a_service_named_twice_is_refused() -> None:
+    twice: Plain = [{"service": "demo/vision", "factor": 2.0}, {"service": "demo/vision", "factor": 3.0}]
+    assert faults_of(changed(rates=twice)) == {"/rates/1/service": "demo/vision is named twice"}

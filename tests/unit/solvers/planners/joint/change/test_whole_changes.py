@@ -1,0 +1,174 @@
+"""Counting that knows what stands: cheap without interruptions, and when an interruption is worth it after all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.ids import GpuTypeName
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Affinity
+from solvers.engines.deadline import Deadline
+from solvers.planners.base import Budget
+from solvers.planners.joint.change.whole_changes import ChangeTerms, gentle, slights_usd
+from solvers.planners.joint.change.whole_devices import Gentle
+from solvers.planners.joint.planner import Joint
+from solvers.planners.joint.seat.floor import Floor, Held
+from solvers.planners.joint.seat.seats import Seats
+from solvers.problems.joint import JointProblem
+from tests import builders
+from tests.unit.solvers.planners.joint.seat.floors import CLOCKS, floor, held, pattern, problem, workload
+
+TERMS = ChangeTerms(launch_usd_per_s=0.0002, restart_part=0.05, period_s=60.0, remembered_s=600.0, gap=0.0)
+PRICES = (1.0, 2.0, 10.0)
+CHEAP, MIDDLE, DEAR = range(3)
+
+
+def three_pools(*rates_rps: float, devices: Sequence[int] = (1, 1, 1)) -> JointProblem:
+    """A device serves 100 rps. The first service may run on the cheap and middle pool, the others on cheap and dear."""
+    made = problem(len(rates_rps), devices, workloads=tuple(workload(at, rate) for at, rate in enumerate(rates_rps)))
+    allowed = np.ones((3, len(rates_rps)), dtype=bool)
+    allowed[DEAR, 0] = False
+    allowed[MIDDLE, 1:] = False
+    pools = tuple(replace(pool, usd_per_h=usd) for pool, usd in zip(made.pools, PRICES, strict=True))
+    return replace(made, pools=pools, allowed=allowed)
+
+
+def found(of: Floor, terms: ChangeTerms = TERMS) -> Gentle:
+    made = gentle(of, terms, Deadline(10.0, 100))
+    assert made is not None
+    return made
+
+
+def contents(of: Floor, made: Gentle) -> dict[tuple[int, int], int]:
+    """Devices by pool and network."""
+    return {
+        (int(of.problem.kind_pool[item.kind]), item.variants[0]): count
+        for item, count in zip(made.layout.patterns, made.layout.counts, strict=True)
+    }
+
+
+def stands(on: Mapping[int, int], launch_s: float = 10.0) -> dict[int, list[Held]]:
+    """Networks by device."""
+    return {device: [held(network, 100, launch_s=launch_s)] for device, network in on.items()}
+
+
+class TestGentle:
+    def test_money_interrupts_nobody(self) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, DEAR: 1}))
+        # The other way round it would cost 3 $/h instead of 11, but the first service would end before it is replaced.
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (DEAR, 1): 1}
+
+    def test_money_may_interrupt_where_interruptions_do_not_count(self) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, DEAR: 1}))
+        assert contents(made, found(made, replace(TERMS, period_s=1e9))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
+    def test_what_can_be_spared_makes_room(self) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 0, MIDDLE: 0, DEAR: 1}))
+        assert contents(made, found(made)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
+    def test_an_idle_device_needs_no_room(self) -> None:
+        made = floor(three_pools(90.0, 90.0, devices=(2, 1, 1)), stands({CHEAP: 0, 3: 1}))
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
+
+    def test_who_would_stay_short_is_worth_a_short_interruption(self) -> None:
+        of = three_pools(90.0, 90.0, devices=(1, 1, 0))
+        made = floor(of, stands({CHEAP: 0}))
+        brief = found(made)
+        assert contents(made, brief) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+        assert brief.period_s == TERMS.period_s
+
+    def test_a_long_one_is_weighed_by_how_long_demand_is_remembered(self) -> None:
+        of = three_pools(90.0, 90.0, devices=(1, 1, 0))
+        of = replace(of, variants=tuple(replace(item, launch_s=120.0) for item in of.variants))
+        made = floor(of, stands({CHEAP: 0}, launch_s=120.0))
+        assert found(made).period_s == TERMS.remembered_s
+        assert contents(made, found(made)) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+        # Where demand is forgotten at once, the one who stands keeps his place.
+        hasty = found(made, replace(TERMS, remembered_s=0.0))
+        assert contents(made, hasty)[CHEAP, 0] == 1
+
+    def test_a_restart_must_save_what_it_counts(self) -> None:
+        made = floor(three_pools(90.0, 90.0, devices=(2, 1, 1)), stands({2: 0, CHEAP: 1}))
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
+        assert contents(made, found(made, replace(TERMS, restart_part=1.1))) == {(MIDDLE, 0): 1, (CHEAP, 1): 1}
+
+    def test_what_covers_the_demand_itself_need_not_grow_for_headroom(self) -> None:
+        of = three_pools(120.0, 90.0, devices=(2, 1, 1))
+        works = (replace(of.workloads[0], rate_least_rps=95.0), of.workloads[1])
+        made = floor(replace(of, workloads=works), stands({CHEAP: 0, 3: 1}))
+        assert contents(made, found(made)) == {(CHEAP, 0): 1, (CHEAP, 1): 1}
+        short = floor(replace(of, workloads=(replace(works[0], rate_least_rps=105.0), works[1])), made.held)
+        assert sum(count for (_, network), count in contents(short, found(short)).items() if network == 0) == 2
+
+    def test_no_more_replicas_than_allowed(self) -> None:
+        of = three_pools(150.0, 90.0, devices=(3, 0, 1))
+        one = replace(of.workloads[0], replicas_max=1)
+        made = floor(replace(of, workloads=(one, of.workloads[1])), stands({CHEAP: 0}))
+        assert contents(made, found(made))[CHEAP, 0] == 1
+
+
+class TestNothingToCount:
+    def test_nothing_stands(self) -> None:
+        assert gentle(floor(three_pools(90.0, 90.0)), TERMS, Deadline(10.0, 100)) is None
+
+    def test_devices_are_shared(self) -> None:
+        shared = floor(three_pools(30.0, 30.0), {CHEAP: [held(0, 40), held(1, 40)]})
+        assert gentle(shared, TERMS, Deadline(10.0, 100)) is None
+
+    @pytest.mark.parametrize(("bound_usd_per_h", "enough"), [(2.995, True), (2.9, False), (None, False)])
+    def test_what_stands_is_good_enough(self, bound_usd_per_h: float | None, enough: bool) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({MIDDLE: 0, CHEAP: 1}))
+        terms = replace(TERMS, gap=0.003, bound_usd_per_h=bound_usd_per_h)
+        assert (gentle(made, terms, Deadline(10.0, 100)) is None) is enough
+
+    def test_what_is_short_is_never_good_enough(self) -> None:
+        made = floor(three_pools(90.0, 90.0), stands({CHEAP: 1}))
+        terms = replace(TERMS, bound_usd_per_h=100.0)
+        assert gentle(made, terms, Deadline(10.0, 100)) is not None
+
+
+def test_however_little_is_short_it_counts_more_than_devices() -> None:
+    of = three_pools(100.5, 90.0)
+    seats = Seats.empty(floor(of))
+    seats.put(CHEAP, pattern(of, (0, 100)))
+    seats.put(DEAR, pattern(of, (1, 100), kind=len(CLOCKS) * DEAR + 1))
+    assert slights_usd(seats) == 50.0 * max(PRICES)
+    seats.put(MIDDLE, pattern(of, (0, 100), kind=len(CLOCKS) * MIDDLE + 1))
+    assert slights_usd(seats) == 0.0
+
+
+def standing_apart(**policy: object) -> Snapshot:
+    """One service on a T4 and one on an A100; the first may go to a V100, and the second would then cost less there."""
+    alone = Affinity(dedicated=True)
+    fleet = [builders.device(name, 0, kind) for name, kind in (("a", "t4"), ("b", "v100"), ("c", "a100"))]
+    kinds = {"s0": ("t4",), "s1": ("a100",)}
+    services = [
+        builders.service(name, rate_rps_declared=50.0, affinity=alone, gpu_types_allowed=allowed)
+        for name, allowed in kinds.items()
+    ]
+    made = builders.policy(cost_basis=CostBasis.DEVICE, energy_usd_per_kwh=0.0, **policy)
+    first = builders.snapshot(fleet, services, policy=made)
+    plan = Joint().propose(builders.request(first), b"", SilentReporter()).plan
+    assert plan is not None
+    wider = (("t4", "v100"), ("t4", "a100"))
+    freed = [
+        replace(item, gpu_types_allowed=tuple(map(GpuTypeName, names)))
+        for item, names in zip(services, wider, strict=True)
+    ]
+    target = builders.target(plan.assignments, settings=plan.settings)
+    return builders.snapshot(fleet, freed, policy=made, target=target)
+
+
+@pytest.mark.parametrize(("over_s", "where"), [(60.0, ("a", "c")), (1e9, ("b", "a"))])
+def test_the_policy_says_how_heavily_interruptions_count(over_s: float, where: tuple[str, str]) -> None:
+    request = builders.request(standing_apart(interruption_over_s=over_s))
+    plan = Joint().propose(replace(request, budget=Budget(work_units=200)), b"", SilentReporter()).plan
+    assert plan is not None
+    devices = {item.workload.partition("/")[2]: item.device for item in plan.assignments}
+    assert devices == {name: f"GPU-{node}-0" for name, node in zip(("s0", "s1"), where, strict=True)}

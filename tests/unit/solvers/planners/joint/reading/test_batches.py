@@ -1,0 +1,126 @@
+"""Where memory is paid, every batch worth it is a choice, and the plan that comes out is the cheapest there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.change import Target
+from solvers.domain.device import Device
+from solvers.domain.ids import Generation, ModelName
+from solvers.domain.policy import CostBasis
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import Affinity, AntiAffinity
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.reading.batches import Names, split
+from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.solve import solve
+from tests import builders
+from tests.oracle import optimum, worth
+from tests.property.tiny import billed, used_mib
+from tests.unit.solvers.planners.joint.test_planner import plan_of
+
+POLICY = builders.policy(cost_basis=CostBasis.MEMORY, share_step_pct=20, replicas_per_device_max=1)
+FLEET = (builders.device("a", 0, "t4"), builders.device("a", 1, "t4"), builders.device("b", 0, "v100"))
+BATCHES, SHARES = (1, 4, 16), (20, 40, 60, 80, 100)
+USD_PER_H = {"t4": 0.35, "v100": 1.15}
+
+
+def picture(rate_rps: float, fleet: Sequence[Device] = FLEET, replicas_min: int = 1) -> Snapshot:
+    service = builders.service(
+        slo=builders.slo(60_000.0),
+        rate_rps_declared=rate_rps,
+        replicas_min=replicas_min,
+        affinity=Affinity(anti_affinity=AntiAffinity.HARD),
+    )
+    profiles = [builders.profile(type_name=name, work=6.0, batches=BATCHES, shares=SHARES) for name in ("t4", "v100")]
+    return builders.snapshot(fleet, [service], profiles=profiles, policy=POLICY)
+
+
+def options(device: Device) -> list[tuple[float, float]]:
+    """Requests/s and $/h of nothing and of every replica that this device could carry, from the tests' own laws."""
+    found = [(0.0, 0.0)]
+    for share, batch in itertools.product(SHARES, BATCHES):
+        latency_ms = round(builders.latency_ms(device.gpu_type, batch, share, 6.0), 6)
+        part = 1.0 if share == 100 else builders.memory_mib(batch, 6.0) / device.memory_mib
+        found.append((POLICY.utilisation_max * 1000 * batch / latency_ms, USD_PER_H[device.gpu_type] * part))
+    return found
+
+
+def cheapest(rate_rps: float, replicas_min: int) -> float:
+    """By trying everything."""
+    choices = itertools.product(*(options(device) for device in FLEET))
+    return min(
+        sum(usd for _, usd in choice)
+        for choice in choices
+        if sum(rate for rate, _ in choice) >= rate_rps * (1 - 1e-6)
+        and sum(rate > 0 for rate, _ in choice) >= replicas_min
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "replicas_min"),
+    [*itertools.product([5.0, 20.0, 45.0, 60.0, 85.0, 100.0, 125.0], [1]), *itertools.product([5.0, 85.0], [2, 3])],
+)
+def test_the_plan_is_the_cheapest_there_is(rate_rps: float, replicas_min: int) -> None:
+    plan = plan_of(picture(rate_rps, replicas_min=replicas_min))
+    assert not plan.unplaced
+    assert len(plan.assignments) >= replicas_min
+    assert plan.objective.cost_usd_per_h == pytest.approx(cheapest(rate_rps, replicas_min), rel=3e-3)
+    assert plan.bound_usd_per_h is None or plan.bound_usd_per_h <= plan.objective.cost_usd_per_h * (1 + 1e-6)
+
+
+def test_nobody_takes_a_whole_device_who_need_not() -> None:
+    small, large = (plan_of(picture(rate)) for rate in (20.0, 125.0))
+    assert {item.share_pct_sm for item in small.assignments} == {80}
+    assert len(small.assignments) < len(large.assignments)
+
+
+def test_split_batches_are_never_worse() -> None:
+    for problem in map(billed, (0, 1, 3)):
+        apart = split(problem, used_mib(problem))
+        assert len(apart.variants) == 2 * len(problem.variants)
+        best = optimum(apart).usd_per_h
+        assert best <= optimum(problem).usd_per_h + 1e-9
+        layout = solve(apart, SolveOrder(gap=0.0), Deadline(60.0, work_units=1000))
+        assert layout.bound_usd_per_h is None or layout.bound_usd_per_h <= best + 1e-6
+        assert -1e-6 <= worth(apart, layout) / best - 1 <= 0.005
+
+
+def test_smaller_batches_pay_for_some() -> None:
+    for problem in map(billed, range(5)):
+        if optimum(split(problem, used_mib(problem))).usd_per_h < 0.99 * optimum(problem).usd_per_h:
+            return
+    pytest.fail("they never do")
+
+
+@pytest.mark.parametrize("basis", [CostBasis.SHARE, CostBasis.DEVICE])
+def test_nothing_is_split_where_memory_costs_nothing(basis: CostBasis) -> None:
+    problem = read(replace(picture(50.0), policy=replace(POLICY, cost_basis=basis)), ("demo/vision",)).problem
+    assert [item.batch_max for item in problem.variants] == [0]
+
+
+def test_what_stands_is_known_by_its_batch() -> None:
+    problem = read(picture(50.0), ("demo/vision",)).problem
+    assert [item.batch_max for item in problem.variants] == [1, 4, 16]
+    names, of = Names(problem), (problem.workloads[0].id, problem.variants[0].model)
+    assert [names.variant(of, batch) for batch in (1, 2, 4, 16, 32)] == [0, 1, 1, 2, 2]
+    assert names.variant((problem.workloads[0].id, ModelName("another")), 1) is None
+    assert problem.networks((0, 2, 1)) == (0, 0, 0)
+
+
+def test_a_batch_grows_in_place() -> None:
+    """All limits are those of the largest batch, which costs nothing, so that no process must start anew."""
+    before = plan_of(picture(20.0, FLEET[:2]))
+    standing = Target(generation=Generation(1), assignments=before.assignments, settings=before.settings)
+    after = plan_of(replace(picture(40.0, FLEET[:2]), target=standing, taken_at_s=1_000_600.0))
+    (one,), (other,) = before.assignments, after.assignments
+    assert other.batch > one.batch
+    assert (other.replica, other.device, other.share_pct_sm) == (one.replica, one.device, one.share_pct_sm)
+    assert other.memory_mib_limit == one.memory_mib_limit
+    assert after.objective.cost_usd_per_h > before.objective.cost_usd_per_h
+    assert after.objective.churn == 0.0

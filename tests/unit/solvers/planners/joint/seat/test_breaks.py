@@ -1,0 +1,112 @@
+"""Who ends before what replaces it is ready, what that counts, and how a plan avoids it."""
+
+from __future__ import annotations
+
+import pytest
+
+from solvers.planners.joint.seat.breaks import breaks_usd, ended, make_before_break, replaced
+from solvers.planners.joint.seat.floor import Floor
+from solvers.planners.joint.seat.mend import add
+from solvers.planners.joint.seat.seats import Seats
+from solvers.problems.patterns import Pattern
+from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
+
+
+def seated(of: Floor, **where: Pattern) -> Seats:
+    seats = Seats.empty(of)
+    for name, item in where.items():
+        seats.put(int(name.removeprefix("at")), item)
+    return seats
+
+
+class TestEnded:
+    def test_what_has_room_beside_its_replacement_goes_on(self) -> None:
+        made = problem(2)
+        stands = floor(made, {1: [held(0, 40)]})
+        assert ended(Seats.empty(stands), 1, pattern(made, (0, 60))) == ()
+
+    def test_what_has_none_ends_first(self) -> None:
+        made = problem(2)
+        stands = floor(made, {1: [held(0, 60), held(1, 20)]})
+        assert ended(Seats.empty(stands), 1, pattern(made, (0, 80), (1, 20))) == (held(0, 60),)
+
+    def test_memory_is_room_too(self) -> None:
+        made = problem(2)
+        stands = floor(made, {1: [held(0, 20, memory_mib=9000)]})
+        assert ended(Seats.empty(stands), 1, pattern(made, (0, 40))) == (held(0, 20, memory_mib=9000),)
+
+    def test_what_stays_as_it_is_or_leaves_its_device_empty_is_not_interrupted(self) -> None:
+        made = problem(2)
+        seats = Seats.empty(floor(made, {1: [held(0, 100)]}))
+        assert ended(seats, 1, pattern(made, (0, 100))) == ()
+        assert ended(seats, 1, None) == ()
+
+
+class TestWorth:
+    def test_it_counts_what_is_missing_for_the_launch(self) -> None:
+        made = problem(1, workloads=(workload(0, 60.0),))
+        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60, launch_s=6.0)]})
+        after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
+        # 60 of 60 rps are served now, 40 while the other launches.
+        assert breaks_usd(after, 60.0) == pytest.approx(100.0 * (20.0 / 60.0) * 6.0 / 60.0)
+
+    def test_spare_capacity_may_be_interrupted(self) -> None:
+        made = problem(1, workloads=(workload(0, 40.0),))
+        stands = floor(made, {0: [held(0, 40)], 1: [held(0, 60)]})
+        after = seated(stands, at0=pattern(made, (0, 40)), at1=pattern(made, (0, 80)))
+        assert breaks_usd(after, 60.0) == 0.0
+
+
+class TestRemedy:
+    def test_the_new_contents_go_to_an_idle_device(self) -> None:
+        made = problem(1, devices=(2,), workloads=(workload(0, 80.0),))
+        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 80)))
+        make_before_break(seats)
+        assert seats.patterns == [None, pattern(made, (0, 80))]
+        assert breaks_usd(seats, 60.0) == 0.0
+
+    def test_not_where_something_stands_or_power_is_missing(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))
+        taken = seated(floor(made, {0: [held(0, 60)], 1: [held(1, 20)]}), at0=pattern(made, (0, 80)))
+        make_before_break(taken)
+        assert taken.patterns == [pattern(made, (0, 80)), None]
+        weak = floor(made, {0: [held(0, 60)]}, nodes=(1, 100.0))
+        weak.room_w[1] = 10.0
+        poor = seated(weak, at0=pattern(made, (0, 80)))
+        make_before_break(poor)
+        assert poor.patterns == [pattern(made, (0, 80)), None]
+
+    def test_who_is_short_gets_another_replica_rather_than_an_interruption(self) -> None:
+        made = problem(1, devices=(2,), workloads=(workload(0, 70.0),))
+        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
+        assert add(seats, 0, {})
+        assert seats.served_rps[0] >= 70.0
+        assert ended(seats, 0, seats.patterns[0]) == ()
+
+    def test_where_there_is_nothing_else_it_grows_all_the_same(self) -> None:
+        made = problem(1, devices=(1,), workloads=(workload(0, 90.0, replicas_max=1),))
+        seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
+        assert add(seats, 0, {})
+        assert seats.patterns[0] == pattern(made, (0, 100))
+
+
+class TestJobsYield:
+    def test_contents_go_where_nobody_but_a_job_stands(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 80.0), workload(1)))
+        stands = floor(made, {0: [held(0, 60)], 1: [held(1, 20)]})
+        seats = seated(stands, at0=pattern(made, (0, 80)), at1=pattern(made, (1, 20)))
+        make_before_break(seats, {1})
+        assert seats.patterns == [None, pattern(made, (0, 80))]
+
+    def test_a_job_alone_is_interrupted_without_a_remedy(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 20.0), workload(1)))
+        seats = seated(floor(made, {0: [held(1, 100)]}), at0=pattern(made, (0, 20), (1, 80)))
+        make_before_break(seats, {1})
+        assert seats.patterns == [pattern(made, (0, 20), (1, 80)), None]
+
+    def test_room_is_kept_for_who_goes_on_until_he_is_replaced(self) -> None:
+        made = problem(3, devices=(3,), workloads=tuple(workload(number) for number in range(3)))
+        stands = floor(made, {0: [held(0, 40), held(1, 20)], 2: [held(2, 60)]})
+        seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
+        # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
+        assert replaced(seats, {2}) == {0: (40, 1400.0)}

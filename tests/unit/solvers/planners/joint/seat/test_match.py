@@ -1,0 +1,76 @@
+"""Patterns go where most of them stands."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from solvers.planners.joint.seat import match as seating_match
+from solvers.planners.joint.seat.match import match, saved_s
+from solvers.problems.layout import Layout
+from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem
+
+
+def test_equal_contents_stay_where_they_are() -> None:
+    made = problem()
+    stands = {0: [held(0, 40)], 1: [held(0, 20), held(1, 60)], 3: [held(0, 40)]}
+    both, single = pattern(made, (0, 20), (1, 60)), pattern(made, (0, 40))
+    found = match(floor(made, stands), Layout(patterns=(both, single), counts=(1, 3)))
+    assert found.seated == {1: both, 0: single, 3: single}
+    assert found.loose == ((single, 1),)
+
+
+def test_the_same_network_at_another_share_is_better_than_nothing() -> None:
+    made = problem()
+    wanted = pattern(made, (2, 60))
+    found = match(floor(made, {0: [held(1, 60)], 2: [held(2, 40)]}), Layout(patterns=(wanted,), counts=(1,)))
+    assert found.seated == {2: wanted}
+
+
+def test_too_small_a_memory_limit_is_another_process() -> None:
+    made = problem()
+    wanted = pattern(made, (0, 40))
+    assert (
+        saved_s(wanted, wanted.variants, [held(0, 40, memory_mib=1400)])
+        > saved_s(wanted, wanted.variants, [held(0, 40, memory_mib=1100)])
+        > 0
+    )
+    assert saved_s(wanted, wanted.variants, [held(1, 40)]) == 0
+
+
+def crowd(seed: int) -> tuple[list[tuple[tuple[int, int], ...]], dict[int, list[seating_match.Held]]]:
+    rng = np.random.default_rng(seed)
+    wanted, stands = [], {}
+    for device in range(4):
+        wanted.append(tuple((int(variant), 20) for variant in sorted(rng.choice(4, 2, replace=False))))
+        stands[device] = [held(int(variant), 20, launch_s=float(rng.integers(5, 50))) for variant in rng.choice(4, 2)]
+    return wanted, stands
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_assignment_saves_most(seed: int) -> None:
+    made = problem()
+    wanted, stands = crowd(seed)
+    patterns = [pattern(made, *members) for members in wanted]
+    counts = {item: patterns.count(item) for item in patterns}
+    found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
+    total = sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items())
+    best = max(
+        sum(saved_s(item, item.variants, stands[device]) for device, item in enumerate(order))
+        for order in permutations(patterns)
+    )
+    assert total == pytest.approx(best, abs=1e-6)
+
+
+def test_many_devices_are_matched_greedily_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = problem()
+    wanted, stands = crowd(3)
+    patterns = [pattern(made, *members) for members in wanted]
+    counts = {item: patterns.count(item) for item in patterns}
+    monkeypatch.setattr(seating_match, "EXACT_CELLS_MAX", 0)
+    found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
+    loose = sum(count for _, count in found.loose)
+    assert len(found.seated) + loose == len(patterns)
+    assert sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items()) > 0

@@ -1,0 +1,242 @@
+"""Seats keep every node's power, spread, mend what is short and give jobs what is spare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from solvers.domain.ids import ProjectName
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seat.floor import Floor
+from solvers.planners.joint.seat.seating import Terms, seat
+from solvers.planners.joint.seat.seats import Seats
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from solvers.problems.patterns import Pattern
+from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
+
+
+def terms(**changes: Any) -> Terms:
+    made = Terms(deadline=Deadline(60.0), launch_usd_per_s=0.001, quotas={}, job_most_pct={})
+    return replace(made, **changes)
+
+
+def layout(*patterns: Pattern) -> Layout:
+    counts = {item: patterns.count(item) for item in patterns}
+    return Layout(patterns=tuple(counts), counts=tuple(counts.values()))
+
+
+def contents(seats: Seats, device: int) -> tuple[tuple[int, int], ...]:
+    item = seats.patterns[device]
+    return () if item is None else tuple(zip(item.variants, item.shares_pct, strict=True))
+
+
+def books_agree(seats: Seats) -> None:
+    """The running sums are those of the contents."""
+    again = Seats.empty(seats.floor)
+    for device, item in enumerate(seats.patterns):
+        again.put(device, item)
+    assert again.left_w == pytest.approx(seats.left_w)
+    assert again.served_rps == pytest.approx(seats.served_rps)
+    assert again.replicas == seats.replicas
+
+
+class TestSnapping:
+    def snapped(self, stands: int, wanted: int, rate_rps: float = 20.0, usd: float = 0.001) -> tuple[int, ...]:
+        made = problem(1, workloads=(workload(0, rate_rps),))
+        seats = seat(
+            floor(made, {2: [held(0, stands)]}), layout(pattern(made, (0, wanted))), terms(launch_usd_per_s=usd)
+        )
+        (share,) = contents(seats, 2)
+        books_agree(seats)
+        return share
+
+    def test_a_larger_share_that_stands_is_kept(self) -> None:
+        assert self.snapped(stands=60, wanted=40) == (0, 60)
+
+    def test_a_larger_one_is_not_kept_above_a_quota(self) -> None:
+        made = replace(problem(1, workloads=(workload(0, 40.0),)), quotas=((ProjectName("demo"), 0.5),))
+        on, wanted = floor(made, {2: [held(0, 60)]}), layout(pattern(made, (0, 40)))
+        within, above = (seat(on, wanted, terms(quotas={"demo": gpus})) for gpus in (0.5, 0.6))
+        assert contents(within, 2) == ((0, 40),)
+        assert contents(above, 2) == ((0, 60),)
+
+    def test_a_smaller_one_is_kept_as_long_as_it_serves_enough(self) -> None:
+        assert self.snapped(stands=20, wanted=40) == (0, 20)
+        assert self.snapped(stands=20, wanted=40, rate_rps=30.0) == (0, 40)
+
+    def test_it_must_be_worth_it(self) -> None:
+        made = problem(1, workloads=(workload(0),), by_share=True)
+        stands = floor(made, {2: [held(0, 60)]})
+        wanted = layout(pattern(made, (0, 40)))
+        assert contents(seat(stands, wanted, terms(launch_usd_per_s=0.001)), 2) == ((0, 40),)
+        assert contents(seat(stands, wanted, terms(launch_usd_per_s=0.1)), 2) == ((0, 60),)
+
+
+class TestPower:
+    def check(self, seats: Seats) -> None:
+        assert (seats.left_w >= -1e-6).all()
+        books_agree(seats)
+
+    def test_heavy_and_light_share_nodes(self) -> None:
+        made = problem(2, devices=(6,), workloads=(workload(0, 300.0), workload(1, 60.0)))
+        heavy, light = pattern(made, (0, 100)), pattern(made, (1, 20))
+        seats = seat(floor(made, nodes=(2, 120.0)), layout(heavy, heavy, heavy, light, light, light), terms())
+        self.check(seats)
+        assert sorted(contents(seats, device)[0][0] for device in range(6)) == [0, 0, 0, 1, 1, 1]
+        assert seats.served_rps == pytest.approx([300.0, 60.0])
+
+    def test_what_stands_together_changes_places_when_the_node_cannot_bear_it(self) -> None:
+        made = problem(2, devices=(4,), workloads=(workload(0, 200.0), workload(1, 40.0)))
+        heavy, light = pattern(made, (0, 100)), pattern(made, (1, 20))
+        stands = {0: [held(0, 100)], 1: [held(0, 100)], 2: [held(1, 20)], 3: [held(1, 20)]}
+        seats = seat(floor(made, stands, nodes=(2, 120.0)), layout(heavy, heavy, light, light), terms())
+        self.check(seats)
+        assert seats.served_rps == pytest.approx([200.0, 40.0])
+        moved = [device for device in range(4) if contents(seats, device)[0][0] != stands[device][0].variant]
+        assert len(moved) == 2
+
+    def test_where_nothing_can_change_places_a_clock_falls(self) -> None:
+        made = problem(2, devices=(2,), workloads=(workload(0, 70.0), workload(1, 70.0)))
+        seats = seat(floor(made, nodes=(2, 150.0)), layout(pattern(made, (0, 100)), pattern(made, (1, 100))), terms())
+        self.check(seats)
+        clocks = sorted(int(made.kind_clock_mhz[item.kind]) for item in seats.patterns if item is not None)
+        assert clocks == [600, 1000]
+        assert not seats.short_rps(0)
+        assert not seats.short_rps(1)
+
+    def test_at_last_the_least_goes_without(self) -> None:
+        works = (workload(0, 100.0, unserved_usd=1000.0), workload(1, 100.0, unserved_usd=10.0))
+        made = problem(2, devices=(2,), workloads=works)
+        seats = seat(floor(made, nodes=(2, 100.0)), layout(pattern(made, (0, 100)), pattern(made, (1, 100))), terms())
+        self.check(seats)
+        assert not seats.short_rps(0)
+        assert seats.short_rps(1) == pytest.approx(100.0)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_random_fleets_bear_it(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        made = problem(6, devices=(12, 6), workloads=tuple(workload(number, 100.0) for number in range(6)))
+        patterns = [
+            pattern(
+                made,
+                *((int(variant), int(rng.choice([20, 40]))) for variant in rng.choice(6, 2, replace=False)),
+                kind=kind,
+            )
+            for kind in [1] * 9 + [3] * 5
+        ]
+        seats = seat(floor(made, nodes=(3, 110.0)), layout(*patterns), terms())
+        self.check(seats)
+
+
+class TestMending:
+    def test_a_layout_that_is_short_is_completed(self) -> None:
+        made = problem(2, workloads=(workload(0, 150.0), workload(1)))
+        seats = seat(floor(made), layout(pattern(made, (0, 80)), pattern(made, (1, 20))), terms())
+        assert not seats.short_rps(0)
+        books_agree(seats)
+
+    def test_nobody_pays_for_another(self) -> None:
+        made = problem(2, devices=(1,), workloads=(workload(0, 100.0), workload(1)), crowd=np.full((2, 2), 1.3))
+        seats = seat(floor(made), layout(pattern(made, (0, 100))), terms())
+        assert contents(seats, 0) == ((0, 100),)
+        assert seats.short_rps(1) == pytest.approx(20.0)
+
+    @pytest.mark.parametrize(
+        "changes", [{"replicas_max": 1}, {"budget_usd_per_h": 1.0}], ids=["replicas_max", "budget"]
+    )
+    def test_owners_bounds_hold(self, changes: dict[str, Any]) -> None:
+        made = problem(1, workloads=(workload(0, 300.0, **changes),))
+        seats = seat(floor(made), layout(pattern(made, (0, 80))), terms())
+        assert seats.served_rps[0] == pytest.approx(100.0)
+
+    def test_quotas_hold(self) -> None:
+        made = problem(1, workloads=(workload(0, 300.0),))
+        seats = seat(floor(made), layout(pattern(made, (0, 80))), terms(quotas={"demo": 1.4}))
+        assert 100.0 < seats.served_rps[0] <= 140.0 + 1e-6
+
+
+class TestSpreading:
+    def test_a_pattern_moves_to_the_other_domain(self) -> None:
+        made = problem(1, devices=(3, 2), workloads=(workload(0, 40.0, domains_min=2),))
+        seats = seat(floor(made), layout(pattern(made, (0, 20)), pattern(made, (0, 20))), terms())
+        assert self.domains(seats, 0) == {0, 1}
+        assert seats.replicas == [2]
+
+    def test_it_changes_places_with_somebody_who_does_not_mind(self) -> None:
+        works = (workload(0, 40.0, domains_min=2), workload(1, 100.0))
+        made = problem(2, devices=(2, 1), workloads=works)
+        other = pattern(made, (1, 100), kind=3)
+        seats = seat(floor(made), layout(pattern(made, (0, 20)), pattern(made, (0, 20)), other), terms())
+        assert self.domains(seats, 0) == {0, 1}
+        assert self.domains(seats, 1) == {0}
+
+    def test_a_single_replica_gets_a_second_one(self) -> None:
+        made = problem(1, devices=(1, 1), workloads=(workload(0, 20.0, domains_min=2),))
+        seats = seat(floor(made), layout(pattern(made, (0, 20))), terms())
+        assert self.domains(seats, 0) == {0, 1}
+
+    def domains(self, seats: Seats, workload: int) -> set[int]:
+        pools = seats.floor.problem.pools
+        return {
+            pools[int(seats.floor.pool_of[device])].failure_domain
+            for device, item in enumerate(seats.patterns)
+            if item is not None and workload in item.variants
+        }
+
+
+class TestJobs:
+    def made(self) -> JointProblem:
+        job = workload(1, 100.0, rate_least_rps=0.0, unserved_usd=0.001)
+        return problem(2, devices=(3,), workloads=(workload(0, 40.0), job))
+
+    def seated(self, on: Floor, most_pct: int) -> Seats:
+        return seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={1: most_pct}))
+
+    def test_a_job_fills_what_is_spare_on_a_device_in_use(self) -> None:
+        seats = self.seated(floor(self.made()), 100)
+        assert sorted(contents(seats, device) for device in range(3)) == [(), (), ((0, 40), (1, 60))]
+
+    def test_it_takes_no_more_than_it_may(self) -> None:
+        seats = self.seated(floor(self.made()), 20)
+        assert ((0, 40), (1, 20)) in [contents(seats, device) for device in range(3)]
+
+    def test_it_goes_back_where_it_stood(self) -> None:
+        seats = self.seated(floor(self.made(), {2: [held(1, 60)]}), 60)
+        assert contents(seats, 2) == ((1, 60),)
+
+    def test_it_takes_nothing_from_services(self) -> None:
+        slow = replace(self.made(), crowd=np.full((2, 2), 1.3))
+        seats = self.seated(floor(slow), 100)
+        assert not seats.short_rps(0)
+        assert sorted(contents(seats, device) for device in range(3)) == [(), ((0, 40),), ((1, 100),)]
+
+    def jobs(self, devices: int = 1) -> JointProblem:
+        """Two jobs and nobody else."""
+        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (0, 1))
+        return problem(2, devices=(devices,), workloads=tuple(asked))
+
+    def shared(self, on: Floor, **changes: object) -> Seats:
+        return seat(on, layout(pattern(on.problem, (0, 100))), terms(job_most_pct={0: 100, 1: 100}, **changes))
+
+    def test_one_that_waits_gets_half_of_the_largest(self) -> None:
+        assert contents(self.shared(floor(self.jobs())), 0) == ((0, 40), (1, 60))
+
+    def test_nobody_is_halved_beside_a_service(self) -> None:
+        asked = (workload(number, 100.0, rate_least_rps=0.0, unserved_usd=0.001, per_device_max=1) for number in (1, 2))
+        of = problem(3, devices=(1,), workloads=(workload(0, 20.0), *asked))
+        seats = seat(floor(of), layout(pattern(of, (0, 20), (1, 80))), terms(job_most_pct={1: 100, 2: 100}))
+        assert contents(seats, 0) == ((0, 20), (1, 80))
+
+    def test_nobody_is_halved_while_anything_is_idle(self) -> None:
+        seats = self.shared(floor(self.jobs(2)))
+        assert sorted(contents(seats, device) for device in range(2)) == [((0, 100),), ((1, 100),)]
+
+    @pytest.mark.parametrize(("left_s", "share_pct"), [(20.0, 40), (1000.0, 100)])
+    def test_one_that_stands_grows_where_it_is_worth_a_restart(self, left_s: float, share_pct: int) -> None:
+        on = floor(problem(1, devices=(1,), workloads=(self.jobs().workloads[0],)), {0: [held(0, 40)]})
+        seats = seat(on, layout(pattern(on.problem, (0, 40))), terms(job_most_pct={0: 100}, job_left_s={0: left_s}))
+        assert contents(seats, 0) == ((0, share_pct),)

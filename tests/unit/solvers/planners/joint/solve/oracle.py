@@ -1,0 +1,64 @@
+"""Every pattern of a very small problem, and the best layout of them, by plain enumeration and one programme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from solvers.engines.base import EngineStatus, Limits, Program
+from solvers.engines.registry import create
+from solvers.planners.joint.solve.rows import Rows
+from solvers.planners.joint.solve.sets import Judge, Sets, ordered, width_of
+from solvers.problems.joint import JointProblem
+
+
+def every_pattern(problem: JointProblem, step_pct: int) -> Sets:
+    """All lawful patterns whose shares are multiples of a step."""
+    width = width_of(problem)
+    shares = [pct for pct in range(step_pct, 101, step_pct) if pct >= problem.shares_pct[0]]
+    found = [
+        (kind, members) for kind in range(problem.kinds) for members in _members(len(problem.variants), shares, width)
+    ]
+    member = np.full((len(found), width), -1, dtype=np.int64)
+    share = np.zeros((len(found), width), dtype=np.int64)
+    for row, (_, members) in enumerate(found):
+        for place, (variant, pct) in enumerate(members):
+            member[row, place], share[row, place] = variant, pct
+    sets = ordered(np.array([kind for kind, _ in found]), member, share)
+    return sets.take(Judge(problem).judge(sets).ok)
+
+
+def _members(
+    variants: int, shares: list[int], width: int, left: int = 100, least: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Members in order, so that each set comes once."""
+    for variant in range(least[0], variants):
+        for pct in shares:
+            if pct > left or (variant, pct) < least:
+                continue
+            yield ((variant, pct),)
+            if width > 1:
+                for rest in _members(variants, shares, width - 1, left - pct, (variant, pct)):
+                    yield ((variant, pct), *rest)
+
+
+def optimum(problem: JointProblem, step_pct: int) -> float:
+    """The least that any layout of such patterns costs, unserved demand priced in."""
+    sets = every_pattern(problem, step_pct)
+    rows, judged = Rows(problem), Judge(problem).judge(sets)
+    slack, columns = rows.slack(), rows.columns(sets, judged)
+    program = Program(
+        cost=np.concatenate([slack.cost, columns.cost]),
+        lower=np.zeros(len(slack) + len(columns)),
+        upper=np.concatenate([slack.upper, np.full(len(columns), 20.0)]),
+        integer=np.arange(len(slack) + len(columns)) >= len(slack),
+        start=np.concatenate([slack.start[:-1], columns.start + slack.start[-1]]),
+        row=np.concatenate([slack.row, columns.row]),
+        value=np.concatenate([slack.value, columns.value]),
+        row_lower=rows.lower,
+        row_upper=rows.upper,
+    )
+    answer = create("highs").solve(program, Limits(time_s=20, gap=1e-6))
+    assert answer.status is EngineStatus.OPTIMAL
+    return answer.objective

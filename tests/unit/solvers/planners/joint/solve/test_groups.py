@@ -1,0 +1,64 @@
+"""Groups have all devices and workloads between them, and their layouts are layouts of the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve import groups as module
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.groups import groups_of, together
+from solvers.planners.joint.solve.layouts import value_of, whole_rate_usd
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.solve import solve
+from solvers.problems.layout import Standing
+from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORKLOADS_MAX", 8)
+    monkeypatch.setattr(module, "WORKLOADS_EACH", 6)
+
+
+def test_nothing_is_lost_in_the_deal() -> None:
+    problem = scene(3, services=16, devices=9)
+    groups = groups_of(problem, whole_rate_usd(problem))
+    assert len(groups) == 3
+    devices = np.sum([group.problem.pool_devices for group in groups], axis=0)
+    assert devices.tolist() == problem.pool_devices.tolist()
+    assert sorted(np.concatenate([group.variants for group in groups]).tolist()) == list(range(len(problem.variants)))
+    assert sum(cap.limit_w for group in groups for cap in group.problem.caps) == pytest.approx(problem.caps[0].limit_w)
+    for group in groups:
+        for place, number in enumerate(group.variants.tolist()):
+            inside = group.problem.workloads[group.problem.variants[place].workload]
+            assert inside.id == problem.workloads[problem.variants[number].workload].id
+
+
+def test_layouts_come_back_in_the_whole_problems_numbers() -> None:
+    problem = scene(3, services=16, devices=9)
+    groups = groups_of(problem, whole_rate_usd(problem))
+    layouts = [(group, first_layout(group.problem)) for group in groups]
+    merged = together(layouts)
+    check_layout(problem, merged)
+    assert sum(merged.counts) == sum(sum(layout.counts) for _, layout in layouts) > 0
+    standing = tuple(Standing(pattern=item, devices=1) for item in merged.patterns)
+    assert sum(len(group.standing(standing)) for group in groups) == len(standing)
+
+
+def test_a_solve_in_groups_keeps_every_rule_and_is_no_worse_than_the_first_answer() -> None:
+    problem = scene(5, services=16, devices=9)
+    layout = solve(problem, SolveOrder(), Deadline(1e9, 200))
+    check_layout(problem, layout)
+    assert layout.facts["groups"] == 3
+    assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
+
+
+def test_groups_prices_prove_a_bound_on_the_whole() -> None:
+    problem = scene(5, services=16, devices=9)
+    layout = solve(problem, SolveOrder(), Deadline(1e9, 1000))
+    assert layout.facts["groups"] == 3
+    assert layout.bound_usd_per_h is not None
+    assert layout.bound_usd_per_h <= value_of(problem, layout) + 1e-6
+    assert solve(problem, SolveOrder(proof=False), Deadline(1e9, 200)).bound_usd_per_h is None

@@ -1,0 +1,91 @@
+"""Repair keeps every rule, is never worse, fills what lacks, and ends alike for equal seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.packs import Packs, Wanted
+from solvers.planners.joint.solve.patch import hole_of
+from solvers.planners.joint.solve.repair import repair
+from solvers.planners.joint.solve.rules import Rules
+from solvers.planners.joint.solve.sheet import Sheet
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
+from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
+
+
+def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int = 1) -> Layout:
+    """Ended by work alone."""
+    return repair(problem, layout, None, Deadline(1e9, work_units=25 * trials), np.random.default_rng(seed))
+
+
+def worth(problem: JointProblem, layout: Layout) -> float:
+    """Cost and the price of what lacks."""
+    return Sheet.of_layout(Rules(Books(problem)), layout).worth()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("basis", BASES)
+def test_keeps_rules_and_is_never_worse(seed: int, basis: str) -> None:
+    problem = scene(seed, basis=basis)
+    layout = first_layout(problem)
+    after = repaired(problem, layout)
+    check_layout(problem, after)
+    assert worth(problem, after) <= worth(problem, layout) + 1e-6
+
+
+def test_places_what_lacks_where_there_is_room() -> None:
+    problem = scene(1, devices=20)
+    problem = replace(
+        problem,
+        quotas=(),
+        workloads=tuple(
+            replace(item, replicas_max=99, budget_usd_per_h=np.inf, avoids=()) for item in problem.workloads
+        ),
+    )
+    layout = first_layout(problem)
+    less = replace(layout, patterns=layout.patterns[1:], counts=layout.counts[1:])
+    assert Sheet.of_layout(Rules(Books(problem)), less).lacking().sum() > 0
+    after = repaired(problem, less)
+    assert Sheet.of_layout(Rules(Books(problem)), after).lacking().sum() == 0
+
+
+def test_equal_seeds_end_alike() -> None:
+    problem = scene(2)
+    layout = first_layout(problem)
+    assert repaired(problem, layout, seed=5) == repaired(problem, layout, seed=5)
+
+
+def test_a_hole_asks_for_what_its_devices_served() -> None:
+    problem = scene(3)
+    sheet = Sheet.of_layout(Rules(Books(problem)), first_layout(problem))
+    hole = hole_of(sheet, np.array([0]), np.zeros(0, dtype=np.int64))
+    gone = sheet.verdicts.rows.variants[0]
+    assert set(hole.workloads.tolist()) == set(problem.variant_workload[gone[gone >= 0]].tolist())
+    assert hole.rest.counts.sum() == sheet.counts.sum() - 1
+    assert np.all(hole.room >= -1e-9)
+
+
+def test_packs_hold_only_what_is_wanted_and_fits() -> None:
+    problem = scene(4)
+    books = Books(problem)
+    few = np.array([1, 2, 5])
+    wanted = Wanted(variants=few, usd=np.ones(len(problem.workloads)), part=np.ones(len(problem.workloads)))
+    rows = Packs(books).draw(wanted, np.zeros(30, dtype=np.int64), np.random.default_rng(1))
+    assert set(np.unique(rows.variants)) <= {-1, 1, 2, 5}
+    assert np.all(rows.shares_pct.sum(axis=1) <= 100)
+    assert rows.shares_pct.sum() > 0
+
+
+def test_begins_from_nothing() -> None:
+    problem = scene(5)
+    nothing = Layout(patterns=(), counts=())
+    after = repaired(problem, nothing, trials=3)
+    check_layout(problem, after)
+    assert worth(problem, after) < worth(problem, nothing)

@@ -1,0 +1,84 @@
+"""The solve keeps every rule, is never worse than the first answer, proves what it says, and repeats itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.layouts import missing_of, value_of
+from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.solve import solve
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout, Standing
+from tests.unit.solvers.planners.joint.solve.oracle import optimum
+from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
+
+
+def _solved(problem: JointProblem, order: SolveOrder | None = None, units: int = 300) -> Layout:
+    return solve(problem, order or SolveOrder(), Deadline(1e9, units))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+def test_every_rule_is_kept_and_the_first_answer_is_beaten(seed: int) -> None:
+    problem = scene(seed, basis=BASES[seed % 3 and 3 - seed % 3])
+    layout = _solved(problem)
+    check_layout(problem, layout)
+    assert value_of(problem, layout) <= value_of(problem, first_layout(problem)) + 1e-9
+    assert layout.bound_usd_per_h is not None
+    assert layout.bound_usd_per_h <= value_of(problem, layout) + 1e-6
+    assert layout.prices is not None
+    assert (layout.prices.demand_usd >= -1e-9).all()
+    assert {"columns", "rounds", "relaxed_usd_per_h", "first_s", "generate_s", "dive_s"} <= set(layout.facts)
+
+
+@pytest.mark.parametrize(("seed", "basis"), [(0, "device"), (1, "device"), (3, "device"), (0, "memory"), (3, "memory")])
+def test_small_problems_are_solved_as_well_as_by_enumeration(seed: int, basis: str) -> None:
+    problem = replace(scene(seed, services=3, devices=3, basis=basis), shares_pct=np.array([20, 40, 60, 80, 100]))
+    problem = replace(
+        problem,
+        **{name: getattr(problem, name)[:, :, 1:] for name in ("mean_ms", "tail_ms", "power_w")},
+        share_step_pct=20,
+    )
+    layout = _solved(problem, units=600)
+    best = optimum(problem, 20)
+    assert value_of(problem, layout) == pytest.approx(best, rel=2e-3)
+    assert layout.bound_usd_per_h is not None
+    assert layout.bound_usd_per_h <= best + 1e-6
+
+
+def test_equal_orders_end_alike() -> None:
+    problem = scene(4)
+    one, other = _solved(problem), _solved(problem)
+    assert (one.patterns, one.counts, one.bound_usd_per_h) == (other.patterns, other.counts, other.bound_usd_per_h)
+
+
+def test_no_time_gives_the_first_answer() -> None:
+    problem = scene(4)
+    layout, first = _solved(problem, units=0), first_layout(problem)
+    assert (layout.patterns, layout.counts) == (first.patterns, first.counts)
+    assert layout.bound_usd_per_h is None
+
+
+def test_what_stands_is_kept_where_nothing_is_much_better() -> None:
+    problem = scene(1)
+    before = _solved(problem)
+    standing = tuple(
+        Standing(pattern=item, devices=count) for item, count in zip(before.patterns, before.counts, strict=True)
+    )
+    after = _solved(problem, SolveOrder(standing=standing, warm=before.patterns, launch_usd_per_s=0.01, seed=2))
+    kept = sum(min(item.devices, dict(zip(after.patterns, after.counts, strict=True)).get(item.pattern, 0))
+               for item in standing)  # fmt: skip
+    assert kept >= 0.8 * sum(before.counts)
+    assert value_of(problem, after) <= value_of(problem, before) * 1.02
+
+
+def test_demand_nobody_can_serve_stays_unserved() -> None:
+    problem = scene(6, services=4)
+    none = replace(problem, pools=tuple(replace(pool, devices=0) for pool in problem.pools), caps=())
+    layout = _solved(none)
+    assert layout.patterns == ()
+    assert missing_of(none, layout).tolist() == [1.0] * 4

@@ -1,0 +1,162 @@
+"""Where the policy names capacity before cost, what is idle carries more, and what stands is not moved for little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.ids import Generation
+from solvers.domain.objective import Term
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.planners import registry
+from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.spare.contents import FullBatches, contents_of
+from solvers.planners.joint.spare.pursuing import pursues
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.CAPACITY)
+
+
+def picture(order: tuple[Term, ...] = ORDER, rate_rps: float = 50.0, **changes: Any) -> Snapshot:
+    services = [
+        builders.service("one", rate_rps_declared=rate_rps, replicas_max=3),
+        builders.service("two", rate_rps_declared=20.0, replicas_max=3),
+    ]
+    devices = [builders.device("a", 0, "t4"), builders.device("a", 1, "t4"), builders.device("b", 0, "t4")]
+    policy = builders.policy(objective=order, work_units=200)
+    return replace(builders.snapshot(devices, services, policy=policy), **changes)
+
+
+def planned(seen: Snapshot) -> Plan:
+    plan = registry.propose("joint", builders.request(seen)).plan
+    assert plan is not None
+    assert not is_fatal(verify(seen, plan, builders.everything_movable(seen)))
+    return plan
+
+
+def stood(seen: Snapshot, plan: Plan) -> Snapshot:
+    target = replace(
+        seen.target, generation=Generation(1), assignments=plan.assignments, settings=plan.settings, promoted_at_s=0.0
+    )
+    return replace(seen, target=target)
+
+
+def processes(plan: Plan) -> set[tuple[object, ...]]:
+    return {(item.replica, item.device, item.share_pct_sm, item.memory_mib_limit) for item in plan.assignments}
+
+
+def test_idle_devices_and_spare_share_carry_more() -> None:
+    thrifty, eager = planned(picture(())), planned(picture())
+    assert thrifty.objective.capacity_rps == 0.0, "nobody asked"
+    counted = verify_capacity(thrifty)
+    assert eager.objective.capacity_rps > 1.5 * counted
+    assert eager.objective.unserved == 0.0
+    assert len({item.device for item in eager.assignments}) == 3
+    assert max(sum(1 for item in eager.assignments if item.workload == f"demo/{name}") for name in ("one", "two")) <= 3
+
+
+def verify_capacity(plan: Plan) -> float:
+    """What the plan's full batches carry, whatever its policy asks."""
+    return sum(
+        1000 * item.batch / builders.latency_ms("t4", item.batch, item.share_pct_sm) for item in plan.assignments
+    )
+
+
+def test_what_was_planned_stands() -> None:
+    first = planned(picture())
+    again = planned(stood(picture(), first))
+    assert processes(again) == processes(first)
+    assert again.objective.churn == 0.0
+
+
+def granted(plan: Plan) -> dict[str, float]:
+    return {
+        name: sum(item.capacity_rps for item in plan.assignments if item.workload == f"demo/{name}")
+        for name in ("one", "two")
+    }
+
+
+def asked(seen: Snapshot, name: str, rate_rps: float) -> Snapshot:
+    services = (replace(item, rate_rps_declared=rate_rps) if item.name == name else item for item in seen.services)
+    return replace(seen, services=tuple(services))
+
+
+def test_who_becomes_short_is_served_and_others_stay() -> None:
+    first = planned(picture())
+    least_rps, least = min((rate, name) for name, rate in granted(first).items())
+    again = planned(stood(asked(picture(), least, least_rps * 1.2), first))
+    assert again.objective.unserved == 0.0
+    assert again.objective.capacity_rps > 0.5 * first.objective.capacity_rps
+
+
+@pytest.mark.parametrize(("over_s", "stands"), [(1.0, True), (3600.0, False)])
+def test_a_shortage_that_interrupting_would_outweigh_is_borne(over_s: float, stands: bool) -> None:
+    crowded = picture(devices=(builders.device("a", 0, "t4"),))
+    first = planned(crowded)
+    seen = stood(asked(crowded, "one", granted(first)["one"] * 1.3), first)
+    again = planned(replace(seen, policy=replace(seen.policy, interruption_over_s=over_s)))
+    assert (processes(again) == processes(first)) is stands
+    assert (again.objective.unserved > 0.0) is stands
+
+
+def test_capacity_after_cost_is_not_pursued() -> None:
+    for order, wanted in ((ORDER, True), ((Term.COST, Term.CAPACITY), False), ((), False)):
+        seen = picture(order)
+        assert pursues(read(seen, builders.everything_movable(seen))) is wanted
+    thrifty, last = planned(picture(())), planned(picture((Term.UNSERVED, Term.SLO_RISK, Term.COST, Term.CAPACITY)))
+    assert last.objective.cost_usd_per_h == pytest.approx(thrifty.objective.cost_usd_per_h)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"power_caps": (PowerCap(scope=PowerScope.NODE, subject="a", limit_w=90.0),)},
+        {"jobs": (builders.job(),)},
+    ],
+    ids=["cap", "job"],
+)
+def test_what_couples_devices_is_left_to_the_cheapest(changes: dict[str, Any]) -> None:
+    seen = picture(**changes)
+    assert not pursues(read(seen, builders.everything_movable(seen)))
+    planned(seen)
+
+
+def test_full_batches_are_what_the_objective_counts() -> None:
+    seen = picture()
+    reading = read(seen, builders.everything_movable(seen))
+    found = contents_of(reading.problem, ())
+    full = found.full_rps.max()
+    single = found.replicas.sum(axis=1) == 1
+    best = int(np.argmax(np.where(single, found.full_rps, 0.0)))
+    (batch,) = reading.problem.batches[found.verdicts.column[best, :1]].tolist()
+    (share,) = found.verdicts.rows.shares_pct[best, :1].tolist()
+    assert found.full_rps[best] == pytest.approx(1000 * batch / builders.latency_ms("t4", batch, share), rel=1e-3)
+    assert full >= found.full_rps[best]
+    assert (found.granted_rps.sum(axis=1) <= found.full_rps + 1e-6).all()
+
+
+def test_larger_batches_are_taken_when_full_ones_count() -> None:
+    seen = picture()
+    problem = read(seen, builders.everything_movable(seen)).problem
+    rows = contents_of(problem, ()).verdicts.rows
+    eager, calm = (FullBatches(problem, eager=choice).judge_many(rows).column for choice in (True, False))
+    assert (eager >= calm).mean() > 0.95
+
+
+def test_what_stands_goes_on_with_larger_batches_without_a_restart() -> None:
+    first = planned(picture())
+    small = tuple(
+        replace(item, batch=item.envelope.batch_min, capacity_rps=1.0, latency_ms_planned=None)
+        for item in first.assignments
+    )
+    again = planned(stood(picture(), replace(first, assignments=small)))
+    assert processes(again) == processes(first)
+    assert {item.replica: item.batch for item in again.assignments} == {
+        item.replica: item.batch for item in first.assignments
+    }

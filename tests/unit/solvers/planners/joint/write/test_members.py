@@ -1,0 +1,80 @@
+"""What stands goes on as the process that it is, as long as nobody is served less than he is sized for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.ids import DeviceId, ModelName, ReplicaId, WorkloadId
+from solvers.domain.plan import Assignment, Envelope
+from solvers.domain.workload import WorkloadKind
+from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.write.members import Member, members
+from solvers.problems.joint import JointProblem
+from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
+
+
+def stands(share_pct: int = 40, memory_mib: int = 1400, batch: int = 4) -> Assignment:
+    return Assignment(
+        replica=ReplicaId("demo/w0#0"),
+        kind=WorkloadKind.SERVICE,
+        workload=WorkloadId("demo/w0"),
+        model=ModelName("net-0"),
+        device=DeviceId("GPU-0"),
+        share_pct_sm=share_pct,
+        memory_mib_limit=memory_mib,
+        batch=batch,
+        envelope=Envelope(batch_min=1, batch_max=batch, clock_mhz_sm_min=1000, clock_mhz_sm_max=1000),
+        latency_ms_planned=None,
+        capacity_rps=1.0,
+        power_w_planned=1.0,
+    )
+
+
+def member(of: JointProblem, standing: Assignment | None) -> Member:
+    seats = Seats.empty(floor(of))
+    seats.put(0, pattern(of, (0, 40)))
+    (found,) = members(seats, 0, [] if standing is None else [(0, standing)])
+    assert seats.served_rps[0] == pytest.approx(found.capacity_rps)
+    return found
+
+
+def one(rate_rps: float, **changes: object) -> JointProblem:
+    return problem(1, workloads=(workload(0, rate_rps, **changes),))
+
+
+def test_what_starts_anew_has_the_best_batch_and_the_least_memory() -> None:
+    found = member(one(20.0), None)
+    assert (found.batch, found.batch_min, found.batch_max, found.memory_mib) == (4, 1, 4, 1400)
+    assert found.standing is None
+
+
+def test_a_batch_that_stands_and_serves_enough_stays() -> None:
+    assert member(one(20.0), stands(batch=1)).batch == 1
+    assert member(one(30.0), stands(batch=1)).batch == 4
+
+
+def test_less_memory_is_kept_with_a_batch_that_fits_and_serves_enough() -> None:
+    found = member(one(20.0), stands(memory_mib=1100))
+    assert (found.batch, found.batch_max, found.memory_mib) == (1, 1, 1100)
+    assert found.standing is not None
+    anew = member(one(30.0), stands(memory_mib=1100))
+    assert (anew.standing, anew.batch, anew.memory_mib) == (None, 4, 1400)
+
+
+def test_more_memory_is_kept_as_long_as_all_limits_fit() -> None:
+    assert member(one(20.0), stands(memory_mib=5000)).memory_mib == 5000
+    made = one(20.0)
+    small = replace(made, pools=(replace(made.pools[0], memory_mib=4000.0),))
+    found = member(small, stands(memory_mib=5000))
+    assert (found.standing, found.memory_mib) == (None, 1400)
+
+
+def test_another_share_is_another_process() -> None:
+    assert member(one(20.0), stands(share_pct=60)).standing is None
+
+
+def test_the_envelope_ends_where_the_promise_does() -> None:
+    found = member(one(20.0, limit_ms=60.0), None)
+    assert (found.batch, found.batch_min, found.batch_max) == (1, 1, 1)
