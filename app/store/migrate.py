@@ -29,6 +29,11 @@ def scripts_path() -> Path:
     raise FileNotFoundError(f"no migration scripts beside {package}")
 
 
+def definition(name: str) -> str:
+    """What `sql/<name>.sql` beside the migrations says: functions or views that a revision makes or replaces."""
+    return (scripts_path() / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+
 def _config(url: str | None = None) -> Config:
     config = Config()
     # Alembic's own interpolation would trip over a percent sign.

@@ -23,6 +23,12 @@ UNION ALL SELECT 'function ' || p.proname FROM pg_proc p JOIN pg_namespace n ON 
 WHERE n.nspname = 'public' ORDER BY 1
 """
 
+DEFINITIONS = """
+SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT pg_get_viewdef(oid) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'v'
+UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1
+"""
+
 
 def _objects(url: str) -> list[str]:
     with psycopg.connect(url) as connection:
@@ -52,6 +58,17 @@ def test_going_down_a_step_keeps_what_lies_below(empty_url: str) -> None:
     with psycopg.connect(empty_url) as connection:
         assert connection.execute("SELECT name FROM projects").fetchall() == [("vision",)]
         assert connection.execute("SELECT token FROM leases").fetchall() == [(7,)]
+
+
+def test_the_newest_file_of_each_name_is_the_definition_in_force(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    newest = {path.stem[5:]: path for path in sorted((migrate.scripts_path() / "sql").iterdir())}
+    with psycopg.connect(empty_url) as connection:
+        before = connection.execute(DEFINITIONS).fetchall()
+        for path in sorted(newest.values()):
+            connection.execute(path.read_bytes())
+        assert connection.execute(DEFINITIONS).fetchall() == before
+    assert len(before) > 30
 
 
 def test_upgrading_twice_changes_nothing(empty_url: str) -> None:
