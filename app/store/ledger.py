@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.store.rollups import (
@@ -27,6 +26,7 @@ from app.store.rollups import (
     roll_minutes,
     save_marks,
 )
+from app.store.sql import named
 
 CHUNK = 5 * MINUTE
 """Minutes per SQL statement, far below the statement timeout."""
@@ -62,18 +62,6 @@ class CostBy(StrEnum):
     GPU_TYPE = "gpu_type"
     HOUR = "hour"
     DAY = "day"
-
-
-_NOBODY = "CASE WHEN kind IN ('idle', 'unobserved') THEN '(' || kind || ')' ELSE {column} END"
-_KEYS = {
-    CostBy.SERVICE: _NOBODY.format(column="workload"),
-    CostBy.PROJECT: _NOBODY.format(column="project"),
-    CostBy.DEVICE: "device_uuid",
-    CostBy.NODE: "node_id",
-    CostBy.GPU_TYPE: "gpu_type",
-    CostBy.HOUR: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"')",
-    CostBy.DAY: "to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +128,7 @@ def account(
     rows += _account_span(session, Span(start=marks.accounted_until, end=until))
     closable = (min(now - timedelta(seconds=close_after_s), until)).replace(minute=0, second=0, microsecond=0)
     closed = max(marks.closed_until, closable)
-    session.execute(text("SELECT headroom_close_hours(:a, :b)"), {"a": marks.closed_until, "b": closed})
+    session.execute(named("close_hours"), {"start": marks.closed_until, "end": closed})
     # A report may commit a little after its arrival time: the last half of the settling time is looked at again.
     seen = now - timedelta(seconds=settle_s / 2)
     save_marks(session, Marks(accounted_until=until, seen_until=seen, closed_until=closed))
@@ -169,8 +157,8 @@ def _account_span(session: Session, span: Span, *, force: bool = False, reprice:
     for chunk in _chunks(span):
         roll_minutes(session, chunk.start, chunk.end)
         rows += session.execute(
-            text("SELECT headroom_account_minutes(:a, :b, :force, :reprice)"),
-            {"a": chunk.start, "b": chunk.end, "force": force, "reprice": reprice},
+            named("account_minutes"),
+            {"start": chunk.start, "end": chunk.end, "force": force, "reprice": reprice},
         ).scalar_one()
     if span.start < span.end:
         roll_hours(session, span.start, span.end)
@@ -189,22 +177,15 @@ def cost_report(session: Session, query: CostQuery) -> CostReport:
     """What was spent, from the ledger's hours (the running one included)."""
     start = _hour_of(query.start)
     end = query.end if query.end == _hour_of(query.end) else _hour_of(query.end) + HOUR
-    order = "1" if query.by in (CostBy.HOUR, CostBy.DAY) else "2 DESC, 1"
-    usd = f"usd_{query.accounting.value}"
     found = session.execute(
-        text(f"""
-            SELECT {_KEYS[query.by]} AS key, sum({usd}) AS usd,
-                coalesce(sum({usd}) FILTER (WHERE kind = 'idle'), 0) AS usd_idle,
-                coalesce(sum({usd}) FILTER (WHERE kind = 'unobserved'), 0) AS usd_unobserved,
-                sum(usd_energy) AS usd_energy,
-                coalesce(sum(seconds) FILTER (WHERE subject <> ''), 0) / 3600 AS held_h,
-                coalesce(sum(share_pct_sm_seconds) FILTER (WHERE subject <> ''), 0) / 360000 AS share_gpu_h,
-                coalesce(sum(memory_mib_seconds) FILTER (WHERE subject <> ''), 0) / 3686400 AS memory_gib_h,
-                sum(energy_j) / 3600000 AS energy_kwh
-            FROM ledger_hourly
-            WHERE hour >= :start AND hour < :end AND (CAST(:project AS text) IS NULL OR project = :project)
-            GROUP BY 1 ORDER BY {order}"""),
-        {"start": start, "end": end, "project": query.project},
+        named("cost_report"),
+        {
+            "by": query.by.value,
+            "accounting": query.accounting.value,
+            "start": start,
+            "end": end,
+            "project": query.project,
+        },
     )
     rows = tuple(CostRow(**row._mapping) for row in found)
     return CostReport(

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, text, tuple_, update
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from app.store.sql import named
 from app.store.tables.learning import belief_monitors, learning_marks, outcome_hours, outcome_points
 from solvers.domain.codec import from_plain, to_plain
 from solvers.errors import LeaseLostError
@@ -125,11 +126,7 @@ def belief_mark(session: Session) -> str:
     configuration became known, or outcomes have doubled.
     """
     row = session.execute(
-        text(
-            "SELECT coalesce((SELECT rebuilt FROM learning_marks WHERE name = :mark), 0) || '/'"
-            " || count(*) FILTER (WHERE values_kept >= :taught) || '/'"
-            " || floor(log(2, greatest(1, coalesce(sum(outcomes), 0)))) FROM outcome_points"
-        ),
+        named("belief_mark"),
         {"mark": MARK, "taught": TAUGHT},
     )
     return str(row.scalar_one())
@@ -160,12 +157,7 @@ def trim_points(session: Session, keys: Collection[ModelKey]) -> int:
     if not keys:
         return 0
     deleted = session.execute(
-        text(
-            "DELETE FROM outcome_points WHERE ctid IN (SELECT ctid FROM (SELECT ctid, row_number() OVER"
-            " (PARTITION BY model, gpu_type ORDER BY seen_at DESC) AS place FROM outcome_points"
-            " WHERE (model, gpu_type) IN (SELECT * FROM unnest(CAST(:models AS text[]), CAST(:types AS text[]))))"
-            " AS ranked WHERE place > :kept) RETURNING 1"
-        ),
+        named("trim_points"),
         {"models": [key[0] for key in keys], "types": [key[1] for key in keys], "kept": POINTS_PER_MODEL_MAX},
     )
     return len(deleted.all())

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Double, cast, func, or_, select, text
+from sqlalchemy import Double, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, RepartitionReport
+from app.store.sql import named
 from app.store.tables.documents import node_states
 from app.store.tables.planning import node_read_backs
 
@@ -54,12 +55,6 @@ class ReportHead:
     node_id: str
     boot_id: str
     observed_at_s: float
-
-
-_HEADS = text("""
-SELECT state.node_id, head.boot_id, extract(epoch FROM head.observed_at)::float8 AS observed_at_s
-FROM node_states AS state JOIN report_heads AS head ON head.source = 'node/' || state.node_id
-""")
 
 
 def keep(session: Session, receipt: NodeReceipt) -> bool:
@@ -122,4 +117,4 @@ def wishes(session: Session, generation: int) -> dict[str, RepartitionReport]:
 
 def report_heads(session: Session) -> dict[str, ReportHead]:
     """The newest report of each node that ever sent one, by node."""
-    return {row["node_id"]: ReportHead(**row) for row in session.execute(_HEADS).mappings()}
+    return {row["node_id"]: ReportHead(**row) for row in session.execute(named("report_heads")).mappings()}

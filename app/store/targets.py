@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.store import events, leases, plans
 from app.store.pages import Page, cut, decode_cursor
+from app.store.sql import named
 from app.store.tables.planning import cluster_state, node_targets, target_history
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
@@ -26,27 +27,6 @@ from solvers.errors import LeaseLostError, NotFoundError, SupersededError
 
 CHANNEL = "headroom_generation"
 LISTING = "targets"
-_WITH_RETIRING = text("""
-SELECT document FROM node_targets
-WHERE jsonb_path_exists(document, '$.devices[*].replicas[*] ? (@.retire_after_s > 0)') ORDER BY node_id
-""")
-_WORKLOADS = text("""
-SELECT DISTINCT replica->>'workload' AS workload, replica->'worker' AS worker,
-    replica->'latency_ms_limit' AS latency_ms_limit,
-    coalesce((replica->>'latency_execution_only')::boolean, false) AS execution_only
-FROM node_targets, jsonb_array_elements(document->'devices') AS device,
-    jsonb_array_elements(device->'replicas') AS replica
-WHERE replica->>'retire_after_s' IS NULL ORDER BY 1
-""")
-
-
-_GOVERNORS = text("""
-SELECT DISTINCT replica->>'workload' AS workload, device->>'uuid' AS device,
-    coalesce(device->>'governor', document->>'governor', 'morak') AS governor
-FROM node_targets, jsonb_array_elements(document->'devices') AS device,
-    jsonb_array_elements(device->'replicas') AS replica
-WHERE replica->>'retire_after_s' IS NULL ORDER BY 1, 2
-""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +187,7 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
 
 def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
     """Standing node documents in which some replica is on its way out."""
-    return tuple(session.execute(_WITH_RETIRING).scalars())
+    return tuple(session.execute(named("nodes_with_retiring")).scalars())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +211,12 @@ class Governed:
 
 def governors_told(session: Session) -> tuple[Governed, ...]:
     """Which controller every device with a workload was told."""
-    return tuple(Governed(**row._mapping) for row in session.execute(_GOVERNORS))
+    return tuple(Governed(**row._mapping) for row in session.execute(named("told_governors")))
 
 
 def workloads_told(session: Session) -> tuple[Told, ...]:
     """What nodes were told of every workload that stands; one told differently on two nodes comes twice."""
-    return tuple(Told(**row._mapping) for row in session.execute(_WORKLOADS))
+    return tuple(Told(**row._mapping) for row in session.execute(named("told_workloads")))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

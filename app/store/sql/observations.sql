@@ -1,0 +1,72 @@
+-- name: offered_load
+-- Load of every service seen at any edge: its mean of late, and its busiest bin over the look-back. A gateway's rate
+-- inside a bin is what it counted over the time it counted, so that bins need not match its intervals; only they may
+-- not be shorter, or a bin would miss the gateways that report less often than it lasts. A sample with a bad interval
+-- would divide by zero; the edge refuses those, the filter keeps us safe.
+WITH counted AS (
+    SELECT service, gateway, arrived, interval_s, received_at, extract(epoch FROM now() - received_at) AS age_s,
+           greatest(:bin_s, max(interval_s) OVER (PARTITION BY service)) AS bin_s
+    FROM rate_samples
+    WHERE received_at > now() - make_interval(secs => :lookback_s) AND interval_s > 0
+), bins AS (
+    SELECT service, bin, sum(rate) AS rate_rps FROM (
+        SELECT service, gateway, floor(age_s / bin_s) AS bin, sum(arrived) / sum(interval_s) AS rate
+        FROM counted GROUP BY service, gateway, bin
+    ) AS per_gateway GROUP BY service, bin
+), means AS (
+    SELECT service, sum(rate) AS rate_rps FROM (
+        SELECT service, gateway, sum(arrived) / sum(interval_s) AS rate
+        FROM counted WHERE age_s < :window_s GROUP BY service, gateway
+    ) AS per_gateway GROUP BY service
+)
+SELECT means.service, means.rate_rps AS rate_rps_mean, greatest(means.rate_rps, max(bins.rate_rps)) AS rate_rps_upper,
+       least(:lookback_s, seen.window_s)::float8 AS window_s, seen.age_s
+FROM means
+JOIN bins USING (service)
+JOIN (
+    SELECT service, extract(epoch FROM now() - min(received_at))::float8 AS window_s,
+           extract(epoch FROM now() - max(received_at))::float8 AS age_s
+    FROM counted GROUP BY service
+) AS seen USING (service)
+GROUP BY means.service, means.rate_rps, seen.window_s, seen.age_s
+ORDER BY means.service
+
+-- name: newest_of_devices
+-- The newest reading of each device. Every report carries its node's devices, so the newest report of a node is the
+-- newest one with device rows.
+WITH newest AS (
+    SELECT DISTINCT ON (node_id) node_id, boot_id, sequence, received_at
+    FROM device_samples
+    WHERE received_at > now() - make_interval(secs => :silent_s)
+    ORDER BY node_id, received_at DESC, sequence DESC
+)
+
+SELECT uuid, power_w, utilisation_pct, memory_mib_used, clock_mhz_sm, temperature_c, healthy,
+       extract(epoch FROM now() - sample.received_at)::float8 AS age_s
+FROM newest JOIN device_samples AS sample USING (node_id, boot_id, sequence, received_at)
+ORDER BY uuid
+
+-- name: newest_of_replicas
+-- What the same reports say of replicas. A process that ended within the interval appears in one more report, without
+-- memory; it holds nothing any more.
+WITH newest AS (
+    SELECT DISTINCT ON (node_id) node_id, boot_id, sequence, received_at
+    FROM device_samples
+    WHERE received_at > now() - make_interval(secs => :silent_s)
+    ORDER BY node_id, received_at DESC, sequence DESC
+)
+
+SELECT replica, kind, workload, model, uuid, state, share_pct_sm, memory_mib_limit, batch, interval_s, arrived,
+       completed, violated, dropped, queue_length, batch_mean, latency_ms_p50, latency_ms_p99,
+       extract(epoch FROM now() - sample.received_at)::float8 AS age_s
+FROM newest JOIN replica_samples AS sample USING (node_id, boot_id, sequence, received_at)
+WHERE NOT (state = 'draining' AND memory_mib_used = 0)
+ORDER BY replica, uuid
+
+-- name: progress
+-- How far every job and task is.
+SELECT kind, project, name, done, evictions FROM job_progress ORDER BY kind, project, name
+
+-- name: live_nodes
+-- Nodes that reported of late.
+SELECT node_id FROM node_states WHERE last_report_at > now() - make_interval(secs => :silent_s) ORDER BY node_id

@@ -1,0 +1,47 @@
+-- name: device_series
+-- A device's readings in the steps of a window; steps without a report are left out.
+SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at,
+       coalesce(sum(energy_j) / nullif(sum(interval_s), 0), avg(power_w)) AS power_w, sum(energy_j) AS energy_j,
+       avg(utilisation_pct) AS utilisation_pct, avg(memory_mib_used) AS memory_mib_used,
+       avg(clock_mhz_sm)::float8 AS clock_mhz_sm, avg(share_pct_sm_total)::float8 AS share_pct_sm_total,
+       max(temperature_c) AS temperature_c, bool_and(healthy) AS healthy
+FROM device_samples
+WHERE uuid = :uuid AND received_at >= :since AND received_at < :until
+GROUP BY 1 ORDER BY 1
+
+-- name: service_series
+-- A workload's offered and served load in the steps of a window. Replica rates are summed over replicas: what each
+-- counted, over the step's share that it reported on.
+WITH per_replica AS (
+    SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, replica,
+           sum(interval_s) AS covered_s, sum(arrived) AS arrived, sum(completed) AS completed, sum(dropped) AS dropped,
+           sum(violated) AS violated, avg(queue_length) AS queue_length, avg(share_pct_sm) AS share_pct_sm,
+           sum(energy_j) AS energy_j, max(latency_ms_p99) AS latency_ms_p99,
+           sum(latency_ms_p50 * completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weighted,
+           sum(completed) FILTER (WHERE latency_ms_p50 IS NOT NULL) AS p50_weight
+    FROM replica_samples
+    WHERE workload = :service AND received_at >= :since AND received_at < :until AND interval_s > 0
+    GROUP BY 1, 2
+), served AS (
+    SELECT at, sum(arrived / covered_s) AS arrived_rps, sum(completed / covered_s) AS completed_rps,
+           sum(dropped / covered_s) AS dropped_rps, sum(violated) / nullif(sum(completed), 0) AS violation_fraction,
+           sum(p50_weighted) / nullif(sum(p50_weight), 0) AS latency_ms_p50, max(latency_ms_p99) AS latency_ms_p99,
+           sum(queue_length) AS queue_length, count(*) AS replicas, sum(share_pct_sm)::float8 AS share_pct_sm,
+           sum(energy_j) AS energy_j
+    FROM per_replica GROUP BY at
+), per_gateway AS (
+    SELECT date_bin(make_interval(secs => :step_s), received_at, :since) AS at, gateway,
+           sum(arrived) / sum(interval_s) AS offered_rps, sum(unrouted) / sum(interval_s) AS unrouted_rps
+    FROM rate_samples
+    WHERE service = :service AND received_at >= :since AND received_at < :until AND interval_s > 0
+    GROUP BY 1, 2
+), offered AS (
+    SELECT at, sum(offered_rps) AS offered_rps, sum(unrouted_rps) AS unrouted_rps FROM per_gateway GROUP BY at
+)
+SELECT at, offered_rps, unrouted_rps, arrived_rps, completed_rps, dropped_rps, violation_fraction, latency_ms_p50,
+       latency_ms_p99, queue_length, coalesce(replicas, 0) AS replicas, share_pct_sm, energy_j
+FROM served FULL JOIN offered USING (at) ORDER BY at
+
+-- name: ensure_partitions
+-- Makes the missing partitions of telemetry; answers how many.
+SELECT headroom_ensure_partitions(:days)
