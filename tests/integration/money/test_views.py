@@ -256,6 +256,35 @@ def test_the_reader_reads_the_views_and_nothing_else(session: Session) -> None:
             session.execute(text(statement))
 
 
+def test_every_view_and_every_column_that_people_read_says_what_it_means(session: Session) -> None:
+    """In the database, for tools that show it; every view of the schema, and the columns of those that are granted."""
+    views = session.execute(
+        text("""
+            SELECT relname, obj_description(oid, 'pg_class') AS meaning, has_table_privilege('headroom_reader', oid,
+                'SELECT') AS granted
+            FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'v'""")
+    ).all()
+    assert {row.relname for row in views if row.granted} == set(VIEWS)
+    assert [row.relname for row in views if not row.meaning] == []
+    silent = session.execute(
+        text("""
+            SELECT attrelid::regclass::text, attname FROM pg_attribute
+            WHERE attrelid::regclass::text = ANY(:views) AND attnum > 0
+                AND coalesce(col_description(attrelid, attnum), '') = ''"""),
+        {"views": list(VIEWS)},
+    ).all()
+    assert silent == []
+
+
+def test_the_page_lists_every_view_and_grants_it() -> None:
+    """In the table of views, and in what an administrator has to run where migrations may make no role."""
+    page = DOCUMENT.read_text(encoding="utf-8")
+    table = {name for row in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE) for name in row.split(", ")}
+    assert {f"`{view}`" for view in VIEWS} <= table
+    (granted,) = re.findall(r"GRANT SELECT ON ([\w,\s]+) TO headroom_reader", page)
+    assert set(re.split(r",\s+", granted)) == set(VIEWS)
+
+
 def test_only_the_owner_may_call_the_functions(session: Session) -> None:
     """Not one of them is left to PUBLIC, so none is left to the reader: the call itself is refused."""
     functions = "pg_proc WHERE pronamespace = 'public'::regnamespace AND starts_with(proname, 'headroom_')"
