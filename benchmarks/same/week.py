@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.store import outcomes
-from app.store.documents import Kind
 from app.store.ledger import account
 from benchmarks.same.frozen import Case, Taken
 from solvers.domain.device import PriceKind, PriceRow
@@ -171,7 +171,7 @@ def _hour(hour: datetime, verdict: str, predicted: int) -> outcomes.HourCounts:
 def _finish_task(session: Session, at: datetime) -> None:
     """One that took ten seconds, slower than its plan believed."""
     put_project(session)
-    put(session, Kind.TASK, task("night"))
+    put(session, kinds.TASK, task("night"))
     place = {
         "replica": "vision/night#0", "kind": "task", "workload": "vision/night", "device": "g0", "batch": 8,
         "share_pct_sm": 20, "capacity_rps": 100.0,

@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import Table, insert
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.store import migrate
 from app.store.engine import Database
 from app.store.ingest import gateway_source, node_source
+from app.store.tables.documents import TABLES
 from app.store.tables.documents import devices as devices_table
-from app.store.tables.documents import gpu_types, nodes, policies
 from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_log
 from solvers.domain.codec import to_plain
 from solvers.domain.device import Device, GpuType, MigSlice, Node, PriceKind, PriceRow
@@ -87,7 +88,7 @@ class Fleet:
     def gpu_type(self, name: str, memory_mib: int, *prices: PriceRow) -> None:
         """Declare a GPU type."""
         spec = to_plain(make_gpu_type(name, memory_mib, prices))
-        self._session.execute(insert(gpu_types).values(name=name, spec=spec))
+        self._session.execute(insert(TABLES[kinds.GPU_TYPE]).values(name=name, spec=spec))
 
     def policy(self, energy_usd_per_kwh: float, power_usage_effectiveness: float) -> None:
         """Declare the default policy's energy price."""
@@ -98,12 +99,12 @@ class Fleet:
                 power_usage_effectiveness=power_usage_effectiveness,
             )
         )
-        self._session.execute(insert(policies).values(name="default", spec=spec))
+        self._session.execute(insert(TABLES[kinds.POLICY]).values(name="default", spec=spec))
 
     def node(self, node: str, *, price_kind: PriceKind = PriceKind.ON_DEMAND, region: str = "default") -> None:
         """Declare a host."""
         spec = to_plain(Node(id=NodeId(node), price_kind=price_kind, region=region))
-        self._session.execute(insert(nodes).values(id=node, spec=spec))
+        self._session.execute(insert(TABLES[kinds.NODE]).values(id=node, spec=spec))
 
     def device(
         self,

@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.orm import Session
 
+from app import kinds
 from app.store.ledger import account, account_again
-from app.store.tables.documents import devices, gpu_types, nodes
+from app.store.tables.documents import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
 from tests.integration.money.books import FULL, ON_DEMAND, assert_sums, ledger, only, price, report_minutes
@@ -97,7 +98,7 @@ def test_a_minute_keeps_the_price_it_was_billed_at(session: Session, fleet: Flee
     fleet.device("g1")
     account(session, after(80))
     dearer = to_plain(make_gpu_type("t4", 16384, [price(7.2)]))
-    session.execute(update(gpu_types).values(spec=dearer))
+    session.execute(update(TABLES[kinds.GPU_TYPE]).values(spec=dearer))
     account_again(session, T0, after(60))
     account(session, after(140))
     bills = text("SELECT usd FROM device_bills ORDER BY minute")
@@ -107,7 +108,7 @@ def test_a_minute_keeps_the_price_it_was_billed_at(session: Session, fleet: Flee
     assert_sums(session)
 
 
-@pytest.mark.parametrize("table", [devices, nodes], ids=["device", "node"])
+@pytest.mark.parametrize("table", [TABLES[kinds.DEVICE], TABLES[kinds.NODE]], ids=["device", "node"])
 def test_a_deleted_device_still_owes_its_last_minutes(session: Session, fleet: Fleet, table: Any) -> None:
     """Deleting a node or a device between the minute and its accounting does not lose the money."""
     now = session.execute(text("SELECT date_trunc('minute', now())")).scalar_one()
