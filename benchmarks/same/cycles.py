@@ -41,6 +41,11 @@ class Recording:
         """Where it is kept."""
         return FOLDER / f"{self.scenario}-{self.contender}-{self.cycle}{ENDING}"
 
+    @property
+    def source(self) -> Path:
+        """The scenario: one that comes with Headroom, or one that lies beside the records."""
+        return next(path for folder in (FOLDER, SCENARIOS) if (path := folder / f"{self.scenario}.yaml").exists())
+
 
 RECORDINGS = (
     Recording(scenario="first", contender="headroom"),
@@ -51,6 +56,7 @@ RECORDINGS = (
     Recording(scenario="training-in-slack", contender="mudi", cycle=3),
     Recording(scenario="power-budget", contender="headroom"),
     Recording(scenario="inss-small", contender="inss", cycle=2),
+    Recording(scenario="pools", contender="headroom"),
 )
 
 
@@ -71,20 +77,24 @@ def _take(path: Path) -> Taken:
 
 def recorded(wanted: Recording) -> CycleRecord:
     """Run a scenario until that cycle is over."""
-    bench = load(SCENARIOS / f"{wanted.scenario}.yaml", None)
+    bench = load(wanted.source, None)
     assert isinstance(bench, World)
     (entry,) = tuned_entries([entry_of(wanted.contender)], [], POLICY)
     run = bench.begin(entry.contender, 0, PlannersOf(()))
     found: list[CycleRecord] = []
 
-    def hear(part: float) -> None:
-        if part > 0.0 and run.journal.closed == wanted.cycle and run.journal.record is not None:
+    def watch() -> None:
+        if run.journal.closed == wanted.cycle and run.journal.record is not None:
             found.append(run.journal.record)
             raise _EnoughError
 
     with suppress(_EnoughError):
-        run.go(hear)
+        run.go(_unheard, watch)
     return found[0]
+
+
+def _unheard(part: float) -> None:
+    """Nobody waits for progress."""
 
 
 class _EnoughError(Exception):
