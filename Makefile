@@ -108,7 +108,7 @@ lint: $(VENV)/.dev-stamp ## Look for what ruff forbids
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev-stamp ## mypy --strict on all three packages
+types: $(VENV)/.dev-stamp ## mypy --strict on all three packages and on what `make same` runs
 	$(BIN)/mypy
 
 contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
