@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from time import process_time
 
-from benchmarks.same.frozen import Case, Look, differences, line_of, read, write
+from benchmarks.same.frozen import FAILED, Case, Look, differences, line_of, read, write
 
 KINDS = {
     "doors": "benchmarks.same.doors",
@@ -129,7 +129,7 @@ def _line(case: Case) -> dict[str, object]:
         return line_of(case, case.take())
     except Exception as error:  # noqa: BLE001 - one subject's failure is its line, and the others are told
         traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {error}"[:200]}
+        return {FAILED: f"{type(error).__name__}: {error}"[:200]}
 
 
 def _children_s() -> float:

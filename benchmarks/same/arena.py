@@ -17,6 +17,7 @@ from app.arena.contenders import entry_of, tuned_entries
 from app.arena.running import Order, run_task, tasks_of
 from benchmarks.same.frozen import Case, Taken
 from solvers.domain.codec import canonical_json
+from solvers.errors import InvariantError
 from solvers.sim.outcome import Outcome
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
@@ -129,7 +130,7 @@ def _take(run: Run) -> Taken:
         (task,) = tasks_of(Order(paths=(path,), seeds=1, data=DATA), lambda _: entries)
         record = run_task(task, _unheard).record
     if record.outcome is None:
-        return Taken(text=f"failed: {record.error}", numbers={"failed": str(record.error)})
+        raise InvariantError(f"{run.key}: {record.error}")
     return outcome_taken(record.outcome, record.about.goal)
 
 

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 DIGEST_LETTERS = 16
 NUMBER_DIGITS = 9
 QUICK, DEAR = "quick", "dear"
+FAILED = "failed"
+"""Stands in a line for why a subject could not be taken; such a line is never the same as anything."""
 Line: TypeAlias = dict[str, Any]
 """What is kept of a subject: `sha256`, then a few numbers for people, then `cut` where it is a part of the whole."""
 
@@ -93,12 +95,12 @@ def text_of(parts: Mapping[str, Mapping[str, Line]]) -> str:
 
 
 def differences(kept: Mapping[str, Mapping[str, Line]], look: Look) -> tuple[str, ...]:
-    """One line for every subject that is not what it was, came, or went."""
+    """One line for every subject that is not what it was, came, went, or could not be taken."""
     told = []
     for part, now in look.parts().items():
         before = kept.get(part, {})
         for key in sorted({*before, *now} - set(look.missing)):
-            if before.get(key) != now.get(key):
+            if before.get(key) != now.get(key) or FAILED in now.get(key, {}):
                 told.append(f"{key}: {_told(before.get(key))} -> {_told(now.get(key))}")
     return tuple(told)
 

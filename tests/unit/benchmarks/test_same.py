@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.same.arena import Cut
-from benchmarks.same.frozen import Case, Line, Look, Taken, differences, line_of, read, write
+from benchmarks.same.frozen import FAILED, Case, Line, Look, Taken, differences, line_of, read, write
 from benchmarks.same.planned import without_seconds
 
 STOOD: Line = {"sha256": "0011", "usd_per_h": 2.5}
@@ -41,6 +41,11 @@ def test_what_came_and_went_is_told_and_what_needs_data_is_not() -> None:
         "new: nothing -> 0011 usd_per_h=2.5",
     )
     assert len(differences(kept, Look(quick=look.quick, dear={}, missing=look.missing))) == 3
+
+
+def test_a_subject_that_failed_is_told_even_where_its_failure_was_kept() -> None:
+    failed: Line = {FAILED: "EngineError: no solver"}
+    assert differences({"quick": {"fleet": failed}}, Look(quick={"fleet": failed}, dear=None)) != ()
 
 
 def test_writing_keeps_what_was_not_looked_at(tmp_path: Path) -> None:
