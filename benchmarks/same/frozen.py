@@ -100,15 +100,16 @@ def differences(kept: Mapping[str, Mapping[str, Line]], look: Look) -> tuple[str
     for part, now in look.parts().items():
         before = kept.get(part, {})
         for key in sorted({*before, *now} - set(look.missing)):
-            if before.get(key) != now.get(key) or FAILED in now.get(key, {}):
-                told.append(f"{key}: {_told(before.get(key))} -> {_told(now.get(key))}")
+            old, new = before.get(key, {}), now.get(key, {})
+            if old != new or FAILED in new:
+                told.append(f"{key}: {_told(old, new)} -> {_told(new, old)}")
     return tuple(told)
 
 
-def _told(line: Line | None) -> str:
-    if line is None:
-        return "nothing"
-    return " ".join(str(item) if name == "sha256" else f"{name}={item}" for name, item in line.items())
+def _told(line: Line, other: Line) -> str:
+    """The digest and the numbers; by what both were made cheaper is known."""
+    said = {name: item for name, item in line.items() if name != "cut" or item != other.get(name)}
+    return " ".join(str(item) if name == "sha256" else f"{name}={item}" for name, item in said.items()) or "nothing"
 
 
 def _rounded(number: float | str) -> float | str:
