@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.records import record
 from solvers.errors import (
     EngineError,
     FieldError,
@@ -79,7 +80,7 @@ class FieldsError(InputError):
 
     code = "field-invalid"
 
-    def __init__(self, faults: tuple[FieldFault, ...]) -> None:
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
         super().__init__(faults[0].detail if len(faults) == 1 else f"{len(faults)} fields are invalid")
         self.faults = faults
 
@@ -113,13 +114,12 @@ class RateLimitedError(HeadroomError):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldFault:
-    """One wrong field: JSON pointer into the body (or `query:name`, `header:name`, `path:name`), stable code,
-    sentence.
-    """
+@record
+class Fault:
+    """One offending field."""
 
     pointer: str
+    """JSON pointer into the body, or `query:name`, `path:name`, `header:name`."""
     code: str
     detail: str
 

@@ -49,10 +49,10 @@ from app.services.planning.generations import announcements
 from app.services.planning.plans import Plans
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
-from app.services.seen.costs import Costs
+from app.services.seen.costs import CostReports
 from app.services.seen.history import History
 from app.services.seen.route_changes import route_changes
-from app.services.seen.routes import Routes
+from app.services.seen.routes import RouteTable
 from app.services.seen.status import Status
 from app.services.seen.telemetry import Telemetry
 from app.services.whatif.simulations import SimulationParts, Simulations
@@ -132,10 +132,10 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
                 beliefs=context.beliefs,
             )
         ),
-        costs=Costs(database),
+        costs=CostReports(database),
         history=History(database, cluster),
         status=Status(database, cluster),
-        routes=Routes(database, cluster),
+        routes=RouteTable(database, cluster),
         tasks=Tasks(database, cluster),
     )
 

@@ -16,10 +16,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from app.api.deps import Services
-from app.services.declared.tasks import TaskStatus
+from app.records import plain
+from app.services.declared.tasks import TaskStatusLine
 from app.services.explaining.sentences import hold_sentence
 from app.store.tasks import TaskListing, TaskState
-from solvers.cycle.record import HoldReason
+from solvers.cycle.record import Decision
 from solvers.domain.workload import SloScope
 
 COLOURS = 12
@@ -85,7 +86,7 @@ def since_text(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def _where(item: TaskStatus) -> str:
+def _where(item: TaskStatusLine) -> str:
     if item.group is None:
         return f"{item.queue_position}. in line"
     beside = len(item.group.tasks) - 1
@@ -136,7 +137,7 @@ class Board:
         return self._templates.get_template("signin.html").render(problem=problem)
 
     def _view(self, project: str | None) -> Plain:
-        fleet = self._services.status.fleet(project)
+        fleet = plain(self._services.status.fleet(project))
         names = [service["id"] for service in fleet["services"]] + [job["id"] for job in fleet["jobs"]]
         colours = {name: index % COLOURS for index, name in enumerate(names)}
         devices = [_tile(device, colours) for device in fleet["devices"]]
@@ -156,7 +157,7 @@ class Board:
 
     def _tasks(self, project: str | None) -> list[Plain]:
         """Tasks that are not done, those that are late first."""
-        found: list[TaskStatus] = []
+        found: list[TaskStatusLine] = []
         for state in (TaskState.LATE, TaskState.RUNNING, TaskState.WAITING):
             listing = TaskListing(limit=TASKS_SHOWN - len(found), project=project, state=state)
             found.extend(self._services.tasks.page(listing).items if listing.limit else ())
@@ -205,10 +206,10 @@ def _tile(device: Plain, colours: Mapping[str, int]) -> Plain:
     return {**device, "segments": segments}
 
 
-def _outcome(generation: int | None, decision: Mapping[str, Any] | None) -> str:
+def _outcome(generation: int | None, decision: Decision | None) -> str:
     if generation is not None:
         return f"promoted as generation {generation}"
     if decision is None:
         return "under way or ended early"
-    reasons = [hold_sentence(HoldReason(reason)).removesuffix(".") for reason in decision["reasons"]]
+    reasons = [hold_sentence(reason).removesuffix(".") for reason in decision.reasons]
     return "; ".join(reasons) or "proposed only"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 
-from app.errors import FieldFault, FieldsError, MalformedError, MediaTypeError
+from app.errors import Fault, FieldsError, MalformedError, MediaTypeError
 from solvers.errors import FieldError
 
 T = TypeVar("T")
@@ -137,13 +137,13 @@ _Trail = tuple["_Trail", "int | str"] | None
 """Where a part stands: its parent's trail and its key there. Pointers are only spelled out for faults."""
 
 
-def _odd_faults(plain: object) -> Iterator[FieldFault]:
+def _odd_faults(plain: object) -> Iterator[Fault]:
     """Where something odd stands, in the order of the text; without recursion, for a body may be deep."""
     waiting: list[tuple[_Trail, object]] = [(None, plain)]
     while waiting:
         trail, part = waiting.pop()
         if isinstance(part, _Odd):
-            yield FieldFault(pointer=pointer_of(_location(trail)), code=part.code, detail=part.detail)
+            yield Fault(pointer=pointer_of(_location(trail)), code=part.code, detail=part.detail)
         elif isinstance(part, dict | list):
             inner = part.items() if isinstance(part, dict) else enumerate(part)
             waiting.extend(reversed([((trail, key), each) for key, each in inner]))
@@ -163,15 +163,15 @@ def fields_error(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> Field
     return FieldsError(faults)
 
 
-def _fault(error: Mapping[str, Any], prefix: str) -> FieldFault:
+def _fault(error: Mapping[str, Any], prefix: str) -> Fault:
     location: Sequence[int | str] = error["loc"]
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
-        return FieldFault(
+        return Fault(
             pointer=prefix + pointer_of(location) + _tail(cause.field), code="value-invalid", detail=cause.message
         )
     code = _CODES.get(error["type"], error["type"].replace("_", "-"))
-    return FieldFault(pointer=prefix + pointer_of(location), code=code, detail=error["msg"])
+    return Fault(pointer=prefix + pointer_of(location), code=code, detail=error["msg"])
 
 
 _CODES: Mapping[str, str] = {
@@ -199,4 +199,4 @@ def require_key(pointer: str, in_body: str, in_path: str) -> None:
     """The key in the body must repeat the one in the path."""
     if in_body != in_path:
         detail = f"the path says {in_path!r}, the body {in_body!r}"
-        raise FieldsError((FieldFault(pointer=pointer, code="key-mismatch", detail=detail),))
+        raise FieldsError((Fault(pointer=pointer, code="key-mismatch", detail=detail),))

@@ -9,9 +9,9 @@ import re
 from typing import Annotated
 
 from fastapi import Header, Request, Response
-from fastapi.responses import JSONResponse
 
-from app.errors import FieldFault, FieldsError
+from app.api.answers import answer
+from app.errors import Fault, FieldsError
 from app.store.documents import Precondition
 
 _TAG = re.compile(r'(W/)?"([^"]*)"')
@@ -57,7 +57,7 @@ def _absent(if_none_match: str | None) -> bool:
 
 
 def _fault(pointer: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code="value-invalid", detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code="value-invalid", detail=detail),))
 
 
 def held(request: Request, tag: str) -> bool:
@@ -69,8 +69,8 @@ def held(request: Request, tag: str) -> bool:
     return header.strip() == "*" or any(f'"{text}"' == wanted for _, text in _TAG.findall(header))
 
 
-def tagged(request: Request, plain: object, tag: str, status: int = 200) -> Response:
+def tagged(request: Request, found: object, tag: str, status: int = 200) -> Response:
     """A JSON answer with its tag, or 304."""
     if request.method == "GET" and held(request, tag):
         return Response(status_code=304, headers={"ETag": tag})
-    return JSONResponse(plain, status_code=status, headers={"ETag": tag})
+    return answer(found, status, {"ETag": tag})

@@ -20,9 +20,9 @@ from app.services.declared.tokens import Tokens
 from app.services.planning.plans import Plans
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
-from app.services.seen.costs import Costs
+from app.services.seen.costs import CostReports
 from app.services.seen.history import History
-from app.services.seen.routes import Routes
+from app.services.seen.routes import RouteTable
 from app.services.seen.status import Status
 from app.services.seen.telemetry import Telemetry
 from app.services.whatif.simulations import Simulations
@@ -94,10 +94,10 @@ class Services:
     tokens: Tokens
     plans: Plans
     simulations: Simulations
-    costs: Costs
+    costs: CostReports
     history: History
     status: Status
-    routes: Routes
+    routes: RouteTable
     tasks: Tasks
 
 

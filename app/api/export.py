@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from agents.wire import NodeTarget
@@ -73,7 +74,7 @@ class _NoPlanning:
 
 def files() -> Mapping[str, str]:
     """Text of every generated file by its path inside `openapi/`."""
-    found = {"openapi.json": _text(_description())}
+    found = {"openapi.json": _text(application().openapi())}
     for kind in VALUES:
         found[f"schemas/{kind.__name__}.json"] = _text(_titled(TypeAdapter(kind).json_schema(), kind.__name__))
     for name, message in wire.MESSAGES.items():
@@ -92,7 +93,8 @@ def write(directory: Path) -> None:
         (directory / name).write_text(text, encoding="utf-8")
 
 
-def _description() -> dict[str, Any]:
+def application() -> FastAPI:
+    """The API over nothing: it can be described, and is never served."""
     database = Database("postgresql://localhost/never-opened")
     context = ApiContext(
         settings=Settings(),
@@ -102,7 +104,7 @@ def _description() -> dict[str, Any]:
         beliefs=Beliefs(database),
         propose=registry.propose,
     )
-    return create_app(context).openapi()
+    return create_app(context)
 
 
 def _titled(schema: dict[str, Any], name: str) -> dict[str, Any]:

@@ -45,8 +45,3 @@ def page_order(
 
 
 Paging = Annotated[PageOrder, Depends(page_order)]
-
-
-def page_of(items: list[object], next_cursor: str | None) -> dict[str, object]:
-    """The plain form of a page."""
-    return {"items": items, "next_cursor": next_cursor}

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -25,7 +24,9 @@ from app.api.doorbell import HEARTBEAT, STREAM_S_MAX, Hub, disconnected
 from app.api.feed_thread import FeedThread
 from app.api.metrics import StreamMetrics
 from app.logs import EventLog
+from app.records import plain
 from app.services.seen.route_changes import Changed
+from app.services.seen.routes import Route, Routes
 from solvers.errors import TransientError
 
 STREAMS_MAX = 512
@@ -36,7 +37,7 @@ PAUSE_S = 0.05
 LEISURE = 4.0
 """A large fleet takes longer to read; unasked it is read only after so many times as long."""
 LISTEN_S = 0.5
-Table = Mapping[str, Mapping[str, Any]]
+Table = Mapping[str, Route]
 
 
 class RouteBoard:
@@ -69,7 +70,7 @@ class RouteBoard:
             found = self._table.get(service)
             return None if found is None else _line(found)
         prefix = "" if project is None else f"{project}/"
-        return _line({"items": [route for name, route in self._table.items() if name.startswith(prefix)]})
+        return _line(Routes(items=tuple(route for name, route in self._table.items() if name.startswith(prefix))))
 
     def opened(self) -> None:
         """A stream begins. Raises TransientError when there are too many."""
@@ -84,8 +85,8 @@ class RouteBoard:
         self.hub.closed()
 
 
-def _line(plain: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+def _line(found: Route | Routes) -> bytes:
+    return json.dumps(plain(found), sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 class RouteStream(Response):

@@ -30,7 +30,8 @@ def told_insight(insight: Insight | None, workload: str | None = None) -> Any:
 
 def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: str) -> Document:
     """Why a workload is where it is in a plan made now; shaped like a server's answer."""
-    from app.services.explaining.choices import choices, gaps, plain_choice, plain_gap
+    from app.records import plain
+    from app.services.explaining.choices import choices, gaps
     from app.services.explaining.solves import insight_of
     from app.services.whatif.whatif import solved
 
@@ -39,8 +40,8 @@ def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: s
     types = {str(device.id): str(device.gpu_type) for device in picture.with_offers().devices}
     return {
         "summary": _summary(plan),
-        "assignments": [plain_choice(item) for item in choices(plan, types, workload)],
-        "unplaced": [plain_gap(item) for item in gaps(plan, workload)],
+        "assignments": plain(choices(plan, types, workload)),
+        "unplaced": plain(gaps(plan, workload)),
         "waiting": None,
         "insight": told_insight(insight_of(picture, chosen, wish), workload),
         "owners": _owners(picture, plan, workload),

@@ -28,7 +28,7 @@ def ensure_tokens(url: str, wanted: Mapping[str, TokenRequest], held: Mapping[st
 def issue_locally(url: str, request: TokenRequest) -> str:
     """The secret of a new token. Raises TransientError, FieldsError."""
     with _database(url) as database:
-        return Tokens(database).issue(request, Deed(actor=ACTOR)).secret
+        return Tokens(database).issue(request, Deed(actor=ACTOR)).secret or ""
 
 
 def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
@@ -53,4 +53,4 @@ def _ensure(tokens: Tokens, request: TokenRequest, secret: str | None) -> str:
     actor = tokens.actor_of(secret) if secret else None
     if secret and actor is not None and (actor.role, actor.subject) == (request.role, request.subject):
         return secret
-    return tokens.issue(request, Deed(actor=ACTOR)).secret
+    return tokens.issue(request, Deed(actor=ACTOR)).secret or ""

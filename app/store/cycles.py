@@ -17,10 +17,11 @@ from sqlalchemy import func, insert, select, tuple_, update
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import cycles, plans
-from solvers.cycle.record import CycleRecord, CycleStep, Lane
-from solvers.domain.codec import Plain, canonical_json, from_json, to_plain
+from solvers.cycle.record import CycleRecord, CycleStep, Decision, Lane
+from solvers.domain.codec import canonical_json, from_json, from_plain, to_plain
 from solvers.domain.ids import CycleId
 from solvers.errors import LeaseLostError, NotFoundError, StateError
 
@@ -47,9 +48,9 @@ class NewCycle:
     software_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CycleSummary:
-    """A stored cycle without its record. `step` is the last one that began."""
+    """A cycle without its record."""
 
     id: CycleId
     lane: Lane
@@ -65,9 +66,16 @@ class CycleSummary:
     snapshot_digest: str | None
     plan_digest: str | None
     generation: int | None
-    decision: dict[str, Plain] | None
+    decision: Decision | None
     findings_count: int
     software_version: str
+
+
+@record
+class StoredCycle(CycleSummary):
+    """A cycle with all that is needed to replay it; null for one that died before it knew anything."""
+
+    record: CycleRecord | None
 
 
 _SUMMARY = [column for column in cycles.c if column.name != "record"]
@@ -204,5 +212,11 @@ def _write(session: Session, cycle_id: str, values: dict[str, Any]) -> None:
 
 def _summary(row: Row[Any]) -> CycleSummary:
     return CycleSummary(
-        **{**row._mapping, "id": CycleId(row.id), "lane": Lane(row.lane), "state": CycleState(row.state)}
+        **{
+            **row._mapping,
+            "id": CycleId(row.id),
+            "lane": Lane(row.lane),
+            "state": CycleState(row.state),
+            "decision": None if row.decision is None else from_plain(Decision, row.decision),
+        }
     )

@@ -11,6 +11,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.edge import events
 from solvers.domain.codec import Plain
@@ -30,13 +31,18 @@ class Event:
     facts: Mapping[str, Plain]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An event with its place in the trail."""
+@record
+class EventLine:
+    """One entry of the audit trail."""
 
     id: int
     at: datetime
-    event: Event
+    name: str
+    actor: str
+    subject: str
+    project: str | None
+    request_id: str | None
+    facts: dict[str, Any]
 
 
 def append(session: Session, event: Event) -> int:
@@ -54,7 +60,7 @@ def append(session: Session, event: Event) -> int:
 
 def page(
     session: Session, *, limit: int, cursor: str | None = None, subject: str | None = None, project: str | None = None
-) -> Page[StoredEvent]:
+) -> Page[EventLine]:
     """Events, newest first, of one subject or project where named."""
     query = select(events).order_by(events.c.id.desc()).limit(limit + 1)
     if subject is not None:
@@ -67,16 +73,5 @@ def page(
     return cut(LISTING, [_stored(row) for row in session.execute(query)], limit, lambda stored: (stored.id,))
 
 
-def _stored(row: Row[Any]) -> StoredEvent:
-    return StoredEvent(
-        id=row.id,
-        at=row.at,
-        event=Event(
-            name=row.name,
-            actor=row.actor,
-            subject=row.subject,
-            project=row.project,
-            request_id=row.request_id,
-            facts=row.facts,
-        ),
-    )
+def _stored(row: Row[Any]) -> EventLine:
+    return EventLine(**row._mapping)

@@ -10,9 +10,9 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from app.records import record
 from solvers.errors import FieldError
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ Key = tuple[str | int, ...]
 CHECK_BYTES = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Page(Generic[T]):
     """Items in order, and where to go on; None at the end."""
 

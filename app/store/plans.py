@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
@@ -56,9 +57,9 @@ class NewPlan:
     insight: Insight | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlanSummary:
-    """A stored plan without its document. `generation` is set once it was promoted."""
+    """A stored plan without its document."""
 
     id: Digest
     lane: Lane
@@ -75,6 +76,13 @@ class PlanSummary:
     created_by: str
     decided_at: datetime | None
     decided_by: str | None
+
+
+@record
+class StoredPlan(PlanSummary):
+    """A stored plan, whole. A project's token sees only its own assignments and no device settings."""
+
+    plan: Plan
 
 
 _SUMMARY = [column for column in plans.c if column.name not in ("document", "insight")]

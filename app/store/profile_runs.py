@@ -14,6 +14,7 @@ from sqlalchemy import case, func, insert, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.profiles import profile_runs as runs
 from solvers.errors import NotFoundError
@@ -50,9 +51,9 @@ class NewRun:
     patience_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRun:
-    """A stored run. `service` is measured, alone or `beside` another; on which device of which node."""
+@record
+class ProfileRunLine:
+    """A run and how it goes."""
 
     id: int
     node_id: str
@@ -82,7 +83,7 @@ class Progress:
     detail: str
 
 
-def create(session: Session, new: NewRun) -> ProfileRun:
+def create(session: Session, new: NewRun) -> ProfileRunLine:
     """Store a run."""
     expires_at = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, new.patience_s)
     statement = insert(runs).values(
@@ -98,7 +99,7 @@ def create(session: Session, new: NewRun) -> ProfileRun:
     return _run(session.execute(statement.returning(*runs.c)).one())
 
 
-def get(session: Session, run_id: int) -> ProfileRun:
+def get(session: Session, run_id: int) -> ProfileRunLine:
     """One run. Raises NotFoundError."""
     row = session.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
     if row is None:
@@ -106,7 +107,7 @@ def get(session: Session, run_id: int) -> ProfileRun:
     return _run(row)
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileRun]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileRunLine]:
     """All runs, the newest first."""
     query = select(runs).order_by(runs.c.id.desc()).limit(limit + 1)
     if cursor is not None:
@@ -116,7 +117,7 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
     return cut(LISTING, found, limit, lambda run: (run.id,))
 
 
-def of_node(session: Session, node_id: str) -> tuple[ProfileRun, ...]:
+def of_node(session: Session, node_id: str) -> tuple[ProfileRunLine, ...]:
     """What a node has to carry out, the oldest first."""
     query = select(runs).where(runs.c.node_id == node_id, *_alive()).order_by(runs.c.id)
     return tuple(_run(row) for row in session.execute(query))
@@ -161,5 +162,5 @@ def _alive() -> tuple[Any, ...]:
     return (runs.c.state.in_(ACTIVE), runs.c.expires_at > func.now())
 
 
-def _run(row: Row[Any]) -> ProfileRun:
-    return ProfileRun(**{**row._mapping, "state": RunState(row.state)})
+def _run(row: Row[Any]) -> ProfileRunLine:
+    return ProfileRunLine(**{**row._mapping, "state": RunState(row.state)})

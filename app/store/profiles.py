@@ -6,7 +6,6 @@ A point of the same configuration replaces the older one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.profiles import profile_points as points
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -32,8 +32,8 @@ _MEASURED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileSummary:
+@record
+class ProfileLine:
     """What there is about a model on a GPU type."""
 
     model: str
@@ -73,7 +73,7 @@ def all_profiles(session: Session) -> tuple[Profile, ...]:
     return _profiles(session, _ordered())
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileSummary]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileLine]:
     """What there is, by model and GPU type."""
     query = (
         select(
@@ -89,7 +89,7 @@ def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Pro
     if cursor is not None:
         after = decode_cursor(LISTING, cursor, (str, str))
         query = query.where(tuple_(points.c.model, points.c.gpu_type) > tuple_(*after))
-    found = [ProfileSummary(**row) for row in session.execute(query).mappings()]
+    found = [ProfileLine(**row) for row in session.execute(query).mappings()]
     return cut(LISTING, found, limit, lambda summary: (summary.model, summary.gpu_type))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,15 +12,16 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, encode
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.planning import receipts
 
 LISTING = "receipts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredReceipt:
-    """A receipt as it came; `document` is the plain form of the `NodeReceipt`."""
+@record
+class ReceiptLine:
+    """What a node read back; `document` is its NodeReceipt."""
 
     id: int
     node_id: str
@@ -60,7 +60,7 @@ def page(
     cursor: str | None = None,
     node: str | None = None,
     generation: int | None = None,
-) -> Page[StoredReceipt]:
+) -> Page[ReceiptLine]:
     """Receipts, newest first, of one node or generation where named."""
     query = select(receipts).order_by(receipts.c.id.desc()).limit(limit + 1)
     if node is not None:
@@ -79,5 +79,5 @@ def delete_older(session: Session, days: float) -> int:
     return len(session.execute(delete_from(receipts).where(old).returning(receipts.c.id)).all())
 
 
-def _stored(row: Row[Any]) -> StoredReceipt:
-    return StoredReceipt(**{**row._mapping, "problems": tuple(row.problems)})
+def _stored(row: Row[Any]) -> ReceiptLine:
+    return ReceiptLine(**{**row._mapping, "problems": tuple(row.problems)})

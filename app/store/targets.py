@@ -16,6 +16,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store import events, leases, plans
 from app.store.pages import Page, cut, decode_cursor
 from app.store.sql import named
@@ -43,9 +44,9 @@ class Promotion:
     lease: str = leases.PLANNER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promoted:
-    """One generation in history."""
+@record
+class TargetLine:
+    """One generation."""
 
     generation: int
     plan_id: str
@@ -175,13 +176,13 @@ def at(session: Session, wanted: int) -> Target:
     )
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Promoted]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[TargetLine]:
     """Generations, newest first."""
     query = select(target_history).order_by(target_history.c.generation.desc()).limit(limit + 1)
     if cursor is not None:
         (before,) = decode_cursor(LISTING, cursor, (int,))
         query = query.where(target_history.c.generation < before)
-    found = [Promoted(**row) for row in session.execute(query).mappings()]
+    found = [TargetLine(**row) for row in session.execute(query).mappings()]
     return cut(LISTING, found, limit, lambda promoted: (promoted.generation,))
 
 

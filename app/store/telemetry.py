@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.sql import named
 from solvers.errors import FieldError
 
@@ -34,7 +35,7 @@ class Window:
             raise FieldError("step_s", f"step_s is too small: at most {BUCKETS_MAX} steps fit into one answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DevicePoint:
     """A device over one step: means, the energy used and the highest temperature."""
 
@@ -49,7 +50,7 @@ class DevicePoint:
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ServicePoint:
     """A service over one step, rates per second. Offered load is None where no gateway reported, the rest where no
     replica did.

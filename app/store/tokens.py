@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, and_, func, insert, or_, select, text, upd
 from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.store.pages import Page, cut, decode_cursor
 from app.store.tables.edge import tokens
 from solvers.errors import NotFoundError
@@ -59,9 +60,9 @@ class NewToken:
     """Seconds until it expires, by the database's clock; None: never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Token:
-    """A stored token."""
+    """A token without its secret."""
 
     id: str
     name: str

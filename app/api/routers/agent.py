@@ -5,30 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from agents.wire import NodeTarget
 from app.api import wire
+from app.api.answers import answer
 from app.api.body import read_body, require_media_type
 from app.api.conditional import HeldTag, etag, tagged
 from app.api.deps import context_of, deed_of, services_of
 from app.api.keys import NodeKey
 from app.api.openapi import REF, request_body
 from app.api.rules import EdgeReporter, Joiner, NodeAgent
-from app.api.schemas.telemetry import Acknowledged
 from app.errors import ForbiddenError
+from app.records import record
 from app.services.declared.actors import Actor
-from app.services.seen.telemetry import Acknowledgement
+from app.services.seen.telemetry import Acknowledged
 from solvers.errors import NotFoundError
 
 router = APIRouter(tags=["agent"])
 
 
-class Admitted(BaseModel):
+@record
+class Admitted:
     """The node's own token and its interval. An agent that came with that token gets it back."""
-
-    model_config = ConfigDict(extra="forbid")
 
     node: str
     token: str
@@ -36,10 +34,9 @@ class Admitted(BaseModel):
     generation: int
 
 
-class ReceiptTaken(BaseModel):
+@record
+class ReceiptTaken:
     """Whether the receipt was new."""
-
-    model_config = ConfigDict(extra="forbid")
 
     new: bool
 
@@ -65,13 +62,13 @@ def join(request: Request, actor: Joiner, body: bytes = Depends(read_body)) -> A
     admission = services.fleet.join(wanted, actor, deed_of(request, actor))
     services.telemetry.registry.forget(wanted.node)
     presented = request.headers["authorization"].partition(" ")[2].strip()
-    return JSONResponse(
-        {
-            "node": wanted.node,
-            "token": admission.secret if admission.secret is not None else presented,
-            "report_interval_s": context_of(request).settings.report_interval_s,
-            "generation": admission.generation,
-        }
+    return answer(
+        Admitted(
+            node=wanted.node,
+            token=admission.secret if admission.secret is not None else presented,
+            report_interval_s=context_of(request).settings.report_interval_s,
+            generation=admission.generation,
+        )
     )
 
 
@@ -108,7 +105,7 @@ def send_reports(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     reports = wire.decode_reports(body)
     for report in reports:
         _require_own(actor, report.node, "node")
-    return _acknowledged(services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
+    return answer(services_of(request).telemetry.accept_reports(reports, many=_is_list(body)))
 
 
 @router.post(
@@ -123,7 +120,7 @@ def send_receipt(request: Request, actor: NodeAgent, body: bytes = Depends(read_
     require_media_type(request, "application/json")
     receipt = wire.RECEIPT.decode(body)
     _require_own(actor, receipt.node, "node")
-    return JSONResponse({"new": services_of(request).telemetry.accept_receipt(receipt)})
+    return answer(ReceiptTaken(new=services_of(request).telemetry.accept_receipt(receipt)))
 
 
 @router.post(
@@ -139,15 +136,11 @@ def send_edge_reports(request: Request, actor: EdgeReporter, body: bytes = Depen
     reports = wire.decode_edge_reports(body)
     for report in reports:
         _require_own(actor, report.gateway, "gateway")
-    return _acknowledged(services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
+    return answer(services_of(request).telemetry.accept_edge_reports(reports, many=_is_list(body)))
 
 
 def _is_list(body: bytes) -> bool:
     return body.lstrip()[:1] == b"["
-
-
-def _acknowledged(taken: Acknowledgement) -> JSONResponse:
-    return JSONResponse({"accepted": taken.accepted, "duplicates": taken.duplicates})
 
 
 def _require_own(actor: Actor, named: str, word: str) -> None:

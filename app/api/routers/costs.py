@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.auth import visible_project
 from app.api.deps import context_of, services_of
 from app.api.moments import Moment, utc
 from app.api.rules import CostReader
-from app.api.schemas.costs import Costs
+from app.services.seen.costs import Costs
 from app.store.ledger import Accounting, CostBy, CostQuery
 from solvers.domain.value import NAME_PATTERN
 
 router = APIRouter(tags=["costs"])
 DEFAULT_SPAN = timedelta(hours=24)
-_DIGITS = 6
 
 
 def span(
@@ -46,12 +43,4 @@ def get_costs(
     """Whole hours, the running one included. A project's token sees its own project."""
     start, end = wanted
     query = CostQuery(by=by, accounting=accounting, start=start, end=end, project=visible_project(actor, project))
-    report = services_of(request).costs.report(query)
-    plain = asdict(report)
-    plain["items"] = [_rounded(row) for row in plain.pop("rows")]
-    plain["usd"] = round(float(report.usd), _DIGITS)
-    return JSONResponse(jsonable_encoder(plain))
-
-
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: part if isinstance(part, str) else round(float(part), _DIGITS) for name, part in row.items()}
+    return answer(services_of(request).costs.report(query))

@@ -16,7 +16,7 @@ from app.api.body import parse, read_body, require_key, require_media_type
 from app.api.conditional import HeldTag, IfMatch, IfNoneMatch, etag, precondition, tagged
 from app.api.deps import deed_of, services_of
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.kinds import Audience, Kind
 from app.services.declared.actors import Actor
 from app.services.declared.documents import Listing
@@ -92,7 +92,7 @@ def _add_reads(router: APIRouter, kind: Kind) -> None:
         project = visible_project(actor, wanted) if _is_owned(kind) else None
         listing = Listing(limit=order.limit, cursor=order.cursor, project=project)
         page = services_of(request).documents.page(kind, listing)
-        return JSONResponse(page_of([stored.spec for stored in page.items], page.next_cursor))
+        return JSONResponse({"items": [stored.spec for stored in page.items], "next_cursor": page.next_cursor})
 
     @router.get(
         _path(kind),

@@ -5,31 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel, ConfigDict
 
+from app.api.answers import answer
 from app.api.auth import bearer, identify
 from app.api.deps import context_of, services_of
 from app.api.rules import SHARED_READ
 from app.errors import ForbiddenError
+from app.records import record
 
 router = APIRouter(tags=["health"])
 
 
-class Health(BaseModel):
+@record
+class Health:
     """The process answers."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: str
 
 
-class Version(BaseModel):
+@record
+class Version:
     """What runs here."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: str
     cluster: str
@@ -38,20 +36,20 @@ class Version(BaseModel):
 @router.get("/v1/health", operation_id="get_health", summary="Is the process alive?", response_model=Health)
 def health() -> Any:
     """Touches nothing outside the process."""
-    return JSONResponse({"status": "ok"})
+    return answer(Health(status="ok"))
 
 
 @router.get("/v1/ready", operation_id="get_ready", summary="Can it serve?", response_model=Health)
 def ready(request: Request) -> Any:
     """200 when the database answers and carries the schema this release needs; 503 otherwise."""
     services_of(request).fleet.require_ready()
-    return JSONResponse({"status": "ok"})
+    return answer(Health(status="ok"))
 
 
 @router.get("/v1/version", operation_id="get_version", summary="What runs here?", response_model=Version)
 def version(request: Request) -> Any:
     """Release and cluster."""
-    return JSONResponse({"version": request.app.version, "cluster": context_of(request).settings.cluster})
+    return answer(Version(version=request.app.version, cluster=context_of(request).settings.cluster))
 
 
 async def _allowed(request: Request, credentials: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.conditional import HeldTag, etag, tagged
 from app.api.deps import services_of
 from app.api.keys import Opaque
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.rules import ClusterReader
-from app.api.schemas.history import CycleSummary, EventLine, ReceiptLine, StoredCycle, TargetLine
-from app.store.cycles import CycleState
-from app.store.events import StoredEvent
+from app.store.cycles import CycleState, CycleSummary, StoredCycle
+from app.store.events import EventLine
+from app.store.receipts import ReceiptLine
+from app.store.targets import TargetLine
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
-from solvers.domain.codec import to_plain
 from solvers.domain.value import NAME_PATTERN
 
 router = APIRouter(tags=["history"])
@@ -36,7 +34,7 @@ GenerationFilter = Annotated[int | None, Query(ge=0, le=INT8_MAX, description="O
 def list_targets(request: Request, actor: ClusterReader, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """Every generation there was."""
     page = services_of(request).history.targets(order.limit, order.cursor)
-    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get(
@@ -53,7 +51,7 @@ def current_target(
 ) -> Any:
     """Generation 0 is the empty target before the first plan."""
     target = services_of(request).history.target()
-    return tagged(request, to_plain(target), etag(target.generation))
+    return tagged(request, target, etag(target.generation))
 
 
 @router.get("/v1/receipts", operation_id="list_receipts", summary="List receipts", response_model=Page[ReceiptLine])
@@ -66,7 +64,7 @@ def list_receipts(
 ) -> Any:
     """What nodes read back after applying a target."""
     page = services_of(request).history.receipts(order.limit, order.cursor, node, generation)
-    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get("/v1/cycles", operation_id="list_cycles", summary="List cycles", response_model=Page[CycleSummary])
@@ -79,15 +77,13 @@ def list_cycles(
 ) -> Any:
     """Planning cycles with their decisions."""
     page = services_of(request).history.cycles(order.limit, order.cursor, lane, state)
-    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get("/v1/cycles/{cycle_id}", operation_id="get_cycle", summary="Get a cycle", response_model=StoredCycle)
 def get_cycle(request: Request, actor: ClusterReader, cycle_id: Opaque) -> Any:  # noqa: ARG001 - the actor is the guard
     """Snapshot, attempts, findings, transition, decision: all that is needed to replay it."""
-    summary, record = services_of(request).history.cycle(cycle_id)
-    plain = jsonable_encoder(asdict(summary))
-    return JSONResponse({**plain, "record": to_plain(record) if record is not None else None})
+    return answer(services_of(request).history.cycle(cycle_id))
 
 
 @router.get("/v1/events", operation_id="list_events", summary="List audit events", response_model=Page[EventLine])
@@ -100,8 +96,4 @@ def list_events(
 ) -> Any:
     """Who did what to what."""
     page = services_of(request).history.events(order.limit, order.cursor, subject, project)
-    return JSONResponse(page_of([_event(item) for item in page.items], page.next_cursor))
-
-
-def _event(stored: StoredEvent) -> Any:
-    return jsonable_encoder({"id": stored.id, "at": stored.at, **asdict(stored.event)})
+    return answer(page)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.auth import visible_project
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import context_of, deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.keys import PlanKey
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.rules import ClusterWriter, SharedReader
-from app.api.schemas.plans import Applied, ApplyRequest, Explanation, PlanSummary, ProposeRequest, StoredPlan
-from app.services.explaining.anew import AnsweredAnew, ExplainQuestion
-from app.services.explaining.choices import plain_choice, plain_gap
-from app.services.planning.plans import Explanation as Explained
-from app.store.plans import PlanState
+from app.api.schemas.plans import Applied, ApplyRequest, ProposeRequest
+from app.services.explaining.anew import ExplainQuestion
+from app.services.planning.plans import Explanation
+from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.record import Lane
-from solvers.domain.codec import to_plain
 from solvers.domain.value import NAME_PATTERN
 
 router = APIRouter(tags=["plans"])
@@ -47,13 +44,13 @@ def list_plans(
 ) -> Any:
     """Newest first."""
     page = services_of(request).plans.page(order.limit, order.cursor, lane, state)
-    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get("/v1/plans/{plan_id}", operation_id="get_plan", summary="Get a plan", response_model=StoredPlan)
 def get_plan(request: Request, actor: SharedReader, plan_id: PlanKey) -> Any:
     """A project's token sees its own assignments."""
-    return JSONResponse(_stored(request, plan_id, actor.project))
+    return answer(services_of(request).plans.get(plan_id, actor.project))
 
 
 @router.get(
@@ -72,8 +69,7 @@ def explain_plan(
     `why_not` without `workload`.
     """
     visible_project(actor, workload.partition("/")[0] if workload is not None else None)
-    found = services_of(request).plans.explain(plan_id, actor.project, workload, why_not)
-    return JSONResponse(_explained(found, AnsweredAnew(why_not=found.why_not)))
+    return answer(services_of(request).plans.explain(plan_id, actor.project, workload, why_not))
 
 
 @router.post(
@@ -97,21 +93,8 @@ def explain_plan_anew(
     asked = parse(ExplainQuestion, body)
     services = services_of(request)
     found = services.plans.explain(plan_id, actor.project, asked.workload, asked.why_not)
-    return JSONResponse(_explained(found, services.simulations.explain(asked, found.why_not)))
-
-
-def _explained(found: Explained, anew: AnsweredAnew) -> dict[str, Any]:
-    return {
-        "summary": jsonable_encoder(asdict(found.summary)),
-        "assignments": [plain_choice(item) for item in found.assignments],
-        "unplaced": [plain_gap(item) for item in found.unplaced],
-        "waiting": asdict(found.waiting) if found.waiting is not None else None,
-        "insight": jsonable_encoder(asdict(found.insight)),
-        "owners": list(found.owners),
-        "why_not": jsonable_encoder(asdict(anew.why_not)) if anew.why_not is not None else None,
-        "forced": to_plain(anew.forced) if anew.forced is not None else None,
-        "slo_curve": [to_plain(item) for item in anew.slo_curve] if anew.slo_curve is not None else None,
-    }
+    anew = services.simulations.explain(asked, found.why_not)
+    return answer(replace(found, why_not=anew.why_not, forced=anew.forced, slo_curve=anew.slo_curve))
 
 
 @router.post(
@@ -132,9 +115,7 @@ def propose_plan(
     def work() -> Response:
         plan_id = context_of(request).planning.propose(wanted.lane, actor.name)
         services_of(request).plans.note_proposal(plan_id, wanted.lane, deed_of(request, actor))
-        return JSONResponse(
-            _stored(request, plan_id, None), status_code=201, headers={"Location": f"/v1/plans/{plan_id}"}
-        )
+        return answer(services_of(request).plans.get(plan_id, None), 201, {"Location": f"/v1/plans/{plan_id}"})
 
     return once(Posted(request, actor, idempotency_key, body), work)
 
@@ -160,11 +141,6 @@ def apply_plan(
 
     def work() -> Response:
         generation = context_of(request).planning.apply(plan_id, actor.name)
-        return JSONResponse({"plan_id": plan_id, "generation": generation})
+        return answer(Applied(plan_id=plan_id, generation=generation))
 
     return once(Posted(request, actor, idempotency_key, body), work)
-
-
-def _stored(request: Request, plan_id: str, project: str | None) -> Any:
-    summary, plan = services_of(request).plans.get(plan_id, project)
-    return {**jsonable_encoder(asdict(summary)), "plan": to_plain(plan)}

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import services_of
 from app.api.openapi import json_body, request_body
 from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import SharedReader
 from app.services.beliefs.predictions import Prediction, PredictionQuery
-from solvers.domain.codec import to_plain
 
 router = APIRouter(tags=["predictions"])
 JSON, CSV = "application/json", "text/csv"
@@ -56,4 +55,4 @@ def predict(request: Request, actor: SharedReader, body: bytes = Depends(read_bo
         text = predictions.answer_csv(body)
         return Response(text.what, media_type=CSV, headers=belief_header(text.progress))
     found = predictions.answer(parse(tuple[PredictionQuery, ...], body))
-    return JSONResponse([to_plain(item) for item in found.what], headers=belief_header(found.progress))
+    return answer(found.what, headers=belief_header(found.progress))

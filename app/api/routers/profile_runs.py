@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
 from agents.wire import ProfilePointAsked, encode
+from app.api.answers import answer
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.rules import ClusterReader, ClusterWriter, NodeAgent
 from app.api.schemas.profile_runs import (
     NewProfileRun,
     PointsAsked,
     ProfileOrders,
-    ProfileRunLine,
     RunGoesOn,
     RunNews,
 )
 from app.errors import ForbiddenError
 from app.services.profiles.reading import Points, Reading
 from app.services.profiles.runs import Wanted
-from app.store.profile_runs import ProfileRun, Progress
+from app.store.profile_runs import ProfileRunLine, Progress
 
 router = APIRouter(tags=["profile-runs"])
 POINTS_ASKED = 16
@@ -47,7 +45,7 @@ def list_profile_runs(
 ) -> Any:
     """The newest first."""
     page = services_of(request).profile_runs.page(order.limit, order.cursor)
-    return JSONResponse(page_of([_plain(run) for run in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get(
@@ -62,7 +60,7 @@ def get_profile_run(
     run: RunKey,
 ) -> Any:
     """One run and how it goes."""
-    return JSONResponse(_plain(services_of(request).profile_runs.get(run)))
+    return answer(services_of(request).profile_runs.get(run))
 
 
 @router.post(
@@ -90,7 +88,7 @@ def create_profile_run(
 
     def work() -> Response:
         run = services_of(request).profile_runs.order(wanted, deed_of(request, actor))
-        return JSONResponse(_plain(run), status_code=201, headers={"Location": f"/v1/profile-runs/{run.id}"})
+        return answer(run, 201, {"Location": f"/v1/profile-runs/{run.id}"})
 
     return once(Posted(request, actor, idempotency_key, body), work)
 
@@ -157,7 +155,7 @@ def tell_profile_run(request: Request, actor: NodeAgent, run: RunKey, body: byte
     if news.points or news.pairs:
         services.profiles.import_points(Reading(points=_points(news)), deed)
     told = Progress(state=news.state, measured=news.measured, doubtful=news.doubtful, detail=news.detail)
-    return JSONResponse({"going_on": services.profile_runs.hear(node, run, told, deed)})
+    return answer(RunGoesOn(going_on=services.profile_runs.hear(node, run, told, deed)))
 
 
 def _points(news: RunNews) -> Points:
@@ -173,7 +171,3 @@ def _node(subject: str | None) -> str:
     if subject is None:
         raise ForbiddenError("this token is for no node")
     return subject
-
-
-def _plain(run: ProfileRun) -> Any:
-    return jsonable_encoder(asdict(run))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.keys import Name
 from app.api.openapi import request_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import ClusterReader, ClusterWriter
-from app.api.schemas.profiles import Imported, NextPoints, ProfileLine
+from app.services.beliefs.predictions import NextPoints
+from app.services.profiles.profiles import Imported
 from app.services.profiles.reading import read_csv, read_list
-from solvers.domain.codec import to_plain
+from app.store.profiles import ProfileLine
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 
 router = APIRouter(tags=["profiles"])
@@ -45,7 +44,7 @@ _BODY = request_body(
 def list_profiles(request: Request, actor: ClusterReader, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """What is known, by model and GPU type."""
     page = services_of(request).profiles.page(order.limit, order.cursor)
-    return JSONResponse(page_of([jsonable_encoder(asdict(item)) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get(
@@ -58,7 +57,7 @@ def get_profile(
     gpu_type: Name,
 ) -> Any:
     """All points of a model on a GPU type."""
-    return JSONResponse(to_plain(services_of(request).profiles.get(model, gpu_type)))
+    return answer(services_of(request).profiles.get(model, gpu_type))
 
 
 @router.get(
@@ -76,7 +75,7 @@ def list_pairs(
 ) -> Any:
     """What was measured of a model beside another one on the same GPU; members stand in rising order."""
     page = services_of(request).profiles.pairs(model, gpu_type, order.limit, order.cursor)
-    return JSONResponse(page_of([to_plain(item) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get(
@@ -97,7 +96,7 @@ def list_next_points(
     measure them. Nothing need be known of the model yet.
     """
     found = services_of(request).predictions.next_points(model, gpu_type, budget)
-    return JSONResponse({"items": [to_plain(item) for item in found.what]}, headers=belief_header(found.progress))
+    return answer(NextPoints(items=found.what), headers=belief_header(found.progress))
 
 
 @router.post(
@@ -119,8 +118,7 @@ def import_profiles(
     reading = read_csv(body) if is_csv else read_list(parse(tuple[ProfilePoint, ...], body))
 
     def work() -> Response:
-        done = services_of(request).profiles.import_points(reading, deed_of(request, actor), skip_bad=skip_bad)
-        return JSONResponse(asdict(done))
+        return answer(services_of(request).profiles.import_points(reading, deed_of(request, actor), skip_bad=skip_bad))
 
     return once(Posted(request, actor, idempotency_key, body), work)
 

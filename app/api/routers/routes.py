@@ -15,7 +15,8 @@ from app.api.deps import context_of, services_of
 from app.api.keys import Name, Project
 from app.api.route_streams import RouteBoard, RouteStream
 from app.api.rules import RoutesReader
-from app.api.schemas.routes import Route, Routes
+from app.records import plain
+from app.services.seen.routes import Route, Routes
 from solvers.errors import NotFoundError
 
 router = APIRouter(tags=["fleet"])
@@ -47,7 +48,7 @@ async def routes(
     if watch:
         return await _stream(request, None, actor.project)
     found = await run_in_threadpool(services_of(request).routes.every, actor.project)
-    return _answer(request, {"items": found})
+    return _answer(request, found)
 
 
 @router.get(
@@ -73,7 +74,8 @@ async def service_routes(
     return _answer(request, await run_in_threadpool(services_of(request).routes.one, project, name))
 
 
-def _answer(request: Request, body: Any) -> Any:
+def _answer(request: Request, found: Route | Routes) -> Any:
+    body = plain(found)
     tag = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:24]
     return tagged(request, body, etag(tag))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import services_of
 from app.api.openapi import json_body
 from app.api.rules import ClusterReader, ClusterWriter
 from app.services.whatif.question import WhatIf, WhatIfQuestion
-from solvers.domain.codec import canonical_json, to_plain
+from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 
 router = APIRouter(tags=["simulations"])
@@ -44,5 +44,4 @@ def simulate(request: Request, actor: ClusterWriter, body: bytes = Depends(read_
     many are asked at once.
     """
     require_media_type(request, "application/json")
-    found = services_of(request).simulations.answer(parse(WhatIfQuestion, body))
-    return JSONResponse(to_plain(found))
+    return answer(services_of(request).simulations.answer(parse(WhatIfQuestion, body)))

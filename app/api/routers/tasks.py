@@ -5,26 +5,24 @@ Cancelling is deleting the document.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
 from app.api import keys
+from app.api.answers import answer
 from app.api.auth import access, require_project, visible_project
 from app.api.body import parse, read_body, require_media_type
 from app.api.conditional import etag
 from app.api.deps import deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.rules import PROJECT_WRITE, SharedReader
-from app.api.schemas.tasks import NewTask, TaskStatusLine
-from app.errors import FieldFault, FieldsError
+from app.api.schemas.tasks import NewTask
+from app.errors import Fault, FieldsError
 from app.services.declared.actors import Actor
-from app.services.declared.tasks import TaskStatus, fresh_name
+from app.services.declared.tasks import TaskStatusLine, fresh_name
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName
 from solvers.domain.value import NAME_PATTERN
@@ -59,7 +57,7 @@ def submit_task(
     def work() -> Response:
         stored = services_of(request).tasks.submit(task, deed_of(request, actor))
         headers = {"Location": f"/v1/tasks/{task.project}/{task.name}", "ETag": etag(stored.version)}
-        return JSONResponse(stored.spec, status_code=201, headers=headers)
+        return answer(stored.spec, 201, headers)
 
     return once(Posted(request, actor, idempotency_key, body), work)
 
@@ -82,7 +80,7 @@ def list_task_statuses(
     """By project and name: their place in line or their group, progress, deadline, and what the plan believes."""
     listing = TaskListing(limit=order.limit, cursor=order.cursor, project=visible_project(actor, project), state=state)
     page = services_of(request).tasks.page(listing)
-    return JSONResponse(page_of([_plain(item) for item in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get(
@@ -96,14 +94,14 @@ def get_task_status(
 ) -> Any:
     """One task."""
     require_project(actor, key[0])
-    return JSONResponse(_plain(services_of(request).tasks.get(*key)))
+    return answer(services_of(request).tasks.get(*key))
 
 
 def _task(new: NewTask, actor: Actor) -> OfflineTask:
     """The document of what was submitted. Raises FieldsError."""
     project = new.project or actor.project
     if project is None:
-        raise FieldsError((FieldFault(pointer="/project", code="missing", detail="say for which project"),))
+        raise FieldsError((Fault(pointer="/project", code="missing", detail="say for which project"),))
     try:
         return OfflineTask(
             project=ProjectName(project),
@@ -119,9 +117,5 @@ def _task(new: NewTask, actor: Actor) -> OfflineTask:
             worker=new.worker,
         )
     except FieldError as error:
-        fault = FieldFault(pointer=f"/{error.field}", code="value-invalid", detail=error.message)
+        fault = Fault(pointer=f"/{error.field}", code="value-invalid", detail=error.message)
         raise FieldsError((fault,)) from None
-
-
-def _plain(status: TaskStatus) -> Any:
-    return jsonable_encoder(asdict(status))

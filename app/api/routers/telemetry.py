@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
 from app import kinds
+from app.api.answers import answer
 from app.api.auth import require_project
 from app.api.deps import context_of, services_of
 from app.api.keys import Name, Project, Uuid
 from app.api.moments import Moment, utc
 from app.api.rules import ClusterReader, SharedReader
-from app.api.schemas.telemetry import DeviceSeries, ServiceSeries
+from app.services.seen.telemetry import DeviceSeries, ServiceSeries
 from app.store.telemetry import Window
 from solvers.errors import FieldError
 
@@ -54,8 +52,7 @@ def service_series(
     require_project(actor, project)
     services = services_of(request)
     services.documents.get(kinds.SERVICE, (project, name))
-    items = services.telemetry.service_series(f"{project}/{name}", wanted)
-    return _series({"service": f"{project}/{name}"}, wanted, [asdict(item) for item in items])
+    return answer(services.telemetry.service_series(f"{project}/{name}", wanted))
 
 
 @router.get(
@@ -73,10 +70,4 @@ def device_series(
     """Power, energy, utilisation, memory, clock. Steps without a report are left out."""
     services = services_of(request)
     services.documents.get(kinds.DEVICE, (uuid,))
-    items = services.telemetry.device_series(uuid, wanted)
-    return _series({"uuid": uuid}, wanted, [asdict(item) for item in items])
-
-
-def _series(head: dict[str, object], wanted: Window, items: list[dict[str, object]]) -> JSONResponse:
-    span = {"start": wanted.since, "end": wanted.until, "step_s": wanted.step_s}
-    return JSONResponse(jsonable_encoder({**head, **span, "items": items}))
+    return answer(services.telemetry.device_series(uuid, wanted))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 
+from app.api.answers import answer
 from app.api.body import parse, read_body, require_media_type
 from app.api.deps import deed_of, services_of
 from app.api.idempotency import IdempotencyKey, Posted, once
 from app.api.keys import Opaque
 from app.api.openapi import json_body
-from app.api.paging import Page, Paging, page_of
+from app.api.paging import Page, Paging
 from app.api.rules import ClusterAdmin
-from app.api.schemas.tokens import IssuedToken, NewToken, Token
-from app.services.declared.tokens import TokenRequest
+from app.api.schemas.tokens import NewToken
+from app.services.declared.tokens import IssuedToken, TokenRequest
+from app.store.tokens import Token
 
 router = APIRouter(tags=["tokens"])
 
@@ -26,13 +25,13 @@ router = APIRouter(tags=["tokens"])
 def list_tokens(request: Request, actor: ClusterAdmin, order: Paging) -> Any:  # noqa: ARG001 - the actor is the guard
     """Revoked and expired ones too; never a secret."""
     page = services_of(request).tokens.page(order.limit, order.cursor)
-    return JSONResponse(page_of([jsonable_encoder(asdict(token)) for token in page.items], page.next_cursor))
+    return answer(page)
 
 
 @router.get("/v1/tokens/{token_id}", operation_id="get_token", summary="Get a token", response_model=Token)
 def get_token(request: Request, actor: ClusterAdmin, token_id: Opaque) -> Any:  # noqa: ARG001 - the actor is the guard
     """One token without its secret."""
-    return JSONResponse(jsonable_encoder(asdict(services_of(request).tokens.get(token_id))))
+    return answer(services_of(request).tokens.get(token_id))
 
 
 @router.post(
@@ -52,8 +51,7 @@ def create_token(
 
     def work() -> Response:
         issued = services_of(request).tokens.issue(TokenRequest(**wanted.model_dump()), deed_of(request, actor))
-        plain = jsonable_encoder({**asdict(issued.token), "secret": issued.secret})
-        return JSONResponse(plain, status_code=201, headers={"Location": f"/v1/tokens/{issued.token.id}"})
+        return answer(issued, 201, {"Location": f"/v1/tokens/{issued.id}"})
 
     return once(Posted(request, actor, idempotency_key, body), work, secret_field="secret")
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-class Fault(BaseModel):
-    """One offending field."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    pointer: str = Field(description="JSON pointer into the body, or `query:name`, `path:name`, `header:name`.")
-    code: str
-    detail: str
+from app.errors import Fault
 
 
 class Problem(BaseModel):

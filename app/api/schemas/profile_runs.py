@@ -1,13 +1,13 @@
-"""Profile runs on the wire: what is ordered, how it goes, what nodes hand in."""
+"""Profile runs on the wire: what is ordered, what nodes ask for and hand in."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from agents.wire import ProfileOrder, ProfilePointAsked
+from app.records import record
 from app.store.profile_runs import DETAIL_MAX, RunState
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.domain.value import NAME_PATTERN
@@ -35,27 +35,6 @@ class NewProfileRun(_Closed):
     drain: bool = Field(False, description="Take a device with live traffic: it is moved away first.")
 
 
-class ProfileRunLine(_Closed):
-    """A run and how it goes."""
-
-    id: int
-    node_id: str
-    uuid: str
-    service: str
-    beside: str | None
-    budget_s: float
-    drain: bool
-    state: RunState
-    measured: int
-    doubtful: int
-    detail: str
-    created_at: datetime
-    created_by: str
-    started_at: datetime | None
-    ended_at: datetime | None
-    expires_at: datetime
-
-
 class ProfileOrders(_Closed):
     """What a node has to measure, in this order."""
 
@@ -79,7 +58,8 @@ class RunNews(_Closed):
     pairs: list[PairPoint] = Field(default_factory=list, max_length=POINTS_MAX)
 
 
-class RunGoesOn(_Closed):
+@record
+class RunGoesOn:
     """Whether the node shall go on."""
 
     going_on: bool

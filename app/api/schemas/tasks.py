@@ -1,13 +1,11 @@
-"""Offline tasks on the wire: what is submitted, and where each of them is."""
+"""What is submitted as an offline task."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.store.tasks import TaskState
 from solvers.domain.device import Taint
 from solvers.domain.value import NAME_PATTERN
 from solvers.domain.worker import WorkerCommand
@@ -36,43 +34,3 @@ class NewTask(_Closed):
     tolerations: tuple[Taint, ...] = ()
     mode: ServiceMode = ServiceMode.AUTO
     worker: WorkerCommand | None = None
-
-
-class TaskGroupLine(_Closed):
-    """Where a task runs, in which configuration, and which tasks share the device with it."""
-
-    device: str
-    gpu_type: str | None
-    tasks: list[str]
-    batch: int
-    share_pct_sm: int
-    memory_mib_limit: int
-
-
-class TaskStatusLine(_Closed):
-    """A task and where it is. Predictions are the standing plan's; `latency_ms` is of one batch."""
-
-    id: str
-    project: str
-    name: str
-    model: str
-    mode: str
-    state: TaskState
-    priority: int
-    class_lambda: float
-    submitted_at: datetime
-    begun_at: datetime | None
-    finished_at: datetime | None
-    deadline_at: datetime | None
-    deadline_kept: bool | None = Field(description="null while that is open, and where there is no deadline.")
-    throughput_rps_min: float | None
-    inputs_total: int
-    inputs_done: float
-    evictions: int
-    queue_position: int | None = Field(description="1 is next; null for tasks that have a place or are done.")
-    group: TaskGroupLine | None
-    rate_rps_predicted: float | None
-    latency_ms_predicted: float | None
-    latency_ms_measured: float | None
-    finish_at_predicted: datetime | None
-    why: list[str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,27 +24,3 @@ class NewToken(BaseModel):
     project: Word | None = Field(default=None, description="Only this project; null is the whole cluster.")
     subject: Word | None = Field(default=None, description="The node or gateway an agent token speaks for.")
     ttl_s: float | None = Field(default=None, ge=1, le=TTL_S_MAX, description="Seconds until it expires; null: never.")
-
-
-class Token(BaseModel):
-    """A token without its secret."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: str
-    name: str
-    role: Role
-    purpose: Purpose | None
-    project: str | None
-    subject: str | None
-    created_at: datetime
-    created_by: str
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-
-
-class IssuedToken(Token):
-    """A fresh token. `secret` is shown this once; a repeat under the same Idempotency-Key answers null in its place."""
-
-    secret: str | None

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
+from app.records import record
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profiles.forms import Sheet, SheetError, read_sheet
 from app.services.profiles.samples import answers_to, keys_of, written
@@ -113,6 +114,13 @@ class NextPoint:
     std_pct: float
 
 
+@record
+class NextPoints:
+    """What to measure next, the most useful first."""
+
+    items: tuple[NextPoint, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Told(Generic[T]):
     """Answers, and how far the belief they come from has come with what is stored."""
@@ -174,7 +182,7 @@ def questions_of(body: bytes) -> Sheet:
         raise _fault(f"row:{error.fault.line}/{error.fault.column}".rstrip("/"), error.fault.detail) from None
     if sheet.faults:
         pointers = ((f"row:{fault.line}/{fault.column}".rstrip("/"), fault.detail) for fault in sheet.faults)
-        faults = tuple(FieldFault(pointer=place, code="value-invalid", detail=detail) for place, detail in pointers)
+        faults = tuple(Fault(pointer=place, code="value-invalid", detail=detail) for place, detail in pointers)
         raise FieldsError(faults[:FAULTS_MAX])
     if len(sheet) > ROWS_MAX:
         raise _fault("", f"ask {ROWS_MAX} questions at most at once")
@@ -319,4 +327,4 @@ def _finite(number: float) -> float | None:
 
 
 def _fault(pointer: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code="value-invalid", detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code="value-invalid", detail=detail),))

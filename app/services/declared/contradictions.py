@@ -31,7 +31,7 @@ SHOWN_MAX = 3
 SHARED_QUESTIONS = frozenset({"anti_affinity", "fit", "leftover"})
 """Settings that are rules of a place, not of a planner: a chain has one answer to each."""
 T = TypeVar("T")
-Fault = tuple[str, str]
+Contradiction = tuple[str, str]
 """A pointer and what contradicts what."""
 
 
@@ -103,7 +103,7 @@ def _of_node(session: Session, kind: Kind, cls: type[T], field: str, node: str |
     return [from_plain(cls, spec) for spec in found if node in (None, spec[field])]
 
 
-def policy_faults(session: Session, policy: Policy) -> Iterator[Fault]:
+def policy_faults(session: Session, policy: Policy) -> Iterator[Contradiction]:
     """What speaks against putting a policy."""
     yield from _clock(policy)
     yield from _answers(policy)
@@ -123,7 +123,7 @@ def policy_faults(session: Session, policy: Policy) -> Iterator[Fault]:
         yield from (("/pool", said) for said in _homeless(estate, policy, work))
 
 
-def workload_faults(session: Session, work: Work) -> Iterator[Fault]:
+def workload_faults(session: Session, work: Work) -> Iterator[Contradiction]:
     """What speaks against the policy that a workload names; that it exists is checked elsewhere."""
     if work.policy is None or work.policy == DEFAULT_POLICY:
         return
@@ -136,7 +136,7 @@ def workload_faults(session: Session, work: Work) -> Iterator[Fault]:
     yield from (("/policy", said) for said in _homeless(estate, policy, work))
 
 
-def fleet_faults(session: Session, item: Node | Device) -> Iterator[Fault]:
+def fleet_faults(session: Session, item: Node | Device) -> Iterator[Contradiction]:
     """What speaks against a node or device as it would be."""
     estate = read_estate(session, node=item.id if isinstance(item, Node) else item.node)
     if not estate.bound:
@@ -149,7 +149,7 @@ def fleet_faults(session: Session, item: Node | Device) -> Iterator[Fault]:
     yield from ((pointer, said) for said in _overlaps(changed, None))
 
 
-def _clock(policy: Policy) -> Iterator[Fault]:
+def _clock(policy: Policy) -> Iterator[Contradiction]:
     """A controller that can do nothing but move the clock needs a plan that leaves it open."""
     known = set(registry.names())
     if policy.governor not in controllers.CLOCK_ONLY or not set(policy.planners) <= known:
@@ -166,7 +166,7 @@ def _open_clocks() -> list[str]:
     return [name for name in registry.names() if registry.create(name).spec.leaves_clock_open]
 
 
-def _answers(policy: Policy) -> Iterator[Fault]:
+def _answers(policy: Policy) -> Iterator[Contradiction]:
     """One question, one answer: which of them would hold depends on who happens to have a plan."""
     said: dict[str, tuple[str, object]] = {}
     for index, item in enumerate(policy.planner_settings):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join
 from app import kinds
 from app.clock import new_id, new_secret
-from app.errors import FieldFault, FieldsError, ForbiddenError, NodeTakenError
+from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
 from app.services.declared.actors import Actor, Deed
 from app.services.declared.documents import put_audited
 from app.services.declared.tokens import SECRET_PREFIX
@@ -82,7 +82,7 @@ def _check_request(request: Join, actor: Actor) -> None:
 def _check_types(session: Session, request: Join) -> None:
     known = sorted(stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE))
     faults = tuple(
-        FieldFault(
+        Fault(
             pointer=f"/devices/{index}/gpu_type",
             code="reference-unknown",
             detail=f"there is no GPU type {device.gpu_type}; known are {', '.join(known) or 'none'}",
@@ -197,4 +197,4 @@ def _issue(session: Session, node: str, deed: Deed) -> str:
 
 
 def _fault(pointer: str, code: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))

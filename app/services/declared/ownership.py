@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
+from app.records import record
 from app.services.declared.actors import Deed
 from app.services.declared.contradictions import Estate
 from app.store import events, plans, targets
@@ -24,6 +25,21 @@ LISTED_MAX = 20
 """Devices that an event names; it tells how many there are."""
 
 
+@record
+class PolicyLine:
+    """A policy that decides on anything: its chain, which planner of it made what stands, its controller, how much it
+    owns, and why its part of the standing plan was left as it stood, if it was.
+    """
+
+    policy: str
+    planners: tuple[str, ...]
+    planner: str
+    governor: str
+    devices: int
+    workloads: int
+    held: tuple[str, ...]
+
+
 def standing_of(session: Session, target: Target) -> Standing:
     """What stands, with who made it."""
     if target.plan is None:
@@ -32,7 +48,9 @@ def standing_of(session: Session, target: Target) -> Standing:
     return Standing.of(target.assignments, planner, parts)
 
 
-def policy_lines(owners: Owners, standing: Standing, devices: Iterable[str], works: Iterable[str]) -> list[Plain]:
+def policy_lines(
+    owners: Owners, standing: Standing, devices: Iterable[str], works: Iterable[str]
+) -> tuple[PolicyLine, ...]:
     """Every policy that decides on anything, with how much of the fleet and of the workloads."""
     counts: dict[str, int] = defaultdict(int)
     for device in devices:
@@ -40,19 +58,19 @@ def policy_lines(owners: Owners, standing: Standing, devices: Iterable[str], wor
     hosted: dict[str, int] = defaultdict(int)
     for workload in works:
         hosted[owners.policy_for(WorkloadId(workload)).name] += 1
-    held = {part.policy: list(part.held) for part in standing.parts}
-    return [
-        {
-            "policy": policy.name,
-            "planners": list(policy.planners),
-            "planner": standing.planner_of(policy),
-            "governor": policy.governor,
-            "devices": counts[policy.name],
-            "workloads": hosted[policy.name],
-            "held": list[Plain](held.get(policy.name, [])),
-        }
+    held = {part.policy: part.held for part in standing.parts}
+    return tuple(
+        PolicyLine(
+            policy=policy.name,
+            planners=policy.planners,
+            planner=standing.planner_of(policy),
+            governor=policy.governor,
+            devices=counts[policy.name],
+            workloads=hosted[policy.name],
+            held=held.get(policy.name, ()),
+        )
         for policy in owners.policies
-    ]
+    )
 
 
 def note_moves(session: Session, before: Estate, after: Estate, deed: Deed) -> None:

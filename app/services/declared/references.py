@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.errors import FieldFault, FieldsError, ReferencedError
+from app.errors import Fault, FieldsError, ReferencedError
 from app.kinds import Kind, Reference
-from app.services.declared.contradictions import Fault, fleet_faults, policy_faults, workload_faults
+from app.services.declared.contradictions import Contradiction, fleet_faults, policy_faults, workload_faults
 from app.store import documents, pair_points, profiles, progress, targets, tokens
 from app.store.documents import Key
 from solvers.control import registry as controllers
@@ -34,7 +34,7 @@ class _Faults:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._faults: list[FieldFault] = []
+        self._faults: list[Fault] = []
 
     def need(self, kind: Kind, name: str, pointer: str) -> None:
         if documents.find(self._session, kind, (name,)) is None:
@@ -49,9 +49,9 @@ class _Faults:
             self.need(reference.kind, named, pointer)
 
     def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
-        self._faults.append(FieldFault(pointer=pointer, code=code, detail=detail))
+        self._faults.append(Fault(pointer=pointer, code=code, detail=detail))
 
-    def contradicted(self, found: Iterable[Fault]) -> None:
+    def contradicted(self, found: Iterable[Contradiction]) -> None:
         for pointer, detail in found:
             self.add(pointer, detail, "contradiction")
 

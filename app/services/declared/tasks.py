@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.clock import new_id
+from app.records import record
 from app.services.declared import references
 from app.services.declared.actors import Deed
 from app.services.declared.documents import put_audited
@@ -34,8 +35,8 @@ QUEUE_POSITION = "queue_position"
 """The fact by which a planner that has queues of its own tells a task's place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskGroup:
+@record
+class TaskGroupLine:
     """Where a task runs, in which configuration, and which tasks share the device with it."""
 
     device: str
@@ -46,11 +47,9 @@ class TaskGroup:
     memory_mib_limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
-    """A task and where it is. Predictions are what the standing plan believes: `latency_ms` of one batch. Times of
-    deadlines count from the moment the document was made.
-    """
+@record
+class TaskStatusLine:
+    """A task and where it is. Predictions are the standing plan's; `latency_ms` is of one batch."""
 
     id: str
     project: str
@@ -65,12 +64,14 @@ class TaskStatus:
     finished_at: datetime | None
     deadline_at: datetime | None
     deadline_kept: bool | None
+    """null while that is open, and where there is no deadline."""
     throughput_rps_min: float | None
     inputs_total: int
     inputs_done: float
     evictions: int
     queue_position: int | None
-    group: TaskGroup | None
+    """1 is next; null for tasks that have a place or are done."""
+    group: TaskGroupLine | None
     rate_rps_predicted: float | None
     latency_ms_predicted: float | None
     latency_ms_measured: float | None
@@ -96,14 +97,14 @@ class Tasks:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
             return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
 
-    def page(self, listing: TaskListing) -> Page[TaskStatus]:
+    def page(self, listing: TaskListing) -> Page[TaskStatusLine]:
         """Tasks by project and name. Raises FieldError for a foreign cursor."""
         with self._database.reading() as session:
             found = tasks.page(session, self._cluster, listing)
             stands = _Standing.read(session, self._cluster) if found.items else _Standing.nothing()
         return Page(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
 
-    def get(self, project: str, name: str) -> TaskStatus:
+    def get(self, project: str, name: str) -> TaskStatusLine:
         """One task. Raises NotFoundError."""
         with self._database.reading() as session:
             row = tasks.find(session, self._cluster, project, name)
@@ -146,7 +147,7 @@ class _Standing:
         stands.unplaced.update({item.workload: item for item in plan.unplaced if item.kind is WorkloadKind.TASK})
         return stands
 
-    def status(self, row: TaskRow) -> TaskStatus:
+    def status(self, row: TaskRow) -> TaskStatusLine:
         """A task under this plan; one that is done has no place any more."""
         task = f"{row.project}/{row.name}"
         held = [] if row.state is TaskState.DONE else self.assignments.get(task, [])
@@ -154,7 +155,7 @@ class _Standing:
         first = held[0] if held else None
         left = max(0.0, row.spec["inputs_total"] - row.inputs_done)
         reasons = self._reasons(task, first)
-        return TaskStatus(
+        return TaskStatusLine(
             id=task,
             project=row.project,
             name=row.name,
@@ -187,8 +188,8 @@ class _Standing:
         gap = self.unplaced.get(task)
         return () if gap is None else gap.reasons
 
-    def _group(self, item: Assignment) -> TaskGroup:
-        return TaskGroup(
+    def _group(self, item: Assignment) -> TaskGroupLine:
+        return TaskGroupLine(
             device=item.device,
             gpu_type=self.gpu_types.get(item.device),
             tasks=tuple(sorted(set(self.on_device[item.device]))),

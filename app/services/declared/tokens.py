@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from app import kinds
 from app.clock import new_id, new_secret
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
+from app.records import record, with_more
 from app.services.declared.actors import Actor, Deed
 from app.store import documents, events, tokens
 from app.store.engine import Database
@@ -33,12 +34,11 @@ class TokenRequest:
     ttl_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
-    """A fresh token with the secret nobody will see again."""
+@record
+class IssuedToken(Token):
+    """A fresh token. `secret` is shown this once; a repeat under the same Idempotency-Key answers null in its place."""
 
-    token: Token
-    secret: str
+    secret: str | None
 
 
 class Tokens:
@@ -77,7 +77,7 @@ class Tokens:
         with self._database.reading() as session:
             return tokens.page(session, limit=limit, cursor=cursor)
 
-    def issue(self, request: TokenRequest, deed: Deed) -> Issued:
+    def issue(self, request: TokenRequest, deed: Deed) -> IssuedToken:
         """Make a token. Raises FieldsError for a combination that makes no sense or a project that does not exist."""
         _check(request)
         secret = new_secret(SECRET_PREFIX)
@@ -99,7 +99,7 @@ class Tokens:
                 secret,
             )
             events.append(session, _event("token.created", token, deed))
-        return Issued(token=token, secret=secret)
+        return with_more(IssuedToken, token, secret=secret)
 
     def revoke(self, token_id: str, deed: Deed) -> None:
         """End a token. Raises NotFoundError; ending it twice is no error and leaves no second event."""
@@ -142,4 +142,4 @@ def _check(request: TokenRequest) -> None:
 
 
 def _fault(pointer: str, code: str, detail: str) -> HeadroomError:
-    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))

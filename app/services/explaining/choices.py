@@ -1,19 +1,17 @@
 """What a plan itself says of its choices: per assignment why there and why not elsewhere, per gap what blocks it.
 
 Owns the split of a plan's reasons into those that speak for a choice and those that say why something else was not
-chosen, and their wire form. The wording is `sentences`. It refuses to know where plans come from.
+chosen. The wording is `sentences`. It refuses to know where plans come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from app.services.explaining.sentences import sentence
-from solvers.domain.codec import to_plain
 from solvers.domain.evidence import Reason, ReasonCode
 from solvers.domain.plan import Assignment, Plan, Unplaced
+from solvers.domain.value import value
 
 _FOR = frozenset(
     {
@@ -27,35 +25,35 @@ _FOR = frozenset(
 """Reasons that speak for a choice; the others say why something else was not chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A reason with its sentence."""
+@value
+class ToldReason:
+    """A reason in words and in values."""
 
     reason: Reason
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """One assignment: where it went, why, and why not elsewhere."""
+@value
+class ExplainedAssignment:
+    """One replica: where it went, why, and why not on other GPU types."""
 
     assignment: Assignment
     gpu_type: str | None
-    why: tuple[Told, ...]
-    alternatives: tuple[Told, ...]
+    why: tuple[ToldReason, ...]
+    alternatives: tuple[ToldReason, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExplainedGap:
     """A workload that found no place, or not enough of it."""
 
     workload: str
     kind: str
     rate_rps_short: float
-    why: tuple[Told, ...]
+    why: tuple[ToldReason, ...]
 
 
-def choices(plan: Plan, gpu_types: Mapping[str, str], workload: str | None) -> tuple[Explained, ...]:
+def choices(plan: Plan, gpu_types: Mapping[str, str], workload: str | None) -> tuple[ExplainedAssignment, ...]:
     """A plan's assignments, of one workload where named. `gpu_types`: by device."""
     wanted = (item for item in plan.assignments if workload in (None, item.workload))
     return tuple(_explained(item, gpu_types.get(item.device)) for item in wanted)
@@ -66,24 +64,9 @@ def gaps(plan: Plan, workload: str | None) -> tuple[ExplainedGap, ...]:
     return tuple(_gap(item) for item in plan.unplaced if workload in (None, item.workload))
 
 
-def plain_choice(item: Explained) -> dict[str, Any]:
-    """As JSON data."""
-    return {
-        "assignment": to_plain(item.assignment),
-        "gpu_type": item.gpu_type,
-        "why": [_plain(each) for each in item.why],
-        "alternatives": [_plain(each) for each in item.alternatives],
-    }
-
-
-def plain_gap(item: ExplainedGap) -> dict[str, Any]:
-    """As JSON data."""
-    return {**asdict(item), "why": [_plain(each) for each in item.why]}
-
-
-def _explained(item: Assignment, gpu_type: str | None) -> Explained:
+def _explained(item: Assignment, gpu_type: str | None) -> ExplainedAssignment:
     told = _told(item.reasons)
-    return Explained(
+    return ExplainedAssignment(
         assignment=item,
         gpu_type=gpu_type,
         why=tuple(each for each in told if each.reason.code in _FOR),
@@ -100,9 +83,5 @@ def _gap(item: Unplaced) -> ExplainedGap:
     )
 
 
-def _told(reasons: Iterable[Reason]) -> tuple[Told, ...]:
-    return tuple(Told(reason=reason, sentence=sentence(reason)) for reason in reasons)
-
-
-def _plain(item: Told) -> dict[str, Any]:
-    return {"reason": to_plain(item.reason), "sentence": item.sentence}
+def _told(reasons: Iterable[Reason]) -> tuple[ToldReason, ...]:
+    return tuple(ToldReason(reason=reason, sentence=sentence(reason)) for reason in reasons)

@@ -18,6 +18,7 @@ from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
 from solvers.errors import NotFoundError
 
 _OF_WORKLOADS = frozenset(
@@ -26,40 +27,40 @@ _OF_WORKLOADS = frozenset(
 """Prices whose subject is a workload."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToldPrice:
-    """A shadow price in values and words."""
+    """What one more unit of something scarce would save."""
 
     price: ShadowPrice
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToldCandidate:
-    """A candidate in values and words."""
+    """What a workload has, or could have, on one GPU type."""
 
     candidate: Candidate
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WayOut:
-    """What would have to give together so that a workload (None: all who are short) is served."""
+    """What would have to give together so that a workload is served; without a workload, all who are short."""
 
     workload: str | None
     relaxations: tuple[Relaxation, ...]
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToldInsight:
-    """What a planner found out beside its plan."""
+    """What the planner found out beside its plan; empty where it tells nothing."""
 
-    contenders: tuple[Contender, ...] = ()
-    prices: tuple[ToldPrice, ...] = ()
-    candidates: tuple[ToldCandidate, ...] = ()
-    ways_out: tuple[WayOut, ...] = ()
-    facts: tuple[Fact, ...] = ()
+    contenders: tuple[Contender, ...]
+    prices: tuple[ToldPrice, ...]
+    candidates: tuple[ToldCandidate, ...]
+    ways_out: tuple[WayOut, ...]
+    facts: tuple[Fact, ...]
 
 
 class WhyNotVerdict(StrEnum):
@@ -72,7 +73,7 @@ class WhyNotVerdict(StrEnum):
     NOT_LOOKED_AT = "not_looked_at"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WhyNot:
     """Why a workload is not on a GPU type; the nearest candidate where there is one."""
 
@@ -85,9 +86,7 @@ class WhyNot:
 
 def told(insight: Insight | None, project: str | None, workload: str | None) -> ToldInsight:
     """What is told of an insight: of one workload where named, to one project where it is one that asks."""
-    if insight is None:
-        return ToldInsight()
-    seen = _seen_by(insight, project)
+    seen = _seen_by(insight or Insight(), project)
     mine = [item for item in seen.candidates if workload in (None, item.workload)]
     return ToldInsight(
         contenders=seen.contenders,

@@ -6,21 +6,23 @@ wording is `sentences`. Making and applying plans is `planning`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from app import kinds
+from app.records import record, with_more
 from app.services.declared.actors import Deed
 from app.services.declared.contradictions import read_owners
 from app.services.declared.ownership_words import owner_sentences, places_of
-from app.services.explaining.choices import Explained, ExplainedGap, choices, gaps
+from app.services.explaining.choices import ExplainedAssignment, ExplainedGap, choices, gaps
 from app.services.explaining.explaining import ToldInsight, Types, WhyNot, told, why_not
 from app.services.explaining.sentences import mode_sentence
+from app.services.explaining.solves import Forced, SloPoint
 from app.store import documents, events, plans
 from app.store.engine import Database
 from app.store.pages import Page
-from app.store.plans import PlanState, PlanSummary
+from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.owners import Standing
 from solvers.cycle.record import Lane
 from solvers.domain.plan import Plan
@@ -28,29 +30,31 @@ from solvers.domain.workload import ServiceMode
 from solvers.errors import FieldError, NotFoundError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Waiting:
-    """Why a workload does not move by itself, and the plan that would move it."""
+    """Why a workload does not move by itself: its mode, and the plan that would move it."""
 
     mode: ServiceMode
     plan_id: str | None
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Explanation:
-    """Why a plan is as it is. `waiting` is told of one workload only, and only where its mode holds it back; `why_not`
-    where a GPU type was asked about.
+    """Why a plan is as it is. `waiting` is only told where one workload is asked about and its mode holds it back,
+    `why_not` where a GPU type is asked about; `forced` and `slo_curve` only where plans were to be made for them.
     """
 
     summary: PlanSummary
-    assignments: tuple[Explained, ...]
+    assignments: tuple[ExplainedAssignment, ...]
     unplaced: tuple[ExplainedGap, ...]
     waiting: Waiting | None
     insight: ToldInsight
+    owners: tuple[str, ...]
+    """Who owns which knob on the devices of the one workload asked about."""
     why_not: WhyNot | None
-    owners: tuple[str, ...] = ()
-    """Sentences: who owns which knob on the devices of the workload that was asked about."""
+    forced: Forced | None
+    slo_curve: tuple[SloPoint, ...] | None
 
 
 class Plans:
@@ -64,10 +68,11 @@ class Plans:
         with self._database.reading() as session:
             return plans.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
 
-    def get(self, plan_id: str, project: str | None) -> tuple[PlanSummary, Plan]:
+    def get(self, plan_id: str, project: str | None) -> StoredPlan:
         """A plan, of one project's point of view where named. Raises NotFoundError."""
         with self._database.reading() as session:
-            return plans.get(session, plan_id), seen_by(plans.load(session, plan_id), project)
+            plan = seen_by(plans.load(session, plan_id), project)
+            return with_more(StoredPlan, plans.get(session, plan_id), plan=plan)
 
     def note_proposal(self, plan_id: str, lane: Lane, deed: Deed) -> None:
         """Write into the audit trail that somebody asked for a plan and got this one."""
@@ -111,8 +116,10 @@ class Plans:
             unplaced=missing,
             waiting=waiting,
             insight=told(insight, project, workload),
-            why_not=why_not(plan, insight, (workload, gpu_type), types) if workload and gpu_type else None,
             owners=owners,
+            why_not=why_not(plan, insight, (workload, gpu_type), types) if workload and gpu_type else None,
+            forced=None,
+            slo_curve=None,
         )
 
 

@@ -13,26 +13,28 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from app import kinds
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
+from app.records import record
 from app.services.declared.actors import Deed
 from app.services.profiles.reading import FAULTS_MAX, Points, Reading
 from app.store import documents, events, pair_points, profiles
 from app.store.engine import Database
 from app.store.pages import Page
-from app.store.profiles import ProfileSummary
+from app.store.profiles import ProfileLine
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Imported:
-    """What an import did: points and pairs that were read, configurations written, rows left out."""
+    """Points and pairs read, configurations written, rows left out."""
 
     points: int
     pairs: int
     configurations: int
-    skipped: tuple[FieldFault, ...]
+    skipped: tuple[Fault, ...]
+    """Why rows were left out, the first of them."""
     skipped_count: int
 
 
@@ -47,7 +49,7 @@ class Profiles:
         with self._database.reading() as session:
             return profiles.get(session, model, gpu_type)
 
-    def page(self, limit: int, cursor: str | None) -> Page[ProfileSummary]:
+    def page(self, limit: int, cursor: str | None) -> Page[ProfileLine]:
         """What there is, by model and GPU type."""
         with self._database.reading() as session:
             return profiles.page(session, limit=limit, cursor=cursor)
@@ -73,7 +75,7 @@ class Profiles:
             if faults and not skip_bad:
                 raise FieldsError(tuple(faults[:FAULTS_MAX]))
             if not points and not pairs:
-                nothing = FieldFault(pointer="", code="count-out-of-range", detail="there is no point in it")
+                nothing = Fault(pointer="", code="count-out-of-range", detail="there is no point in it")
                 raise FieldsError((*faults[: FAULTS_MAX - 1], nothing))
             written = profiles.put_points(session, points) + pair_points.put(session, pairs)
             for model, gpu_type in sorted(_touched(points, pairs)):
@@ -109,7 +111,7 @@ class _Known:
         types = documents.all_specs(session, kinds.GPU_TYPE)
         return _Known(models, {stored.key[0]: int(stored.spec["clocks_mhz_sm"][-1]) for stored in types})
 
-    def faults(self, settled: Points) -> Iterator[FieldFault]:
+    def faults(self, settled: Points) -> Iterator[Fault]:
         """Names that are not known, in the order of the rows."""
         for place, point in zip(settled.places, settled.points, strict=True):
             yield from self._unknown(place, "model", point.model)
@@ -119,14 +121,14 @@ class _Known:
             yield from self._unknown(place, "model_a", pair.model_a)
             yield from self._unknown(place, "model_b", pair.model_b)
 
-    def _unknown(self, place: str, field: str, name: str) -> Iterator[FieldFault]:
+    def _unknown(self, place: str, field: str, name: str) -> Iterator[Fault]:
         known, word = (self.clocks_mhz, "GPU type") if field == "gpu_type" else (self.models, "model")
         if name not in known:
             detail = f"there is no {word} {name}; declare it first"
-            yield FieldFault(pointer=f"{place}/{field}", code="reference-unknown", detail=detail)
+            yield Fault(pointer=f"{place}/{field}", code="reference-unknown", detail=detail)
 
 
-def _row(fault: FieldFault) -> int:
+def _row(fault: Fault) -> int:
     """The row a fault points to, so that faults stand as rows do; 0 where it points to none."""
     digits = fault.pointer.removeprefix("row:").removeprefix("/").partition("/")[0]
     return int(digits) if digits.isdigit() else 0

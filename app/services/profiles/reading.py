@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
 from app.services.profiles.forms import Form, Sheet, SheetError, form_of, header_of, read_sheet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
@@ -42,7 +42,7 @@ class Points:
     places: tuple[str, ...] = ()
     pairs: tuple[PairPoint, ...] = ()
     pair_places: tuple[str, ...] = ()
-    faults: tuple[FieldFault, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _of_solo(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> Points:
                 **{name: row[name] for name in _OPTIONAL_CELLS},
             )
         except FieldError as error:
-            faults.append(FieldFault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
+            faults.append(Fault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
             continue
         points.append(point)
         places.append(place)
@@ -117,7 +117,7 @@ def _of_pairs(sheet: Sheet) -> Points:
         try:
             pairs.append(PairPoint(**{**row, "batch_a": int(row["batch_a"]), "batch_b": int(row["batch_b"])}))
         except FieldError as error:
-            faults.append(FieldFault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
+            faults.append(Fault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
             continue
         places.append(place)
     return Points(pairs=tuple(pairs), pair_places=tuple(places), faults=tuple(faults))
@@ -143,9 +143,9 @@ def _whole(column: str, number: float) -> int:
     return int(number)
 
 
-def _sheet_faults(sheet: Sheet) -> list[FieldFault]:
+def _sheet_faults(sheet: Sheet) -> list[Fault]:
     return [
-        FieldFault(pointer=_place(fault.line, fault.column), code="value-invalid", detail=fault.detail)
+        Fault(pointer=_place(fault.line, fault.column), code="value-invalid", detail=fault.detail)
         for fault in sheet.faults
     ]
 
@@ -163,7 +163,7 @@ def _read_points(body: bytes) -> Points:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     points: list[ProfilePoint] = []
     places: list[str] = []
-    faults: list[FieldFault] = []
+    faults: list[Fault] = []
     try:
         header = _header(next(reader, []))
         for cells in reader:
@@ -193,10 +193,10 @@ def _header(cells: list[str]) -> list[str]:
     return names
 
 
-def _read_row(header: list[str], cells: list[str], place: str, faults: list[FieldFault]) -> ProfilePoint | None:
+def _read_row(header: list[str], cells: list[str], place: str, faults: list[Fault]) -> ProfilePoint | None:
     if len(cells) != len(header):
         faults.append(
-            FieldFault(pointer=place, code="value-invalid", detail=f"{len(cells)} cells under {len(header)} columns")
+            Fault(pointer=place, code="value-invalid", detail=f"{len(cells)} cells under {len(header)} columns")
         )
         return None
     column = cell = ""
@@ -207,10 +207,10 @@ def _read_row(header: list[str], cells: list[str], place: str, faults: list[Fiel
                 arguments[column] = _cell(column, cell.strip())
         return ProfilePoint(**arguments)
     except FieldError as error:
-        faults.append(FieldFault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
+        faults.append(Fault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
     except ValueError:
         faults.append(
-            FieldFault(pointer=f"{place}/{column}", code="value-invalid", detail=f"{cell[:40]!r} does not fit here")
+            Fault(pointer=f"{place}/{column}", code="value-invalid", detail=f"{cell[:40]!r} does not fit here")
         )
     return None
 
@@ -236,4 +236,4 @@ def _check_count(count: int) -> None:
 
 
 def _single(pointer: str, code: str, detail: str) -> HeadroomError:
-    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))

@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from agents.wire import ProfileOrder, ProfileSubject
 from app import kinds
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
 from app.services.declared.actors import Deed
 from app.services.planning.workers import worker_target
 from app.store import documents, events, nodes, profile_runs, targets
 from app.store.engine import Database
 from app.store.pages import Page
-from app.store.profile_runs import NewRun, ProfileRun, Progress
+from app.store.profile_runs import NewRun, ProfileRunLine, Progress
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, Taint
 from solvers.domain.profile import PairPoint, ProfilePoint
@@ -51,17 +51,17 @@ class ProfileRuns:
         self._database = database
         self._cluster = cluster
 
-    def get(self, run_id: int) -> ProfileRun:
+    def get(self, run_id: int) -> ProfileRunLine:
         """One run. Raises NotFoundError."""
         with self._database.reading() as session:
             return profile_runs.get(session, run_id)
 
-    def page(self, limit: int, cursor: str | None) -> Page[ProfileRun]:
+    def page(self, limit: int, cursor: str | None) -> Page[ProfileRunLine]:
         """All runs, the newest first."""
         with self._database.reading() as session:
             return profile_runs.page(session, limit=limit, cursor=cursor)
 
-    def order(self, wanted: Wanted, deed: Deed) -> ProfileRun:
+    def order(self, wanted: Wanted, deed: Deed) -> ProfileRunLine:
         """Order a run. Raises FieldsError for what does not exist or says too little, StateError for a device that is
         taken or carries live traffic.
         """
@@ -180,7 +180,7 @@ def held_by_runs(session: Session, devices: tuple[Device, ...]) -> tuple[Device,
     return tuple(_tainted(device) if device.id in held else device for device in devices)
 
 
-def own(session: Session, node: str, run_id: int) -> ProfileRun:
+def own(session: Session, node: str, run_id: int) -> ProfileRunLine:
     """A node's run. Raises NotFoundError, also for those of others."""
     run = profile_runs.get(session, run_id)
     if run.node_id != node:
@@ -226,10 +226,10 @@ def _subject(session: Session, service: str) -> ProfileSubject | None:
 
 
 def _fault(pointer: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code="reference-unknown", detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code="reference-unknown", detail=detail),))
 
 
-def _event(name: str, run: ProfileRun, deed: Deed) -> events.Event:
+def _event(name: str, run: ProfileRunLine, deed: Deed) -> events.Event:
     return events.Event(
         name=name,
         actor=deed.actor,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from app.records import with_more
 from app.store import cycles, events, receipts, targets
-from app.store.cycles import CycleState, CycleSummary
+from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
-from app.store.events import StoredEvent
+from app.store.events import EventLine
 from app.store.pages import Page
-from app.store.receipts import StoredReceipt
-from app.store.targets import Promoted
-from solvers.cycle.record import CycleRecord, Lane
+from app.store.receipts import ReceiptLine
+from app.store.targets import TargetLine
+from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.errors import StateError
 
@@ -26,12 +27,12 @@ class History:
         with self._database.reading() as session:
             return targets.current(session, self._cluster)
 
-    def targets(self, limit: int, cursor: str | None) -> Page[Promoted]:
+    def targets(self, limit: int, cursor: str | None) -> Page[TargetLine]:
         """Generations, newest first."""
         with self._database.reading() as session:
             return targets.page(session, limit=limit, cursor=cursor)
 
-    def receipts(self, limit: int, cursor: str | None, node: str | None, generation: int | None) -> Page[StoredReceipt]:
+    def receipts(self, limit: int, cursor: str | None, node: str | None, generation: int | None) -> Page[ReceiptLine]:
         """Receipts, newest first."""
         with self._database.reading() as session:
             return receipts.page(session, limit=limit, cursor=cursor, node=node, generation=generation)
@@ -41,16 +42,16 @@ class History:
         with self._database.reading() as session:
             return cycles.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
 
-    def cycle(self, cycle_id: str) -> tuple[CycleSummary, CycleRecord | None]:
+    def cycle(self, cycle_id: str) -> StoredCycle:
         """A cycle and its record; None for a record that was never drafted. Raises NotFoundError."""
         with self._database.reading() as session:
             summary = cycles.get(session, cycle_id)
             try:
-                return summary, cycles.load(session, cycle_id)
+                return with_more(StoredCycle, summary, record=cycles.load(session, cycle_id))
             except StateError:
-                return summary, None
+                return with_more(StoredCycle, summary, record=None)
 
-    def events(self, limit: int, cursor: str | None, subject: str | None, project: str | None) -> Page[StoredEvent]:
+    def events(self, limit: int, cursor: str | None, subject: str | None, project: str | None) -> Page[EventLine]:
         """Audit events, newest first."""
         with self._database.reading() as session:
             return events.page(session, limit=limit, cursor=cursor, subject=subject, project=project)

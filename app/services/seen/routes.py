@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
 
 from app import kinds
+from app.records import record
 from app.store import documents, nodes, observations, read_backs, targets
 from app.store.engine import Database
 from app.store.observations import ReplicaRow
@@ -28,8 +29,8 @@ from solvers.errors import NotFoundError
 
 ROUTE_SILENT_S = 20.0
 """A replica whose node said nothing for this long gets no more traffic."""
-READY = "ready"
-LEAVING = "leaving"
+READY: Literal["ready"] = "ready"
+LEAVING: Literal["leaving"] = "leaving"
 """Ready, but not as planned: it serves until everything planned of its service is ready."""
 TARGETS_KEPT = 3
 _PORTS = {"http": 80, "https": 443}
@@ -51,7 +52,42 @@ class Process:
     """None: it cannot be reached."""
 
 
+@record
+class RouteReplica:
+    """A ready process of a replica; without an endpoint it cannot be reached over HTTP. Weights are planned capacity,
+    requests per second, or sizes where a plan says nothing. A `leaving` process is not as planned any more and serves
+    until what is planned is ready. `generation` is that of the target which the weight comes from.
+    """
+
+    replica: str
+    endpoint: str | None
+    host: str | None
+    port: int | None
+    weight: float
+    state: Literal["ready", "leaving"]
+    generation: int
+
+
+@record
+class Route:
+    """Where a service's requests may go. `ready_path` answers 2xx on a replica that is ready, where the service names
+    one.
+    """
+
+    service: str
+    generation: int
+    ready_path: str | None
+    replicas: tuple[RouteReplica, ...]
+
+
+@record
 class Routes:
+    """The routes of every service, also of those that nobody serves."""
+
+    items: tuple[Route, ...]
+
+
+class RouteTable:
     """Reads the routes of a moment; keeps nothing but the last targets, which never change."""
 
     def __init__(self, database: Database, cluster: str) -> None:
@@ -59,19 +95,19 @@ class Routes:
         self._cluster = cluster
         self._targets: dict[int, Target] = {}
 
-    def every(self, project: str | None) -> list[Plain]:
+    def every(self, project: str | None) -> Routes:
         """Routes of all services, or of one project's, by name; also of those that nobody serves."""
         prefix = "" if project is None else f"{project}/"
-        return [route for service, route in self.table().items() if service.startswith(prefix)]
+        return Routes(items=tuple(route for name, route in self.table().items() if name.startswith(prefix)))
 
-    def one(self, project: str, name: str) -> Plain:
+    def one(self, project: str, name: str) -> Route:
         """Routes of one service. Raises NotFoundError when there is no such service."""
         found = self.table().get(f"{project}/{name}")
         if found is None:
             raise NotFoundError(f"there is no service {project}/{name}")
         return found
 
-    def table(self) -> dict[str, Plain]:
+    def table(self) -> dict[str, Route]:
         """Routes by service, of every service there is."""
         with self._database.reading() as session:
             services = {"/".join(stored.key): stored.spec for stored in documents.all_specs(session, kinds.SERVICE)}
@@ -89,12 +125,12 @@ class Routes:
             for each in (earlier, target)
         }
         return {
-            service: {
-                "service": service,
-                "generation": target.generation,
-                "ready_path": (spec.get("worker") or {}).get("ready_path"),
-                "replicas": _replicas(found[service], capacity_rps, target.generation),
-            }
+            service: Route(
+                service=service,
+                generation=target.generation,
+                ready_path=(spec.get("worker") or {}).get("ready_path"),
+                replicas=_replicas(found[service], capacity_rps, target.generation),
+            )
             for service, spec in sorted(services.items())
         }
 
@@ -109,7 +145,7 @@ class Routes:
 
 def _replicas(
     chosen: list[tuple[Process, int]], capacity_rps: Mapping[int, Mapping[ReplicaId, float]], standing: int
-) -> list[Plain]:
+) -> tuple[RouteReplica, ...]:
     """The routes' replicas; weighed by planned requests per second, or where a plan has none of one, by size."""
     latest = capacity_rps[standing]
     planned = [
@@ -117,17 +153,17 @@ def _replicas(
         for each, generation in chosen
     ]
     weights = planned if all(planned) else [float(each.share_pct_sm * each.batch) for each, _ in chosen]
-    return [
-        {
-            "replica": each.replica,
-            "endpoint": each.endpoint,
+    return tuple(
+        RouteReplica(
+            replica=each.replica,
+            endpoint=each.endpoint,
             **_address(each.endpoint),
-            "weight": weight,
-            "state": READY if generation == standing else LEAVING,
-            "generation": generation,
-        }
+            weight=weight,
+            state=READY if generation == standing else LEAVING,
+            generation=generation,
+        )
         for (each, generation), weight in zip(chosen, weights, strict=True)
-    ]
+    )
 
 
 def _address(endpoint: str | None) -> Plain:

@@ -16,9 +16,19 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.kinds import Kind
 from app.services.declared.contradictions import read_owners
-from app.services.declared.ownership import policy_lines, standing_of
+from app.services.declared.ownership import PolicyLine, policy_lines, standing_of
 from app.services.declared.ownership_words import owner_words
 from app.services.planning.snapshots import read_policy
+from app.services.seen.summary import (
+    CostLineNow,
+    DeviceLine,
+    FleetSummary,
+    NodeLine,
+    PlanLine,
+    ReplicaLine,
+    ServiceLine,
+    WorkLine,
+)
 from app.store import documents, nodes, observations, plans, summaries, targets
 from app.store.documents import Stored
 from app.store.engine import Database
@@ -31,7 +41,7 @@ from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, PriceKind
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import Slo, WorkloadKind
 
 ATTAINMENT_WINDOW_S = 300.0
 READY = "ready"
@@ -68,31 +78,31 @@ class Status:
         with self._database.reading() as session:
             return summaries.counts(session, self._cluster, read_policy(session).device_silent_after_s)
 
-    def fleet(self, project: str | None) -> Plain:
+    def fleet(self, project: str | None) -> FleetSummary:
         """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
             world = _world(session, self._cluster)
             workloads = {kind: documents.all_specs(session, kind) for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)}
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in observations.progress(session)}
         mine = _Sight(world, project)
-        return {
-            "cluster": self._cluster,
-            "generation": world.target.generation,
-            "plan": _plan_line(world.plan),
-            "promoted_at_s": world.target.promoted_at_s,
-            "cost": mine.cost(),
-            "slo_attainment": mine.attainment(),
-            "policies": mine.policies(workloads),
-            "nodes": mine.nodes() if project is None else [],
-            "devices": mine.devices(),
-            "services": [mine.service(stored.spec) for stored in workloads[kinds.SERVICE] if mine.sees(stored.key)],
-            "jobs": [
+        return FleetSummary(
+            cluster=self._cluster,
+            generation=world.target.generation,
+            plan=_plan_line(world.plan),
+            promoted_at_s=world.target.promoted_at_s,
+            cost=mine.cost(),
+            slo_attainment=mine.attainment(),
+            policies=mine.policies(workloads),
+            nodes=mine.nodes() if project is None else (),
+            devices=mine.devices(),
+            services=tuple(mine.service(stored.spec) for stored in workloads[kinds.SERVICE] if mine.sees(stored.key)),
+            jobs=tuple(
                 mine.work(kind, stored.spec, progress.get((kind.value, "/".join(stored.key))))
                 for kind, source in ((WorkloadKind.JOB, kinds.JOB), (WorkloadKind.TASK, kinds.TASK))
                 for stored in workloads[source]
                 if mine.sees(stored.key)
-            ],
-        }
+            ),
+        )
 
 
 def _world(session: Session, cluster: str) -> _World:
@@ -126,16 +136,16 @@ def _price(device: Plain, node_specs: dict[str, Plain], types: dict[str, GpuType
     return whole * device["memory_mib"] / gpu_type.memory_mib if device["mig"] is not None else whole
 
 
-def _plan_line(plan: PlanSummary | None) -> Plain | None:
+def _plan_line(plan: PlanSummary | None) -> PlanLine | None:
     if plan is None:
         return None
-    return {
-        "id": plan.id,
-        "planner": plan.planner,
-        "cost_usd_per_h": plan.cost_usd_per_h,
-        "bound_usd_per_h": plan.bound_usd_per_h,
-        "unplaced_count": plan.unplaced_count,
-    }
+    return PlanLine(
+        id=plan.id,
+        planner=plan.planner,
+        cost_usd_per_h=plan.cost_usd_per_h,
+        bound_usd_per_h=plan.bound_usd_per_h,
+        unplaced_count=plan.unplaced_count,
+    )
 
 
 def attainment(row: ServedRow | None) -> float | None:
@@ -161,10 +171,10 @@ class _Sight:
     def sees(self, key: tuple[str, ...]) -> bool:
         return f"{key[0]}/".startswith(self._prefix)
 
-    def policies(self, workloads: Mapping[Kind, Sequence[Stored]]) -> list[Any]:
+    def policies(self, workloads: Mapping[Kind, Sequence[Stored]]) -> tuple[PolicyLine, ...]:
         """Who decides on how much; for the whole fleet only."""
         if not self._whole:
-            return []
+            return ()
         named = {
             WorkloadId("/".join(stored.key)): PolicyName(str(stored.spec["policy"]))
             for found in workloads.values()
@@ -175,15 +185,15 @@ class _Sight:
         owners = replace(self._world.owners, of_workload=named)
         return policy_lines(owners, self._world.standing, self._world.devices, names)
 
-    def cost(self) -> Plain:
+    def cost(self) -> CostLineNow:
         planned = self._world.plan.cost_usd_per_h if self._world.plan is not None else 0.0
         if not self._whole:
             prices = self._world.prices
             planned = sum(prices.get(item.device, 0.0) * item.share_pct_sm / 100 for item in self._assignments)
-        return {
-            "planned_usd_per_h": planned,
-            "fleet_usd_per_h": sum(self._world.prices.values()) if self._whole else None,
-        }
+        return CostLineNow(
+            planned_usd_per_h=planned,
+            fleet_usd_per_h=sum(self._world.prices.values()) if self._whole else None,
+        )
 
     def attainment(self) -> float | None:
         rows = [row for service, row in self._world.served.items() if service.startswith(self._prefix)]
@@ -191,112 +201,112 @@ class _Sight:
         good = sum(row.completed - row.violated for row in rows)
         return max(0.0, min(1.0, good / total)) if total > 0 else None
 
-    def nodes(self) -> list[Plain]:
+    def nodes(self) -> tuple[NodeLine, ...]:
         shown = []
         counts = Counter(str(spec["node"]) for spec in self._world.devices.values())
         for node, spec in sorted(self._world.node_specs.items()):
             state = self._world.states.get(node)
             age_s = state.age_s if state is not None else None
             shown.append(
-                {
-                    "id": node,
-                    "rack": spec["rack"],
-                    "failure_domain": spec["failure_domain"],
-                    "schedulable": spec["schedulable"],
-                    "up": age_s is not None and age_s <= self._world.silent_s,
-                    "age_s": age_s,
-                    "generation_applied": state.generation_applied if state is not None else 0,
-                    "endpoint": state.endpoint if state is not None else None,
-                    "agent_version": state.agent_version if state is not None else None,
-                    "devices": counts[node],
-                }
+                NodeLine(
+                    id=node,
+                    rack=spec["rack"],
+                    failure_domain=spec["failure_domain"],
+                    schedulable=spec["schedulable"],
+                    up=age_s is not None and age_s <= self._world.silent_s,
+                    age_s=age_s,
+                    generation_applied=state.generation_applied if state is not None else 0,
+                    endpoint=state.endpoint if state is not None else None,
+                    agent_version=state.agent_version if state is not None else None,
+                    devices=counts[node],
+                )
             )
-        return shown
+        return tuple(shown)
 
-    def devices(self) -> list[Plain]:
-        held: dict[str, list[Plain]] = defaultdict(list)
+    def devices(self) -> tuple[DeviceLine, ...]:
+        held: dict[str, list[ReplicaLine]] = defaultdict(list)
         for row in self._replicas:
             held[row.uuid].append(
-                {
-                    "replica": row.replica,
-                    "kind": row.kind,
-                    "workload": row.workload,
-                    "model": row.model,
-                    "state": row.state,
-                    "share_pct_sm": row.share_pct_sm,
-                    "memory_mib_limit": row.memory_mib_limit,
-                    "batch": row.batch,
-                    "latency_ms_p99": row.latency_ms_p99,
-                }
+                ReplicaLine(
+                    replica=row.replica,
+                    kind=row.kind,
+                    workload=row.workload,
+                    model=row.model,
+                    state=row.state,
+                    share_pct_sm=row.share_pct_sm,
+                    memory_mib_limit=row.memory_mib_limit,
+                    batch=row.batch,
+                    latency_ms_p99=row.latency_ms_p99,
+                )
             )
-        return [
+        return tuple(
             self._device(uuid, spec, held[uuid])
             for uuid, spec in sorted(self._world.devices.items(), key=lambda item: (item[1]["node"], item[1]["index"]))
             if self._whole or held[uuid]
-        ]
+        )
 
-    def _device(self, uuid: str, spec: Plain, replicas: list[Plain]) -> Plain:
+    def _device(self, uuid: str, spec: Plain, replicas: list[ReplicaLine]) -> DeviceLine:
         reading = self._world.readings.get(uuid)
         planned = [item for item in self._assignments if item.device == uuid]
-        return {
-            "id": uuid,
-            "node": spec["node"],
-            "index": spec["index"],
-            "gpu_type": spec["gpu_type"],
-            "mode": spec["mode"],
-            "memory_mib": spec["memory_mib"],
-            "schedulable": spec["schedulable"],
-            "up": reading is not None,
-            "healthy": reading.healthy if reading is not None else None,
-            "power_w": reading.power_w if reading is not None else None,
-            "utilisation_pct": reading.utilisation_pct if reading is not None else None,
-            "memory_mib_used": reading.memory_mib_used if reading is not None else None,
-            "clock_mhz_sm": reading.clock_mhz_sm if reading is not None else None,
-            "price_usd_per_h": self._world.prices[uuid],
-            "policy": self._world.owners.policy_at(DeviceId(uuid)).name,
-            "owners": owner_words(knob_owners(self._world.owners, DeviceId(uuid), self._world.standing)),
-            "share_pct_sm_planned": sum(item.share_pct_sm for item in planned),
-            "share_pct_sm_held": sum(replica["share_pct_sm"] for replica in replicas),
-            "replicas": sorted(replicas, key=lambda replica: str(replica["replica"])),
-        }
+        return DeviceLine(
+            id=uuid,
+            node=spec["node"],
+            index=spec["index"],
+            gpu_type=spec["gpu_type"],
+            mode=spec["mode"],
+            memory_mib=spec["memory_mib"],
+            schedulable=spec["schedulable"],
+            up=reading is not None,
+            healthy=reading.healthy if reading is not None else None,
+            power_w=reading.power_w if reading is not None else None,
+            utilisation_pct=reading.utilisation_pct if reading is not None else None,
+            memory_mib_used=reading.memory_mib_used if reading is not None else None,
+            clock_mhz_sm=reading.clock_mhz_sm if reading is not None else None,
+            price_usd_per_h=self._world.prices[uuid],
+            policy=self._world.owners.policy_at(DeviceId(uuid)).name,
+            owners=owner_words(knob_owners(self._world.owners, DeviceId(uuid), self._world.standing)),
+            share_pct_sm_planned=sum(item.share_pct_sm for item in planned),
+            share_pct_sm_held=sum(replica.share_pct_sm for replica in replicas),
+            replicas=tuple(sorted(replicas, key=lambda replica: replica.replica)),
+        )
 
-    def service(self, spec: Plain) -> Plain:
+    def service(self, spec: Plain) -> ServiceLine:
         workload = f"{spec['project']}/{spec['name']}"
         row = self._world.served.get(workload)
-        return {
-            "id": workload,
-            "project": spec["project"],
-            "name": spec["name"],
-            "model": spec["model"],
-            "mode": spec["mode"],
-            "policy": self._policy(spec),
-            "slo": spec["slo"],
-            "replicas_planned": self._planned[workload],
-            "replicas_ready": self._ready[workload],
-            "rate_rps": row.rate_rps if row is not None else None,
-            "rate_rps_declared": spec["rate_rps_declared"],
-            "latency_ms_p99": row.latency_ms_p99 if row is not None else None,
-            "slo_attainment": attainment(row),
-        }
+        return ServiceLine(
+            id=workload,
+            project=spec["project"],
+            name=spec["name"],
+            model=spec["model"],
+            mode=spec["mode"],
+            policy=self._policy(spec),
+            slo=from_plain(Slo, spec["slo"]),
+            replicas_planned=self._planned[workload],
+            replicas_ready=self._ready[workload],
+            rate_rps=row.rate_rps if row is not None else None,
+            rate_rps_declared=spec["rate_rps_declared"],
+            latency_ms_p99=row.latency_ms_p99 if row is not None else None,
+            slo_attainment=attainment(row),
+        )
 
     def _policy(self, spec: Plain) -> str:
         """Whose planners plan a workload."""
         owners, named = self._world.owners, spec.get("policy")
         return str(named) if named in owners.bound else owners.default.name
 
-    def work(self, kind: WorkloadKind, spec: Plain, progress: observations.ProgressRow | None) -> Plain:
+    def work(self, kind: WorkloadKind, spec: Plain, progress: observations.ProgressRow | None) -> WorkLine:
         workload = f"{spec['project']}/{spec['name']}"
-        return {
-            "id": workload,
-            "kind": kind.value,
-            "project": spec["project"],
-            "name": spec["name"],
-            "model": spec["model"],
-            "mode": spec["mode"],
-            "policy": self._policy(spec),
-            "replicas_planned": self._planned[workload],
-            "replicas_ready": self._ready[workload],
-            "done": progress.done if progress is not None else 0.0,
-            "total": spec["iterations_total"] if kind is WorkloadKind.JOB else spec["inputs_total"],
-            "evictions": progress.evictions if progress is not None else 0,
-        }
+        return WorkLine(
+            id=workload,
+            kind=kind.value,
+            project=spec["project"],
+            name=spec["name"],
+            model=spec["model"],
+            mode=spec["mode"],
+            policy=self._policy(spec),
+            replicas_planned=self._planned[workload],
+            replicas_ready=self._ready[workload],
+            done=progress.done if progress is not None else 0.0,
+            total=spec["iterations_total"] if kind is WorkloadKind.JOB else spec["inputs_total"],
+            evictions=progress.evictions if progress is not None else 0,
+        )

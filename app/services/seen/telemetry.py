@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from agents.wire import EdgeReport, NodeReceipt, Report
-from app.errors import ClockBackwardsError, FieldFault, FieldsError
+from app.errors import ClockBackwardsError, Fault, FieldsError
+from app.records import record
 from app.services.seen.group_commit import GroupCommit
 from app.store import ingest, nodes, read_backs, receipts, telemetry
 from app.store.engine import Database
@@ -38,12 +39,34 @@ class IngestListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledgement:
-    """How many reports of a call were new and how many were repeats."""
+@record
+class Acknowledged:
+    """Everything sent is stored: so many for the first time, so many already were."""
 
     accepted: int
     duplicates: int
+
+
+@record
+class DeviceSeries:
+    """A device in even steps; steps without a report are left out."""
+
+    uuid: str
+    start: datetime
+    end: datetime
+    step_s: float
+    items: tuple[DevicePoint, ...]
+
+
+@record
+class ServiceSeries:
+    """A service in even steps; steps without a report are left out."""
+
+    service: str
+    start: datetime
+    end: datetime
+    step_s: float
+    items: tuple[ServicePoint, ...]
 
 
 class DeviceRegistry:
@@ -89,7 +112,7 @@ class Telemetry:
         self._reports: GroupCommit[tuple[Report, ...], tuple[Outcome, ...]] = GroupCommit(self._store_reports)
         self._edges: GroupCommit[tuple[EdgeReport, ...], tuple[Outcome, ...]] = GroupCommit(self._store_edges)
 
-    def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledgement:
+    def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
         """Store a node's reports, oldest first.
 
         Raises FieldsError for times from the future and devices that are not the node's, ClockBackwardsError,
@@ -102,7 +125,7 @@ class Telemetry:
             self._check_devices(prefix, report)
         return _acknowledge(self._reports.submit(reports), prefixes)
 
-    def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledgement:
+    def accept_edge_reports(self, reports: tuple[EdgeReport, ...], many: bool) -> Acknowledged:
         """Store a gateway's reports, oldest first. Raises as `accept_reports` does."""
         _check_count(len(reports))
         prefixes = [f"/{index}" if many else "" for index in range(len(reports))]
@@ -120,15 +143,17 @@ class Telemetry:
                 nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
         return new
 
-    def device_series(self, uuid: str, window: Window) -> tuple[DevicePoint, ...]:
+    def device_series(self, uuid: str, window: Window) -> DeviceSeries:
         """A device's readings in even steps."""
         with self._database.reading() as session:
-            return telemetry.device_series(session, uuid, window)
+            items = telemetry.device_series(session, uuid, window)
+        return DeviceSeries(uuid=uuid, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
-    def service_series(self, service: str, window: Window) -> tuple[ServicePoint, ...]:
+    def service_series(self, service: str, window: Window) -> ServiceSeries:
         """A service's offered and served load in even steps."""
         with self._database.reading() as session:
-            return telemetry.service_series(session, service, window)
+            items = telemetry.service_series(session, service, window)
+        return ServiceSeries(service=service, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
     def _check_time(self, prefix: str, observed_at_s: float) -> None:
         ahead_s = observed_at_s - self._clock.now_s()
@@ -188,12 +213,12 @@ def _check_count(count: int) -> None:
         raise _fault("", "count-out-of-range", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once")
 
 
-def _acknowledge(outcomes: tuple[Outcome, ...], prefixes: list[str]) -> Acknowledgement:
+def _acknowledge(outcomes: tuple[Outcome, ...], prefixes: list[str]) -> Acknowledged:
     for prefix, outcome in zip(prefixes, outcomes, strict=True):
         if outcome.kind is OutcomeKind.REFUSED:
             raise _refusal(prefix, outcome.code)
     repeats = sum(outcome.kind is OutcomeKind.DUPLICATE for outcome in outcomes)
-    return Acknowledgement(accepted=len(outcomes) - repeats, duplicates=repeats)
+    return Acknowledged(accepted=len(outcomes) - repeats, duplicates=repeats)
 
 
 def _refusal(prefix: str, code: RefusalCode | None) -> HeadroomError:
@@ -205,4 +230,4 @@ def _refusal(prefix: str, code: RefusalCode | None) -> HeadroomError:
 
 
 def _fault(pointer: str, code: str, detail: str) -> FieldsError:
-    return FieldsError((FieldFault(pointer=pointer, code=code, detail=detail),))
+    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))

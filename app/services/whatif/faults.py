@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from difflib import get_close_matches
 from typing import TypeVar
 
-from app.errors import FieldFault, FieldsError
+from app.errors import Fault, FieldsError
 
 T = TypeVar("T")
 NEAR_MAX = 3
@@ -19,11 +19,11 @@ class Faults:
     """Collects what is wrong with changes and raises it at once."""
 
     def __init__(self) -> None:
-        self._found: list[FieldFault] = []
+        self._found: list[Fault] = []
 
     def add(self, pointer: str, detail: str, code: str = "value-invalid") -> None:
         """One more."""
-        self._found.append(FieldFault(pointer=pointer, code=code, detail=detail))
+        self._found.append(Fault(pointer=pointer, code=code, detail=detail))
 
     def known(self, word: str, name: str, names: Iterable[str], pointer: str) -> bool:
         """Whether the name is one of these; a fault that tells the nearest ones when it is not."""

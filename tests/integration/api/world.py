@@ -201,7 +201,7 @@ def build_world(database: Database, **settings: Any) -> World:
         client=TestClient(app, raise_server_exceptions=False),
         database=database,
         secrets={name: each.secret for name, each in issued.items()},
-        ids={name: each.token.id for name, each in issued.items()},
+        ids={name: each.id for name, each in issued.items()},
     )
 
 

@@ -17,7 +17,7 @@ from agents.wire import decode_node_target
 from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
-from app.services.seen.routes import Routes
+from app.services.seen.routes import RouteTable
 from app.store import ingest, nodes, plans, targets
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
@@ -52,7 +52,7 @@ class Fleet:
         self.clock = Clock()
         self.lost = 0
         self.empty_handed = 0
-        self._reader = Routes(world.database, CLUSTER)
+        self._reader = RouteTable(world.database, CLUSTER)
         self._routes: list[str] = []
         self._routes_at_s = 0.0
         world.declare(POLICY, PROJECT, T4, replace(model(), launch_s=6.0), service("labels"))
@@ -126,9 +126,9 @@ class Fleet:
     def _send(self) -> None:
         if self.clock.now_s - self._routes_at_s >= ROUTES_EVERY_S:
             self._routes_at_s = self.clock.now_s
-            found = self._reader.every(None)
-            assert all(replica["weight"] > 0 for item in found for replica in item["replicas"])
-            self._routes = [f"{each['endpoint'][7:]} {each['replica']}" for item in found for each in item["replicas"]]
+            found = self._reader.every(None).items
+            assert all(replica.weight > 0 for item in found for replica in item.replicas)
+            self._routes = [f"{(each.endpoint or '')[7:]} {each.replica}" for item in found for each in item.replicas]
         self.empty_handed += not self._routes
         for route in self._routes:
             name, replica = route.split()

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from agents.wire import ReplicaReport
 from app.services.declared.actors import Deed
-from app.services.declared.tasks import Tasks, TaskStatus
+from app.services.declared.tasks import Tasks, TaskStatusLine
 from app.services.planning.journal import Leader
 from app.services.planning.planning import Planning
 from app.services.planning.plans import Plans
@@ -57,11 +57,11 @@ def plan(world: World, planning: Planning) -> None:
     planning.run_lanes(Leader(holder="planner-1", fencing=lease.token))
 
 
-def statuses(tasks: Tasks) -> dict[str, TaskStatus]:
+def statuses(tasks: Tasks) -> dict[str, TaskStatusLine]:
     return {item.name: item for item in tasks.page(TaskListing(limit=100)).items}
 
 
-def work(world: World, status: TaskStatus, done: int, batches: int) -> None:
+def work(world: World, status: TaskStatusLine, done: int, batches: int) -> None:
     """Its replica reports a second of work."""
     assert status.group is not None
     made: ReplicaReport = replace(

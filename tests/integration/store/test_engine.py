@@ -35,7 +35,7 @@ def _fail_after(session: Session) -> None:
 
 def _names(database: Database) -> list[str]:
     with database.reading() as session:
-        return [stored.event.name for stored in events.page(session, limit=10).items]
+        return [stored.name for stored in events.page(session, limit=10).items]
 
 
 def test_commits_at_the_end(database: Database) -> None:

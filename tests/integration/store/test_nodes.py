@@ -218,6 +218,6 @@ def test_the_audit_trail_is_read_newest_first_by_subject_and_project(database: D
             events.append(session, event)
         first = events.page(session, limit=3)
         rest = events.page(session, limit=3, cursor=first.next_cursor)
-        assert [item.event.facts["n"] for item in (*first.items, *rest.items)] == [3, 2, 1, 0]
-        assert [item.event.facts["n"] for item in events.page(session, limit=9, subject="s0").items] == [2, 0]
-        assert [item.event.facts["n"] for item in events.page(session, limit=9, project="vision").items] == [3, 1]
+        assert [item.facts["n"] for item in (*first.items, *rest.items)] == [3, 2, 1, 0]
+        assert [item.facts["n"] for item in events.page(session, limit=9, subject="s0").items] == [2, 0]
+        assert [item.facts["n"] for item in events.page(session, limit=9, project="vision").items] == [3, 1]

@@ -11,7 +11,7 @@ from app.store import cycles, plans
 from app.store.cycles import CycleState, NewCycle
 from app.store.engine import Database
 from app.store.plans import PlanState
-from solvers.cycle.record import CycleStep, Lane
+from solvers.cycle.record import CycleStep, HoldReason, Lane
 from solvers.domain.codec import digest
 from solvers.domain.ids import CycleId, Generation
 from solvers.errors import FieldError, LeaseLostError, NotFoundError, StateError, SupersededError
@@ -125,7 +125,7 @@ def test_a_cycle_leaves_its_whole_record(database: Database) -> None:
         assert (closed.snapshot_digest, closed.plan_digest) == (finished.snapshot_digest, finished.plan_digest)
         assert (closed.policy, closed.planner) == ("default", "greedy")
         assert closed.decision is not None
-        assert closed.decision["reasons"] == ["cooldown"]
+        assert closed.decision.reasons == (HoldReason.COOLDOWN,)
 
 
 def test_a_closed_cycle_is_not_written_again(database: Database) -> None:

@@ -47,7 +47,7 @@ def test_a_promotion_writes_everything_together(database: Database) -> None:
         summary = plans.get(session, digest(chosen))
         assert (summary.state, summary.generation, summary.decided_by) == (PlanState.PROMOTED, 1, "somebody")
         (event,) = events.page(session, limit=5).items
-        assert (event.event.name, event.event.facts["generation"]) == ("plan.promoted", 1)
+        assert (event.name, event.facts["generation"]) == ("plan.promoted", 1)
 
 
 def test_a_rollback_leaves_nothing_and_rings_nothing(database: Database) -> None:

@@ -8,7 +8,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from app.api.board import _outcome, _tile, environment, number, percent, since_text, slo_text, tone
-from solvers.cycle.record import HoldReason
+from solvers.cycle.record import Decision, HoldReason
 from solvers.domain.codec import to_plain
 from solvers.domain.workload import Slo, SloKind, SloScope
 
@@ -114,22 +114,22 @@ def test_a_device_is_a_bar_with_a_segment_for_each_replica() -> None:
 @pytest.mark.parametrize(
     ("generation", "decision", "words"),
     [
-        (7, {"reasons": []}, "promoted as generation 7"),
+        (7, Decision(promote=False), "promoted as generation 7"),
         (None, None, "under way or ended early"),
-        (None, {"reasons": []}, "proposed only"),
+        (None, Decision(promote=False), "proposed only"),
         (
             None,
-            {"reasons": [HoldReason.COOLDOWN.value, HoldReason.SMALL_GAIN.value]},
+            Decision(promote=False, reasons=(HoldReason.COOLDOWN, HoldReason.SMALL_GAIN)),
             "the last change is too recent; the gain is smaller than the policy's minimum",
         ),
     ],
 )
-def test_a_cycle_ends_in_words(generation: int | None, decision: dict[str, Any] | None, words: str) -> None:
+def test_a_cycle_ends_in_words(generation: int | None, decision: Decision | None, words: str) -> None:
     assert _outcome(generation, decision) == words
 
 
 def test_every_reason_to_hold_has_words() -> None:
-    assert len({_outcome(None, {"reasons": [reason.value]}) for reason in HoldReason}) == len(HoldReason)
+    assert len({_outcome(None, Decision(promote=False, reasons=(reason,))) for reason in HoldReason}) == len(HoldReason)
 
 
 def test_templates_escape_and_miss_nothing_in_silence() -> None:

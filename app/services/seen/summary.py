@@ -1,17 +1,16 @@
-"""The fleet's summary on the wire."""
+"""The fleet's summary: what is told of the plan, nodes, devices, services and work, line by line."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Mapping
 
+from app.records import record
+from app.services.declared.ownership import PolicyLine
 from solvers.domain.workload import Slo
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class PlanLine(_Closed):
+@record
+class PlanLine:
     """The standing plan in one line."""
 
     id: str
@@ -21,14 +20,16 @@ class PlanLine(_Closed):
     unplaced_count: int
 
 
-class CostLineNow(_Closed):
+@record
+class CostLineNow:
     """Dollars per hour now: of what the plan uses, and of the whole fleet. A project sees its own shares."""
 
     planned_usd_per_h: float
     fleet_usd_per_h: float | None
 
 
-class NodeLine(_Closed):
+@record
+class NodeLine:
     """A node; `age_s` is the seconds since its last report, null before the first."""
 
     id: str
@@ -43,21 +44,8 @@ class NodeLine(_Closed):
     devices: int
 
 
-class PolicyLine(_Closed):
-    """A policy that decides on anything: its chain, which planner of it made what stands, its controller, how much it
-    owns, and why its part of the standing plan was left as it stood, if it was.
-    """
-
-    policy: str
-    planners: list[str]
-    planner: str
-    governor: str
-    devices: int
-    workloads: int
-    held: list[str]
-
-
-class ReplicaLine(_Closed):
+@record
+class ReplicaLine:
     """A replica as its node last reported it."""
 
     replica: str
@@ -71,7 +59,8 @@ class ReplicaLine(_Closed):
     latency_ms_p99: float | None
 
 
-class DeviceLine(_Closed):
+@record
+class DeviceLine:
     """A device with what it holds; readings are null while its node is silent."""
 
     id: str
@@ -88,14 +77,17 @@ class DeviceLine(_Closed):
     memory_mib_used: float | None
     clock_mhz_sm: int | None
     price_usd_per_h: float
-    policy: str = Field(description="The policy that decides on everything here.")
-    owners: dict[str, str] = Field(description="Who of it owns each knob: `POLICY: planner NAME` or `governor NAME`.")
+    policy: str
+    """The policy that decides on everything here."""
+    owners: Mapping[str, str]
+    """Who of it owns each knob: `POLICY: planner NAME` or `governor NAME`."""
     share_pct_sm_planned: int
     share_pct_sm_held: int
-    replicas: list[ReplicaLine]
+    replicas: tuple[ReplicaLine, ...]
 
 
-class ServiceLine(_Closed):
+@record
+class ServiceLine:
     """A service: replicas, offered load, and how much of it was served within its SLO over the last five minutes."""
 
     id: str
@@ -110,10 +102,12 @@ class ServiceLine(_Closed):
     rate_rps: float | None
     rate_rps_declared: float
     latency_ms_p99: float | None
-    slo_attainment: float | None = Field(description="0 to 1; null when nothing was asked.")
+    slo_attainment: float | None
+    """0 to 1; null when nothing was asked."""
 
 
-class WorkLine(_Closed):
+@record
+class WorkLine:
     """A training job or offline task with its progress."""
 
     id: str
@@ -130,7 +124,8 @@ class WorkLine(_Closed):
     evictions: int
 
 
-class FleetSummary(_Closed):
+@record
+class FleetSummary:
     """The whole at a glance; with a project's token, what that project holds of it."""
 
     cluster: str
@@ -139,8 +134,9 @@ class FleetSummary(_Closed):
     promoted_at_s: float
     cost: CostLineNow
     slo_attainment: float | None
-    policies: list[PolicyLine] = Field(description="Empty for a project's token.")
-    nodes: list[NodeLine]
-    devices: list[DeviceLine]
-    services: list[ServiceLine]
-    jobs: list[WorkLine]
+    policies: tuple[PolicyLine, ...]
+    """Empty for a project's token."""
+    nodes: tuple[NodeLine, ...]
+    devices: tuple[DeviceLine, ...]
+    services: tuple[ServiceLine, ...]
+    jobs: tuple[WorkLine, ...]

@@ -1,0 +1,62 @@
+"""Records of the shell that leave it as they are: what a service found is what the API describes and answers.
+
+Owns the `record` decorator, the JSON form of records, and a record with more beside it. A value of the core inside a
+record has its canonical form; the record itself keeps its numbers as they are, and its moments with their offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, dataclass_transform
+
+from solvers.domain.codec import to_plain
+
+T = TypeVar("T")
+_records: set[type] = set()
+_AS_IS = frozenset({type(None), bool, int, float, str})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(cls: type[T]) -> type[T]:
+    """Make `cls` an immutable record that the API may describe: its docstring, its fields, and no others."""
+    made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    marked: Any = made
+    marked.__pydantic_config__ = {"extra": "forbid", "use_attribute_docstrings": True}
+    _records.add(made)
+    return made
+
+
+def plain(item: object) -> Any:
+    """A record, or what records are made of, as JSON data."""
+    kind: type = type(item)
+    if kind in _AS_IS:
+        return item
+    if kind in _records:
+        return {name: plain(getattr(item, name)) for name in _names(kind)}
+    if is_dataclass(kind):
+        return to_plain(item)
+    if isinstance(item, Enum):
+        return item.value
+    if isinstance(item, datetime):
+        return item.isoformat()
+    if isinstance(item, Mapping):
+        return {str(name): plain(part) for name, part in item.items()}
+    if isinstance(item, tuple | list):
+        return [plain(part) for part in item]
+    return item
+
+
+def with_more(kind: type[T], item: object, **more: object) -> T:
+    """A record of `kind`: all that `item` says, and more."""
+    before: type = type(item)
+    return kind(**{name: getattr(item, name) for name in _names(before)}, **more)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    made: Any = kind
+    return tuple(field.name for field in fields(made))
