@@ -17,11 +17,11 @@ from solvers.domain.ids import GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import LAUNCH_S_DEFAULT
-from solvers.planners.answer import Answer, write_plan
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.case import Case, affordable, put_pinned, take_standing, with_last_resort
 from solvers.planners.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.planners.writer import Answer, write_answer
 from solvers.problems.choice import Ask, Flags, Floats, Option, Options, choose
 from solvers.problems.fleet import Fleet, Places, Search, open_fleet
 from solvers.problems.needs import Need
@@ -249,17 +249,8 @@ class Draft:
 
     def plan(self, spec: PlannerSpec) -> Plan:
         """The finished plan, in the name of its planner."""
-        order = [self.settled[need.workload] for need in self.case.needs]
-        return write_plan(
-            self.request,
-            spec,
-            Answer(
-                settled=tuple(order),
-                pinned=self.case.pinned,
-                standing=self.case.standing,
-                explain=lambda settled: tuple(dict.fromkeys(settled.blockers)),
-            ),
-        )
+        order = tuple(self.settled[need.workload] for need in self.case.needs)
+        return write_answer(self.request, spec, Answer(settled=order, pinned=self.case.pinned))
 
     def proposal(self, spec: PlannerSpec, reasons: tuple[Reason, ...] = ()) -> Proposal:
         """Finish and answer."""

@@ -1,16 +1,14 @@
 """Replicas on devices before they have names: what planners hand to the writer of plans.
 
-Owns the record of one placed replica, the settled state of one workload, and the naming of replicas so that as many as
-possible keep the slot, and with it the device, they have.
+The record of one placed replica, and the settled state of one workload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from solvers.domain.evidence import Reason
-from solvers.domain.ids import DeviceId, ProjectName, ReplicaId, WorkloadId, replica_id
+from solvers.domain.ids import ProjectName
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import WorkloadKind
 from solvers.problems.choice import Option
@@ -128,51 +126,3 @@ def standing_seat(fleet: Fleet, assignment: Assignment, *, dedicated: bool, powe
         power_w=power_w,
         dedicated=dedicated,
     )
-
-
-def name_replicas(settled: Settled, standing: list[Assignment]) -> list[tuple[ReplicaId, Placed]]:
-    """Give every placed replica its slot; see `name_places`."""
-    unchanged = [item for item in settled.placed if item.standing is not None]
-    nameless = sorted(
-        (item for item in settled.placed if item.standing is None),
-        key=lambda item: (settled.fleet.devices[item.seat.device].id, item.seat.share_pct),
-    )
-    placed = [*unchanged, *nameless]
-    places = [
-        (settled.fleet.devices[item.seat.device].id, None if item.standing is None else item.standing.replica)
-        for item in placed
-    ]
-    return list(zip(name_places(settled.need.workload, places, standing), placed, strict=True))
-
-
-def name_places(
-    workload: WorkloadId, places: Sequence[tuple[DeviceId, ReplicaId | None]], standing: Sequence[Assignment]
-) -> list[ReplicaId]:
-    """A slot for each of a workload's places (device, and the slot of the replica that stays there as it is): unchanged
-    ones keep theirs, then same device, then any standing slot, then the lowest new one.
-    """
-    named: dict[int, ReplicaId] = {at: replica for at, (_, replica) in enumerate(places) if replica is not None}
-    taken = set(named.values())
-    free = sorted((item for item in standing if item.replica not in taken), key=lambda item: item.replica)
-    moving: list[int] = []
-    for at, (device, _) in enumerate(places):
-        if at in named:
-            continue
-        same = next((slot for slot in free if slot.device == device), None)
-        if same is None:
-            moving.append(at)
-            continue
-        free.remove(same)
-        named[at] = same.replica
-    slots = [item.replica for item in free]
-    used = {*slots, *named.values()}
-    ordinal = 0
-    for at in moving:
-        if slots:
-            named[at] = slots.pop(0)
-            continue
-        while replica_id(workload, ordinal) in used:
-            ordinal += 1
-        named[at] = replica_id(workload, ordinal)
-        used.add(named[at])
-    return [named[at] for at in range(len(places))]

@@ -15,11 +15,11 @@ from solvers.domain.plan import Assignment
 from solvers.models.appraisal import Appraisal
 from solvers.models.options import Beliefs
 from solvers.models.worth import cost_by_device
-from solvers.planners.answer import assignment_of
 from solvers.planners.case import search_of
 from solvers.planners.draft import Draft
 from solvers.planners.facts import rounded_rps
 from solvers.planners.seating import seat_of
+from solvers.planners.writer import replica_of
 from solvers.problems.choice import Option
 from solvers.problems.company import UNKNOWN
 from solvers.problems.needs import Need
@@ -134,5 +134,4 @@ class Fillings:
 def assignment_on(draft: Draft, need: Need, option: Option, device: int, number: int) -> Assignment:
     """A replica as it would stand in a plan, at one batch: envelopes are not searched."""
     fixed = replace(option, batch_min=option.batch, batch_max=option.batch)
-    where = (ReplicaId(f"{need.workload}#{number}"), draft.fleet.devices[device].id)
-    return assignment_of(need, fixed, where)
+    return replica_of(need, fixed, draft.fleet.devices[device].id).named(ReplicaId(f"{need.workload}#{number}"))

@@ -12,11 +12,11 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.answer import Answer, write_plan
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
 from solvers.planners.greedy.explain import alternatives
 from solvers.planners.greedy.pack import Aim, Packing, Turn, lack_of, pack
+from solvers.planners.writer import Answer, write_answer
 
 SPEC = PlannerSpec(
     name="greedy",
@@ -52,10 +52,9 @@ class Greedy(Stateless):
         answer = Answer(
             settled=tuple(packing.settled),
             pinned=case.pinned,
-            standing=case.standing,
             explain=lambda settled: alternatives(case, settled),
         )
-        plan = write_plan(request, SPEC, answer)
+        plan = write_answer(request, SPEC, answer)
         reporter.event("greedy.packed", assignments=len(plan.assignments), unplaced=len(plan.unplaced))
         return Proposal(
             status=ProposalStatus.FEASIBLE, planner=SPEC.name, plan=plan, reasons=(_summary(request, packing, plan),)

@@ -39,7 +39,7 @@ from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.solve.solve import solve
 from solvers.planners.joint.spare.filling import fill, open_ended
 from solvers.planners.joint.spare.pursuing import held, pursued, pursues
-from solvers.planners.joint.write.writing import Draft, write
+from solvers.planners.joint.write.writing import Seated, write
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.layout import Layout
 
@@ -109,8 +109,7 @@ class Joint(Recalling):
         answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
         layout, seats = answer.found, _seated(request, reading, (answer, whole), begun.first)
         more = open_ended(reading.snapshot)
-        draft = Draft(request=request, reading=reading, seats=seats, first=begun.first, open_ended=more)
-        served_rps = seats.served_rps.copy()
+        draft = Seated(request=request, reading=reading, seats=seats, first=begun.first, open_ended=more)
         plan = write(SPEC, draft)
         rivals = {SPEC.name: plan} if begun.first is None else {FIRST: begun.first, SPEC.name: plan}
         interrupted: tuple[float, ...] = ()
@@ -121,8 +120,6 @@ class Joint(Recalling):
         }
         chosen = tuple(rivals)[better(request.snapshot, request.movable, tuple(rivals.values()), interrupted)]
         if more and chosen not in (STANDING, CAPACITY):
-            # Writing settled batches, and with them what is served.
-            seats.served_rps = served_rps
             chosen = _filled(draft, rivals, chosen, (layout, whole))
         reporter.event("joint.solved", chosen=chosen, usd_per_h=plan.objective.cost_usd_per_h, **layout.facts)
         # How long it took is told but is no part of the answer: equal answers are equal.
@@ -134,7 +131,7 @@ class Joint(Recalling):
 
 
 def _pursued(
-    request: PlanRequest, draft: Draft, cheapest: Layout, rivals: dict[str, Plan]
+    request: PlanRequest, draft: Seated, cheapest: Layout, rivals: dict[str, Plan]
 ) -> tuple[dict[str, Plan], tuple[float, ...]]:
     """What to choose from where capacity is pursued, and what each interrupts: what carries most too, where that can be
     acted on (not while a promotion is fresh and nobody is short), and what stands. That comes first, then: of the
@@ -168,7 +165,7 @@ def _interrupted(seats: Seats, reading: Reading) -> float:
     return sum((reading.needs[number].weight * rate for number, rate in parts), start=0.0)
 
 
-def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Layout, Counted | None]) -> str:
+def _filled(draft: Seated, rivals: dict[str, Plan], chosen: str, found: tuple[Layout, Counted | None]) -> str:
     """Give what is spare to who can use more, if our own plan is as good as the chosen one. Against what stands it must
     stay better for all that, or else it would move for nothing.
     """
@@ -190,7 +187,7 @@ def _filled(draft: Draft, rivals: dict[str, Plan], chosen: str, found: tuple[Lay
     return SPEC.name
 
 
-def _nothing_moves(plan: Plan, draft: Draft) -> bool:
+def _nothing_moves(plan: Plan, draft: Seated) -> bool:
     """Whether every replica of the target goes on as it is, and no other begins."""
     stood = {item.replica: item for item in draft.request.snapshot.target.assignments}
     return len(plan.assignments) == len(stood) and all(

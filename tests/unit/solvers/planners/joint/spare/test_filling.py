@@ -21,7 +21,7 @@ from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.seat.floor import Held
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.spare.filling import fill, open_ended
-from solvers.planners.joint.write.members import members
+from solvers.planners.joint.write.members import Batches, Member
 from solvers.problems.joint import JointProblem
 from solvers.problems.open_ended import UTILISATION_OPEN
 from solvers.verify.checks import is_fatal, verify
@@ -114,13 +114,14 @@ def test_a_cap_on_power_is_kept() -> None:
 def test_under_a_controller_the_clock_is_open_as_far_as_promises_keep() -> None:
     of = problem(1, workloads=(workload(0, 10.0, limit_ms=200.0, end_to_end=False),))
     seats = seated(of, ((0, 40),))
-    (found,) = members(seats, 0, [], governed=True)
-    assert found.clocks_mhz == (600, 1000)
-    (fixed,) = members(seats, 0, [])
-    assert fixed.clocks_mhz == (1000, 1000)
+    assert clocks_mhz(Batches(seats).members(0, [], governed=True)) == [(600, 1000)]
+    assert clocks_mhz(Batches(seats).members(0, [])) == [(1000, 1000)]
     strict = problem(1, workloads=(workload(0, 10.0, limit_ms=50.0, end_to_end=False),))
-    (tight,) = members(seated(strict, ((0, 40),)), 0, [], governed=True)
-    assert tight.clocks_mhz == (1000, 1000)
+    assert clocks_mhz(Batches(seated(strict, ((0, 40),))).members(0, [], governed=True)) == [(1000, 1000)]
+
+
+def clocks_mhz(members: list[Member]) -> list[tuple[int, int]]:
+    return [(item.clock_mhz_min, item.clock_mhz_max) for item in members]
 
 
 def order(name: str) -> CycleOrder:

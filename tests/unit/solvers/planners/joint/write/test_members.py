@@ -9,8 +9,9 @@ import pytest
 from solvers.domain.ids import DeviceId, ModelName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.workload import WorkloadKind
+from solvers.planners.joint.reading.formulation import Stands
 from solvers.planners.joint.seat.seats import Seats
-from solvers.planners.joint.write.members import Member, members
+from solvers.planners.joint.write.members import Batches, Member
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload
 
@@ -35,8 +36,10 @@ def stands(share_pct: int = 40, memory_mib: int = 1400, batch: int = 4) -> Assig
 def member(of: JointProblem, standing: Assignment | None) -> Member:
     seats = Seats.empty(floor(of))
     seats.put(0, pattern(of, (0, 40)))
-    (found,) = members(seats, 0, [] if standing is None else [(0, standing)])
-    assert seats.served_rps[0] == pytest.approx(found.capacity_rps)
+    before, batches = seats.served_rps.copy(), Batches(seats)
+    (found,) = batches.members(0, [] if standing is None else [Stands(assignment=standing, variant=0)])
+    assert batches.served_rps[0] == pytest.approx(found.capacity_rps)
+    assert (seats.served_rps == before).all()
     return found
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.plan import Assignment
-from solvers.planners.seating import Placed, Settled, name_replicas, seat_of
+from solvers.planners.base import Budget, PlannerSpec, PlanRequest
+from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.planners.writer import Answer, write_answer
 from solvers.problems.choice import Option
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import needs_of
@@ -30,6 +32,7 @@ OPTION = Option(
     batch_max=4,
     clock_mhz_sm=1590,
 )
+SPEC = PlannerSpec(name="any", version="1", knobs=())
 
 
 def stands(ordinal: int, device: int) -> Assignment:
@@ -37,8 +40,12 @@ def stands(ordinal: int, device: int) -> Assignment:
 
 
 def names(placed: list[Placed], standing: list[Assignment]) -> dict[str, int]:
-    named = name_replicas(Settled(need=NEED, fleet=FLEET, placed=placed), standing)
-    return {replica.rpartition("#")[2]: item.seat.device for replica, item in named}
+    picture = replace(PICTURE, target=builders.target(standing))
+    movable = builders.everything_movable(picture)
+    request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(), seed=1)
+    settled = Settled(need=NEED, fleet=FLEET, placed=placed)
+    plan = write_answer(request, SPEC, Answer(settled=(settled,), pinned=()))
+    return {item.replica.rpartition("#")[2]: FLEET.index[item.device] for item in plan.assignments}
 
 
 def on(device: int) -> Placed:

@@ -1,0 +1,341 @@
+"""The one writer of plans: from replicas on devices to a `Plan`, whoever planned them.
+
+Replicas are named so that as many as possible keep the slot that they have, every device in use gets its setting, and
+the whole is judged by the objective. Predictions are rounded (`facts`), so that equal decisions have equal digests.
+What is read stays as it was, and no decision is changed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+
+from solvers.domain.codec import picture_digest
+from solvers.domain.device import DeviceMode, PowerScope
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import DeviceId, Digest, ModelName, ReplicaId, WorkloadId, replica_id
+from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan, Unplaced
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.models.token_options import token_facts
+from solvers.models.worth import pinned_settings, worth_of
+from solvers.planners.base import PlannerSpec, PlanRequest
+from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
+from solvers.planners.seating import Placed, Settled
+from solvers.problems.choice import Option
+from solvers.problems.needs import Need, iterations_per_s
+
+Explain = Callable[[Settled], tuple[Reason, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReplica:
+    """One replica that has no name yet: whose it is, its device, its knobs, and what is expected of it there."""
+
+    need: Need
+    device: DeviceId
+    model: ModelName
+    share_pct: int
+    memory_mib: int
+    batch: int
+    envelope: Envelope
+    clock_mhz: int
+    """Of its device."""
+    latency_ms: float | None
+    capacity_rps: float
+    power_w: float
+    standing: Assignment | None = None
+    """The replica that it is, unless it starts anew."""
+    reasons: tuple[Reason, ...] = ()
+
+    def named(self, replica: ReplicaId) -> Assignment:
+        """As plans have it."""
+        latency_ms = None if self.need.limit_ms is None else self.latency_ms
+        return Assignment(
+            replica=replica,
+            kind=self.need.kind,
+            workload=self.need.workload,
+            model=self.model,
+            device=self.device,
+            share_pct_sm=self.share_pct,
+            memory_mib_limit=self.memory_mib,
+            batch=self.batch,
+            envelope=self.envelope,
+            latency_ms_planned=None if latency_ms is None else rounded_ms(latency_ms),
+            capacity_rps=rounded_rps(self.capacity_rps),
+            power_w_planned=rounded_w(self.power_w),
+            reasons=self.reasons,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a planner decided."""
+
+    replicas: tuple[PlannedReplica, ...]
+    staying: tuple[Assignment, ...]
+    """To the letter, each with its reason."""
+    held: Mapping[DeviceId, DeviceSetting]
+    """Settings that stay."""
+    unplaced: tuple[Unplaced, ...]
+    unlimited: frozenset[DeviceId] = frozenset()
+    """Devices that were planned without limits on shares."""
+    picture: Digest | None = None
+    """The snapshot's digest, where it is known already."""
+
+
+def write_plan(request: PlanRequest, spec: PlannerSpec, contents: Contents) -> Plan:
+    """The complete plan, on offered GPUs too, its bound left open."""
+    snapshot = request.snapshot.with_offers()
+    assignments = tuple(sorted((*contents.staying, *_named(snapshot, contents)), key=lambda item: item.replica))
+    settings = _settings(snapshot, contents, assignments)
+    return Plan(
+        snapshot=contents.picture or picture_digest(request.snapshot),
+        parent=snapshot.target.generation,
+        planner=spec.name,
+        planner_version=spec.version,
+        seed=request.seed,
+        assignments=assignments,
+        settings=settings,
+        unplaced=tuple(sorted(contents.unplaced, key=lambda item: (item.kind, item.workload))),
+        objective=worth_of(snapshot, request.movable, assignments, settings).objective,
+    )
+
+
+def _named(snapshot: Snapshot, contents: Contents) -> Iterator[Assignment]:
+    """Every replica under the slot that changes least; what stays has its own."""
+    slots: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+    for item in snapshot.target.assignments:
+        slots[item.workload].append(item)
+    staying: dict[WorkloadId, list[Assignment]] = defaultdict(list)
+    for item in contents.staying:
+        staying[item.workload].append(item)
+    planned: dict[WorkloadId, list[PlannedReplica]] = defaultdict(list)
+    for replica in contents.replicas:
+        planned[replica.need.workload].append(replica)
+    for workload, found in planned.items():
+        ordered = sorted(found, key=lambda item: (item.standing is None, item.device, item.share_pct))
+        names = _names(ordered, staying[workload], slots[workload])
+        yield from (item.named(name) for item, name in zip(ordered, names, strict=True))
+
+
+def _names(
+    places: Sequence[PlannedReplica], staying: Sequence[Assignment], slots: Sequence[Assignment]
+) -> list[ReplicaId]:
+    """A slot for each of a workload's places: whoever stands there as it is keeps its own, then same device, then any
+    standing slot, then the lowest new one.
+    """
+    named = {at: item.standing.replica for at, item in enumerate(places) if item.standing is not None}
+    used = {*named.values(), *(item.replica for item in staying)}
+    free = sorted((item for item in slots if item.replica not in used), key=lambda item: item.replica)
+    moving: list[int] = []
+    for at, item in enumerate(places):
+        if at in named:
+            continue
+        same = next((slot for slot in free if slot.device == item.device), None)
+        if same is None:
+            moving.append(at)
+            continue
+        free.remove(same)
+        named[at] = same.replica
+    left = iter([item.replica for item in free])
+    used |= {*named.values(), *(item.replica for item in free)}
+    fresh = (name for name in map(partial(replica_id, places[0].need.workload), count()) if name not in used)
+    named |= {at: next(left, None) or next(fresh) for at in moving}
+    return [named[at] for at in range(len(places))]
+
+
+def _settings(snapshot: Snapshot, contents: Contents, assignments: tuple[Assignment, ...]) -> tuple[DeviceSetting, ...]:
+    """One setting per device in use."""
+    devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
+    settings = dict(contents.held)
+    dedicated: set[str] = {item.id for item in snapshot.services if item.affinity.dedicated}
+    caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is PowerScope.DEVICE}
+    clocks = {item.device: item.clock_mhz for item in contents.replicas}
+    for item in assignments:
+        device = devices.get(item.device)
+        if device is None or device.id in settings:
+            continue
+        mode = DeviceMode.TIME_SLICED if device.id in contents.unlimited else device.mode
+        limit_w: float | None = None
+        gpu_type = types[device.gpu_type]
+        if device.id in caps and device.mig is None:
+            limit_w = min(gpu_type.power_limit_w_max, max(gpu_type.power_limit_w_min, caps[device.id]))
+        clock = clocks.get(device.id, item.envelope.clock_mhz_sm_max)
+        settings[device.id] = DeviceSetting(
+            device=device.id,
+            mode=DeviceMode.DEDICATED if item.workload in dedicated else mode,
+            clock_mhz_sm=clock if clock < gpu_type.clock_mhz_sm_max else None,
+            power_limit_w=limit_w,
+        )
+    return tuple(settings[device] for device in sorted(settings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """What one workload is short of."""
+
+    rate_rps: float = 0.0
+    replicas: int = 0
+    """Below its owner's floor."""
+    replicas_at_risk: int = 0
+    """Kept although they cannot be shown to keep their promise."""
+    failure_domains_min: int = 0
+    """0 where its replicas lie in enough of them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.rate_rps or self.replicas or self.replicas_at_risk or self.failure_domains_min)
+
+
+def unplaced_of(need: Need, lack: Lack, blockers: Iterable[Reason]) -> Unplaced:
+    """Say what is lacking, after what left no place for it."""
+    reasons = list(dict.fromkeys(blockers))
+    if need.kind is WorkloadKind.JOB:
+        reasons.insert(0, Reason(code=ReasonCode.WAITS_IN_LINE, subject=need.workload))
+    for code, name, number in (
+        (ReasonCode.REPLICAS_MIN, "replicas_missing", lack.replicas),
+        (ReasonCode.KEPT_STANDING, "replicas_at_risk", lack.replicas_at_risk),
+        (ReasonCode.ANTI_AFFINITY, "failure_domains_min", lack.failure_domains_min),
+    ):
+        if number:
+            reasons.append(Reason(code=code, subject=need.workload, facts=(Fact(name=name, value=float(number)),)))
+    return Unplaced(
+        kind=need.kind,
+        workload=need.workload,
+        rate_rps_short=math.ceil(lack.rate_rps * 1e4) / 1e4,
+        reasons=tuple(dict.fromkeys(reasons)),
+    )
+
+
+def pinned_as(item: Assignment, code: ReasonCode = ReasonCode.PINNED_BY_MODE) -> Assignment:
+    """A replica that stays to the letter, saying why."""
+    return replace(item, reasons=(Reason(code=code, subject=item.workload),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a planner of one workload after another decided: the fleet's books as they ended, and how to explain a
+    workload's alternatives.
+    """
+
+    settled: tuple[Settled, ...]
+    pinned: tuple[Assignment, ...]
+    explain: Explain = field(default=lambda settled: tuple(dict.fromkeys(settled.blockers)))
+
+
+def write_answer(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
+    """The plan of workloads that were settled one after another."""
+    snapshot = request.snapshot.with_offers()
+    basis = Basis(snapshot.profiles_by_key())
+    replicas: list[PlannedReplica] = []
+    staying = [pinned_as(item) for item in answer.pinned]
+    for settled in answer.settled:
+        alternatives = answer.explain(settled)
+        for placed in settled.placed:
+            if settled.need.kind is WorkloadKind.JOB:
+                replicas.append(_training(snapshot, settled, placed))
+            elif placed.option is not None:
+                replicas.append(_serving(settled, placed, placed.option, basis, alternatives))
+            elif placed.standing is not None:
+                # It cannot be shown to keep its promise, but its workload would be worse off without it.
+                kept = pinned_as(placed.standing, ReasonCode.KEPT_STANDING)
+                staying.append(replace(kept, reasons=(*kept.reasons, *alternatives)))
+    unplaced = ((item.need, _lack(item), item.blockers) for item in answer.settled)
+    seats = ((item.fleet, placed.seat.device) for item in answer.settled for placed in item.placed)
+    contents = Contents(
+        replicas=tuple(replicas),
+        staying=tuple(staying),
+        held=pinned_settings(snapshot, request.movable),
+        unplaced=tuple(unplaced_of(*item) for item in unplaced if item[1]),
+        unlimited=frozenset(fleet.devices[number].id for fleet, number in seats if fleet.class_at(number).unlimited),
+    )
+    return write_plan(request, spec, contents)
+
+
+def _lack(settled: Settled) -> Lack:
+    spread = settled.need.affinity.failure_domains_min
+    return Lack(
+        rate_rps=settled.rate_rps_short,
+        replicas=settled.replicas_missing,
+        replicas_at_risk=settled.replicas_at_risk,
+        failure_domains_min=spread if settled.placed and len(settled.domains) < spread else 0,
+    )
+
+
+def _serving(
+    settled: Settled, placed: Placed, option: Option, basis: Basis, alternatives: tuple[Reason, ...]
+) -> PlannedReplica:
+    need, device = settled.need, placed.seat.device
+    share_of_gpu_pct = option.share_pct * settled.fleet.class_at(device).sm_part
+    key = need.model, option.gpu_type
+    facts = (
+        Fact(name="usd_per_h", value=round(option.usd_per_h, 6)),
+        Fact(name="latency_ms", value=rounded_ms(option.latency_ms)),
+        Fact(name="capacity_rps", value=rounded_rps(option.capacity_rps)),
+        Fact(name="share_pct_sm", value=float(option.share_pct)),
+        Fact(name="batch", value=float(option.batch)),
+        Fact(name="replicas", value=float(len(settled.placed))),
+        Fact(name="rate_rps", value=round(need.rate_rps, 4)),
+        *(
+            token_facts(need, *key, (option.batch, option.capacity_rps))
+            if need.tokens is not None
+            else basis.facts(key, share_of_gpu_pct, option.batch, option.clock_mhz_sm)
+        ),
+    )
+    code = ReasonCode.KEPT_STANDING if placed.standing is not None else ReasonCode.CHEAPEST_FEASIBLE
+    chosen = Reason(code=code, subject=option.gpu_type, facts=facts)
+    made = replica_of(need, option, settled.fleet.devices[device].id)
+    return replace(made, standing=placed.standing, reasons=(chosen, *alternatives))
+
+
+def replica_of(need: Need, option: Option, device: DeviceId) -> PlannedReplica:
+    """A replica in a configuration on a device, without reasons."""
+    clock = option.clock_mhz_sm
+    return PlannedReplica(
+        need=need,
+        device=device,
+        model=need.model,
+        share_pct=option.share_pct,
+        memory_mib=option.memory_mib,
+        batch=option.batch,
+        envelope=Envelope(
+            batch_min=option.batch_min, batch_max=option.batch_max, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock
+        ),
+        clock_mhz=clock,
+        latency_ms=option.latency_ms,
+        capacity_rps=option.capacity_rps,
+        power_w=option.power_w,
+    )
+
+
+def _training(snapshot: Snapshot, settled: Settled, placed: Placed) -> PlannedReplica:
+    job = {WorkloadId(item.id): item for item in snapshot.jobs}[settled.need.workload]
+    seat = placed.seat
+    kind = settled.fleet.class_at(seat.device)
+    clock = kind.clock_mhz_sm
+    whole_per_s = iterations_per_s(job, snapshot.gpu_types_by_name(), kind.gpu_type)
+    progress_per_s = whole_per_s * kind.sm_part * seat.share_pct / 100
+    facts = (
+        Fact(name="share_pct_sm", value=float(seat.share_pct)),
+        Fact(name="usd_per_h", value=round(kind.usd_per_h * seat.share_pct / 100, 6)),
+        Fact(name="iterations_per_s", value=rounded_rps(progress_per_s)),
+    )
+    return PlannedReplica(
+        need=settled.need,
+        device=settled.fleet.devices[seat.device].id,
+        model=job.model,
+        share_pct=seat.share_pct,
+        memory_mib=seat.memory_mib,
+        batch=1,
+        envelope=Envelope(batch_min=1, batch_max=1, clock_mhz_sm_min=clock, clock_mhz_sm_max=clock),
+        clock_mhz=clock,
+        latency_ms=None,
+        capacity_rps=progress_per_s,
+        power_w=seat.power_w,
+        standing=placed.standing,
+        reasons=(Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=kind.gpu_type, facts=facts),),
+    )
