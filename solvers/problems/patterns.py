@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.joint import Floats, JointProblem
-from solvers.problems.promise import UTILISATION_MIN
+from solvers.problems.joint import Floats, JointProblem, Workload
+from solvers.problems.promise import Promises, bearable
 
 TOLERANCE = 1e-9
 
@@ -91,25 +91,30 @@ def _neighbours(problem: JointProblem, cells: Floats, share_pct: float) -> tuple
     return cells[above - 1], cells[above], float(weight)
 
 
+def promises_of(works: Sequence[Workload]) -> Promises:
+    """Of several workloads, as arrays."""
+    return Promises(
+        limit_ms=np.array([work.limit_ms for work in works], dtype=np.float64),
+        burst=np.array([work.burst for work in works], dtype=np.float64),
+        end_to_end=np.array([work.end_to_end for work in works], dtype=np.bool_),
+        utilisation_max=np.array([work.utilisation_max for work in works], dtype=np.float64),
+    )
+
+
 def serve(problem: JointProblem, variant: int, mean_ms: Floats, tail_ms: Floats) -> tuple[Floats, Floats]:
-    """Latency at the granted rate and the granted rate, by batch; rate 0 where the promise cannot be kept. The same
-    rule as `promise.settle`, for latencies that already carry every slowdown.
+    """Latency at the granted rate and the granted rate, by batch; rate 0 where the promise cannot be kept. Latencies
+    already carry every slowdown.
     """
     work = problem.workloads[problem.variants[variant].workload]
     batch = problem.batches.astype(np.float64)
-    busy = np.full(len(batch), work.utilisation_max)
-    waits = np.zeros(len(batch))
-    if work.end_to_end:
-        if np.isfinite(work.limit_ms):
-            spare = np.maximum(work.limit_ms / tail_ms - 2, 0.0)
-            bearable = 2 * batch * spare / (work.burst + 2 * batch * spare) if work.burst > 0 else busy
-            busy = np.maximum(np.minimum(busy, bearable), UTILISATION_MIN)
-        waits = 1 + work.burst * busy / (2 * (1 - busy) * batch)
-    latency = tail_ms * (1 + waits)
-    keeps = np.isfinite(mean_ms) & (latency <= work.limit_ms * (1 + TOLERANCE))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(keeps, busy * 1000 * batch / mean_ms, 0.0)
-    return latency, rate
+    promise = Promises(
+        limit_ms=work.limit_ms,
+        burst=work.burst,
+        end_to_end=work.end_to_end,
+        utilisation_max=work.utilisation_max,
+    )
+    load = bearable(promise, batch, tail_ms)
+    return load.latency_ms, load.rate_rps(batch, mean_ms)
 
 
 def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct: Sequence[int]) -> Pattern | None:

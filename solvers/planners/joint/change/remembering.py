@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from solvers.planners.joint.seat.floor import variant_numbers
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem, Whole
 from solvers.problems.patterns import Pattern
 
@@ -52,13 +52,13 @@ def recall(state: bytes, problem: JointProblem) -> tuple[Pattern, ...]:
             rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
         return ()
-    books = Books(problem)
-    verdicts = books.judge_many(rows)
-    good = np.flatnonzero(verdicts.lawful & (verdicts.rows.variants[:, 0] >= 0))
-    return tuple(books.patterns(verdicts.take(good)))
+    judge = Judge(problem)
+    judged = judge.judge(rows)
+    good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
+    return tuple(judge.patterns(judged.take(good)))
 
 
-def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Rows:
+def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:
     """Kept patterns in this problem's numbers, those left out that it does not know."""
     kind_of = _kinds(problem)
     variant_of = {_TAB.join(name): number for name, number in variant_numbers(problem).items()}
@@ -73,7 +73,7 @@ def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], pr
     share[inside] = kept["share"].astype(np.int64)
     kind = kinds[kept["kind"].astype(np.int64)] if len(size) else np.zeros(0, dtype=np.int64)
     known = (kind >= 0) & (~inside | (member >= 0)).all(axis=1) & (size <= width) & (size > 0)
-    return Rows(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
+    return Patterns(kind=kind[known], variants=member[known][:, :width], shares_pct=share[known][:, :width])
 
 
 def _kinds(problem: JointProblem) -> dict[str, int]:

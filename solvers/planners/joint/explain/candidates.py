@@ -23,7 +23,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.terms import Terms
 from solvers.planners.joint.reading.batches import Names
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 ROWS_MAX = 200_000
@@ -47,7 +47,7 @@ class Table:
 class _Best:
     """The best configurations: one row for each network of a workload and GPU type that can serve it."""
 
-    rows: Rows
+    rows: Patterns
     type_of: Whole
     latency_ms: Floats
     capacity_rps: Floats
@@ -118,19 +118,19 @@ def _looked_at(problem: JointProblem, numbers: list[int]) -> tuple[Whole, Whole,
 def _best(problem: JointProblem, terms: Terms, at: tuple[Whole, Whole, Whole]) -> _Best:
     """By variant and GPU type the configuration that costs least for the whole rate at shadow prices."""
     kinds, chosen, shares = at
-    books = Books(problem)
+    judge = Judge(problem)
     variants = np.flatnonzero(np.isin(problem.variant_workload, chosen))
     kind, variant, share = (item.ravel() for item in np.meshgrid(kinds, variants, shares, indexing="ij"))
     able = problem.allowed[problem.kind_pool[kind], variant]
-    rows = Rows(kind=kind[able], variants=variant[able][:, None], shares_pct=share[able][:, None])
-    verdicts = books.slowed(rows, terms.slowdown(rows))
-    verdicts = verdicts.take(np.flatnonzero(verdicts.lawful))
-    rows = verdicts.rows
+    rows = Patterns(kind=kind[able], variants=variant[able][:, None], shares_pct=share[able][:, None])
+    judged = judge.judge_slowed(rows, terms.slowdown(rows))
+    judged = judged.take(np.flatnonzero(judged.lawful))
+    rows = judged.rows
     pool, work = problem.kind_pool[rows.kind], problem.variant_workload[rows.variants[:, 0]]
-    memory, rate = verdicts.memory_mib[:, 0], verdicts.capacity_rps[:, 0]
+    memory, rate = judged.memory_mib[:, 0], judged.capacity_rps[:, 0]
     replicas = np.maximum(problem.rate_rps[work] / np.maximum(rate, 1e-12), terms.replicas_least[work])
     room = terms.room(pool, rows.shares_pct[:, 0], memory)
-    watts = verdicts.power_w[:, 0]
+    watts = judged.power_w[:, 0]
     held_usd = problem.held_usd(rows.kind, rows.variants[:, 0], rows.shares_pct[:, 0])
     taken = room, rows.shares_pct[:, 0], watts, held_usd
     worth = replicas * terms.usd_at_duals(pool, work, taken)
@@ -143,10 +143,10 @@ def _best(problem: JointProblem, terms: Terms, at: tuple[Whole, Whole, Whole]) -
     return _Best(
         rows=rows.take(keep),
         type_of=type_of[keep],
-        latency_ms=verdicts.latency_ms[keep, 0],
+        latency_ms=judged.latency_ms[keep, 0],
         capacity_rps=rate[keep],
         memory_mib=memory[keep],
-        batch=problem.batches[verdicts.column[keep, 0]],
+        batch=problem.batches[judged.column[keep, 0]],
         replicas=replicas[keep],
         usd_per_h=(replicas * terms.usd_listed(pool, taken))[keep],
         worth_usd=worth[keep],

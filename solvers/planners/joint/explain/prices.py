@@ -16,7 +16,7 @@ import numpy as np
 
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Resource, ShadowPrice
-from solvers.planners.joint.solve.books import Books, rows_of
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
 
@@ -101,11 +101,11 @@ class _Gained:
 
 def _gained(before: JointProblem, after: JointProblem, layout: Layout, prices: Prices) -> _Gained:
     """One device never counts for more than a whole rate, as in the programme that the duals are from."""
-    books = Books(before)
-    rows = rows_of(layout.patterns, books.width)
-    now, then = books.judge_many(rows), Books(after).judge_many(rows)
+    judge = Judge(before)
+    rows = Patterns.of(layout.patterns, judge.width)
+    now, then = judge.judge(rows), Judge(after).judge(rows)
     pattern, place = np.nonzero((now.rows.variants >= 0) & (now.lawful & then.lawful)[:, None])
-    workload = books.workload[now.rows.variants[pattern, place]]
+    workload = judge.workload[now.rows.variants[pattern, place]]
     pairs, member = np.unique(np.stack([pattern, workload], axis=1), axis=0, return_inverse=True)
     rate = np.maximum(before.rate_rps[pairs[:, 1]], 1e-12)
     part_now, part_then = (

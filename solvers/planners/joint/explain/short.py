@@ -21,7 +21,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.elastic import Ask, Give, configs_of, settle
 from solvers.planners.joint.explain.room import Room, rooms_of
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.needs import Need
 
@@ -160,7 +160,7 @@ class _Teller:
         if number is None:
             return None
         limit_ms = math.inf if need.limit_ms is None else need.limit_ms * looser
-        books = Books(_promised(self.problem, number, limit_ms))
+        judge = Judge(_promised(self.problem, number, limit_ms))
         held = self.room.held.get(gap.workload, [])
         missing = max(0, need.replicas_floor - len(held))
         served = sum(item.capacity_rps for item in held)
@@ -171,7 +171,7 @@ class _Teller:
             project=need.project,
             rate_rps=max(0.0, need.rate_rps_least - served - gained),
             replicas=missing,
-            configs=configs_of(self.problem, lambda variants: _judged(books, variants), number),
+            configs=configs_of(self.problem, lambda variants: _judged(judge, variants), number),
             allowed=frozenset(need.gpu_types_allowed),
             budget_left=math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - spent,
             replicas_left=float(need.replicas_max - len(held)),
@@ -195,13 +195,13 @@ class _Teller:
             here = np.flatnonzero(problem.kind_pool == pool_of[item.device])
             at = problem.like(pool_of[item.device], clocks.get(item.device) or 0)
             kinds.append(at[-1] if at else int(here[-1]))
-        rows = Rows(
+        rows = Patterns(
             kind=np.array(kinds, dtype=np.int64),
             variants=np.array([[variants[item.model]] for item in held], dtype=np.int64),
             shares_pct=np.array([[item.share_pct_sm] for item in held], dtype=np.int64),
         )
         before, after = (
-            Books(_promised(problem, number, limit)).judge_many(rows).capacity_rps[:, 0]
+            Judge(_promised(problem, number, limit)).judge(rows).capacity_rps[:, 0]
             for limit in (need.limit_ms, limit_ms)
         )
         factor = np.where(before > 0, after / np.maximum(before, 1e-12), 1.0)
@@ -306,15 +306,15 @@ def _promised(problem: JointProblem, number: int, limit_ms: float) -> JointProbl
     return replace(problem, workloads=tuple(works))
 
 
-def _judged(books: Books, variants: Whole) -> tuple[Floats, Floats]:
+def _judged(judge: Judge, variants: Whole) -> tuple[Floats, Floats]:
     """Rate and watts of every kind x variant x share, flat; 0 where nothing can be."""
-    problem = books.problem
+    problem = judge.problem
     kind, variant, share = (
         item.ravel() for item in np.meshgrid(np.arange(problem.kinds), variants, problem.shares_pct, indexing="ij")
     )
-    verdicts = books.judge_many(Rows(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
-    rate = np.where(verdicts.lawful, verdicts.capacity_rps[:, 0], 0.0)
-    return np.asarray(rate), np.asarray(verdicts.draw_w - books.idle_w[problem.kind_pool[kind]])
+    judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
+    rate = np.where(judged.lawful, judged.capacity_rps[:, 0], 0.0)
+    return np.asarray(rate), np.asarray(judged.draw_w - judge.idle_w[problem.kind_pool[kind]])
 
 
 def _rounded_up(milliseconds: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.ids import WorkloadId
-from solvers.planners.joint.solve.books import Rows
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Prices
 
@@ -62,7 +62,7 @@ class Terms:
             pressure=np.asarray(np.nansum(known, axis=1) / counted, dtype=np.float64),
         )
 
-    def slowdown(self, rows: Rows) -> Floats:
+    def slowdown(self, rows: Patterns) -> Floats:
         """Of single replicas beside somebody average, who takes the rest of the device."""
         problem, table = self.problem, self.problem.kind_table[rows.kind][:, None]
         rest = 1 - rows.shares_pct / 100

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from solvers.planners.joint.reading.tables import Arrays, Table
 from solvers.problems.joint import Flags, Floats, Variant, Whole, Workload
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
 from solvers.problems.open_ended import utilisation_open
-from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN
+from solvers.problems.patterns import promises_of
+from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, bearable
 
 LAUNCH_S_DEFAULT = 10.0
 """For models that are not in the catalogue (training jobs)."""
@@ -198,33 +199,18 @@ def alone_of(
     bounds.
     """
     table, room_mib = at
-    work = [workloads[item.workload] for item in variants]
-    limit, burst, busy = (
-        np.array(values)[None, :, None]
-        for values in (
-            [item.limit_ms for item in work],
-            [item.burst if item.end_to_end else -1.0 for item in work],
-            [item.utilisation_max for item in work],
-        )
-    )
+    promises = promises_of([workloads[item.workload] for item in variants]).take(np.arange(len(variants)))
     mean, tail = (np.min(cells, axis=2) for cells in (arrays.mean_ms, arrays.tail_ms))
-    batch = arrays.batches.astype(np.float64)[None, None, :]
-    queues = burst >= 0
-    load = np.maximum(burst, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spare = np.maximum(limit / tail - 2, 0.0)
-        bearable = np.where(load > 0, 2 * batch * spare / (load + 2 * batch * spare), np.where(spare > 0, busy, 0.0))
-        bearable = np.where(np.isinf(spare), busy, bearable)
-        granted = np.where(queues & np.isfinite(limit), np.maximum(np.minimum(busy, bearable), UTILISATION_MIN), busy)
-        waits = np.where(queues, 1 + load * granted / (2 * (1 - np.minimum(granted, 1 - 1e-12)) * batch), 0.0)
-        idle = np.where(queues, 2 + load * UTILISATION_MIN / (2 * (1 - UTILISATION_MIN) * batch), 1.0)
-        keeps = np.isfinite(mean) & (tail * (1 + waits) <= limit * (1 + 1e-9))
-        rate = np.where(keeps, granted * 1000 * batch / mean, 0.0)
+    batch = arrays.batches.astype(np.float64)
+    load = bearable(promises, batch, tail)
+    idle = bearable(replace(promises, limit_ms=np.inf, utilisation_max=UTILISATION_MIN), batch, tail)
+    rate = load.rate_rps(batch, mean)
+    kept = (load.kept & np.isfinite(mean))[table]
     fits = arrays.memory_mib[table] <= room_mib[:, None, None]
     return Alone(
         rate_rps=np.asarray(np.where(fits, rate[table], 0.0).max(axis=2)),
-        latency_ms_best=np.asarray((tail * idle).min(axis=2)[table]),
-        memory_mib_least=np.asarray(np.where(keeps[table], arrays.memory_mib[table], np.inf).min(axis=2)),
+        latency_ms_best=np.asarray(idle.latency_ms.min(axis=2)[table]),
+        memory_mib_least=np.asarray(np.where(kept, arrays.memory_mib[table], np.inf).min(axis=2)),
     )
 
 

@@ -16,7 +16,7 @@ from solvers.domain.device import PowerScope
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.seating import standing_seat
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.joint import Floats, JointProblem, Whole
@@ -56,9 +56,9 @@ class Floor:
     """Of each power domain: what the pools' devices in it may draw above their idle power."""
 
     @cached_property
-    def books(self) -> Books:
+    def judge(self) -> Judge:
         """For judging many patterns at once."""
-        return Books(self.problem)
+        return Judge(self.problem)
 
     def devices(self, pool: int) -> range:
         """Device numbers of a pool."""

@@ -136,7 +136,7 @@ def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
 
 def add(seats: Seats, workload: int, quotas: Mapping[str, float], shunned: Collection[int] = ()) -> bool:
     """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
-    found = tuple(offers(seats, seats.floor.books, workload, shunned))
+    found = tuple(offers(seats, seats.floor.judge, workload, shunned))
     # Nobody ends before he is replaced where anything else serves too.
     for device, after in sorted(found, key=lambda item: _breaks(seats, *item)):
         before = seats.patterns[device]

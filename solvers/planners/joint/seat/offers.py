@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Whole
 from solvers.problems.patterns import Pattern
 
@@ -41,32 +41,32 @@ class _Drafts:
         self.variants.append(variants)
         self.shares_pct.append(shares_pct)
 
-    def rows(self, width: int) -> Rows:
+    def rows(self, width: int) -> Patterns:
         """As rows to judge."""
         variants = np.full((len(self.kind), width), -1, dtype=np.int64)
         shares = np.zeros((len(self.kind), width), dtype=np.int64)
         for row, (members, parts) in enumerate(zip(self.variants, self.shares_pct, strict=True)):
             variants[row, : len(members)], shares[row, : len(parts)] = members, parts
-        return Rows(kind=np.array(self.kind, dtype=np.int64), variants=variants, shares_pct=shares)
+        return Patterns(kind=np.array(self.kind, dtype=np.int64), variants=variants, shares_pct=shares)
 
 
-def offers(seats: Seats, books: Books, workload: int, shunned: Collection[int] = ()) -> Iterator[tuple[int, Pattern]]:
+def offers(seats: Seats, judge: Judge, workload: int, shunned: Collection[int] = ()) -> Iterator[tuple[int, Pattern]]:
     """Devices with what they would then carry, outside the shunned failure domains; cheapest per rate served first."""
-    drafts = _drafts(seats, books.width, workload, shunned)
+    drafts = _drafts(seats, judge.width, workload, shunned)
     if not drafts.device:
         return
-    verdicts = books.judge_many(drafts.rows(books.width))
-    mine = np.isin(verdicts.rows.variants, _variants(seats, workload))
+    judged = judge.judge(drafts.rows(judge.width))
+    mine = np.isin(judged.rows.variants, _variants(seats, workload))
     device = np.array(drafts.device, dtype=np.int64)
     before = [seats.patterns[number] for number in drafts.device]
-    usd = verdicts.usd_per_h - np.array([0.0 if item is None else item.usd_per_h for item in before])
+    usd = judged.usd_per_h - np.array([0.0 if item is None else item.usd_per_h for item in before])
     held = np.array([_served(seats, item, workload) for item in before])
     short = max(seats.short_rps(workload), DUST)
-    gain = np.minimum((verdicts.capacity_rps * mine).sum(axis=1) - held, short)
+    gain = np.minimum((judged.capacity_rps * mine).sum(axis=1) - held, short)
     score = (np.maximum(usd, 0.0) + DUST) / np.maximum(gain, DUST * short)
     order = np.lexsort((device, usd, score))
-    for row in order[verdicts.lawful[order]]:
-        (pattern,) = books.patterns(verdicts.take(np.array([row], dtype=np.int64)))
+    for row in order[judged.lawful[order]]:
+        (pattern,) = judge.patterns(judged.take(np.array([row], dtype=np.int64)))
         yield int(device[row]), pattern
 
 

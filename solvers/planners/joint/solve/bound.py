@@ -14,9 +14,9 @@ import numpy as np
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.cells import Priced, Sorts, shares_of
+from solvers.planners.joint.solve.judge import Judge, Patterns, members_max
 from solvers.planners.joint.solve.nodes import Front, Look, Tree
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.sets import Judge, Sets, joined, ordered, width_of
 from solvers.planners.joint.solve.tables import levels_of
 from solvers.problems.joint import Floats, JointProblem, Whole
 
@@ -40,7 +40,7 @@ class Ceilings:
     """By pool what no pattern's value is above its device's price, and patterns that came near it."""
 
     worth: Floats
-    seen: Sets
+    seen: Patterns
 
 
 class Bound:
@@ -49,7 +49,7 @@ class Bound:
     def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:
         self.problem, self.judge, self.rows = problem, judge, rows
         self.sorts = Sorts(problem, judge, rows)
-        self.width = width_of(problem)
+        self.width = members_max(problem)
         self.high = _highest(problem, self.width)
         self.devices = problem.pool_devices[problem.kind_pool]
 
@@ -62,14 +62,14 @@ class Bound:
         waiting = Waiting(self.devices, goal)
         for kind in np.flatnonzero(self.devices).tolist():
             if deadline.left_part <= until_part:
-                return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=joined([], self.width))
+                return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=Patterns.none(self.width))
             cells = self.sorts.of_kind(kind)
             deadline.spend(1 + ROOT_TURNS * len(cells) // OPTIONS_PER_UNIT)
             front, alone = tree.root(kind, cells, goal.by_kind)
             goal.raise_to(np.array([kind]), np.array([alone]))
             if front is not None:
                 waiting.add(front)
-        seen: list[Sets] = []
+        seen: list[Patterns] = []
         for _ in range(CUTS_MAX):
             if deadline.left_part <= until_part or (front := waiting.most()) is None:
                 break
@@ -85,15 +85,15 @@ class Bound:
                 waiting.add(halves)
         for front in waiting.fronts:
             goal.raise_to(front.nodes.kind, front.nodes.ceiling)
-        return Ceilings(worth=goal.by_pool, seen=joined(seen, self.width))
+        return Ceilings(worth=goal.by_pool, seen=Patterns.joined(seen, self.width))
 
-    def _real(self, sets: Sets, duals: Floats) -> tuple[Sets, Floats]:
+    def _real(self, rows: Patterns, duals: Floats) -> tuple[Patterns, Floats]:
         """Those that can stand, and their values above their devices' prices."""
-        judged = self.judge.judge(sets)
-        sets, judged = sets.take(judged.ok), judged.take(judged.ok)
-        return sets, -self.rows.reduced(self.rows.columns(sets, judged), duals)
+        judged = self.judge.judge(rows)
+        judged = judged.take(judged.lawful)
+        return judged.rows, -self.rows.reduced(self.rows.columns(judged), duals)
 
-    def _contents(self, tree: Tree, front: Front, look: Look) -> Sets:
+    def _contents(self, tree: Tree, front: Front, look: Look) -> Patterns:
         """What was chosen in narrow nodes, shares cut down to the device."""
         nodes, options = front.nodes, front.options
         chosen = look.chosen[(nodes.high - nodes.low <= NARROW * self.high)[options.node[look.chosen]]]
@@ -108,7 +108,7 @@ class Bound:
         cut = np.maximum(least, share * 100 // np.maximum(total, 1) // step * step)
         share = np.where((total > 100) & (member >= 0), cut, share)
         some = np.flatnonzero((member[:, 0] >= 0) & (share.sum(axis=1) <= 100))
-        return ordered(nodes.kind[some], member[some], share[some])
+        return Patterns(kind=nodes.kind[some], variants=member[some], shares_pct=share[some])
 
 
 class Goal:

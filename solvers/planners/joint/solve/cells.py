@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
-from solvers.planners.joint.solve.sets import Judge
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.patterns import TOLERANCE, between
 

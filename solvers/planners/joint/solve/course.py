@@ -17,6 +17,7 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
 from solvers.planners.joint.solve.generate import Pace, generate, singles
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import (
     added,
     fewer_of,
@@ -34,7 +35,6 @@ from solvers.planners.joint.solve.polish import polished, shake, small_enough
 from solvers.planners.joint.solve.pricing import Pricing
 from solvers.planners.joint.solve.reach import reach
 from solvers.planners.joint.solve.repair import mend, repair
-from solvers.planners.joint.solve.sets import Judge
 from solvers.planners.joint.solve.tables import levels_of, tables_of
 from solvers.planners.joint.solve.trim import thin, trim
 from solvers.problems.joint import JointProblem
@@ -151,7 +151,7 @@ class Course:
                 SERVE_PART if missing_of(problem, self.found).any() else repair_part(deadline, sum(self.found.counts)),
                 lambda layout, within: repair(problem, layout, prices, within, rng),
             )
-        self.columns = patterns_of(problem, master.pool.sets.take(promising(master, relaxed, COLUMNS_KEPT)))
+        self.columns = patterns_of(problem, master.pool.judged.rows.take(promising(master, relaxed, COLUMNS_KEPT)))
 
     def _reach(self, master: Master, relaxed: Relaxed) -> Relaxed:
         """Give the integer programme all that may be in something better than what is found so far."""

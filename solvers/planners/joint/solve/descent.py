@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.books import Verdicts
-from solvers.planners.joint.solve.moves import joined, neighbours
+from solvers.planners.joint.solve.judge import Judged, Patterns
+from solvers.planners.joint.solve.moves import neighbours
 from solvers.planners.joint.solve.rules import Rules
 from solvers.planners.joint.solve.sheet import SERVED, Sheet
 from solvers.problems.joint import Flags, Floats, Whole
@@ -38,15 +38,15 @@ def descend(sheet: Sheet, deadline: Deadline) -> Sheet:
 
 def _step(sheet: Sheet, short: Flags, deadline: Deadline) -> Sheet | None:
     """As many moves as do not touch each other's workloads, best first; None when no move pays."""
-    rows, rules = sheet.verdicts.rows, sheet.rules
+    rows, rules = sheet.judged.rows, sheet.rules
     stands = rows.variants >= 0
-    work = np.where(stands, rules.books.workload[np.where(stands, rows.variants, 0)], -1)
+    work = np.where(stands, rules.judge.workload[np.where(stands, rows.variants, 0)], -1)
     hosts = np.flatnonzero((short[work] & stands).any(axis=1))
     if not len(hosts):
         return None
-    found, parent = neighbours(rules.books.problem, rows.take(hosts), _STEPS)
+    found, parent = neighbours(rules.judge.problem, rows.take(hosts), _STEPS)
     deadline.spend(2 + len(parent) // _MOVES_PER_UNIT)
-    moves = Moves(sheet, rules.books.judge_many(found), hosts[parent])
+    moves = Moves(sheet, rules.judge.judge(found), hosts[parent])
     served = sheet.served_rps()
     gains = moves.gains(served)
     chosen = moves.apart(np.argsort(-gains, kind="stable")[: np.count_nonzero(gains > _LEAST_GAIN)])
@@ -62,17 +62,17 @@ def _step(sheet: Sheet, short: Flags, deadline: Deadline) -> Sheet | None:
 class Moves:
     """One device each: from a row of the sheet to another content."""
 
-    def __init__(self, sheet: Sheet, verdicts: Verdicts, parent: Whole) -> None:
-        fit = np.flatnonzero(verdicts.lawful)
-        self.sheet, self.verdicts, self.parent = sheet, verdicts.take(fit), parent[fit]
+    def __init__(self, sheet: Sheet, judged: Judged, parent: Whole) -> None:
+        fit = np.flatnonzero(judged.lawful)
+        self.sheet, self.judged, self.parent = sheet, judged.take(fit), parent[fit]
         rules = sheet.rules
-        before = sheet.verdicts.take(self.parent)
-        self.usd = self.verdicts.usd_per_h - before.usd_per_h
-        self.work, self.net_rps = net_of(rules, before, self.verdicts)
+        before = sheet.judged.take(self.parent)
+        self.usd = self.judged.usd_per_h - before.usd_per_h
+        self.work, self.net_rps = net_of(rules, before, self.judged)
 
     def gains(self, served_rps: Floats) -> Floats:
         """What each is worth by itself, $/h; least replicas are looked at when it is made."""
-        problem = self.sheet.rules.books.problem
+        problem = self.sheet.rules.judge.problem
         rate = problem.rate_rps[self.work]
         asked = (rate > 0) & (self.work >= 0)
         rate = np.where(asked, rate, 1.0)
@@ -101,17 +101,17 @@ class Moves:
         sheet = self.sheet
         counts = sheet.counts.copy()
         np.subtract.at(counts, self.parent[chosen], 1)
-        rows = joined([sheet.verdicts.rows, self.verdicts.rows.take(chosen)])
+        rows = Patterns.joined([sheet.judged.rows, self.judged.rows.take(chosen)])
         return Sheet.of_rows(sheet.rules, rows, np.concatenate([counts, np.ones(len(chosen), dtype=np.int64)]))
 
 
-def net_of(rules: Rules, before: Verdicts, after: Verdicts) -> tuple[Whole, Floats]:
+def net_of(rules: Rules, before: Judged, after: Judged) -> tuple[Whole, Floats]:
     """Workloads that each change touches and what they gain: change x place, -1 and 0 where there is nothing more."""
     works, rates = [], []
-    for verdicts, sign in ((before, -1.0), (after, 1.0)):
-        stands = verdicts.rows.variants >= 0
-        works.append(np.where(stands, rules.books.workload[np.where(stands, verdicts.rows.variants, 0)], -1))
-        rates.append(sign * verdicts.capacity_rps)
+    for judged, sign in ((before, -1.0), (after, 1.0)):
+        stands = judged.rows.variants >= 0
+        works.append(np.where(stands, rules.judge.workload[np.where(stands, judged.rows.variants, 0)], -1))
+        rates.append(sign * judged.capacity_rps)
     work, rate = np.hstack(works), np.hstack(rates)
     same = work[:, :, None] == work[:, None, :]
     first = np.argmax(same, axis=2) == np.arange(work.shape[1])

@@ -15,9 +15,9 @@ from solvers.engines.base import Engine
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Pace, generate
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Master, picked
 from solvers.planners.joint.solve.pricing import Pricing
-from solvers.planners.joint.solve.sets import Judge, Judged, Sets, joined, stacked
 from solvers.planners.joint.solve.tables import Tables
 from solvers.problems.joint import Floats, JointProblem, Whole
 
@@ -60,7 +60,6 @@ class Depth:
 class Chosen:
     """Whole devices."""
 
-    sets: Sets
     judged: Judged
     counts: Whole
 
@@ -105,17 +104,17 @@ class Dive:
         return self._all(width)
 
     def _all(self, width: int) -> Chosen:
-        sets = joined([item.sets for item in self.chosen], width)
-        judged = stacked([item.judged for item in self.chosen]) if self.chosen else self.scene.judge.judge(sets)
+        none = self.scene.judge.judge(Patterns.none(width))
+        judged = Judged.joined([item.judged for item in self.chosen] or [none])
         counts = [item.counts for item in self.chosen] or [np.zeros(0, dtype=np.int64)]
-        return Chosen(sets=sets, judged=judged, counts=np.concatenate(counts))
+        return Chosen(judged=judged, counts=np.concatenate(counts))
 
     def _decide(self, master: Master, counts: Whole) -> None:
         rows = np.flatnonzero(counts)
-        sets, judged = master.pool.take(rows)
-        self.chosen.append(Chosen(sets=sets, judged=judged, counts=counts[rows]))
-        self.replicas += self._count(sets, counts[rows].astype(np.float64))
-        added = master.rows.activity(sets, judged, counts[rows])
+        judged = master.pool.judged.take(rows)
+        self.chosen.append(Chosen(judged=judged, counts=counts[rows]))
+        self.replicas += self._count(judged.rows, counts[rows].astype(np.float64))
+        added = master.rows.activity(judged, counts[rows])
         if self.taken is None:
             added[: master.rows.pool_at] -= self.depth.margin
         self.taken = added if self.taken is None else self.taken + added
@@ -171,19 +170,19 @@ class Dive:
         easiest as long as everybody else can still fill what they leave.
         """
         used = np.flatnonzero(parts > DUST)
-        sets = master.pool.sets.take(used)
-        replicas = self.replicas + self._count(sets, parts[used])
-        work = self.scene.problem.variant_workload[np.maximum(sets.member, 0)]
-        narrow = np.where(sets.member >= 0, replicas[work], np.inf).min(axis=1)
+        rows = master.pool.judged.rows.take(used)
+        replicas = self.replicas + self._count(rows, parts[used])
+        work = self.scene.problem.variant_workload[np.maximum(rows.variants, 0)]
+        narrow = np.where(rows.variants >= 0, replicas[work], np.inf).min(axis=1)
         order = np.argsort(narrow, kind="stable")
         devices = np.cumsum(parts[used][order])
         most = max(self.depth.group_part * devices[-1], devices[0])
         return np.asarray(used[order[devices <= most + DUST]])
 
-    def _count(self, sets: Sets, devices: Floats) -> Floats:
+    def _count(self, rows: Patterns, devices: Floats) -> Floats:
         """Replicas of each workload."""
-        real = sets.member >= 0
-        work = self.scene.problem.variant_workload[sets.member[real]]
+        real = rows.variants >= 0
+        work = self.scene.problem.variant_workload[rows.variants[real]]
         weights = np.repeat(devices, real.sum(axis=1))
         return np.asarray(np.bincount(work, weights=weights, minlength=len(self.replicas)))
 
@@ -191,7 +190,7 @@ class Dive:
         """The master of what is left, with the columns that looked best so far."""
         following = Master(self.scene.problem, self.scene.judge, self.taken)
         chosen = promising(master, relaxed, ADOPT_MAX)
-        following.adopt(*master.pool.take(chosen))
+        following.adopt(master.pool.judged.take(chosen))
         return following
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.menu import Menu, Sizes
 from solvers.planners.joint.solve.rules import Rules
 from solvers.planners.joint.solve.sheet import SERVED, Sheet
@@ -49,8 +49,8 @@ class _Offers:
 
 def first_layout(problem: JointProblem) -> Layout:
     """A layout that keeps every rule; demands that count least go without where devices lack."""
-    books = Books(problem)
-    menu, rules = Menu(books), Rules(books)
+    judge = Judge(problem)
+    menu, rules = Menu(judge), Rules(judge)
     shelves = Shelves(menu, rules)
     wanted = problem.rate_rps.copy()
     wanted[rules.floored] = np.maximum(wanted[rules.floored], _LEAST_RPS)
@@ -67,7 +67,7 @@ def first_layout(problem: JointProblem) -> Layout:
 
 
 def _offers(menu: Menu, rate_rps: Floats) -> _Offers:
-    problem = menu.books.problem
+    problem = menu.judge.problem
     shape = (len(problem.workloads), len(problem.pools))
     offers = _Offers(
         usd_per_h=np.full(shape, np.inf),
@@ -144,7 +144,7 @@ def _batches(menu: Menu, shelves: Shelves, parts: _Parts) -> list[Batch]:
     """Whole replicas of the cheapest size and one for the rest that is as small as will do; largest first."""
     if not len(parts.shelf):
         return []
-    work = menu.books.workload[parts.variant]
+    work = menu.judge.workload[parts.variant]
     each = menu.capacity_rps[parts.shelf, parts.variant]
     floor = np.maximum(shelves.floor[work] - shelves.replicas[work], 0)
     whole = np.floor(parts.rate_rps / each + SERVED)
@@ -166,7 +166,7 @@ def _batches(menu: Menu, shelves: Shelves, parts: _Parts) -> list[Batch]:
 
 def _smallest(menu: Menu, parts: _Parts, rest: Floats) -> Sizes:
     """For each part the smallest share that carries the rest of it, and what that takes."""
-    grid = menu.books.problem.shares_pct
+    grid = menu.judge.problem.shares_pct
     count = len(grid)
     shelf, variant = np.repeat(parts.shelf, count), np.repeat(parts.variant, count)
     sizes = menu.sizes(shelf, variant, np.tile(grid, len(rest)))
@@ -193,7 +193,7 @@ def _batch(parts: _Parts, sizes: Sizes, item: int, replicas: int) -> Batch:
 
 def _mop_up(menu: Menu, shelves: Shelves, wanted_rps: Floats) -> None:
     """What still lacks goes wherever there is room, what counts most first."""
-    problem = menu.books.problem
+    problem = menu.judge.problem
     price = _price(menu)
     short = np.flatnonzero(_lacks(shelves, wanted_rps) > 0)
     for number in short[np.argsort(-problem.unserved_usd[short], kind="stable")]:

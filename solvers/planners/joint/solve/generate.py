@@ -13,10 +13,10 @@ import numpy as np
 
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.nearby import STEPS_PCT, neighbours
 from solvers.planners.joint.solve.pricing import Pricing
-from solvers.planners.joint.solve.sets import Sets, ordered
 from solvers.problems.joint import Floats, JointProblem
 
 SMOOTH = 0.5
@@ -44,7 +44,7 @@ class Relaxation:
     """Where it was before cuts."""
 
 
-def singles(problem: JointProblem, width: int) -> Sets:
+def singles(problem: JointProblem, width: int) -> Patterns:
     """One replica alone on a device: all shares as long as they are few, else the whole device only."""
     kinds, variants, shares = problem.kinds, len(problem.variants), problem.shares_pct
     if kinds * variants * len(shares) > SINGLES_MAX:
@@ -55,7 +55,7 @@ def singles(problem: JointProblem, width: int) -> Sets:
     member = np.full((int(able.sum()), width), -1, dtype=np.int64)
     held = np.zeros_like(member)
     member[:, 0], held[:, 0] = variant[able], share[able]
-    return ordered(kind[able], member, held)
+    return Patterns(kind=kind[able], variants=member, shares_pct=held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _round(
     (solved, duals), (repeats, turn) = at, how
     found = pricing.price(master.rows.item_prices(duals), repeats, everything=everything)
     pricing.learn(found)
-    added = master.offer(found.sets, duals)
+    added = master.offer(found.rows, duals)
     used = np.flatnonzero(solved.values[master.slacks :] > 1e-9)
     if len(used):
         added += master.offer(neighbours(master, used, duals, turn), solved.row_duals)

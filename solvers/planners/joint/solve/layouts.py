@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 
 from solvers.planners.joint.solve.dive import Chosen
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.rules import floor_of
-from solvers.planners.joint.solve.sets import Sets
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
@@ -21,26 +21,26 @@ CHARGE_DEVICES = 2.0
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
-def keys_of(sets: Sets) -> list[Key]:
+def keys_of(found: Patterns) -> list[Key]:
     """Kind, members and shares of every row."""
-    sizes = (sets.member >= 0).sum(axis=1).tolist()
-    rows = zip(sets.kind.tolist(), sets.member.tolist(), sets.share.tolist(), sizes, strict=True)
+    sizes = (found.variants >= 0).sum(axis=1).tolist()
+    rows = zip(found.kind.tolist(), found.variants.tolist(), found.shares_pct.tolist(), sizes, strict=True)
     return [(kind, tuple(member[:size]), tuple(share[:size])) for kind, member, share, size in rows]
 
 
 def layout_of(problem: JointProblem, chosen: Chosen) -> Layout:
     """Whole devices as a layout, judged once more."""
     merged: Counter[Key] = Counter()
-    for key, count in zip(keys_of(chosen.sets), chosen.counts.tolist(), strict=True):
+    for key, count in zip(keys_of(chosen.judged.rows), chosen.counts.tolist(), strict=True):
         if count:
             merged[key] += count
     patterns = {pattern: merged[key] for key in sorted(merged) if (pattern := judge(problem, *key)) is not None}
     return Layout(patterns=tuple(patterns), counts=tuple(patterns.values()))
 
 
-def patterns_of(problem: JointProblem, sets: Sets) -> tuple[Pattern, ...]:
+def patterns_of(problem: JointProblem, rows: Patterns) -> tuple[Pattern, ...]:
     """Rows as patterns."""
-    found = (judge(problem, *key) for key in keys_of(sets))
+    found = (judge(problem, *key) for key in keys_of(rows))
     return tuple(pattern for pattern in found if pattern is not None)
 
 
@@ -86,8 +86,8 @@ def value_of(problem: JointProblem, layout: Layout) -> float:
 
 def taken_by(master: Master, layout: Layout) -> Floats:
     """What a layout owes to the rows of a master of the whole problem."""
-    sets = master.of_patterns(layout.patterns)
-    return master.rows.activity(sets, master.judge.judge(sets), np.array(layout.counts, dtype=np.int64))
+    judged = master.judge.judge(master.of_patterns(layout.patterns))
+    return master.rows.activity(judged, np.array(layout.counts, dtype=np.int64))
 
 
 def prices_of(master: Master, duals: Floats) -> Prices:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.engines.columns import ColumnMaster, Columns, Relaxed
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
 from solvers.planners.joint.solve.pool import Pool
 from solvers.planners.joint.solve.rows import CUT_LEAST, CUTS, Rows, cut_slack, steps_of
-from solvers.planners.joint.solve.sets import Judge, Judged, Sets, ordered, width_of
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 from solvers.problems.layout import Standing
 from solvers.problems.patterns import Pattern
@@ -26,45 +26,44 @@ class Master:
     def __init__(self, problem: JointProblem, judge: Judge, taken: Floats | None = None) -> None:
         """`taken`: what decided devices owe to the rows; the master is for the rest."""
         self.problem = problem
-        self.width = width_of(problem)
+        self.width = members_max(problem)
         self.judge = judge
         self.rows = Rows(problem, taken)
-        self.pool = Pool(self.width)
+        self.pool = Pool(judge.judge(Patterns.none(self.width)))
         self.programme = ColumnMaster(self.rows.lower, self.rows.upper)
         slack = self.rows.slack()
         self.slacks = len(slack)
         self.programme.add(slack)
         self._parts: list[Columns] = [slack]
 
-    def offer(self, sets: Sets, duals: Floats | None = None, tolerance: float = 1e-7) -> int:
+    def offer(self, found: Patterns, duals: Floats | None = None, tolerance: float = 1e-7) -> int:
         """Judge candidates and add the lawful new ones; with duals, only those that would improve the optimum."""
-        if not len(sets):
+        if not len(found):
             return 0
-        judged = self.judge.judge(sets)
-        keep = judged.ok
+        judged = self.judge.judge(found)
+        keep = judged.lawful & (judged.rows.variants[:, 0] >= 0)
         if duals is not None:
-            keep = keep & (self.rows.reduced(self.rows.columns(sets, judged), duals) < -tolerance)
-        rows = np.flatnonzero(keep)
-        rows = rows[self.pool.fresh(sets.take(rows))]
-        self._append(sets.take(rows), judged.take(rows))
-        return len(rows)
+            keep &= self.rows.reduced(self.rows.columns(judged), duals) < -tolerance
+        chosen = np.flatnonzero(keep)
+        chosen = chosen[self.pool.fresh(judged.rows.take(chosen))]
+        self._append(judged.take(chosen))
+        return len(chosen)
 
-    def adopt(self, sets: Sets, judged: Judged) -> None:
+    def adopt(self, judged: Judged) -> None:
         """Columns that were judged elsewhere; none of them here yet."""
-        fresh = self.pool.fresh(sets)
-        self._append(sets.take(fresh), judged.take(fresh))
+        self._append(judged.take(self.pool.fresh(judged.rows)))
 
     def keep_standing(self, standing: tuple[Standing, ...], usd_per_s: float) -> None:
         """Columns for what stands: cheaper by its launches, as many as there are."""
         problem = self.problem
-        sets = self.of_patterns(tuple(item.pattern for item in standing))
-        if not len(sets):
+        stands = self.of_patterns(tuple(item.pattern for item in standing))
+        if not len(stands):
             return
-        judged = self.judge.judge(sets)
+        judged = self.judge.judge(stands)
         seconds = np.array([sum(problem.variants[v].launch_s for v in item.pattern.variants) for item in standing])
         devices = np.array([item.devices for item in standing], dtype=np.float64)
-        ok = judged.ok
-        columns = self.rows.columns(sets.take(ok), judged.take(ok))
+        ok = judged.lawful & (judged.rows.variants[:, 0] >= 0)
+        columns = self.rows.columns(judged.take(ok))
         bounded = Columns(
             cost=columns.cost - usd_per_s * seconds[ok],
             lower=columns.lower,
@@ -73,25 +72,19 @@ class Master:
             row=columns.row,
             value=columns.value,
         )
-        self.pool.add(sets.take(ok), judged.take(ok))
+        self.pool.add(judged.take(ok))
         self.programme.add(bounded)
         self._parts.append(bounded)
 
-    def of_patterns(self, patterns: tuple[Pattern, ...]) -> Sets:
+    def of_patterns(self, patterns: tuple[Pattern, ...]) -> Patterns:
         """Patterns as candidates; those with more members than fit this problem's arrays are left out."""
-        some = [item for item in patterns if len(item.variants) <= self.width]
-        member = np.full((len(some), self.width), -1, dtype=np.int64)
-        share = np.zeros((len(some), self.width), dtype=np.int64)
-        for row, item in enumerate(some):
-            member[row, : len(item.variants)] = item.variants
-            share[row, : len(item.variants)] = item.shares_pct
-        return ordered(np.array([item.kind for item in some], dtype=np.int64), member, share)
+        return Patterns.of([item for item in patterns if len(item.variants) <= self.width], self.width)
 
-    def _append(self, sets: Sets, judged: Judged) -> None:
-        if not len(sets):
+    def _append(self, judged: Judged) -> None:
+        if not len(judged):
             return
-        columns = self.rows.columns(sets, judged)
-        self.pool.add(sets, judged)
+        columns = self.rows.columns(judged)
+        self.pool.add(judged)
         self.programme.add(columns)
         self._parts.append(columns)
 
@@ -103,10 +96,10 @@ class Master:
         """Add the cuts that a relaxed optimum breaks; how many."""
         rows = self.rows
         used = np.flatnonzero(relaxed.values[self.slacks :] > DUST)
-        sets, judged = self.pool.take(used)
-        column, place = np.nonzero(sets.member >= 0)
-        work = self.problem.variant_workload[sets.member[column, place]]
-        part = np.minimum(judged.rate[column, place] / np.maximum(rows.rate[work], 1e-12), 1.0)
+        judged = self.pool.judged.take(used)
+        column, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[column, place]]
+        part = np.minimum(judged.capacity_rps[column, place] / np.maximum(rows.rate[work], 1e-12), 1.0)
         devices = relaxed.values[self.slacks :][used][column]
         demand = np.flatnonzero(rows.wanted)
         unserved = np.zeros(rows.pool_at)
@@ -127,7 +120,7 @@ class Master:
         if not len(work):
             return
         rows.cut(work, steps)
-        column, row, value = rows.cut_entries(self.pool.sets, self.pool.judged, first)
+        column, row, value = rows.cut_entries(self.pool.judged, first)
         slack_of = np.full(rows.pool_at, -1, dtype=np.int64)
         slack_of[np.flatnonzero(rows.wanted)] = np.arange(int(rows.wanted.sum()))
         column = np.concatenate([slack_of[work], self.slacks + column])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 CROWDING = (0.0, 0.25, 0.5, 0.85)
@@ -36,14 +36,14 @@ class Sizes:
 class Menu:
     """Shelves (kind x crowding) and the cheapest size of every variant on each."""
 
-    def __init__(self, books: Books) -> None:
-        problem = books.problem
-        self.books = books
+    def __init__(self, judge: Judge) -> None:
+        problem = judge.problem
+        self.judge = judge
         self.kind = np.repeat(np.arange(problem.kinds), len(CROWDING))
         self.crowding = np.tile(np.array(CROWDING), problem.kinds)
         self.pool = problem.kind_pool[self.kind]
         self.watts = _watts_per_device(problem)[self.pool]
-        self.clients = np.where(self.crowding > 0, books.clients[self.pool], 1)
+        self.clients = np.where(self.crowding > 0, judge.clients[self.pool], 1)
         pool_usd = np.array([problem.idle_usd_per_h(pool) for pool in range(len(problem.pools))])
         self.device_usd = pool_usd[self.pool]
         count = len(self.kind)
@@ -56,10 +56,10 @@ class Menu:
             self._fill(shelf)
 
     def _fill(self, shelf: int) -> None:
-        problem = self.books.problem
+        problem = self.judge.problem
         variants = np.flatnonzero(problem.allowed[self.pool[shelf]])
         if self.crowding[shelf] > 0:
-            variants = variants[~self.books.dedicated[problem.variant_workload[variants]]]
+            variants = variants[~self.judge.dedicated[problem.variant_workload[variants]]]
         if not len(variants):
             return
         shares = problem.shares_pct
@@ -69,7 +69,7 @@ class Menu:
         running = self._running(shelf, sizes)
         work = problem.variant_workload[pairs[0]]
         replicas_most = np.array([item.replicas_max for item in problem.workloads], dtype=np.float64)[work]
-        devices = problem.pool_devices[self.pool[shelf]] * self.books.per_device_max[work]
+        devices = problem.pool_devices[self.pool[shelf]] * self.judge.per_device_max[work]
         most = np.maximum(1.0, np.minimum(replicas_most, devices))
         with np.errstate(divide="ignore", invalid="ignore"):
             # What cannot carry the whole rate even as often as it may stand leaves the rest to dearer places.
@@ -87,7 +87,7 @@ class Menu:
 
     def _running(self, shelf: int, sizes: Sizes) -> Floats:
         """$/h of a replica above the device itself."""
-        problem = self.books.problem
+        problem = self.judge.problem
         if problem.by_replica:
             return problem.held_usd(int(self.kind[shelf]), sizes.variant, sizes.share_pct)
         # Watts are without end where nothing runs; free energy costs nothing there either.
@@ -95,22 +95,22 @@ class Menu:
 
     def sizes(self, shelf: Whole, variant: Whole, share_pct: Whole) -> Sizes:
         """Replicas of these shares on these shelves, each slowed by all the neighbours its shelf allows."""
-        books, problem = self.books, self.books.problem
+        judge, problem = self.judge, self.judge.problem
         table = problem.kind_table[self.kind[shelf]]
         own = problem.pressure[table, variant] * (share_pct / 100) ** problem.exponent[table, variant]
         others = np.maximum(self.crowding[shelf] - own, 0.0)
         slow = problem.crowd[table, variant] * (1 + problem.sensitivity[table, variant] * others)
         alone = self.crowding[shelf] <= 0
         slow = np.where(alone, 1.0, slow)
-        rows = Rows(kind=self.kind[shelf], variants=variant[:, None], shares_pct=share_pct[:, None])
-        served = books.slowed(rows, slow[:, None])
+        rows = Patterns(kind=self.kind[shelf], variants=variant[:, None], shares_pct=share_pct[:, None])
+        served = judge.judge_slowed(rows, slow[:, None])
         pool = self.pool[shelf]
         press = np.where(alone, 0.0, own)
         with np.errstate(divide="ignore", invalid="ignore"):
             part = np.maximum.reduce(
                 [
                     share_pct / 100,
-                    served.memory_mib[:, 0] / books.room_mib[pool],
+                    served.memory_mib[:, 0] / judge.room_mib[pool],
                     np.where(alone, 1.0, own / np.maximum(self.crowding[shelf], 1e-9)),
                     served.power_w[:, 0] / self.watts[shelf],
                     1 / self.clients[shelf],

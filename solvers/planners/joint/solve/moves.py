@@ -10,29 +10,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Rows
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.problems.joint import JointProblem, Whole
 
 
-def neighbours(problem: JointProblem, rows: Rows, steps_pct: tuple[int, ...]) -> tuple[Rows, Whole]:
+def neighbours(problem: JointProblem, rows: Patterns, steps_pct: tuple[int, ...]) -> tuple[Patterns, Whole]:
     """All neighbours of some rows, and which row each comes from."""
     parts = list(_neighbours(problem, rows, steps_pct))
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return rows.take(none), none
-    return joined([item for item, _ in parts]), np.concatenate([parent for _, parent in parts])
+    return Patterns.joined([item for item, _ in parts]), np.concatenate([parent for _, parent in parts])
 
 
-def joined(parts: list[Rows]) -> Rows:
-    """One after the other."""
-    return Rows(
-        kind=np.concatenate([item.kind for item in parts]),
-        variants=np.concatenate([item.variants for item in parts]),
-        shares_pct=np.concatenate([item.shares_pct for item in parts]),
-    )
-
-
-def _neighbours(problem: JointProblem, rows: Rows, steps_pct: tuple[int, ...]) -> Iterator[tuple[Rows, Whole]]:
+def _neighbours(problem: JointProblem, rows: Patterns, steps_pct: tuple[int, ...]) -> Iterator[tuple[Patterns, Whole]]:
     every = np.arange(len(rows))
     members = (rows.variants >= 0).sum(axis=1)
     step = problem.share_step_pct
@@ -51,12 +42,12 @@ def _neighbours(problem: JointProblem, rows: Rows, steps_pct: tuple[int, ...]) -
         if len(chosen):
             some = rows.take(chosen)
             yield (
-                Rows(kind=np.full(len(chosen), kind), variants=some.variants, shares_pct=some.shares_pct),
+                Patterns(kind=np.full(len(chosen), kind), variants=some.variants, shares_pct=some.shares_pct),
                 chosen,
             )
 
 
-def _shifts(rows: Rows, chosen: Whole, place: int, sizes: list[int]) -> Iterator[tuple[Rows, Whole]]:
+def _shifts(rows: Patterns, chosen: Whole, place: int, sizes: list[int]) -> Iterator[tuple[Patterns, Whole]]:
     """Share given back, or handed to another member."""
     for size in sizes:
         able = chosen[rows.shares_pct[chosen, place] > size]
@@ -71,11 +62,11 @@ def _shifts(rows: Rows, chosen: Whole, place: int, sizes: list[int]) -> Iterator
             shares = some.shares_pct.copy()
             shares[:, place] -= size
             shares[:, other] += size
-            yield Rows(kind=some.kind, variants=some.variants, shares_pct=shares), there
+            yield Patterns(kind=some.kind, variants=some.variants, shares_pct=shares), there
 
 
-def _with(rows: Rows, chosen: Whole, place: int, change_pct: Whole) -> tuple[Rows, Whole]:
+def _with(rows: Patterns, chosen: Whole, place: int, change_pct: Whole) -> tuple[Patterns, Whole]:
     some = rows.take(chosen)
     shares = some.shares_pct.copy()
     shares[:, place] += change_pct
-    return Rows(kind=some.kind, variants=some.variants, shares_pct=shares), chosen
+    return Patterns(kind=some.kind, variants=some.variants, shares_pct=shares), chosen

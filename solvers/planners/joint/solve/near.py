@@ -8,13 +8,13 @@ approximated but the mixing. It refuses to round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from solvers.engines.columns import ColumnMaster, Columns
-from solvers.planners.joint.solve.books import Rows, Verdicts
-from solvers.planners.joint.solve.moves import joined, neighbours
+from solvers.planners.joint.solve.judge import Judged, Patterns
+from solvers.planners.joint.solve.moves import neighbours
 from solvers.planners.joint.solve.sheet import Sheet
 from solvers.problems.joint import Floats, Whole
 
@@ -42,11 +42,11 @@ class Casts:
 
 
 class Near:
-    """See the module. Rows: demand (part of each rate), groups (devices), rules, least replicas (part of them)."""
+    """See the module. Patterns: demand (part of each rate), groups (devices), rules, least replicas (part of them)."""
 
     def __init__(self, sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats | float = 0.0) -> None:
         """`reserve`: part of each rate that is asked for beyond it."""
-        problem = sheet.rules.books.problem
+        problem = sheet.rules.judge.problem
         self.rules, self.problem = sheet.rules, problem
         self.groups, self.demands = len(sheet.counts), len(problem.workloads)
         self.devices_min = np.zeros(self.groups)
@@ -56,7 +56,7 @@ class Near:
         floors = np.where(self.rules.floor > 0, 1.0, 0.0)
         wanted = np.where(problem.rate_rps > 0, 1.0, 0.0)
         # What already breaks a rule must not be made worse; it need not be made better.
-        limit = np.maximum(self.rules.upper, self.rules.usage(sheet.verdicts, sheet.counts))
+        limit = np.maximum(self.rules.upper, self.rules.usage(sheet.judged, sheet.counts))
         free = np.full(self.groups, -np.inf), np.full(len(self.rules), -np.inf)
         open_end = np.full(self.demands, np.inf), np.full(len(floors), np.inf)
         self._programme = ColumnMaster(
@@ -64,14 +64,14 @@ class Near:
             np.concatenate([open_end[0], self.devices_max, limit, open_end[1]]),
         )
         self._slack = self._add_slack()
-        self.verdicts: Verdicts = sheet.verdicts
+        self.judged: Judged = sheet.judged
         self.group: Whole = np.arange(self.groups)
-        self._known = {row.tobytes() for row in _keys(sheet.verdicts.rows, self.group)}
-        self._programme.add(self._columns(sheet.verdicts, self.group))
+        self._known = {row.tobytes() for row in _keys(sheet.judged.rows, self.group)}
+        self._programme.add(self._columns(sheet.judged, self.group))
         self.parts: Floats = np.zeros(0)
         """Devices that carry each column."""
         self.value = np.inf
-        self.widen(sheet.verdicts.rows, self.group, steps_pct)
+        self.widen(sheet.judged.rows, self.group, steps_pct)
 
     @property
     def units_of_work(self) -> int:
@@ -79,29 +79,29 @@ class Near:
         rows = self.demands + self.groups + len(self.rules)
         return 1 + len(self.group) * rows // _ENTRIES_PER_UNIT
 
-    def widen(self, rows: Rows, group: Whole, steps_pct: tuple[int, ...]) -> int:
+    def widen(self, rows: Patterns, group: Whole, steps_pct: tuple[int, ...]) -> int:
         """Add the neighbours of some rows to their groups; how many were new."""
         found, parent = neighbours(self.problem, rows, steps_pct)
-        return self.add(self.rules.books.judge_many(found), group[parent])
+        return self.add(self.rules.judge.judge(found), group[parent])
 
     def widen_used(self, steps_pct: tuple[int, ...]) -> int:
         """Add the neighbours of all columns in use."""
         used = np.flatnonzero(self.parts > DUST)
-        return self.widen(self.verdicts.rows.take(used), self.group[used], steps_pct)
+        return self.widen(self.judged.rows.take(used), self.group[used], steps_pct)
 
-    def add(self, verdicts: Verdicts, group: Whole) -> int:
+    def add(self, judged: Judged, group: Whole) -> int:
         """Add columns to groups; unlawful and known ones are left out."""
         fresh = []
-        for place, key in enumerate(_keys(verdicts.rows, group)):
+        for place, key in enumerate(_keys(judged.rows, group)):
             name = key.tobytes()
-            if verdicts.lawful[place] and name not in self._known:
+            if judged.lawful[place] and name not in self._known:
                 self._known.add(name)
                 fresh.append(place)
         if fresh:
             chosen = np.array(fresh, dtype=np.int64)
-            some, of = verdicts.take(chosen), group[chosen]
+            some, of = judged.take(chosen), group[chosen]
             self._programme.add(self._columns(some, of))
-            self.verdicts = stacked(self.verdicts, some)
+            self.judged = Judged.joined([self.judged, some])
             self.group = np.concatenate([self.group, of])
             self.parts = np.concatenate([self.parts, np.zeros(len(of))])
         return len(fresh)
@@ -113,7 +113,7 @@ class Near:
 
     def casts(self) -> Casts:
         """All columns so far by kind and members; no columns may be added afterwards."""
-        rows = self.verdicts.rows
+        rows = self.judged.rows
         keys = np.hstack([rows.kind[:, None], rows.variants])
         _, of = np.unique(keys, axis=0, return_inverse=True)
         return Casts(of=of.ravel(), first=np.unique(of.ravel(), return_index=True)[1])
@@ -157,23 +157,23 @@ class Near:
         )
         return count
 
-    def _columns(self, verdicts: Verdicts, group: Whole) -> Columns:
+    def _columns(self, judged: Judged, group: Whole) -> Columns:
         rules, count = self.rules, len(group)
-        at, place = np.nonzero(verdicts.rows.variants >= 0)
-        work = rules.books.workload[verdicts.rows.variants[at, place]]
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        work = rules.judge.workload[judged.rows.variants[at, place]]
         rate = self.problem.rate_rps[work]
         asked = np.flatnonzero(rate > 0)
-        used, floored = rules.entries(verdicts), rules.floor_entries(verdicts)
+        used, floored = rules.entries(judged), rules.floor_entries(judged)
         floor_part = floored.value / np.maximum(rules.floor[floored.rule], 1.0)
         row = np.concatenate(
             [work[asked], self.demands + group, self._rule_at + used.rule, self._floor_at + floored.rule]
         )
         column = np.concatenate([at[asked], np.arange(count), used.pattern, floored.pattern])
-        served = verdicts.capacity_rps[at, place][asked] / rate[asked]
+        served = judged.capacity_rps[at, place][asked] / rate[asked]
         value = np.concatenate([served, np.ones(count), used.value, floor_part])
         row, column, value = summed(row, column, value)
         return Columns(
-            cost=verdicts.usd_per_h,
+            cost=judged.usd_per_h,
             lower=np.zeros(count),
             upper=np.full(count, np.inf),
             start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=count))]).astype(np.int64),
@@ -193,12 +193,5 @@ def summed(row: Whole, column: Whole, value: Floats) -> tuple[Whole, Whole, Floa
     return row[begins], column[begins], np.add.reduceat(value, begins)
 
 
-def _keys(rows: Rows, group: Whole) -> Whole:
+def _keys(rows: Patterns, group: Whole) -> Whole:
     return np.ascontiguousarray(np.hstack([group[:, None], rows.kind[:, None], rows.variants, rows.shares_pct]))
-
-
-def stacked(one: Verdicts, other: Verdicts) -> Verdicts:
-    """One after the other."""
-    names = [item.name for item in fields(Verdicts) if item.name != "rows"]
-    arrays = {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in names}
-    return Verdicts(rows=joined([one.rows, other.rows]), **arrays)

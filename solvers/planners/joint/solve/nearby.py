@@ -7,11 +7,12 @@ judge: it offers candidates and keeps those that the duals find best.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.sets import Sets, joined, ordered
 from solvers.problems.joint import Floats, Whole
 
 STEPS_PCT = (10, 3, 1)
@@ -19,63 +20,61 @@ BEST_OF_EACH = 3
 PARENTS_MAX = 600
 
 
-def neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Sets:
+def neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Patterns:
     """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
     every turn.
     """
     parents = parents[:PARENTS_MAX]
-    sets = master.pool.sets.take(parents)
+    rows = master.pool.judged.rows.take(parents)
     step = max(1, master.problem.share_step_pct)
     size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
-    parts = list(_shares_moved(master, sets, size))
+    parts = list(_shares_moved(master, rows, size))
     if turn % len(STEPS_PCT) == 0:
-        parts += list(_members_changed(master, sets))
+        parts += list(_members_changed(master, rows))
     parts = [part for part in parts if len(part[1])]
     if not parts:
-        return joined([], master.width)
-    moved, parent = joined([part[0] for part in parts], master.width), np.concatenate([part[1] for part in parts])
-    judged = master.judge.judge(moved)
-    rows = np.flatnonzero(judged.ok)
-    columns = master.rows.columns(moved.take(rows), judged.take(rows))
-    cost = master.rows.reduced(columns, duals)
-    order = np.lexsort((cost, parent[rows]))
-    first = np.searchsorted(parent[rows][order], parent[rows][order])
-    best = order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)]
-    return moved.take(rows[best])
+        return Patterns.none(master.width)
+    judged = master.judge.judge(Patterns.joined([part[0] for part in parts]))
+    lawful = np.flatnonzero(judged.lawful)
+    judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
+    cost = master.rows.reduced(master.rows.columns(judged), duals)
+    order = np.lexsort((cost, parent))
+    first = np.searchsorted(parent[order], parent[order])
+    return judged.rows.take(order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)])
 
 
-def _shares_moved(master: Master, sets: Sets, pct: int) -> Iterator[tuple[Sets, Whole]]:
+def _shares_moved(master: Master, rows: Patterns, pct: int) -> Iterator[tuple[Patterns, Whole]]:
     """The same members with other shares; and the parent of each."""
     problem = master.problem
-    every = np.arange(len(sets))
+    every = np.arange(len(rows))
     least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
-    held = (sets.member >= 0).sum(axis=1)
-    spare = 100 - sets.share.sum(axis=1)
+    held = (rows.variants >= 0).sum(axis=1)
+    spare = 100 - rows.shares_pct.sum(axis=1)
     for to in range(int(held.max(initial=0))):
-        rows = every[(held > to) & (spare >= step)]
-        share = sets.share[rows].copy()
-        share[:, to] += spare[rows] // step * step
-        yield ordered(sets.kind[rows], sets.member[rows], share), rows
+        chosen = every[(held > to) & (spare >= step)]
+        share = rows.shares_pct[chosen].copy()
+        share[:, to] += spare[chosen] // step * step
+        yield replace(rows.take(chosen), shares_pct=share), chosen
         for off in range(int(held.max(initial=0))):
-            able = (held > max(to, off)) & (sets.share[:, off] - pct >= least) & (off != to)
-            rows = every[able]
-            share = sets.share[rows].copy()
+            able = (held > max(to, off)) & (rows.shares_pct[:, off] - pct >= least) & (off != to)
+            chosen = every[able]
+            share = rows.shares_pct[chosen].copy()
             share[:, to] += pct
             share[:, off] -= pct
-            yield ordered(sets.kind[rows], sets.member[rows], share), rows
+            yield replace(rows.take(chosen), shares_pct=share), chosen
 
 
-def _members_changed(master: Master, sets: Sets) -> Iterator[tuple[Sets, Whole]]:
+def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns, Whole]]:
     """A member less, or another clock; and the parent of each."""
     problem = master.problem
-    every = np.arange(len(sets))
-    held = (sets.member >= 0).sum(axis=1)
+    every = np.arange(len(rows))
+    held = (rows.variants >= 0).sum(axis=1)
     for off in range(int(held.max(initial=0))):
-        rows = every[held > max(1, off)]
-        member, share = sets.member[rows].copy(), sets.share[rows].copy()
+        chosen = every[held > max(1, off)]
+        member, share = rows.variants[chosen].copy(), rows.shares_pct[chosen].copy()
         member[:, off], share[:, off] = -1, 0
-        yield ordered(sets.kind[rows], member, share), rows
+        yield Patterns(kind=rows.kind[chosen], variants=member, shares_pct=share), chosen
     for other in range(problem.kinds):
-        same = problem.kind_pool[sets.kind] == problem.kind_pool[other]
-        rows = every[same & (sets.kind != other)]
-        yield sets.take(rows).of_kind(other), rows
+        same = problem.kind_pool[rows.kind] == problem.kind_pool[other]
+        chosen = every[same & (rows.kind != other)]
+        yield rows.take(chosen).of_kind(other), chosen

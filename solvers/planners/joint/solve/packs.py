@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Books, Rows
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import Floats, Whole
 
 _CROWDED = 0.4
@@ -30,27 +30,27 @@ class Wanted:
 class Packs:
     """Values of items are kept by kind and variant as they are needed."""
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
         self._known: dict[int, tuple[Floats, Floats]] = {}
 
-    def draw(self, wanted: Wanted, kinds: Whole, rng: np.random.Generator) -> Rows:
+    def draw(self, wanted: Wanted, kinds: Whole, rng: np.random.Generator) -> Patterns:
         """One pack for each of these kinds."""
-        problem, width = self.books.problem, self.books.width
+        problem, width = self.judge.problem, self.judge.width
         shares = problem.shares_pct
         variants = np.full((len(kinds), width), -1, dtype=np.int64)
         held = np.zeros((len(kinds), width), dtype=np.int64)
         if not len(wanted.variants):
-            return Rows(kind=kinds, variants=variants, shares_pct=held)
+            return Patterns(kind=kinds, variants=variants, shares_pct=held)
         names, place = np.unique(kinds, return_inverse=True)
         value, memory = self._values(names, wanted)
-        owner = self.books.workload[wanted.variants]
+        owner = self.judge.workload[wanted.variants]
         count = len(wanted.variants)
         noise = rng.uniform(0.3, 1.0, (len(kinds), count))
         free = np.full(len(kinds), 100)
-        room = self.books.room_mib[problem.kind_pool[kinds]]
+        room = self.judge.room_mib[problem.kind_pool[kinds]]
         taken = np.zeros((len(kinds), count), dtype=bool)
-        clients = self.books.clients[problem.kind_pool[kinds]]
+        clients = self.judge.clients[problem.kind_pool[kinds]]
         for step in range(width):
             score = value[place] / shares[None, None, :] * noise[:, :, None]
             fits = (shares[None, None, :] <= free[:, None, None]) & (memory[place] <= room[:, None, None])
@@ -65,12 +65,12 @@ class Packs:
             free[packed] -= shares[size]
             room[packed] -= memory[place[packed], item, size]
             taken[packed] |= owner[None, :] == owner[item][:, None]
-        return Rows(kind=kinds, variants=variants, shares_pct=held)
+        return Patterns(kind=kinds, variants=variants, shares_pct=held)
 
     def _values(self, kinds: Whole, wanted: Wanted) -> tuple[Floats, Floats]:
         """Kind x variant x share: worth and memory of an item."""
-        rate = self.books.problem.rate_rps[self.books.workload[wanted.variants]][:, None]
-        work = self.books.workload[wanted.variants]
+        rate = self.judge.problem.rate_rps[self.judge.workload[wanted.variants]][:, None]
+        work = self.judge.workload[wanted.variants]
         values, memories = [], []
         for kind in kinds.tolist():
             if kind not in self._known:
@@ -83,16 +83,16 @@ class Packs:
 
     def _items(self, kind: int) -> tuple[Floats, Floats]:
         """Variant x share: capacity beside some neighbours and memory."""
-        problem = self.books.problem
+        problem = self.judge.problem
         table, shares = int(problem.kind_table[kind]), problem.shares_pct
         variants = np.repeat(np.arange(len(problem.variants)), len(shares))
         slow = problem.crowd[table] * (1 + problem.sensitivity[table] * _CROWDED)
-        rows = Rows(
+        rows = Patterns(
             kind=np.full(len(variants), kind),
             variants=variants[:, None],
             shares_pct=np.tile(shares, len(problem.variants))[:, None],
         )
-        served = self.books.slowed(rows, slow[variants][:, None])
+        served = self.judge.judge_slowed(rows, slow[variants][:, None])
         shape = (len(problem.variants), len(shares))
         capacity = np.where(served.lawful, served.capacity_rps[:, 0], 0.0).reshape(shape)
         return capacity, served.memory_mib[:, 0].reshape(shape)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.engines.columns import ColumnMaster, Columns
-from solvers.planners.joint.solve.books import Rows, Verdicts
-from solvers.planners.joint.solve.moves import joined, neighbours
-from solvers.planners.joint.solve.near import stacked, summed
+from solvers.planners.joint.solve.judge import Judged, Patterns
+from solvers.planners.joint.solve.moves import neighbours
+from solvers.planners.joint.solve.near import summed
 from solvers.planners.joint.solve.packs import Packs, Wanted
 from solvers.planners.joint.solve.rules import Rules
 from solvers.planners.joint.solve.sheet import SERVED, Sheet
@@ -34,7 +34,7 @@ class Hole:
     """What is left when some devices of a sheet (row numbers, one device each) are taken out."""
 
     rest: Sheet
-    rows: Rows
+    rows: Patterns
     workloads: Whole
     asked: Floats
     """Part of each such workload's rate that the rest does not serve."""
@@ -49,19 +49,19 @@ class Hole:
 def hole_of(sheet: Sheet, devices: Whole, lacking: Whole) -> Hole:
     """Take devices out; of what lacks elsewhere, these workloads are looked after too."""
     rules = sheet.rules
-    problem = rules.books.problem
+    problem = rules.judge.problem
     counts = sheet.counts.copy()
     np.subtract.at(counts, devices, 1)
-    rest = Sheet(rules=rules, verdicts=sheet.verdicts, counts=counts)
-    rows = sheet.verdicts.rows.take(devices)
+    rest = Sheet(rules=rules, judged=sheet.judged, counts=counts)
+    rows = sheet.judged.rows.take(devices)
     variants = rows.variants[rows.variants >= 0]
     rate = problem.rate_rps
     part = np.where(rate > 0, np.maximum(0.0, 1 - rest.served_rps() / np.where(rate > 0, rate, 1.0)), 0.0)
-    workloads = np.union1d(rules.books.workload[variants], lacking)
-    usage = rules.usage(rest.verdicts, counts)
+    workloads = np.union1d(rules.judge.workload[variants], lacking)
+    usage = rules.usage(rest.judged, counts)
     lack = sheet.lacking()
     looked_after = np.union1d(workloads, rules.floored)
-    limit = np.maximum(rules.upper, rules.usage(sheet.verdicts, sheet.counts))
+    limit = np.maximum(rules.upper, rules.usage(sheet.judged, sheet.counts))
     return Hole(
         rest=rest,
         rows=rows,
@@ -69,7 +69,7 @@ def hole_of(sheet: Sheet, devices: Whole, lacking: Whole) -> Hole:
         asked=part[workloads],
         room=limit - usage,
         floors=np.maximum(0.0, rules.floor - rest.replicas()[rules.floored]),
-        usd=float(sheet.verdicts.usd_per_h[devices].sum() + lack[looked_after] @ problem.unserved_usd[looked_after]),
+        usd=float(sheet.judged.usd_per_h[devices].sum() + lack[looked_after] @ problem.unserved_usd[looked_after]),
     )
 
 
@@ -83,10 +83,10 @@ class Patch:
         """The sheet with the hole filled for at most so much, unserved demand priced in; None when no filling was
         found or none can be had.
         """
-        problem, rules = self.rules.books.problem, self.rules
+        problem, rules = self.rules.judge.problem, self.rules
         near, _ = neighbours(problem, hole.rows, _STEPS)
-        some = self._judged(joined([hole.rows, near]))
-        rows, counts, spent = [hole.rest.verdicts.rows], [hole.rest.counts], 0.0
+        some = self._judged(Patterns.joined([hole.rows, near]))
+        rows, counts, spent = [hole.rest.judged.rows], [hole.rest.counts], 0.0
         left, rounds = hole, _ROUNDS
         while True:
             some, parts, value = self._relaxed(left, some, rounds, rng)
@@ -102,11 +102,11 @@ class Patch:
             spent += float(picked.usd_per_h @ times)
             left = _less(rules, left, picked, times)
             rounds = 1
-        return Sheet.of_rows(rules, joined(rows), np.concatenate(counts))
+        return Sheet.of_rows(rules, Patterns.joined(rows), np.concatenate(counts))
 
     def _relaxed(
-        self, hole: Hole, some: Verdicts, rounds: int, rng: np.random.Generator
-    ) -> tuple[Verdicts, Floats | None, float]:
+        self, hole: Hole, some: Judged, rounds: int, rng: np.random.Generator
+    ) -> tuple[Judged, Floats | None, float]:
         """Candidates with packs added, how many devices carry each, and the worth of that."""
         sides, slack = self._sides(hole)
         master = ColumnMaster(*sides)
@@ -122,13 +122,13 @@ class Patch:
             if packs is None:
                 break
             master.add(self._columns(hole, packs))
-            some = stacked(some, packs)
+            some = Judged.joined([some, packs])
             relaxed = master.solve()
         if relaxed is None:
             return some, None, np.inf
         return some, relaxed.values[len(slack) :], relaxed.value
 
-    def _decided(self, hole: Hole, some: Verdicts, parts: Floats, rng: np.random.Generator) -> Whole:
+    def _decided(self, hole: Hole, some: Judged, parts: Floats, rng: np.random.Generator) -> Whole:
         """Whole parts, or one device of the largest fraction that no rule forbids; nothing when nothing is used."""
         number = np.floor(parts + _BROKEN).astype(np.int64)
         if number.any():
@@ -141,16 +141,16 @@ class Patch:
                 break
         return number
 
-    def _judged(self, rows: Rows) -> Verdicts:
-        verdicts = self.rules.books.judge_many(rows)
-        keys = np.hstack([verdicts.rows.kind[:, None], verdicts.rows.variants, verdicts.rows.shares_pct])
+    def _judged(self, rows: Patterns) -> Judged:
+        judged = self.rules.judge.judge(rows)
+        keys = np.hstack([judged.rows.kind[:, None], judged.rows.variants, judged.rows.shares_pct])
         _, first = np.unique(keys, axis=0, return_index=True)
         first = np.sort(first)
-        return verdicts.take(first[verdicts.lawful[first] & (verdicts.rows.variants[first, 0] >= 0)])
+        return judged.take(first[judged.lawful[first] & (judged.rows.variants[first, 0] >= 0)])
 
-    def _packs(self, hole: Hole, usd: Floats, rng: np.random.Generator) -> Verdicts | None:
+    def _packs(self, hole: Hole, usd: Floats, rng: np.random.Generator) -> Judged | None:
         """Those random packs that are worth most for what they cost."""
-        problem = self.rules.books.problem
+        problem = self.rules.judge.problem
         asked = np.zeros(len(problem.workloads))
         asked[hole.workloads] = hole.asked
         work = problem.variant_workload
@@ -169,7 +169,7 @@ class Patch:
 
     def _sides(self, hole: Hole) -> tuple[tuple[Floats, Floats], Columns]:
         """Sides of the rows (demand, rules, least replicas), and what may lack at its price."""
-        problem, rules = self.rules.books.problem, self.rules
+        problem, rules = self.rules.judge.problem, self.rules
         demands, floors = len(hole.workloads), len(hole.floors)
         lower = np.concatenate([hole.asked, np.full(len(rules), -np.inf), hole.floors])
         upper = np.concatenate([np.full(demands, np.inf), hole.room, np.full(floors, np.inf)])
@@ -185,27 +185,27 @@ class Patch:
         )
         return (lower, upper), slack
 
-    def _columns(self, hole: Hole, verdicts: Verdicts) -> Columns:
+    def _columns(self, hole: Hole, judged: Judged) -> Columns:
         """Candidates; nothing counts for more than is asked."""
-        problem, rules = self.rules.books.problem, self.rules
-        demands, count = len(hole.workloads), len(verdicts.rows)
+        problem, rules = self.rules.judge.problem, self.rules
+        demands, count = len(hole.workloads), len(judged.rows)
         place_of = np.full(len(problem.workloads), -1, dtype=np.int64)
         place_of[hole.workloads] = np.arange(demands)
-        at, place = np.nonzero(verdicts.rows.variants >= 0)
-        owner = rules.books.workload[verdicts.rows.variants[at, place]]
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        owner = rules.judge.workload[judged.rows.variants[at, place]]
         number = place_of[owner]
         rate = problem.rate_rps[owner]
-        part = verdicts.capacity_rps[at, place] / np.where(rate > 0, rate, np.inf)
+        part = judged.capacity_rps[at, place] / np.where(rate > 0, rate, np.inf)
         part = np.where(number >= 0, np.minimum(part, hole.asked[number]), 0.0)
         asks = np.flatnonzero(part > _DUST)
-        used, floored = rules.entries(verdicts), rules.floor_entries(verdicts)
+        used, floored = rules.entries(judged), rules.floor_entries(judged)
         row, column, value = summed(
             np.concatenate([number[asks], demands + used.rule, demands + len(rules) + floored.rule]),
             np.concatenate([at[asks], used.pattern, floored.pattern]),
             np.concatenate([part[asks], used.value, floored.value]),
         )
         return Columns(
-            cost=verdicts.usd_per_h,
+            cost=judged.usd_per_h,
             lower=np.zeros(count),
             upper=np.full(count, np.inf),
             start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=count))]).astype(np.int64),
@@ -214,10 +214,10 @@ class Patch:
         )
 
 
-def _less(rules: Rules, hole: Hole, picked: Verdicts, times: Whole) -> Hole:
+def _less(rules: Rules, hole: Hole, picked: Judged, times: Whole) -> Hole:
     """What is still asked once these devices stand."""
-    part = Sheet(rules=rules, verdicts=picked, counts=times)
-    rate = rules.books.problem.rate_rps[hole.workloads]
+    part = Sheet(rules=rules, judged=picked, counts=times)
+    rate = rules.judge.problem.rate_rps[hole.workloads]
     served = part.served_rps()[hole.workloads] / np.where(rate > 0, rate, np.inf)
     asked = hole.asked - served
     return replace(

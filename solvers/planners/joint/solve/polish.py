@@ -55,7 +55,7 @@ def shake(search: tuple[Master, Pricing, Relaxed], deadline: Deadline, rng: np.r
         duals[master.rows.pool_at :] *= rng.uniform()
         found = pricing.price(master.rows.item_prices(duals), 2, everything=True)
         pricing.learn(found)
-        master.offer(found.sets)
+        master.offer(found.rows)
 
 
 def polished(
@@ -64,7 +64,7 @@ def polished(
     """The best layout that swaps and the engine find; the given one at worst."""
     master, relaxed = state
     master.offer(master.of_patterns(layout.patterns))
-    held = counts_in(column_number(keys_of(master.pool.sets)), layout, len(master.pool))
+    held = counts_in(column_number(keys_of(master.pool.judged.rows)), layout, len(master.pool))
     chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))
     program = _program(master, chosen)
     swaps = Swaps(program)
@@ -79,8 +79,8 @@ def polished(
         deadline.spend(first + NODE_UNITS * int(answer.work))
         if answer.values is not None and answer.objective < float(program.cost @ hint) - WORTH_IT:
             counts = answer.values[master.slacks :]
-    sets, judged = master.pool.take(chosen)
-    return layout_of(scene.problem, Chosen(sets=sets, judged=judged, counts=np.rint(counts).astype(np.int64)))
+    judged = master.pool.judged.take(chosen)
+    return layout_of(scene.problem, Chosen(judged=judged, counts=np.rint(counts).astype(np.int64)))
 
 
 def _columns_most(master: Master, deadline: Deadline) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.planners.joint.solve.judge import Patterns, ordered
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
-from solvers.planners.joint.solve.sets import Sets, joined, ordered
 from solvers.planners.joint.solve.tables import Singles, Tables
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 
@@ -33,10 +33,10 @@ CELLS_PER_UNIT = 4_000
 class Found:
     """Patterns as classes x members; `value` is what the programme thought of them."""
 
-    sets: Sets
+    rows: Patterns
     value: Floats
-    row: Whole
-    """Class that each came from."""
+    of_class: Whole
+    """Which each came from."""
 
 
 class Pricing:
@@ -104,18 +104,19 @@ class Pricing:
         """
         asked = np.flatnonzero(self._margin > FAR) if self._turn % ALL_TURNS and not everything else self._every
         self._turn += 1
-        sets, values, rows = [], [], []
+        found: list[Found] = []
         if not len(self.variant):
-            return Found(sets=joined([], self.width), value=np.zeros(0), row=np.zeros(0, dtype=np.int64))
+            return Found(rows=Patterns.none(self.width), value=np.zeros(0), of_class=np.zeros(0, dtype=np.int64))
         for at in range(0, len(asked), CLASSES_AT_ONCE):
             classes = asked[at : at + CLASSES_AT_ONCE]
-            for one in self._some(classes, prices, repeats):
-                sets.append(one.sets)
-                values.append(one.value)
-                rows.append(one.row)
-        if not sets:
-            return Found(sets=joined([], self.width), value=np.zeros(0), row=np.zeros(0, dtype=np.int64))
-        return Found(sets=joined(sets, self.width), value=np.concatenate(values), row=np.concatenate(rows))
+            found += self._some(classes, prices, repeats)
+        if not found:
+            return Found(rows=Patterns.none(self.width), value=np.zeros(0), of_class=np.zeros(0, dtype=np.int64))
+        return Found(
+            rows=Patterns.joined([one.rows for one in found]),
+            value=np.concatenate([one.value for one in found]),
+            of_class=np.concatenate([one.of_class for one in found]),
+        )
 
     def _some(self, classes: Whole, prices: ItemPrices, repeats: int) -> list[Found]:
         everybody, variants = self._values(classes, prices)
@@ -149,7 +150,7 @@ class Pricing:
                 break
             one = self._patterns(classes[alive], (work[alive], None if variant is None else variant[alive]),
                                  (place[alive], option[alive]))  # fmt: skip
-            found.append(Found(sets=one, value=best[alive], row=classes[alive]))
+            found.append(Found(rows=one, value=best[alive], of_class=classes[alive]))
             rows, members = np.nonzero(place >= 0)
             value[rows, place[rows, members]] = BEYOND
         return found
@@ -219,7 +220,7 @@ class Pricing:
             value[first[None, :] >= self._copies[work]] = BEYOND
         return work, value
 
-    def _patterns(self, classes: Whole, names: tuple[Whole, Whole | None], chosen: tuple[Whole, Whole]) -> Sets:
+    def _patterns(self, classes: Whole, names: tuple[Whole, Whole | None], chosen: tuple[Whole, Whole]) -> Patterns:
         (work, variant), (place, option) = names, chosen
         real = place >= 0
         safe = np.where(real, place, 0)
@@ -234,20 +235,21 @@ class Pricing:
         if fill > 0:
             member = np.pad(member, ((0, 0), (0, fill)), constant_values=-1)
             share = np.pad(share, ((0, 0), (0, fill)))
-        return ordered(self.kind[classes], member[:, : self.width], share[:, : self.width])
+        member, share = member[:, : self.width], share[:, : self.width]
+        return ordered(Patterns(kind=self.kind[classes], variants=member, shares_pct=share))
 
     def learn(self, found: Found) -> None:
         """Move the multipliers towards patterns that keep memory and the level's pressure."""
-        table = self.problem.kind_table[found.sets.kind]
-        real = found.sets.member >= 0
-        member = np.where(real, found.sets.member, 0)
-        share = np.searchsorted(self.problem.shares_pct, found.sets.share)
+        table = self.problem.kind_table[found.rows.kind]
+        real = found.rows.variants >= 0
+        member = np.where(real, found.rows.variants, 0)
+        share = np.searchsorted(self.problem.shares_pct, found.rows.shares_pct)
         share = np.minimum(share, len(self.problem.shares_pct) - 1)
-        level = self.level[found.row][:, None]
+        level = self.level[found.of_class][:, None]
         memory = np.where(real, self.tables.memory[table[:, None], level, member, share], 0.0).sum(axis=1)
         press = np.where(real, self.tables.press[table[:, None], member, share], 0.0).sum(axis=1)
-        first = np.unique(found.row, return_index=True)[1]
-        rows = found.row[first]
+        first = np.unique(found.of_class, return_index=True)[1]
+        rows = found.of_class[first]
         worth = np.maximum(found.value[first], 1e-6)
         for usd, held, room in (
             (self.memory_usd, memory[first], self.room[rows]),

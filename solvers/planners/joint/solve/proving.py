@@ -15,11 +15,11 @@ from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import Bound, Ceilings, lagrangian
 from solvers.planners.joint.solve.generate import Pace, generate
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.nearby import STEPS_PCT, neighbours
 from solvers.planners.joint.solve.pricing import Pricing
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.sets import Judge
 from solvers.problems.joint import Floats, JointProblem
 
 TARGETS = (0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.002, 0.002, 0.001, 0.001)
@@ -91,7 +91,7 @@ def plain(master: Master) -> Master:
     if not len(master.rows.cut_work):
         return master
     other = Master(master.problem, master.judge)
-    other.adopt(master.pool.sets, master.pool.judged)
+    other.adopt(master.pool.judged)
     return other
 
 

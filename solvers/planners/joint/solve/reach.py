@@ -15,8 +15,8 @@ import numpy as np
 
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.sets import Sets, joined, ordered
 from solvers.problems.joint import Flags, Floats, Whole
 
 ROUNDS = 12
@@ -47,7 +47,7 @@ def reach(master: Master, relaxed: Relaxed, best: tuple[float, float], deadline:
         if not parents or first - begun > COLUMNS_MAX or deadline.over:
             break
         asked |= set(parents)
-        found = joined([*_stepped(master, master.pool.sets.take(np.array(parents)))], master.width)
+        found = Patterns.joined([*_stepped(master, master.pool.judged.rows.take(np.array(parents)))])
         deadline.spend(1 + len(found) // CANDIDATES_PER_UNIT)
         master.offer(found, relaxed.row_duals, -gap_usd)
         if (_reduced(master, relaxed)[first:] < -DUST).any():
@@ -60,33 +60,35 @@ def _reduced(master: Master, relaxed: Relaxed) -> Floats:
     return master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
 
 
-def _stepped(master: Master, sets: Sets) -> Iterator[Sets]:
+def _stepped(master: Master, rows: Patterns) -> Iterator[Patterns]:
     """All that is one step away; shares by the grid."""
     problem = master.problem
     shares = problem.shares_pct
     for kind in range(problem.kinds):
-        yield sets.take(sets.kind != kind).of_kind(kind)
+        yield rows.take(rows.kind != kind).of_kind(kind)
     for place in range(master.width):
-        some = sets.take(sets.member[:, place] >= 0)
+        some = rows.take(rows.variants[:, place] >= 0)
         yield _placed(some, place, -1, 0)
-        column = np.searchsorted(shares, some.share[:, place])
+        column = np.searchsorted(shares, some.shares_pct[:, place])
         for step in (-1, 1):
-            yield _placed(some, place, some.member[:, place], shares[np.clip(column + step, 0, len(shares) - 1)])
+            yield _placed(some, place, some.variants[:, place], shares[np.clip(column + step, 0, len(shares) - 1)])
         for variant, network in enumerate(problem.network.tolist()):
-            twin = problem.network[some.member[:, place]] == network
-            yield _placed(some, place, variant, some.share[:, place], twin & (some.member[:, place] != variant))
-    some = sets.take(sets.member[:, -1] < 0)
+            twin = problem.network[some.variants[:, place]] == network
+            yield _placed(some, place, variant, some.shares_pct[:, place], twin & (some.variants[:, place] != variant))
+    some = rows.take(rows.variants[:, -1] < 0)
     for share in shares.tolist():
-        fits = some.take(some.share.sum(axis=1) + share <= shares[-1])
+        fits = some.take(some.shares_pct.sum(axis=1) + share <= shares[-1])
         for variant in range(len(problem.variants)):
             yield _placed(fits, master.width - 1, variant, share)
 
 
-def _placed(sets: Sets, place: int, variant: Whole | int, share_pct: Whole | int, chosen: Flags | None = None) -> Sets:
+def _placed(
+    rows: Patterns, place: int, variant: Whole | int, share_pct: Whole | int, chosen: Flags | None = None
+) -> Patterns:
     """With another one at a place (-1: nobody); of some rows only."""
-    member, share = sets.member.copy(), sets.share.copy()
+    member, share = rows.variants.copy(), rows.shares_pct.copy()
     member[:, place], share[:, place] = variant, share_pct
-    rows = np.flatnonzero((member[:, 0] >= 0) | (member[:, 1:] >= 0).any(axis=1))
+    kept = np.flatnonzero((member[:, 0] >= 0) | (member[:, 1:] >= 0).any(axis=1))
     if chosen is not None:
-        rows = rows[chosen[rows]]
-    return ordered(sets.kind[rows], member[rows], share[rows])
+        kept = kept[chosen[kept]]
+    return Patterns(kind=rows.kind[kept], variants=member[kept], shares_pct=share[kept])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.books import Books
 from solvers.planners.joint.solve.descent import descend
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.packs import Packs
 from solvers.planners.joint.solve.patch import Patch, hole_of
 from solvers.planners.joint.solve.rules import Rules
@@ -57,10 +57,10 @@ def _searched(
     rng: np.random.Generator,
 ) -> Layout:
     deadline, until_served = end
-    rules = Rules(Books(problem))
+    rules = Rules(Judge(problem))
     sheet = Sheet.of_layout(rules, layout)
     usd = prices.demand_usd if prices is not None else _guessed(sheet)
-    patch = Patch(rules, Packs(rules.books), usd)
+    patch = Patch(rules, Packs(rules.judge), usd)
     best = current = descend(sheet, deadline)
     worth = best_worth = current.worth()
     in_vain, patience = 0, _PATIENCE + int(current.counts.sum()) // _PATIENCE_DEVICES
@@ -89,16 +89,16 @@ def _searched(
 def _guessed(sheet: Sheet) -> Floats:
     """What each whole rate is worth, by what its replicas' share of the devices costs."""
     at, place, work = sheet.members()
-    rows = sheet.verdicts.rows
+    rows = sheet.judged.rows
     part = rows.shares_pct[at, place] / np.maximum(rows.shares_pct.sum(axis=1)[at], 1)
-    usd = part * sheet.verdicts.usd_per_h[at] * sheet.counts[at]
-    problem = sheet.rules.books.problem
+    usd = part * sheet.judged.usd_per_h[at] * sheet.counts[at]
+    problem = sheet.rules.judge.problem
     total = np.bincount(work, weights=usd, minlength=len(problem.workloads))
     return np.asarray(np.where(total > 0, total, problem.unserved_usd))
 
 
 def _related(sheet: Sheet, rng: np.random.Generator) -> Whole:
-    """Rows of the sheet, as often as devices of theirs are taken out."""
+    """Patterns of the sheet, as often as devices of theirs are taken out."""
     at, _, work = sheet.members()
     lacking = np.flatnonzero(sheet.lacking() > 0)
     hosted = np.unique(work)
@@ -108,7 +108,7 @@ def _related(sheet: Sheet, rng: np.random.Generator) -> Whole:
     names = short if len(short) and rng.random() < _SHORT_FIRST else hosted
     first = int(rng.choice(names))
     taken = np.zeros(len(sheet.counts), dtype=np.int64)
-    ring = np.zeros(len(sheet.rules.books.problem.workloads), dtype=bool)
+    ring = np.zeros(len(sheet.rules.judge.problem.workloads), dtype=bool)
     ring[first] = True
     for turn in range(_DEVICES):
         # Devices that share the most with what is taken out already, chance deciding among them.

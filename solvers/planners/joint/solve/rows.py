@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.engines.columns import Columns
-from solvers.planners.joint.solve.sets import Judged, Sets
+from solvers.planners.joint.solve.judge import Judged
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 NO_LIMIT = 1_000_000
@@ -129,43 +129,41 @@ class Rows:
             value=np.ones(len(row)),
         )
 
-    def entries(self, sets: Sets, judged: Judged) -> tuple[Whole, Whole, Floats]:
+    def entries(self, judged: Judged) -> tuple[Whole, Whole, Floats]:
         """Column, row and value of every entry, ordered by column and row, one each."""
-        problem = self.problem
-        real = sets.member >= 0
-        column, place = np.nonzero(real)
-        member = sets.member[column, place]
-        work = problem.variant_workload[member]
-        pool = problem.kind_pool[sets.kind]
-        share = sets.share[column, place] / 100.0
-        every = np.arange(len(sets))
+        problem, rows = self.problem, judged.rows
+        column, place = np.nonzero(rows.variants >= 0)
+        work = problem.variant_workload[rows.variants[column, place]]
+        pool = problem.kind_pool[rows.kind]
+        share = rows.shares_pct[column, place] / 100.0
+        every = np.arange(len(rows))
         wanted = self.wanted[work]
-        rates = judged.rate[column, place][wanted] / self.rate[work[wanted]]
+        rates = judged.capacity_rps[column, place][wanted] / self.rate[work[wanted]]
         parts = [_summed(column[wanted], work[wanted], rates, self.count, 1.0)]
-        parts.append((every, self.pool_at + pool, np.ones(len(sets))))
-        dynamic = judged.draw - self._idle_w[pool]
+        parts.append((every, self.pool_at + pool, np.ones(len(rows))))
+        dynamic = judged.draw_w - self._idle_w[pool]
         for index, inside in enumerate(self.cap_pools):
             hit = np.flatnonzero(inside[pool] > 0)
             parts.append((hit, np.full(len(hit), self.cap_at + index), dynamic[hit] / self.cap_unit[index]))
         gpus, usd = share * self._part[pool[column]], share * self._pool_usd[pool[column]]
         ones = np.ones(len(column))
-        for rows, amount in ((self._quota_rows, gpus), (self._money, usd), (self._fewest, ones), (self._most, ones)):
-            owing = np.flatnonzero(rows[work] >= 0)
-            parts.append(_summed(column[owing], rows[work[owing]], amount[owing], self.count))
+        for number, amount in ((self._quota_rows, gpus), (self._money, usd), (self._fewest, ones), (self._most, ones)):
+            owing = np.flatnonzero(number[work] >= 0)
+            parts.append(_summed(column[owing], number[work[owing]], amount[owing], self.count))
         columns, row, value = (np.concatenate([part[index] for part in parts]) for index in range(3))
         if len(self.cut_work):
-            more = self.cut_entries(sets, judged, 0)
+            more = self.cut_entries(judged, 0)
             columns, row, value = (
                 np.concatenate([old, new]) for old, new in zip((columns, row, value), more, strict=True)
             )
         order = np.lexsort((row, columns))
         return columns[order], row[order], value[order]
 
-    def cut_entries(self, sets: Sets, judged: Judged, first: int) -> tuple[Whole, Whole, Floats]:
+    def cut_entries(self, judged: Judged, first: int) -> tuple[Whole, Whole, Floats]:
         """Column, row and value of every entry in the cuts from a number on, in no order."""
-        column, place = np.nonzero(sets.member >= 0)
-        work = self.problem.variant_workload[sets.member[column, place]]
-        part = np.minimum(judged.rate[column, place] / np.maximum(self.rate[work], 1e-12), 1.0)
+        column, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[column, place]]
+        part = np.minimum(judged.capacity_rps[column, place] / np.maximum(self.rate[work], 1e-12), 1.0)
         parts = []
         for steps in np.unique(self.cut_steps[first:]).tolist():
             row_of = np.full(self.pool_at, -1, dtype=np.int64)
@@ -193,26 +191,26 @@ class Rows:
     def _quota_rows(self) -> Whole:
         return np.where(self._quota >= 0, self.quota_at + self._quota, -1)
 
-    def columns(self, sets: Sets, judged: Judged) -> Columns:
+    def columns(self, judged: Judged) -> Columns:
         """The candidates as columns of the master."""
-        column, row, value = self.entries(sets, judged)
-        start = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=len(sets)))])
+        column, row, value = self.entries(judged)
+        start = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=len(judged)))])
         return Columns(
-            cost=judged.usd,
-            lower=np.zeros(len(sets)),
-            upper=np.full(len(sets), np.inf),
+            cost=judged.usd_per_h,
+            lower=np.zeros(len(judged)),
+            upper=np.full(len(judged), np.inf),
             start=start.astype(np.int64),
             row=row,
             value=value,
         )
 
-    def activity(self, sets: Sets, judged: Judged, counts: Whole) -> Floats:
+    def activity(self, judged: Judged, counts: Whole) -> Floats:
         """What whole devices owe to every row but cuts; demand as parts of the whole rates, more than 1 where it is."""
-        column, row, value = self.entries(sets, judged)
+        column, row, value = self.entries(judged)
         total = np.bincount(row, weights=value * counts[column], minlength=self.count)
-        place, member = np.nonzero(sets.member >= 0)
-        work = self.problem.variant_workload[sets.member[place, member]]
-        served = np.bincount(work, weights=judged.rate[place, member] * counts[place], minlength=self.pool_at)
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        work = self.problem.variant_workload[judged.rows.variants[at, place]]
+        served = np.bincount(work, weights=judged.capacity_rps[at, place] * counts[at], minlength=self.pool_at)
         whole = np.maximum(self.problem.rate_rps, 1e-12)
         total[: self.pool_at] = np.where(self.problem.rate_rps > 0, served / whole, 1.0)
         return np.asarray(total[: self.base], dtype=np.float64)

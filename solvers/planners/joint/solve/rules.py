@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Books, Verdicts
+from solvers.planners.joint.solve.judge import Judge, Judged
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 _UNLIMITED = 100_000
@@ -29,17 +29,17 @@ class Entries:
 class Rules:
     """`lower <= usage <= upper` of every rule; `usage` by patterns."""
 
-    def __init__(self, books: Books) -> None:
-        problem = books.problem
-        self.books = books
+    def __init__(self, judge: Judge) -> None:
+        problem = judge.problem
+        self.judge = judge
         work = problem.workloads
         self.project = _projects(problem)
         self.gpu_part = np.array([item.gpu_part for item in problem.pools], dtype=np.float64)
         inside = np.array([cap.devices for cap in problem.caps], dtype=np.float64).reshape(-1, len(problem.pools))
         self._inside = inside > 0
         outside = np.maximum(problem.pool_devices - inside, 0.0) * self._inside
-        cap_w = np.array([cap.limit_w for cap in problem.caps]) - inside @ books.idle_w
-        cap_w = np.maximum(cap_w, 0.0) + outside @ (books.limit_w - books.idle_w)
+        cap_w = np.array([cap.limit_w for cap in problem.caps]) - inside @ judge.idle_w
+        cap_w = np.maximum(cap_w, 0.0) + outside @ (judge.limit_w - judge.idle_w)
         self.capped = np.flatnonzero([item.budget_usd_per_h < np.inf for item in work])
         self.few = np.flatnonzero([item.replicas_max < _UNLIMITED for item in work])
         self.floored = np.flatnonzero([floor_of(problem, number) > 0 for number in range(len(work))])
@@ -58,15 +58,15 @@ class Rules:
     def __len__(self) -> int:
         return len(self.upper)
 
-    def entries(self, verdicts: Verdicts) -> Entries:
+    def entries(self, judged: Judged) -> Entries:
         """What each pattern uses of each rule."""
-        rows, books, problem = verdicts.rows, self.books, self.books.problem
+        rows, judge, problem = judged.rows, self.judge, self.judge.problem
         pool = problem.kind_pool[rows.kind]
         index = np.arange(len(rows))
-        above_idle = verdicts.draw_w - books.idle_w[pool]
+        above_idle = judged.draw_w - judge.idle_w[pool]
         cap, of = np.nonzero(self._inside[:, pool] * above_idle[None, :])
         at, place = np.nonzero(rows.variants >= 0)
-        work = books.workload[rows.variants[at, place]]
+        work = judge.workload[rows.variants[at, place]]
         share = rows.shares_pct[at, place] / 100
         quota, budget = self.project[work], self._place[0][work]
         few = self._place[1][work]
@@ -74,7 +74,7 @@ class Rules:
             (pool, index, np.ones(len(rows))),
             (self._start[1] + cap, of, above_idle[of]),
             _chosen(quota, at, share * self.gpu_part[pool[at]], self._start[2]),
-            _chosen(budget, at, share * books.usd_per_h[pool[at]], self._start[3]),
+            _chosen(budget, at, share * judge.usd_per_h[pool[at]], self._start[3]),
             _chosen(few, at, np.ones(len(at)), self._start[4]),
         ]
         return Entries(
@@ -83,9 +83,9 @@ class Rules:
             value=np.concatenate([item[2] for item in parts]),
         )
 
-    def usage(self, verdicts: Verdicts, counts: Whole) -> Floats:
+    def usage(self, judged: Judged, counts: Whole) -> Floats:
         """Of every rule, by a layout."""
-        entries = self.entries(verdicts)
+        entries = self.entries(judged)
         weights = entries.value * counts[entries.pattern]
         return np.asarray(np.bincount(entries.rule, weights=weights, minlength=len(self)), dtype=np.float64)
 
@@ -93,11 +93,11 @@ class Rules:
         """Whether nothing is over its limit."""
         return bool(np.all(usage <= self.upper + 1e-6 * np.maximum(1.0, np.abs(self.upper))))
 
-    def floor_entries(self, verdicts: Verdicts) -> Entries:
+    def floor_entries(self, judged: Judged) -> Entries:
         """Replicas of workloads that must have a number of them: floored workload x pattern."""
-        rows = verdicts.rows
+        rows = judged.rows
         at, place = np.nonzero(rows.variants >= 0)
-        floored = self._place[2][self.books.workload[rows.variants[at, place]]]
+        floored = self._place[2][self.judge.workload[rows.variants[at, place]]]
         rule, pattern, value = _chosen(floored, at, np.ones(len(at)), 0)
         return Entries(rule=rule, pattern=pattern, value=value)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.planners.joint.solve.books import Rows
+from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.menu import Menu
 from solvers.planners.joint.solve.rules import Rules, floor_of
 from solvers.problems.joint import Flags, Floats, Whole
@@ -37,17 +37,17 @@ class Shelves:
     """See the module. Devices are numbered through, pool after pool."""
 
     def __init__(self, menu: Menu, rules: Rules) -> None:
-        books, problem = menu.books, menu.books.problem
-        self.menu, self.books, self.rules = menu, books, rules
+        judge, problem = menu.judge, menu.judge.problem
+        self.menu, self.judge, self.rules = menu, judge, rules
         count = int(problem.pool_devices.sum())
         self.first = np.concatenate([[0], np.cumsum(problem.pool_devices)])
         pool = np.repeat(np.arange(len(problem.pools)), problem.pool_devices)
         self.shelf = np.full(count, -1, dtype=np.int64)
         self.share_free = np.full(count, 100, dtype=np.int64)
-        self.memory_free = books.room_mib[pool]
+        self.memory_free = judge.room_mib[pool]
         self.pressure_free = np.zeros(count)
         self.watts_free = np.zeros(count)
-        self.clients_free = books.clients[pool]
+        self.clients_free = judge.clients[pool]
         self.planned_rps = np.zeros(len(problem.workloads))
         self.replicas = np.zeros(len(problem.workloads), dtype=np.int64)
         self.replicas_max = np.array([item.replicas_max for item in problem.workloads], dtype=np.int64)
@@ -65,7 +65,7 @@ class Shelves:
 
     def place(self, batch: Batch) -> int:
         """Put down as many as rules and room allow; how many that were."""
-        work = int(self.books.workload[batch.variant])
+        work = int(self.judge.workload[batch.variant])
         wanted = min(batch.replicas, self._allowed(batch, work))
         if wanted <= 0:
             return 0
@@ -77,21 +77,21 @@ class Shelves:
             placed += len(devices)
         return placed
 
-    def rows(self) -> Rows:
+    def rows(self) -> Patterns:
         """Contents of the devices in use."""
         used = np.flatnonzero(self.shelf >= 0)
         place = np.zeros(len(self.shelf), dtype=np.int64)
-        variants = np.full((len(self.shelf), self.books.width), -1, dtype=np.int64)
-        shares = np.zeros((len(self.shelf), self.books.width), dtype=np.int64)
+        variants = np.full((len(self.shelf), self.judge.width), -1, dtype=np.int64)
+        shares = np.zeros((len(self.shelf), self.judge.width), dtype=np.int64)
         for devices, variant, share in self._placed:
             variants[devices, place[devices]] = variant
             shares[devices, place[devices]] = share
             place[devices] += 1
-        return Rows(kind=self.menu.kind[self.shelf[used]], variants=variants[used], shares_pct=shares[used])
+        return Patterns(kind=self.menu.kind[self.shelf[used]], variants=variants[used], shares_pct=shares[used])
 
     def _allowed(self, batch: Batch, work: int) -> int:
         """By replicas, budget and quota."""
-        pool = self.books.problem.pools[int(self.menu.pool[batch.shelf])]
+        pool = self.judge.problem.pools[int(self.menu.pool[batch.shelf])]
         bill = pool.usd_per_h * batch.share_pct / 100
         most = int(self.replicas_max[work] - self.replicas[work])
         if bill > 0 and np.isfinite(self.budget_left[work]):
@@ -134,7 +134,7 @@ class Shelves:
         self.clients_free[devices] -= 1
         self.planned_rps[work] += batch.capacity_rps * len(devices)
         self.replicas[work] += len(devices)
-        pool = self.books.problem.pools[int(self.menu.pool[batch.shelf])]
+        pool = self.judge.problem.pools[int(self.menu.pool[batch.shelf])]
         part = len(devices) * batch.share_pct / 100
         self.budget_left[work] -= pool.usd_per_h * part
         if self.rules.project[work] >= 0:

@@ -15,12 +15,12 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.course import Course, charge, kept_usd, portion
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.groups import Group, groups_of, together
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
 from solvers.planners.joint.solve.order import SolveOrder
 from solvers.planners.joint.solve.proving import plain, proven, proven_at
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.rows import Rows, gathered
-from solvers.planners.joint.solve.sets import Judge
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
 

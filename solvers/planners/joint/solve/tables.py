@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.planners.joint.solve.sets import Judge
+from solvers.planners.joint.solve.judge import Judge
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 Singles = NDArray[np.float32]

@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.books import Books, Rows
 from solvers.planners.joint.solve.descent import descend
-from solvers.planners.joint.solve.moves import joined
+from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.near import DUST, Near
 from solvers.planners.joint.solve.rules import Rules
 from solvers.planners.joint.solve.sheet import Sheet
@@ -36,13 +35,13 @@ _RESERVE_MAX = 0.05
 
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
     """The same members or fewer at less cost and with less unserved; never worse."""
-    sheet = Sheet.of_layout(Rules(Books(problem)), layout)
+    sheet = Sheet.of_layout(Rules(Judge(problem)), layout)
     return trimmed(sheet, deadline).layout(layout)
 
 
 def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
     """As cheap as it gets with so much asked for beyond every rate; somebody may come out a little short."""
-    sheet = Sheet.of_layout(Rules(Books(problem)), layout)
+    sheet = Sheet.of_layout(Rules(Judge(problem)), layout)
     parts = np.full(len(problem.workloads), reserve)
     tried = _settled_down(_close(sheet, parts, deadline), parts, deadline)
     return tried.layout(layout) if tried.kept() or not sheet.kept() else layout
@@ -51,7 +50,7 @@ def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadli
 def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
     """As `trim`, on a sheet."""
     best = sheet
-    reserve: Floats = np.full(len(sheet.rules.books.problem.workloads), _RESERVE)
+    reserve: Floats = np.full(len(sheet.rules.judge.problem.workloads), _RESERVE)
     for way in (_shed, _close, _close):
         if deadline.over or not len(sheet.counts):
             break
@@ -92,7 +91,7 @@ def _close(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(near, casts.of, near.verdicts.rows.take(casts.first))
+            return settled(near, casts.of, near.judged.rows.take(casts.first))
         nearest = broken[np.argsort(-np.abs(fraction[broken] - _UP), kind="stable")]
         for cast in nearest[: max(1, int(_AT_ONCE * len(broken)))].tolist():
             if fraction[cast] > _UP:
@@ -122,7 +121,7 @@ def _shed(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(near, near.group, sheet.verdicts.rows)
+            return settled(near, near.group, sheet.judged.rows)
         most = max(1, int(_AT_ONCE * len(broken)))
         for group in broken[np.argsort(-fraction[broken], kind="stable")][:most].tolist():
             near.bound(group, float(np.ceil(devices[group])), float(near.devices_max[group]))
@@ -139,10 +138,10 @@ def _fine(sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats, deadline: D
     deadline.spend(2 + len(near.group) // _COLUMNS_PER_UNIT)
     for group, count in enumerate(sheet.counts.tolist()):
         near.bound(group, float(count), float(count))
-    return settled(near, near.group, sheet.verdicts.rows) if near.solve(primal=True) else sheet
+    return settled(near, near.group, sheet.judged.rows) if near.solve(primal=True) else sheet
 
 
-def settled(near: Near, unit: Whole, base: Rows) -> Sheet:
+def settled(near: Near, unit: Whole, base: Patterns) -> Sheet:
     """Each unit's mixture (a group's or a cast's; by column, and its members) as whole devices with whole percents:
     whole parts as they are, the rest as one average.
     """
@@ -151,19 +150,19 @@ def settled(near: Near, unit: Whole, base: Rows) -> Sheet:
     whole = np.floor(parts + DUST).astype(np.int64)
     rest = devices - np.bincount(unit, weights=whole, minlength=count).astype(np.int64)
     fraction = np.where(parts - whole > DUST, parts - whole, 0.0)
-    rows, counts = [near.verdicts.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
+    rows, counts = [near.judged.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
     mixed = np.flatnonzero(rest > 0)
     if len(mixed):
-        heaviest = near.verdicts.rows.take(_heaviest(unit, mixed, fraction))
+        heaviest = near.judged.rows.take(_heaviest(unit, mixed, fraction))
         average = _averages(near, (unit, mixed), (base.take(mixed), heaviest.kind), fraction)
-        lawful = near.rules.books.judge_many(average).lawful
+        lawful = near.rules.judge.judge(average).lawful
         rows.append(_either(lawful, average, heaviest))
         counts.append(rest[mixed])
-    return Sheet.of_rows(near.rules, joined(rows), np.concatenate(counts))
+    return Sheet.of_rows(near.rules, Patterns.joined(rows), np.concatenate(counts))
 
 
-def _either(chosen: Flags, one: Rows, other: Rows) -> Rows:
-    return Rows(
+def _either(chosen: Flags, one: Patterns, other: Patterns) -> Patterns:
+    return Patterns(
         kind=np.where(chosen, one.kind, other.kind),
         variants=np.where(chosen[:, None], one.variants, other.variants),
         shares_pct=np.where(chosen[:, None], one.shares_pct, other.shares_pct),
@@ -176,14 +175,14 @@ def _heaviest(unit: Whole, chosen: Whole, fraction: Floats) -> Whole:
     return np.asarray(order[np.searchsorted(unit[order], chosen)])
 
 
-def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Rows, Whole], fraction: Floats) -> Rows:
+def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Patterns, Whole], fraction: Floats) -> Patterns:
     """Fractions of each chosen unit averaged into one row of whole steps, of these kinds."""
     (unit, chosen), (members, kind) = units, base
     place = np.full(int(unit.max()) + 1, -1, dtype=np.int64)
     place[chosen] = np.arange(len(chosen))
     used = np.flatnonzero((fraction > DUST) & (place[unit] >= 0))
     at, weight = place[unit[used]], fraction[used]
-    rows = near.verdicts.rows.take(used)
+    rows = near.judged.rows.take(used)
     total = np.zeros(members.shares_pct.shape)
     taken = np.zeros((len(used), members.variants.shape[1]), dtype=bool)
     for column in range(rows.variants.shape[1]):
@@ -195,7 +194,7 @@ def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Rows, Whole], 
         np.add.at(total, (at[hit], slot), weight[hit] * rows.shares_pct[hit, column])
     sums = np.bincount(at, weights=weight, minlength=len(chosen))
     shares = total / np.maximum(sums, DUST)[:, None]
-    return Rows(kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, near.problem.share_step_pct))
+    return Patterns(kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, near.problem.share_step_pct))
 
 
 def _whole_steps(shares_pct: Floats, step: int) -> Whole:

@@ -17,7 +17,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program
 from solvers.engines.registry import create
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.books import Books
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.spare.contents import Contents, contents_of
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Standing
@@ -112,13 +112,13 @@ def _promising(sheet: _Sheet, found: Contents, rows: Whole, fixed: Whole) -> Who
 
 
 def _patterns(problem: JointProblem, found: Contents, rows: Whole) -> list[Pattern]:
-    return Books(problem).patterns(found.verdicts.take(rows))
+    return Judge(problem).patterns(found.judged.take(rows))
 
 
 def _stays(found: Contents, standing: tuple[Standing, ...]) -> dict[int, int]:
     """Rows that stand, with how often."""
     count = {item.pattern.key: item.devices for item in standing}
-    rows, made = found.verdicts.rows, {}
+    rows, made = found.judged.rows, {}
     for row in range(len(found)) if count else ():
         size = int(np.count_nonzero(rows.variants[row] >= 0))
         key = (
@@ -132,7 +132,7 @@ def _stays(found: Contents, standing: tuple[Standing, ...]) -> dict[int, int]:
 
 
 class _Sheet:
-    """Contents as columns. Rows: what must be served, what is sized for, fewest replicas, most of them, devices."""
+    """Contents as columns. Patterns: what must be served, what is sized for, fewest replicas, most of them, devices."""
 
     def __init__(self, problem: JointProblem, found: Contents, rows: Whole, most: Floats, worth: Floats) -> None:
         work = problem.workloads

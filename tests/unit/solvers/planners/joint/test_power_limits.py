@@ -16,13 +16,13 @@ from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.planners.base import Budget
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.books import Books
-from solvers.planners.joint.solve.sets import Judge, Sets
+from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.solve.layouts import keys_of
 from solvers.problems.patterns import judge
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.solvers.planners.joint.solve.scenes import scene
-from tests.unit.solvers.planners.joint.solve.test_books import drawn
+from tests.unit.solvers.planners.joint.solve.test_judge import drawn
 
 V100 = builders.gpu_type("v100")
 TOP = V100.clock_mhz_sm_max
@@ -97,31 +97,25 @@ def test_what_stands_with_a_hungrier_batch_goes_on_with_less() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_everybody_who_judges_refuses_the_same(seed: int) -> None:
+def test_both_judges_refuse_the_same(seed: int) -> None:
     free = scene(seed)
     limit_w = [pool.idle_w + 0.3 * (pool.limit_w - pool.idle_w) for pool in free.pools]
     problem = replace(
         free,
         pools=tuple(replace(pool, limit_w=w, capped=True) for pool, w in zip(free.pools, limit_w, strict=True)),
     )
-    rows = drawn(problem, 200, seed)
-    books = Books(problem).judge_many(rows)
-    sets = Judge(problem).judge(
-        Sets(kind=books.rows.kind, member=books.rows.variants, share=books.rows.shares_pct),
-    )
+    judged = Judge(problem).judge(drawn(problem, 200, seed))
     refused = 0
-    for row in range(len(rows)):
-        stands = rows.variants[row] >= 0
-        asked = int(rows.kind[row]), rows.variants[row][stands].tolist(), rows.shares_pct[row][stands].tolist()
-        exact, without = judge(problem, *asked), judge(free, *asked)
-        assert (bool(books.lawful[row]), bool(sets.ok[row])) == (exact is not None, exact is not None)
+    for row, key in enumerate(keys_of(judged.rows)):
+        exact, without = judge(problem, *key), judge(free, *key)
+        assert bool(judged.lawful[row]) == (exact is not None)
         refused += exact is None and without is not None
         if exact is not None:
             assert exact.draw_w == pytest.approx(
                 problem.pools[int(problem.kind_pool[exact.kind])].idle_w + sum(exact.power_w)
             )
     assert refused > 5
-    assert np.count_nonzero(books.lawful) > 5
+    assert np.count_nonzero(judged.lawful) > 5
 
 
 @pytest.mark.parametrize("more", [(), (builders.device("b", 0, "t4"),)], ids=["alone", "beside others"])

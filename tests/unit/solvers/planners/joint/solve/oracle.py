@@ -8,14 +8,14 @@ import numpy as np
 
 from solvers.engines.base import EngineStatus, Limits, Program
 from solvers.engines.registry import create
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.sets import Judge, Sets, ordered, width_of
 from solvers.problems.joint import JointProblem
 
 
-def every_pattern(problem: JointProblem, step_pct: int) -> Sets:
+def every_pattern(problem: JointProblem, step_pct: int) -> Judged:
     """All lawful patterns whose shares are multiples of a step."""
-    width = width_of(problem)
+    width = members_max(problem)
     shares = [pct for pct in range(step_pct, 101, step_pct) if pct >= problem.shares_pct[0]]
     found = [
         (kind, members) for kind in range(problem.kinds) for members in _members(len(problem.variants), shares, width)
@@ -25,8 +25,10 @@ def every_pattern(problem: JointProblem, step_pct: int) -> Sets:
     for row, (_, members) in enumerate(found):
         for place, (variant, pct) in enumerate(members):
             member[row, place], share[row, place] = variant, pct
-    sets = ordered(np.array([kind for kind, _ in found]), member, share)
-    return sets.take(Judge(problem).judge(sets).ok)
+    judged = Judge(problem).judge(
+        Patterns(kind=np.array([kind for kind, _ in found]), variants=member, shares_pct=share)
+    )
+    return judged.take(judged.lawful)
 
 
 def _members(
@@ -45,9 +47,8 @@ def _members(
 
 def optimum(problem: JointProblem, step_pct: int) -> float:
     """The least that any layout of such patterns costs, unserved demand priced in."""
-    sets = every_pattern(problem, step_pct)
-    rows, judged = Rows(problem), Judge(problem).judge(sets)
-    slack, columns = rows.slack(), rows.columns(sets, judged)
+    rows = Rows(problem)
+    slack, columns = rows.slack(), rows.columns(every_pattern(problem, step_pct))
     program = Program(
         cost=np.concatenate([slack.cost, columns.cost]),
         lower=np.zeros(len(slack) + len(columns)),

@@ -9,11 +9,11 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import Bound, lagrangian
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.pricing import Pricing
 from solvers.planners.joint.solve.proving import proven, scale_of
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.sets import Judge
 from solvers.planners.joint.solve.tables import levels_of, tables_of
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
@@ -30,9 +30,9 @@ def test_no_pattern_is_worth_more_than_shown_at_any_duals(seed: int, units: int)
     duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 1, rows.count)
     duals[: rows.pool_at] *= 5
     shown = Bound(problem, judge, rows).ceilings(duals, 0.001 * scale_of(problem), Deadline(ENDLESS, units), 0.0)
-    sets = every_pattern(problem, 20)
-    reduced = rows.reduced(rows.columns(sets, judge.judge(sets)), duals)
-    pool = problem.kind_pool[sets.kind]
+    judged = every_pattern(problem, 20)
+    reduced = rows.reduced(rows.columns(judged), duals)
+    pool = problem.kind_pool[judged.rows.kind]
     best = np.array([-reduced[pool == number].min(initial=0.0) for number in range(len(problem.pools))])
     assert (shown.worth >= best - 1e-9).all()
     assert best.max() > 0
@@ -43,7 +43,7 @@ def test_the_bound_is_below_the_optimum_and_near_the_relaxed_one(seed: int) -> N
     problem = _plain(scene(seed, services=3, devices=3))
     judge = Judge(problem)
     master = Master(problem, judge)
-    master.offer(every_pattern(problem, 10))
+    master.offer(every_pattern(problem, 10).rows)
     solved = master.solve()
     assert solved is not None
     pricing = Pricing(problem, tables_of(problem, judge, levels_of(problem, master.width)), master.rows, master.width)

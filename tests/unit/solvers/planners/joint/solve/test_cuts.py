@@ -7,10 +7,10 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import singles
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.order import SolveOrder
 from solvers.planners.joint.solve.rows import CUTS, Rows, cut_slack
-from solvers.planners.joint.solve.sets import Judge
 from solvers.planners.joint.solve.solve import solve
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import scene
@@ -19,13 +19,13 @@ from tests.unit.solvers.planners.joint.solve.scenes import scene
 @pytest.mark.parametrize("seed", range(4))
 def test_no_whole_layout_breaks_a_cut(seed: int) -> None:
     problem = scene(seed, services=4)
-    rows, judge, rng = Rows(problem), Judge(problem), np.random.default_rng(seed)
+    rows, rng = Rows(problem), np.random.default_rng(seed)
     work, steps = (item.ravel() for item in np.meshgrid(np.arange(4), np.array(CUTS)))
     rows.cut(work, steps)
-    sets = every_pattern(problem, 20)
-    columns = rows.columns(sets, judge.judge(sets))
+    judged = every_pattern(problem, 20)
+    columns = rows.columns(judged)
     for devices in (1, 3, 10):
-        counts = np.bincount(rng.integers(0, len(sets), devices), minlength=len(sets))
+        counts = np.bincount(rng.integers(0, len(judged), devices), minlength=len(judged))
         owed = columns.value * np.repeat(counts, np.diff(columns.start))
         done = np.bincount(columns.row, weights=owed, minlength=rows.count)
         unserved = np.maximum(0.0, 1 - done[:4])

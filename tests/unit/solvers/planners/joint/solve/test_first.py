@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.planners.joint.solve.books import Books
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.rules import Rules
 from solvers.planners.joint.solve.sheet import Sheet
 from solvers.problems.joint import JointProblem
@@ -19,7 +19,7 @@ from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, 
 
 def lacking(problem: JointProblem, layout: Layout) -> float:
     """Parts of rates and least replicas that lack, in sum."""
-    return float(Sheet.of_layout(Rules(Books(problem)), layout).lacking().sum())
+    return float(Sheet.of_layout(Rules(Judge(problem)), layout).lacking().sum())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,9 +9,9 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Pace, generate
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.pricing import Pricing, knapsack
-from solvers.planners.joint.solve.sets import Judge
 from solvers.planners.joint.solve.tables import levels_of, tables_of
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import scene
@@ -54,7 +54,7 @@ def test_pricing_until_nothing_is_found_reaches_the_relaxed_optimum_of_all_patte
         assert relaxation is not None
         solved = relaxation.best
         reached.append(solved.value)
-        master.offer(every_pattern(problem, 20))
+        master.offer(every_pattern(problem, 20).rows)
         everything = master.solve()
         assert everything is not None
         best.append(everything.value)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.books import Books
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.packs import Packs, Wanted
 from solvers.planners.joint.solve.patch import hole_of
 from solvers.planners.joint.solve.repair import repair
@@ -27,7 +27,7 @@ def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int 
 
 def worth(problem: JointProblem, layout: Layout) -> float:
     """Cost and the price of what lacks."""
-    return Sheet.of_layout(Rules(Books(problem)), layout).worth()
+    return Sheet.of_layout(Rules(Judge(problem)), layout).worth()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,9 +51,9 @@ def test_places_what_lacks_where_there_is_room() -> None:
     )
     layout = first_layout(problem)
     less = replace(layout, patterns=layout.patterns[1:], counts=layout.counts[1:])
-    assert Sheet.of_layout(Rules(Books(problem)), less).lacking().sum() > 0
+    assert Sheet.of_layout(Rules(Judge(problem)), less).lacking().sum() > 0
     after = repaired(problem, less)
-    assert Sheet.of_layout(Rules(Books(problem)), after).lacking().sum() == 0
+    assert Sheet.of_layout(Rules(Judge(problem)), after).lacking().sum() == 0
 
 
 def test_equal_seeds_end_alike() -> None:
@@ -64,9 +64,9 @@ def test_equal_seeds_end_alike() -> None:
 
 def test_a_hole_asks_for_what_its_devices_served() -> None:
     problem = scene(3)
-    sheet = Sheet.of_layout(Rules(Books(problem)), first_layout(problem))
+    sheet = Sheet.of_layout(Rules(Judge(problem)), first_layout(problem))
     hole = hole_of(sheet, np.array([0]), np.zeros(0, dtype=np.int64))
-    gone = sheet.verdicts.rows.variants[0]
+    gone = sheet.judged.rows.variants[0]
     assert set(hole.workloads.tolist()) == set(problem.variant_workload[gone[gone >= 0]].tolist())
     assert hole.rest.counts.sum() == sheet.counts.sum() - 1
     assert np.all(hole.room >= -1e-9)
@@ -74,10 +74,10 @@ def test_a_hole_asks_for_what_its_devices_served() -> None:
 
 def test_packs_hold_only_what_is_wanted_and_fits() -> None:
     problem = scene(4)
-    books = Books(problem)
+    judge = Judge(problem)
     few = np.array([1, 2, 5])
     wanted = Wanted(variants=few, usd=np.ones(len(problem.workloads)), part=np.ones(len(problem.workloads)))
-    rows = Packs(books).draw(wanted, np.zeros(30, dtype=np.int64), np.random.default_rng(1))
+    rows = Packs(judge).draw(wanted, np.zeros(30, dtype=np.int64), np.random.default_rng(1))
     assert set(np.unique(rows.variants)) <= {-1, 1, 2, 5}
     assert np.all(rows.shares_pct.sum(axis=1) <= 100)
     assert rows.shares_pct.sum() > 0

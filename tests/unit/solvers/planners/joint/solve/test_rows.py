@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.sets import Judge
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, scene
 
@@ -17,34 +16,33 @@ def test_reduced_costs_are_fixed_prices_less_the_members_values(seed: int, basis
     problem = scene(seed, services=4, basis=basis)
     rows, rng = Rows(problem), np.random.default_rng(seed)
     duals = np.where(np.isfinite(rows.upper), -1.0, 1.0) * rng.uniform(0, 2, rows.count)
-    sets = every_pattern(problem, 40)
-    judged = Judge(problem).judge(sets)
+    judged = every_pattern(problem, 40)
+    stands = judged.rows
     prices = rows.item_prices(duals)
-    reduced = rows.reduced(rows.columns(sets, judged), duals)
-    assert len(sets) > 100
-    for row in rng.integers(0, len(sets), 60).tolist():
-        pool = int(problem.kind_pool[sets.kind[row]])
+    reduced = rows.reduced(rows.columns(judged), duals)
+    assert len(judged) > 100
+    for row in rng.integers(0, len(judged), 60).tolist():
+        pool = int(problem.kind_pool[stands.kind[row]])
         served = np.zeros(len(problem.workloads))
         worth = 0.0
-        for place in np.flatnonzero(sets.member[row] >= 0).tolist():
-            work = int(problem.variant_workload[sets.member[row, place]])
-            served[work] += judged.rate[row, place] / problem.rate_rps[work]
-            worth += prices.replica[work] - prices.watt[pool] * judged.power[row, place]
-            worth -= prices.share[pool, work] * sets.share[row, place]
+        for place in np.flatnonzero(stands.variants[row] >= 0).tolist():
+            work = int(problem.variant_workload[stands.variants[row, place]])
+            served[work] += judged.capacity_rps[row, place] / problem.rate_rps[work]
+            worth += prices.replica[work] - prices.watt[pool] * judged.power_w[row, place]
+            worth -= prices.share[pool, work] * stands.shares_pct[row, place]
             if basis == "memory":
-                worth -= problem.held_usd(sets.kind[row], sets.member[row, place], sets.share[row, place])
+                worth -= problem.held_usd(stands.kind[row], stands.variants[row, place], stands.shares_pct[row, place])
         worth += float(prices.pi @ np.minimum(served, 1.0))
-        assert judged.power[row].sum() <= problem.pools[pool].limit_w - problem.pools[pool].idle_w
+        assert judged.power_w[row].sum() <= problem.pools[pool].limit_w - problem.pools[pool].idle_w
         assert reduced[row] == pytest.approx(prices.fixed[pool] - worth, abs=1e-9)
 
 
 def test_what_is_taken_is_no_longer_asked() -> None:
     problem = scene(2, services=4)
-    rows, sets = Rows(problem), every_pattern(problem, 50)
-    judged = Judge(problem).judge(sets)
-    counts = np.zeros(len(sets), dtype=np.int64)
+    rows, judged = Rows(problem), every_pattern(problem, 50)
+    counts = np.zeros(len(judged), dtype=np.int64)
     counts[:2] = 1
-    taken = rows.activity(sets, judged, counts)
+    taken = rows.activity(judged, counts)
     rest = Rows(problem, taken)
     left = np.clip(1 - taken[: rows.pool_at], 0, 1)
     assert (left < 1).any()

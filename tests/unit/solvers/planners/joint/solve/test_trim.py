@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.books import Books
 from solvers.planners.joint.solve.descent import descend
 from solvers.planners.joint.solve.first import first_layout
+from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.moves import neighbours
 from solvers.planners.joint.solve.near import Near
 from solvers.planners.joint.solve.rules import Rules
@@ -28,7 +28,7 @@ def endless() -> Deadline:
 
 def sheet_of(problem: JointProblem, layout: Layout) -> Sheet:
     """A layout as arrays."""
-    return Sheet.of_layout(Rules(Books(problem)), layout)
+    return Sheet.of_layout(Rules(Judge(problem)), layout)
 
 
 def roomy(seed: int, basis: str = "device") -> JointProblem:
@@ -99,7 +99,7 @@ def test_the_relaxed_problem_bounds_the_layout_it_is_around() -> None:
 
 def test_neighbours_take_nobody_new_and_keep_to_steps() -> None:
     problem = replace(scene(7), share_step_pct=5)
-    rows = sheet_of(problem, first_layout(problem)).verdicts.rows
+    rows = sheet_of(problem, first_layout(problem)).judged.rows
     found, parent = neighbours(problem, rows, (10, 3))
     assert len(found) > len(rows)
     for row, origin in zip(range(len(found)), parent.tolist(), strict=True):

@@ -15,7 +15,8 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.spare.contents import FullBatches, contents_of
+from solvers.planners.joint.solve.judge import Judge
+from solvers.planners.joint.spare.contents import contents_of
 from solvers.planners.joint.spare.pursuing import pursues
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -134,8 +135,8 @@ def test_full_batches_are_what_the_objective_counts() -> None:
     full = found.full_rps.max()
     single = found.replicas.sum(axis=1) == 1
     best = int(np.argmax(np.where(single, found.full_rps, 0.0)))
-    (batch,) = reading.problem.batches[found.verdicts.column[best, :1]].tolist()
-    (share,) = found.verdicts.rows.shares_pct[best, :1].tolist()
+    (batch,) = reading.problem.batches[found.judged.column[best, :1]].tolist()
+    (share,) = found.judged.rows.shares_pct[best, :1].tolist()
     assert found.full_rps[best] == pytest.approx(1000 * batch / builders.latency_ms("t4", batch, share), rel=1e-3)
     assert full >= found.full_rps[best]
     assert (found.granted_rps.sum(axis=1) <= found.full_rps + 1e-6).all()
@@ -144,8 +145,8 @@ def test_full_batches_are_what_the_objective_counts() -> None:
 def test_larger_batches_are_taken_when_full_ones_count() -> None:
     seen = picture()
     problem = read(seen, builders.everything_movable(seen)).problem
-    rows = contents_of(problem, ()).verdicts.rows
-    eager, calm = (FullBatches(problem, eager=choice).judge_many(rows).column for choice in (True, False))
+    rows = contents_of(problem, ()).judged.rows
+    eager, calm = (Judge(problem, eager=choice).judge(rows).column for choice in (True, False))
     assert (eager >= calm).mean() > 0.95
 
 
