@@ -7,7 +7,6 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := app solvers agents
 BENCH_ARGS ?=
 SAME_ARGS ?=
 UP_ARGS ?=
@@ -48,9 +47,9 @@ $(VENV)/.server-stamp: requirements-server.lock pyproject.toml | $(BIN)/python
 	$(INSTALL) --no-build-isolation --no-deps --no-index -e .
 	@touch $@
 
-$(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml | $(BIN)/python
+$(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements-dev.lock
-	$(INSTALL) --no-build-isolation --no-deps --no-index -e .
+	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $(VENV)/.server-stamp $@
 
@@ -108,7 +107,7 @@ lint: $(VENV)/.dev-stamp ## Look for what ruff forbids
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev-stamp ## mypy --strict on all three packages and on what `make same` runs
+types: $(VENV)/.dev-stamp ## mypy --strict on all packages and on what `make same` runs
 	$(BIN)/mypy
 
 contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
@@ -124,7 +123,7 @@ openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's sc
 	$(BIN)/python -m app.api.export openapi
 
 scenarios: $(VENV)/.dev-stamp ## Write the JSON Schema of scenario files
-	$(BIN)/python -m app.arena.loading examples/scenarios
+	$(BIN)/python -m lab.arena.loading examples/scenarios
 
 library: $(VENV)/.dev-stamp ## Write the built-in library anew from the public measurements in HEADROOM_DATA
 	$(BIN)/python -m benchmarks.build_library

@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from solvers.planners.gavel.programme import share, share_part
-from solvers.problems.gavel import Floats, Table, deal, ungrouped, violation
+from lab.gavel.problem import Floats, Table, deal, ungrouped, violation
+from lab.gavel.programme import share, share_part
 
 T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results" / "gavel.json"

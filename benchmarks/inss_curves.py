@@ -1,7 +1,7 @@
 """The curves of several trainings of InSS' actor in one file, and as the table of docs/learning.md.
 
 Owns what of an artefact's record is kept beside the one that is shipped: reward, part late or lost, throughput, by
-setting and seed. `python -m benchmarks.inss_curves ARTEFACT… --out solvers/planners/inss/artefacts/curves.json`.
+setting and seed. `python -m benchmarks.inss_curves ARTEFACT… --out solvers/policies/inss/artefacts/curves.json`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from app.arena.claims.inss_learned import BY_EPISODE, LAST, reached
-from solvers.planners.inss.artefact import Artefact, read
+from lab.claims.inss.learned import BY_EPISODE, LAST, reached
+from solvers.policies.inss.artefact import Artefact, read
 
 DECIMALS = {"reward": 2, "violated": 5, "throughput_rps": 0}
 EVERY = 100

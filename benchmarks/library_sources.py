@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.arena.measured import rapp_v100
 from benchmarks.sources import nexus_titanx, nvidia_dle_inference, parvagpu_a100_mig, ribbon_t4
+from lab.measured import rapp_v100
 from solvers.models.base import Samples
 from solvers.models.belief.prior import Cells, ShapeFit, ShapePrior, fit_shape, population, weak_prior
 from solvers.models.belief.roofline import covariance

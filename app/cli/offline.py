@@ -51,11 +51,15 @@ class Tuning:
 
     def check(self, wish: Wish) -> None:
         """Raise InputError for a planner or a parameter that there is not."""
-        from app.arena import own
+        from app import own_planners
         from solvers.planners import registry
 
         known_planner(wish.planner)
-        mine = own.load_planner(wish.planner) if wish.planner is not None and own.is_own(wish.planner) else None
+        mine = (
+            own_planners.load_planner(wish.planner)
+            if wish.planner is not None and own_planners.is_own(wish.planner)
+            else None
+        )
         for item in self.settings:
             if mine is None or item.planner != mine.spec.name:
                 known_planner(item.planner)
@@ -65,11 +69,11 @@ class Tuning:
 
     def propose(self, planner: str, request: PlanRequest) -> Proposal:
         """Run a planner of Headroom's or one's own in this process."""
-        from app.arena import own
+        from app import own_planners
         from solvers.domain.evidence import SilentReporter
         from solvers.planners import registry
 
-        made = own.create(planner)
+        made = own_planners.create(planner)
         settings = registry.settings_of(request.snapshot.policy, made.spec.name)
         settings |= {item.name: item.value for item in self.settings if item.planner == made.spec.name}
         made = registry.with_settings(made, settings)
@@ -121,11 +125,11 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
 
 def known_planner(name: str | None) -> None:
     """Raise InputError for a planner that nobody knows, and as `own.load_planner` does for one of a file."""
-    from app.arena import own
+    from app import own_planners
     from solvers.planners import registry
 
-    if name is not None and own.is_own(name):
-        own.load_planner(name)
+    if name is not None and own_planners.is_own(name):
+        own_planners.load_planner(name)
     elif name is not None and name not in registry.names():
         raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
 

@@ -32,7 +32,7 @@ def planners(
     output: Output = Format.TABLE,
 ) -> None:
     """List planners: what each decides and keeps; with a name, what of it can be tuned."""
-    from app.arena import own
+    from app import own_planners
     from solvers.domain.codec import to_plain
     from solvers.planners import registry
 
@@ -44,9 +44,9 @@ def planners(
             rows(("planner", "decides", "keeps", "tunable", "what it does"), map(_row, table)),
         )
         return
-    if not own.is_own(name) and name not in registry.names():
+    if not own_planners.is_own(name) and name not in registry.names():
         raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
-    one = registry.listing(own.create(name))
+    one = registry.listing(own_planners.create(name))
     show(to_plain(one), output, _told(one))
 
 

@@ -15,8 +15,6 @@ import typer
 
 from app.cli import (
     access,
-    arena,
-    arena_claims,
     checking,
     declare,
     explaining,
@@ -28,7 +26,6 @@ from app.cli import (
     reports,
     snapshots,
     tasks,
-    training,
     watch,
     whatif,
 )
@@ -37,6 +34,7 @@ from app.cli.modelling import modelling
 from app.cli.modelling.files import FilesCommand
 from app.cli.modelling.profiles import profiles
 from app.cli.output import Format, Output, show
+from app.cli.plugged import plug
 from app.cli.routes import routes
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
@@ -86,7 +84,7 @@ app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
 app.command(rich_help_panel=_MODEL)(modelling.predict)
 app.command(rich_help_panel=_MODEL)(profiling.profile)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
-app.add_typer(training.train, name="train", rich_help_panel=_MODEL)
+plug(app, "train", _MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planners.planners)
 app.command(rich_help_panel=_PLAN)(explaining.explain)
@@ -94,8 +92,7 @@ app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
 app.add_typer(snapshots.snapshot, name="snapshot", rich_help_panel=_PLAN)
-app.add_typer(arena.arena, name="arena", rich_help_panel=_COMPARE)
-arena.arena.command(name="claims")(arena_claims.judge)
+plug(app, "arena", _COMPARE)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)

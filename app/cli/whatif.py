@@ -12,17 +12,16 @@ import typer
 from typer.core import TyperCommand
 
 from app.cli import offline
-from app.cli.arena import DATA, Data
-from app.cli.arena_one import Single, simulate_scenario
 from app.cli.changes import read_changes
 from app.cli.connection import Server, Token, connect
 from app.cli.declare import Files
 from app.cli.failures import CommandError, Exit
 from app.cli.output import Format, Output, show
 from app.cli.planning import Lane
+from app.cli.plugged import plugged
 from app.cli.values import placed, read_value
 from app.cli.whatif_tables import tables
-from app.cli.wishing import DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
+from app.cli.wishing import DATA, Data, DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
 from app.client import Document
 from solvers.errors import FieldError, InputError
 
@@ -75,8 +74,8 @@ def simulate(
             raise InputError("--scenario stands alone: it takes neither files of changes, nor a snapshot, nor --advise")
         policy = {"deadline_s": deadline_s, "work_units": work_units}
         fields = tuple(f"{name}={item}" for name, item in policy.items() if item is not None)
-        single = Single(scenario=scenario, planner=planner, seed=seed or 0, data=data, policy=fields)
-        simulate_scenario(single, output)
+        run_scenario = plugged("scenario")
+        run_scenario(output, scenario=scenario, planner=planner, seed=seed or 0, data=data, policy=fields)
         return
     question: Document = {"lane": lane.value, "advise": advise, "devices": devices}
     wish = {"planner": planner, "deadline_s": deadline_s, "work_units": work_units, "seed": seed}

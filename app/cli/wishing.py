@@ -5,6 +5,7 @@ Owns their names, ranges and help. What they default to is the snapshot's policy
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,3 +23,7 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Default: the po
 SnapshotFile = Annotated[
     str | None, typer.Option("--snapshot", help="Plan from this file, without a server (-: standard input).")
 ]
+Data = Annotated[
+    Path, typer.Option("--data", envvar="HEADROOM_DATA", help="Folder of public data that scenarios read traces from.")
+]
+DATA = Path("../shared/data")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.sim.fixtures import Triple, knees_2080ti, morak_triples
+from lab.claims.fixtures import Triple, knees_2080ti, morak_triples
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.pairs import model_on
 from solvers.sim.truth.truth import POWER_OF_MEMORY, Resident, execution_ms, idle_power_w, wanted

@@ -9,7 +9,6 @@ import gzip
 import sys
 from pathlib import Path
 
-from app.arena.sources_inferno import Case
 from benchmarks.instances.family_snapshot import family_snapshot
 from benchmarks.instances.igniter import igniter_snapshot
 from benchmarks.instances.inferno import inferno
@@ -18,6 +17,7 @@ from benchmarks.instances.openb import openb_snapshot
 from benchmarks.instances.parvagpu import Files, parvagpu_snapshot
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import SourceMissingError, data_folder
+from lab.benches.rolling.inferno import Case
 from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from app.arena.rolling_fleet import POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import table
+from lab.benches.rolling.fleet import POLICY, PROJECT, Host, Kind, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from app.arena.sources_inferno import FILES, FOLDER, Case, Inferno, Row
-from app.arena.sources_inferno import inferno as made_of
 from benchmarks.sources.rows import SourceMissingError
+from lab.benches.rolling.inferno import FILES, FOLDER, Case, Inferno, Row
+from lab.benches.rolling.inferno import inferno as made_of
 from solvers.problems.counts import Whole
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.arena.rolling_fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import name_of, table
+from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid
 from solvers.domain.snapshot import Snapshot

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.arena.rolling_fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from benchmarks.sources.rows import SourceMissingError, table
+from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot

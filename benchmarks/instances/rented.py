@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.arena.rolling_fleet import Kind
-from app.arena.rolling_wishes import Wish, inferno_wishes, rented
-from app.arena.sources_inferno import Inferno
+from lab.benches.rolling.fleet import Kind
+from lab.benches.rolling.inferno import Inferno
+from lab.benches.rolling.wishes import Wish, inferno_wishes, rented
 from solvers.domain.snapshot import Snapshot
 from solvers.problems.counts import Slices
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from app.arena.sources_inferno import Case
 from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.peers.record import Record, timed
+from lab.benches.rolling.inferno import Case
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.counting.covers import Covered, cover

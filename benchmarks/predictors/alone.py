@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from app.arena.measured.metrics import Answered, calibration, joined, summary
 from benchmarks.predictors.chosen import chosen
 from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
+from lab.measured.metrics import Answered, calibration, joined, summary
 from solvers.models.base import Facts, Quantity, Samples, SoloModel
-from solvers.models.suite import SUITES, make_solo
+from solvers.models.suite import make_solo, suites
 
 SEED = 7
 LEVELS = np.array([20.0, 40.0, 60.0, 80.0, 90.0, 95.0])
 OTHER_QUANTITIES = {Quantity.POWER_W: 5.0, Quantity.MEMORY_MIB: 0.0, Quantity.LATENCY_MS_P99: 0.0}
 """What else is asked where it was measured, and the value above which a relative error means something."""
 OTHER_ROWS_MIN = 40
-SOLO_NAMES = tuple(dict.fromkeys(solo for solo, _ in SUITES.values()))
+SOLO_NAMES = tuple(dict.fromkeys(solo for solo, _ in suites().values()))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,14 +1,16 @@
 """The acceptance claims about predictors that need public measurements: what was stated, what is measured here.
 
 Owns the rows of text: the claim, the measured numbers and whether it is met. The protocols are those of the claims:
-`app.arena.claims.inss_models`, `mudi_models` and `oltunes_predictors`. It refuses to decide anything by hand.
+`lab.claims`. It refuses to decide anything by hand.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from app.arena.claims import inss_models, mudi_models, oltunes_predictors
+from lab.claims.inss import models as inss_models
+from lab.claims.mudi import models as mudi_models
+from lab.claims.oltunes import predictors as oltunes_predictors
 
 Claim = dict[str, str]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from app.arena.measured import igniter_v100, rapp_v100
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import FewShot, group_count
 from benchmarks.sources import (
@@ -26,6 +25,7 @@ from benchmarks.sources import (
     proteus_hetero,
     ribbon_t4,
 )
+from lab.measured import igniter_v100, rapp_v100
 from solvers.models.base import Floats, GroupSamples, Samples
 
 

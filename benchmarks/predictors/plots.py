@@ -12,12 +12,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
-from app.arena.measured.metrics import r_squared
 from benchmarks.predictors.alone import LEVELS, SOLO_NAMES
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.results import Results, load_points
 from benchmarks.predictors.tables import DOCUMENT, GROUPS, LABELS, OURS, answers_all, curve_of, number, splits_of
-from solvers.models.suite import SUITES
+from lab.measured.metrics import r_squared
+from solvers.models.suite import suites
 
 FOLDER = DOCUMENT.parent / "plots"
 _DRAWN_ERROR_MAX_PCT = 300.0
@@ -83,7 +83,7 @@ def calibration(results: Results) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 4))
     for axis, names, groups, title in (
         (axes[0], SOLO_NAMES, False, "replicas alone"),
-        (axes[1], tuple(SUITES), True, "beside others"),
+        (axes[1], tuple(suites()), True, "beside others"),
     ):
         for name, covered in _covered(results, names, groups=groups).items():
             axis.plot(LEVELS, covered, **_style(name, names))

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from app.arena.measured.known import facts_for
 from benchmarks.predictors import claims, results, speed
 from benchmarks.predictors.alone import SOLO_NAMES, Record, Table, folds_of, reason_of, run_solo
 from benchmarks.predictors.datasets import DATASETS, SIZES, Dataset, Groupings, Size, groupings, samples_of
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.together import GroupAnswers, run_groups
 from benchmarks.sources.rows import data_folder
-from solvers.models.suite import SUITES
+from lab.measured.known import facts_for
+from solvers.models.suite import suites as all_suites
 
 SPEED_S_MAX = 120.0
 SCATTERED = ("igniter-v100", "groups: pair")
@@ -37,7 +37,7 @@ def run(asked: argparse.Namespace, found: results.Results) -> None:
     """Everything that the command line asks for, into `found`."""
     data = data_folder()
     size = SIZES["quick" if asked.quick else "full" if asked.full else "usual"]
-    suites = _wanted(asked.predictors, tuple(SUITES))
+    suites = _wanted(asked.predictors, tuple(all_suites()))
     names = _wanted(asked.datasets, tuple(dataset.name for dataset in DATASETS))
     if size.datasets and not asked.datasets:
         names = size.datasets
@@ -78,7 +78,7 @@ def _solo(dataset: Dataset, data: Path, size: Size, suites: tuple[str, ...], fou
     facts = facts_for(samples.queries)
     folds = folds_of(samples, size, facts)
     for name in SOLO_NAMES:
-        if any(SUITES[suite][0] == name for suite in suites):
+        if any(all_suites()[suite][0] == name for suite in suites):
             for record in run_solo(Table(dataset.name, samples, facts, folds), size, name):
                 found.add(record)
                 _tell(began, record)

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from app.arena.measured.metrics import points_to_reach
 from benchmarks.predictors.alone import SOLO_NAMES, Record
 from benchmarks.predictors.datasets import DATASETS
 from benchmarks.predictors.goals import goals
 from benchmarks.predictors.results import Results
 from benchmarks.predictors.together import PAIR
-from solvers.models.suite import SUITES
+from lab.measured.metrics import points_to_reach
+from solvers.models.suite import suites
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
@@ -111,14 +111,14 @@ def error_table(results: Results) -> list[str]:
 
 def slowdown_table(results: Results, measure: str) -> list[str]:
     """A number of every suite on every interference split."""
-    lines = [row(["data set", "split", "rows", *SUITES]), row(["---", "---", "--:", *["--:"] * len(SUITES)])]
+    lines = [row(["data set", "split", "rows", *suites()]), row(["---", "---", "--:", *["--:"] * len(suites())])]
     for dataset in DATASETS:
         for split in splits_of(results, dataset.name, groups=True):
             records = results.of(dataset.name, split)
             highest = measure.startswith("r2")
             best = _best(records, measure, highest=highest)
             rows = rows_of(records)
-            cells = [cell_of(records.get(name), measure, best, 2) for name in SUITES]
+            cells = [cell_of(records.get(name), measure, best, 2) for name in suites()]
             lines.append(row([dataset.label, split.removeprefix(GROUPS), shown(rows, 0), *cells]))
     return lines
 
@@ -127,10 +127,10 @@ def pair_table(results: Results) -> list[str]:
     """R² on slowdown of every left-out pair by itself, where whole pairs were left out one by one."""
     records = results.of("igniter-v100", f"{GROUPS}pair")
     pairs = sorted({name for record in records.values() for name in record.numbers if name.startswith(PAIR)})
-    lines = [row(["pair", *SUITES]), row(["---", *["--:"] * len(SUITES)])]
+    lines = [row(["pair", *suites()]), row(["---", *["--:"] * len(suites())])]
     for pair in pairs:
         best = _best(records, pair, highest=True)
-        lines.append(row([pair.removeprefix(PAIR), *(cell_of(records.get(name), pair, best, 2) for name in SUITES)]))
+        lines.append(row([pair.removeprefix(PAIR), *(cell_of(records.get(name), pair, best, 2) for name in suites())]))
     return lines
 
 
@@ -193,7 +193,7 @@ def time_table(results: Results) -> list[str]:
     heads = ["suite", "fit s", "alone, rows/s", "beside others, rows/s", "one row µs", "learn a sample ms",
              "learn a pair ms"]  # fmt: skip
     lines = [row(heads), row(["---", *["--:"] * 6])]
-    for name, (solo, _) in SUITES.items():
+    for name, (solo, _) in suites().items():
         fits = [
             number(record, "fit_s")
             for (_, split, predictor), record in results.records.items()

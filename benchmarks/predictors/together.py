@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.arena.measured.metrics import Answered, calibration, joined, r_squared, summary
 from benchmarks.predictors.alone import LEVELS, SEED, Record, Timing, by_split, reason_of
 from benchmarks.predictors.datasets import Groupings, Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import Fold, cells, group_count, member_out, pairs_out
+from lab.measured.metrics import Answered, calibration, joined, r_squared, summary
 from solvers.models.base import Facts, Floats
-from solvers.models.suite import SUITES, Suite, make_interference
+from solvers.models.suite import Suite, make_interference, suites
 
 PAIR = "r2_slowdown of "
 """Before the name of a pair that was left out: the R² on that pair alone."""
@@ -53,7 +53,7 @@ def _given_alone(facts: Facts, name: str, groupings: Groupings, fold: Fold) -> F
     measured = MeasuredSolo(groupings.solo)
     train, test = groupings.samples.take_groups(fold.train), groupings.samples.take_groups(fold.test)
     try:
-        model = make_interference(SUITES[name][1], facts, SEED).fit(train, measured, groupings.solo)
+        model = make_interference(suites()[name][1], facts, SEED).fit(train, measured, groupings.solo)
         return model.predict(test.groups, measured).mean
     except Exception:  # noqa: BLE001 - some forms need the inner terms of their own model alone
         return np.full(len(test.groups), np.nan)

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from app.arena.contenders import entry_of, tuned_entries
-from app.arena.running import Order, run_task, tasks_of
 from benchmarks.same.frozen import Case, Taken
+from lab.arena.contenders import entry_of, tuned_entries
+from lab.arena.running import Order, run_task, tasks_of
 from solvers.domain.codec import canonical_json
 from solvers.errors import InvariantError
 from solvers.sim.outcome import Outcome

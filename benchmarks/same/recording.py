@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.arena.contenders import PlannersOf, entry_of, tuned_entries
-from app.arena.loading import load
 from benchmarks.same.cycles import ENDING, FOLDER
+from lab.arena.contenders import PlannersOf, entry_of, tuned_entries
+from lab.arena.loading import load
 from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import canonical_json
 from solvers.sim.world.world import World

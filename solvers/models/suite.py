@@ -1,21 +1,21 @@
 """A whole belief: one model of replicas alone and one of what neighbours do to them.
 
-Owns the table of named suites (what `--model NAME` means), how the two parts combine into the latency beside neighbours
-and how a suite becomes plain data and comes back. Modules of models are imported when first asked for, because some of
-them bring heavy libraries. It refuses to know formulas.
+What `--model NAME` means, how the two parts combine into the latency beside neighbours, and how a suite becomes plain
+data and comes back. Models are found by name among what is installed and imported when first asked for, because some of
+them bring heavy libraries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
 
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
+from solvers.extensions import INTERFERENCE_MODELS, SOLO_MODELS, SUITES, found
 from solvers.models.base import (
     Answer,
     Facts,
@@ -33,64 +33,39 @@ from solvers.models.base import (
 FORMAT = 1
 """Of dumped suites; other numbers are refused."""
 
-# Where `make(facts, seed)` and `load(plain, facts)` of each part live.
-_SOLO = {
-    "headroom": "solvers.models.belief.solo",
-    "static": "solvers.models.papers.hetsev",
-    "inss": "solvers.models.papers.inss_solo",
-    "mudi": "solvers.models.papers.mudi",
-    "morak": "solvers.models.papers.morak",
-    "igniter": "solvers.models.papers.igniter_solo",
-    "fm-ftrl": "solvers.models.papers.oltunes_solo",
-    "mf": "solvers.models.baselines.matrix_solo",
-    "rf": "solvers.models.baselines.forest_solo",
-}
-_INTERFERENCE = {
-    "headroom": "solvers.models.belief.interference",
-    "none": "solvers.models.baselines.undisturbed",
-    "constant": "solvers.models.baselines.constant",
-    "gpulet": "solvers.models.baselines.gpulet",
-    "inss": "solvers.models.papers.inss_interference",
-    "mudi": "solvers.models.papers.mudi_interference",
-    "morak": "solvers.models.papers.morak_interference",
-    "igniter": "solvers.models.papers.igniter_interference",
-    "fm-ftrl": "solvers.models.papers.oltunes_interference",
-    "mf": "solvers.models.baselines.matrix_interference",
-    "rf": "solvers.models.baselines.forest_interference",
-}
-SUITES: dict[str, tuple[str, str]] = {
-    "headroom": ("headroom", "headroom"),
-    "fm-ftrl": ("fm-ftrl", "fm-ftrl"),
-    "mf": ("mf", "mf"),
-    "rf": ("rf", "rf"),
-    "inss": ("inss", "inss"),
-    "inss-ni": ("inss", "none"),
-    "mudi": ("mudi", "mudi"),
-    "morak": ("morak", "morak"),
-    "hetsev": ("static", "none"),
-    "constant": ("static", "constant"),
-    "gpulet": ("static", "gpulet"),
-    "igniter": ("igniter", "igniter"),
-}
-"""Name of a suite: its model alone and its model of interference."""
+_OWN = {"headroom": ("headroom", "headroom")}
 
 
-def _part(table: dict[str, str], name: str) -> Any:
-    return import_module(table[name])
+def suites() -> Mapping[str, tuple[str, str]]:
+    """Name of every suite: its model alone and its model of interference."""
+    known = dict(_OWN)
+    for entry in found(SUITES).values():
+        known |= entry.load()
+    return known
+
+
+def _part(group: str, name: str) -> Any:
+    return found(group)[name].load()
 
 
 def make_solo(name: str, facts: Facts, seed: int = 0) -> SoloModel:
     """An unfitted model of replicas alone."""
-    if name not in _SOLO:
-        raise InputError(f"there is no model {name!r}; known are {', '.join(_SOLO)}")
-    return cast("SoloModel", _part(_SOLO, name).make(facts, seed))
+    if name not in found(SOLO_MODELS):
+        raise InputError(f"there is no model {name!r}; known are {', '.join(found(SOLO_MODELS))}")
+    return cast("SoloModel", _part(SOLO_MODELS, name).make(facts, seed))
+
+
+def load_solo(name: str, plain: Plain, facts: Facts) -> SoloModel:
+    """What a model of replicas alone wrote by `dump`."""
+    return cast("SoloModel", _part(SOLO_MODELS, name).load(plain, facts))
 
 
 def make_interference(name: str, facts: Facts, seed: int = 0) -> InterferenceModel:
     """An unfitted model of interference."""
-    if name not in _INTERFERENCE:
-        raise InputError(f"there is no interference model {name!r}; known are {', '.join(_INTERFERENCE)}")
-    return cast("InterferenceModel", _part(_INTERFERENCE, name).make(facts, seed))
+    if name not in found(INTERFERENCE_MODELS):
+        known = ", ".join(found(INTERFERENCE_MODELS))
+        raise InputError(f"there is no interference model {name!r}; known are {known}")
+    return cast("InterferenceModel", _part(INTERFERENCE_MODELS, name).make(facts, seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +79,10 @@ class Suite:
     @staticmethod
     def fresh(name: str, facts: Facts, seed: int = 0) -> Suite:
         """The unfitted suite of a name. Raises InputError for unknown names."""
-        if name not in SUITES:
-            raise InputError(f"there is no model {name!r}; known are {', '.join(SUITES)}")
-        solo, interference = SUITES[name]
+        known = suites()
+        if name not in known:
+            raise InputError(f"there is no model {name!r}; known are {', '.join(known)}")
+        solo, interference = known[name]
         return Suite(
             name=name, solo=make_solo(solo, facts, seed), interference=make_interference(interference, facts, seed)
         )
@@ -155,13 +131,13 @@ class Suite:
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise InputError("this is no fitted model of a format known here")
         name = plain.get("name")
-        if not isinstance(name, str) or name not in SUITES:
+        if not isinstance(name, str) or name not in suites():
             raise InputError("this fitted model has a name that is not known here")
-        solo, interference = SUITES[name]
+        solo, interference = suites()[name]
         return Suite(
             name=name,
-            solo=_loaded(_SOLO, solo, plain.get("solo"), facts),
-            interference=_loaded(_INTERFERENCE, interference, plain.get("interference"), facts),
+            solo=_loaded(SOLO_MODELS, solo, plain.get("solo"), facts),
+            interference=_loaded(INTERFERENCE_MODELS, interference, plain.get("interference"), facts),
         )
 
 
@@ -180,8 +156,8 @@ def _possible(answer: Answer, *, above_zero: bool) -> Answer:
     )
 
 
-def _loaded(table: dict[str, str], name: str, plain: Plain, facts: Facts) -> Any:
-    module = _part(table, name)
+def _loaded(group: str, name: str, plain: Plain, facts: Facts) -> Any:
+    module = _part(group, name)
     fresh = module.make(facts, 0)
     if not isinstance(plain, dict) or "state" not in plain or plain.get("version") != fresh.spec.version:
         raise InputError(f"the fitted model's part {name!r} is of another version; fit it again", version=name)
@@ -190,4 +166,4 @@ def _loaded(table: dict[str, str], name: str, plain: Plain, facts: Facts) -> Any
 
 def names() -> Sequence[str]:
     """The suites there are."""
-    return tuple(SUITES)
+    return tuple(suites())

@@ -39,6 +39,8 @@ class PlannerSpec:
 
     name: str
     version: str
+    about: str = ""
+    """One line for people who choose."""
     knobs: tuple[Knob, ...]
     needs_profiles: bool = True
     leaves_clock_open: bool = False

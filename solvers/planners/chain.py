@@ -13,7 +13,7 @@ from solvers.domain.policy import Policy
 from solvers.models.worth import Shortage, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 
-SPEC = PlannerSpec(name="keep-target", version="1", knobs=(), needs_profiles=False)
+SPEC = PlannerSpec(name="keep-target", about="what stands, unchanged", version="1", knobs=(), needs_profiles=False)
 
 
 def order(policy: Policy) -> tuple[str, ...]:

@@ -1,15 +1,14 @@
 """Planners by name, imported when first asked for.
 
-Owns the table of names; a new planner is one line here. Callers choose by name from policy data and judge by spec,
-never by class. Tuning parameters are set by name as well, and a request's own policy says with which ones a planner
-answers it.
+The table of names is what is installed (`solvers.extensions`). Callers choose by name from policy data and judge by
+spec, never by class. Tuning parameters are set by name as well, and a request's own policy says with which ones a
+planner answers it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, cast
 
 from solvers.domain.evidence import Reporter, SilentReporter
@@ -17,104 +16,9 @@ from solvers.domain.plan import Proposal
 from solvers.domain.policy import Policy
 from solvers.domain.value import value
 from solvers.errors import EngineError, FieldError
+from solvers.extensions import PLANNERS, found
 from solvers.planners.base import Knob, Planner, PlanRequest, Remembering, Thought
 from solvers.planners.tuning import Parameter, Scalar, Tunable, parameters_of, tuned
-
-_FACTORIES = {
-    "best_single_type": (
-        "solvers.planners.baselines.single_type",
-        "BestSingleType",
-        "the best plan that uses one GPU type only",
-    ),
-    "static_peak": (
-        "solvers.planners.baselines.single_type",
-        "StaticPeak",
-        "whole GPUs of one type for the highest rate ever seen",
-    ),
-    "k8s_hpa": (
-        "solvers.planners.baselines.k8s_hpa",
-        "K8sHpa",
-        "Kubernetes' default autoscaler, each replica on a whole GPU of a random type",
-    ),
-    "gpulet": (
-        "solvers.planners.baselines.gpulet",
-        "GpuLet",
-        "at most two partitions per GPU, of a few sizes",
-    ),
-    "igniter": (
-        "solvers.planners.baselines.igniter",
-        "IGniter",
-        "least share alone, then the GPU where neighbours must grow least",
-    ),
-    "gslice": (
-        "solvers.planners.baselines.gslice",
-        "GSlice",
-        "shares and batches by feedback on latency and throughput",
-    ),
-    "muxflow": (
-        "solvers.planners.baselines.muxflow",
-        "MuxFlow",
-        "inference on GPUs of its own, beside each at most one training job by a matching of the greatest weight",
-    ),
-    "parvagpu": (
-        "solvers.planners.baselines.parvagpu",
-        "ParvaGpu",
-        "segments of the best efficiency, packed onto few GPUs",
-    ),
-    "melange": ("solvers.planners.baselines.melange", "Melange", "the cheapest mix of whole GPUs of several types"),
-    "hetsev": (
-        "solvers.planners.hetsev.planner",
-        "HetSev",
-        "counts of instances per GPU type by an integer programme, co-located by worst fit",
-    ),
-    "morak": (
-        "solvers.planners.morak.planner",
-        "Morak",
-        "virtual GPUs sized by the knee of latency over share, batches and clock left to the controller",
-    ),
-    "mudi": (
-        "solvers.planners.mudi.planner",
-        "Mudi",
-        "one service to a GPU with the least share it needs, training jobs where that costs the service least",
-    ),
-    "whole_gpu": (
-        "solvers.planners.morak.planner",
-        "WholeGpu",
-        "every replica a GPU of its own, batches and clock left to the controller",
-    ),
-    "inss": (
-        "solvers.planners.inss.planner",
-        "Inss",
-        "batches by bisection first; placement and shares by a knapsack only where that fails",
-    ),
-    "inss_ni": ("solvers.planners.inss.planner", "inss_ni", "inss that knows no interference"),
-    "inss_rl": ("solvers.planners.inss.planner", "inss_rl", "inss whose placements a trained actor chooses"),
-    "bda_gpulet": ("solvers.planners.inss.bda_gpulet", "BdaGpuLet", "gpulet's partitions with inss' batches"),
-    "gavel": (
-        "solvers.planners.gavel.planner",
-        "Gavel",
-        "training jobs take turns on GPU types so that the least normalised progress is highest",
-    ),
-    "gavel_packed": ("solvers.planners.gavel.planner", "packed", "gavel with two jobs to a GPU where that gains"),
-    "pop": ("solvers.planners.gavel.planner", "pop", "gavel_packed solved in random parts"),
-    "oltunes": (
-        "solvers.planners.oltunes.planner",
-        "Oltunes",
-        "configurations by score, groups by affinity on little used devices, learning from finished tasks",
-    ),
-    "oracle": (
-        "solvers.planners.baselines.oracle",
-        "Oracle",
-        "the best plan there is, by looking at all of them; refuses all but small pictures",
-    ),
-    "joint": ("solvers.planners.joint.planner", "Joint", "all knobs in one problem, with a proven bound"),
-    "greedy": (
-        "solvers.planners.greedy.planner",
-        "Greedy",
-        "the cheapest option that fits, one workload after the other",
-    ),
-    "keep-target": ("solvers.planners.chain", "KeepTarget", "what stands, unchanged"),
-}
 
 
 @value
@@ -132,7 +36,7 @@ class Listing:
 
 def names() -> tuple[str, ...]:
     """All planners that can be named in a policy."""
-    return tuple(sorted(_FACTORIES))
+    return tuple(found(PLANNERS))
 
 
 def create(name: str, settings: Mapping[str, Scalar] | None = None) -> Planner:
@@ -140,10 +44,10 @@ def create(name: str, settings: Mapping[str, Scalar] | None = None) -> Planner:
 
     Raises EngineError for an unknown name, FieldError for a setting that it does not have or that cannot be.
     """
-    if name not in _FACTORIES:
+    entry = found(PLANNERS).get(name)
+    if entry is None:
         raise EngineError(f"no planner is called {name}", planner=name)
-    module, factory, _ = _FACTORIES[name]
-    return with_settings(cast("Planner", getattr(import_module(module), factory)()), settings or {})
+    return with_settings(cast("Planner", entry.load()()), settings or {})
 
 
 def with_settings(planner: Planner, settings: Mapping[str, Scalar]) -> Planner:
@@ -182,7 +86,7 @@ def listing(planner: Planner) -> Listing:
     return Listing(
         name=spec.name,
         version=spec.version,
-        about=_FACTORIES[spec.name][2] if spec.name in _FACTORIES else "",
+        about=spec.about,
         knobs=spec.knobs,
         needs_profiles=spec.needs_profiles,
         remembers=isinstance(planner, Remembering),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from app.arena import own
+from app import own_planners
 from solvers.domain.change import Target
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.evidence import ReasonCode, SilentReporter
@@ -78,7 +78,7 @@ def asked(picture: Snapshot, movable: Iterable[str] | None = None) -> PlanReques
 
 
 def propose(name: str, request: PlanRequest, state: bytes | None = None) -> Proposal:
-    return registry.think(own.create(name), request, state, SilentReporter()).proposal
+    return registry.think(own_planners.create(name), request, state, SilentReporter()).proposal
 
 
 def answer(name: str, picture: Snapshot) -> Proposal:
@@ -111,7 +111,7 @@ PICTURES = {"empty": world(), "standing": standing_world(), "idle": builders.lab
 @each_planner
 class TestPlanner:
     def test_answers_within_the_contract(self, name: str, view: str) -> None:
-        planner, picture = own.create(name), PICTURES[view]
+        planner, picture = own_planners.create(name), PICTURES[view]
         called = planner.spec.name
         assert name in (called, OWN)
         proposal = planner.propose(asked(picture), planner.first_state(), SilentReporter())
@@ -157,7 +157,7 @@ class TestPlanner:
 
 @each_planner
 def test_learning_returns_a_state(name: str) -> None:
-    planner = own.create(name)
+    planner = own_planners.create(name)
     assert isinstance(planner.learn(planner.first_state(), b"outcome"), bytes)
 
 
@@ -181,7 +181,7 @@ def course(name: str, picture: Snapshot) -> list[Thought]:
     """Cycle after cycle: each plan stands in the next, each state is handed on, demand rises and falls."""
     state, thoughts = None, list[Thought]()
     for cycle in range(CYCLES):
-        request, planner = asked(picture), own.create(name)
+        request, planner = asked(picture), own_planners.create(name)
         thought = registry.think(planner, request, state, SilentReporter())
         thoughts.append(thought)
         plan = plan_of(name, thought.proposal)
@@ -233,14 +233,14 @@ class TestState:
         kept = [item.state for item in thoughts if item.state is not None]
         assert all(isinstance(item, bytes) for item in kept)
         assert pickle.loads(pickle.dumps(thoughts)) == thoughts
-        if isinstance(own.create(name), Remembering):
+        if isinstance(own_planners.create(name), Remembering):
             assert kept
 
     def test_foreign_state_is_as_good_as_none(self, name: str) -> None:
         request = asked(standing_world())
         fresh = standing_course(name)[0].proposal
         for state in (b"junk", b"{}", b"\xff\x00", b'{"form":"someone-else-1"}'):
-            assert registry.think(own.create(name), request, state, SilentReporter()).proposal == fresh
+            assert registry.think(own_planners.create(name), request, state, SilentReporter()).proposal == fresh
 
 
 @each_planner
@@ -250,14 +250,14 @@ def test_a_passed_deadline_still_ends_in_a_plan(name: str, monkeypatch: pytest.M
     monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
     picture = standing_world()
     request = replace(asked(picture), budget=Budget(deadline_s=0.05))
-    proposal = own.create(name).propose(request, b"", SilentReporter())
+    proposal = own_planners.create(name).propose(request, b"", SilentReporter())
     plan = plan_of(name, proposal)
     assert plan is None or not is_fatal(verify(picture, plan, request.movable))
 
 
 @each_planner
 def test_a_missing_profile_is_a_reason(name: str) -> None:
-    if not own.create(name).spec.needs_profiles:
+    if not own_planners.create(name).spec.needs_profiles:
         assert name == "keep-target"
         return
     services = [builders.service("vision"), builders.service("blind", model="bert")]

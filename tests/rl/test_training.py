@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.learning.inss.replay import Batch
+from lab.learning.inss.settings import Entropy, Hyper, setting
 from solvers.errors import InputError
-from solvers.learning.inss.replay import Batch
-from solvers.learning.inss.settings import Entropy, Hyper, setting
-from solvers.planners.inss.artefact import read
-from tests.unit.solvers.planners.inss.test_actor import SHAPE, STORED
+from solvers.policies.inss.artefact import read
+from tests.unit.solvers.policies.inss.test_actor import SHAPE, STORED
 
 pytestmark = pytest.mark.rl
 
@@ -29,8 +29,8 @@ SIX = setting("six")
 
 
 def begin(hyper: Hyper = SHORT, seed: int = 5) -> Any:
-    from solvers.learning.inss.learner import use_threads
-    from solvers.learning.inss.training import Training
+    from lab.learning.inss.learner import use_threads
+    from lab.learning.inss.training import Training
 
     use_threads(1)
     return Training.begin(SIX, hyper, seed)
@@ -43,7 +43,7 @@ def finished(training: Any) -> Any:
 
 
 def test_a_resumed_training_is_the_one_that_ran_through() -> None:
-    from solvers.learning.inss.training import Training
+    from lab.learning.inss.training import Training
 
     whole = finished(begin())
     part = begin()
@@ -64,7 +64,7 @@ def test_the_seed_decides_everything() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"nothing at all"])
 def test_what_is_no_checkpoint_is_refused(content: bytes) -> None:
-    from solvers.learning.inss.training import Training
+    from lab.learning.inss.training import Training
 
     with pytest.raises(InputError, match="checkpoint"):
         Training.resume(content)
@@ -84,7 +84,7 @@ def test_numpy_does_what_torch_does() -> None:
 def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.FixtureRequest) -> None:
     import torch
 
-    from solvers.learning.inss.learner import Learner
+    from lab.learning.inss.learner import Learner
 
     hyper = Hyper(hidden_first=8, hidden_second=6)
     learner = Learner(hyper, SHAPE.state_size, SHAPE.heads, 7)
@@ -107,7 +107,7 @@ def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.F
 
 def taught(hyper: Hyper, updates: int) -> Any:
     """A learner of a game of one state, where the last choice of both heads pays, and its last losses."""
-    from solvers.learning.inss.learner import Learner
+    from lab.learning.inss.learner import Learner
 
     learner, random = Learner(hyper, 1, (2, 3), 0), np.random.default_rng(0)
     for _ in range(updates):

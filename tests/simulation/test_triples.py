@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from lab.claims.fixtures import Triple, morak_triples
 from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
 from solvers.domain.workload import Slo, SloScope
-from solvers.sim.fixtures import Triple, morak_triples
 from solvers.sim.outcome import Outcome
 from solvers.sim.scenario import Fleet, Level, Rhythm, Saturating, Standing, Traffic, WorldScenario
 from solvers.sim.truth.catalogue import GPUS

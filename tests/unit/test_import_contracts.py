@@ -1,4 +1,4 @@
-"""The import contracts catch what they forbid: planted violations of every contract, in a copy of the three packages.
+"""The import contracts catch what they forbid: planted violations of every contract, in a copy of the packages.
 
 A contract that is kept proves little by itself, because a misspelt module name would keep it as well. So the copy is
 first shown to keep every contract, then one forbidden import at a time is planted and the contract it breaks must say
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("app", "solvers", "agents")
+PACKAGES = ("app", "solvers", "agents", "lab")
 BIN = Path(sys.executable).parent
 
 
@@ -46,7 +46,14 @@ PLANTED = (
     Planted("control-alone", "solvers.control.planted", "import numpy"),
     Planted("engines-only", "solvers.planners.planted", "from ortools.sat.python import cp_model"),
     Planted("engines-only", "app.services.planted", "import pulp"),
+    Planted("core-layers", "solvers.planners.planted", "import solvers.policies"),
     Planted("torch-only", "solvers.models.planted", "import torch"),
+    Planted("torch-only", "solvers.policies.inss.planted", "import torch"),
+    Planted("torch-only", "lab.arena.planted", "import torch"),
+    Planted("lab-apart", "app.cli.planted", "import lab.arena"),
+    Planted("lab-apart", "solvers.planners.planted", "from lab.baselines import gpulet"),
+    Planted("policies-apart", "solvers.policies.inss.planted", "from solvers.policies.mudi import planner"),
+    Planted("policies-apart", "solvers.planners.joint.planted", "from solvers.planners.greedy import planner"),
     Planted("shell-layers", "app.store.planted", "import app.services"),
     Planted("shell-layers", "app.services.planted", "import app.api"),
     Planted("wire-only", "app.services.planted", "import agents.devices"),

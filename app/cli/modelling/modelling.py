@@ -55,10 +55,10 @@ def fit(
     if not solo and not pairs:
         raise InputError("name at least one file with --solo or --pairs")
     from app.services.profiles.samples import group_samples_of, samples_of
-    from solvers.models.suite import SUITES, Suite
+    from solvers.models.suite import Suite, suites
 
-    if model not in SUITES:
-        raise InputError(f"there is no performance model {model!r}; known are {', '.join(SUITES)}")
+    if model not in suites():
+        raise InputError(f"there is no performance model {model!r}; known are {', '.join(suites())}")
     check_target(out)
     alone, together = read_measurements(solo or (), pairs or (), skip_bad=skip_bad)
     fresh = Suite.fresh(model, _facts(not no_library), seed)

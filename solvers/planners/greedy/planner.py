@@ -20,6 +20,7 @@ from solvers.planners.writer import Answer, write_answer
 
 SPEC = PlannerSpec(
     name="greedy",
+    about="the cheapest option that fits, one workload after the other",
     version="1",
     knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
 )

@@ -43,7 +43,13 @@ from solvers.planners.joint.write.writing import Seated, write
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.layout import Layout
 
-SPEC = PlannerSpec(name="joint", version="1", knobs=tuple(Knob), leaves_clock_open=True)
+SPEC = PlannerSpec(
+    name="joint",
+    about="all knobs in one problem, with a proven bound",
+    version="1",
+    knobs=tuple(Knob),
+    leaves_clock_open=True,
+)
 FIRST = "greedy"
 """Who answers first."""
 GAP_PROVEN_PCT = 1e-4

@@ -15,7 +15,7 @@ Where the numbers come from:
   `gpt2` generate tokens one after the other, so most of their time does not shrink with the share.
 * `-tfs`: four networks as TensorFlow Serving runs them in HetSev's paper, which leaves a V100 idle for much of each
   request: the host's milliseconds are set so that replicas without share limits gain and suffer what the paper prints
-  (`solvers.sim.fixtures`); the transformer fills the SMs of a beam search. No measurement of them is public.
+  (`lab.claims.fixtures`); the transformer fills the SMs of a beam search. No measurement of them is public.
 * power intensities: a least-squares fit of `truth.dynamic_power_w` to the 36 power readings of the same V100 data
   (mean error 3.2 %, worst 9.9 %); other networks by kinship.
 * GPU types: SMs, memory, power limits, bandwidths and clock ranges of the vendor's data sheets. `sm_speed` is set so

@@ -6,7 +6,7 @@ says. Where the numbers come from:
 * a100: least-squares fits (`python -m benchmarks.calibrate_truth`) to the throughput of one process on five MIG sizes
   and up to nine batch sizes, published with ParvaGPU (SC'24, MIT licence); slices are
   `solvers.sim.truth.truth.mig_truth`. Mean error 4 to 7 % by network, worst cell 14 to 38 %.
-* rtx-2080ti: solved for what Morak's paper prints (`solvers.sim.fixtures`): GoogLeNet's throughput and power alone and
+* rtx-2080ti: solved for what Morak's paper prints (`lab.claims.fixtures`): GoogLeNet's throughput and power alone and
   as four, and the knees of the share. What the paper does not print is an estimate.
 * its last two columns, which GoogLeNet on that type alone has: solved for the two latencies that the paper prints
   beside those throughputs. Nobody measured copies or gaps; every other pair has none.

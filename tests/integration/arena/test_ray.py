@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[3]
 PROBE = """
 import sys
 from pathlib import Path
-from app.arena.ray_engine import run_on_ray
-from app.arena.running import Ended
-from app.arena.store import ResultFolder
-from app.arena.workers import run_here
-from tests.unit.app.arena.fake import scenario, tasks
+from lab.arena.ray_engine import run_on_ray
+from lab.arena.running import Ended
+from lab.arena.store import ResultFolder
+from lab.arena.workers import run_here
+from tests.unit.lab.arena.fake import scenario, tasks
 
 # Spawned processes import this module again: they must not begin anew.
 if __name__ == "__main__":

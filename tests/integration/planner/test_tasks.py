@@ -20,9 +20,9 @@ from solvers.domain.ids import ModelName, ProjectName
 from solvers.domain.policy import PlannerSetting
 from solvers.domain.workload import OfflineTask, Slo, SloKind
 from solvers.planners import registry
-from solvers.planners.oltunes.planning_memory import Memory
-from solvers.planners.oltunes.planning_parameters import Parameters
-from solvers.planners.oltunes.window import Pace
+from solvers.policies.oltunes.planning.memory import Memory
+from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.window import Pace
 from tests.integration.planner.world import CLUSTER, World, replica_report
 from tests.unit.app.services.whatif.small_fleet import POLICY, service
 

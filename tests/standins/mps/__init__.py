@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.standins.mps.cuda import LIBRARY
-from tests.waiting import LIMIT_S, wait_until
 
 HERE = Path(__file__).parent
+WAIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,15 @@ GPUS = (
     StandInGpu(uuid="GPU-11111111-2222-3333-4444-555555555555"),
     StandInGpu(uuid="GPU-66666666-7777-8888-9999-aaaaaaaaaaaa", sms=188, memory_mib=97887),
 )
+
+
+def await_true(condition: Callable[[], object], what: str) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {WAIT_S:.0f} s: {what}")
+        time.sleep(0.01)
 
 
 @functools.cache
@@ -149,9 +158,9 @@ class MpsStandIn:
         pid = self.daemon_of(uuid)
         servers = _children(pid)
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not _lives(pid), "the daemon's end")
+        await_true(lambda: not _lives(pid), "the daemon's end")
         if not self._wrong.get("orphans"):
-            wait_until(lambda: not any(map(_lives, servers)), "the end of its servers")
+            await_true(lambda: not any(map(_lives, servers)), "the end of its servers")
 
     def crash_server(self, uuid: str) -> None:
         """Kill the daemon's servers."""
@@ -159,15 +168,15 @@ class MpsStandIn:
         assert servers
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(_lives, servers)), "the end of the servers")
+        await_true(lambda: not any(map(_lives, servers)), "the end of the servers")
 
     def fault(self, uuid: str) -> None:
         """A client's fatal fault reaches all of them; the server takes nobody until all have left."""
         self.ask(uuid, "__fault")
 
-    def slow_start(self) -> None:
-        """Daemons that start do not answer until everything goes right again."""
-        self._set("slow_start", True)
+    def slow_start(self, seconds: float) -> None:
+        """Daemons take so long to answer."""
+        self._set("slow_start_s", seconds)
 
     def slow_server(self, seconds: float) -> None:
         """Servers take so long to accept clients."""
@@ -213,7 +222,7 @@ class MpsStandIn:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.processes(), "the end of all daemons")
+        await_true(lambda: not self.processes(), "the end of all daemons")
         shutil.rmtree(self.pipe_base, ignore_errors=True)
 
     def _noted(self, kind: str) -> tuple[int, ...]:
@@ -260,13 +269,13 @@ class StandInWorker:
     def end(self) -> None:
         """Let it leave the device and end."""
         if self._process.returncode is None:
-            self._process.communicate("end\n", timeout=LIMIT_S)
+            self._process.communicate("end\n", timeout=WAIT_S)
 
     def kill(self) -> None:
         """SIGKILL, with whatever it has in flight."""
         if self._process.returncode is None:
             self._process.kill()
-            self._process.communicate(timeout=LIMIT_S)
+            self._process.communicate(timeout=WAIT_S)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -33,7 +33,6 @@ from tests.standins.nvml.core import (
 )
 from tests.standins.nvml.layout import EVENTS, Lacks, Missing
 from tests.standins.nvml.reads import Reads
-from tests.waiting import spend
 
 
 class NvmlDouble(Reads):
@@ -136,7 +135,7 @@ class NvmlDouble(Reads):
                     return OK
             if time.monotonic() >= until_s:
                 return TIMEOUT
-            spend(0.002)
+            time.sleep(0.002)
 
     def nvmlEventSetFree(self, event_set: Any) -> int:
         return OK

@@ -11,14 +11,12 @@ from app.errors import STATUSES, RateLimitedError, UnauthenticatedError, status_
 from solvers.errors import FieldError, HeadroomError, InvariantError, TransientError
 
 _ON_THE_CALLERS_SIDE = {"app.cli", "app.client", "app.demo", "app.routing", "app.__main__"}
-# Its learner needs the `rl` extra; it makes no errors of its own.
-_TRAINING = {"solvers.learning"}
 
 
 def _all_modules() -> None:
     for package in (solvers, app):
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not any(info.name.startswith(prefix) for prefix in _ON_THE_CALLERS_SIDE | _TRAINING):
+            if not any(info.name.startswith(prefix) for prefix in _ON_THE_CALLERS_SIDE):
                 importlib.import_module(info.name)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from app.arena.measured.metrics import (
+from lab.measured.metrics import (
     Answered,
     calibration,
     coverage_pct,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from agents.profiling.load import Load, Request, Seen
-from tests.waiting import wait_until
 
 
 class Server(ThreadingHTTPServer):
@@ -63,16 +63,14 @@ def server() -> Iterator[Server]:
 
 
 def gather(load: Load, enough: Callable[[Seen], bool]) -> Seen:
-    total = Seen()
-
-    def came_back() -> bool:
+    total, until_s = Seen(), time.monotonic() + 10.0
+    while not enough(total):
+        assert time.monotonic() < until_s, "too little came back"
         seen = load.take()
         total.latencies_ms += seen.latencies_ms
         total.failed += seen.failed
         total.first_failure = total.first_failure or seen.first_failure
-        return enough(total)
-
-    wait_until(came_back, "enough answers")
+        time.sleep(0.005)
     return total
 
 
@@ -83,7 +81,9 @@ def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
     server.gate.clear()
     load = Load(server.url, POST)
     load.closed(6)
-    wait_until(lambda: server.most >= 6, "six at once")
+    until_s = time.monotonic() + 10.0
+    while server.most < 6 and time.monotonic() < until_s:
+        time.sleep(0.005)
     server.gate.set()
     seen = gather(load, lambda total: len(total.latencies_ms) >= 60)
     load.close()

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.arena.sources_inferno import Case
-from app.arena.sources_queue import Replica, Targets, rate_rps
 from benchmarks.instances import openb, parvagpu
 from benchmarks.instances.gavel import gavel_jobs
 from benchmarks.instances.inferno import greedy, inferno
@@ -19,6 +17,8 @@ from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.peers import gavel as gavel_peer
 from benchmarks.peers.parvagpu import records
 from benchmarks.sources.rows import SourceMissingError
+from lab.benches.rolling.inferno import Case
+from lab.benches.rolling.queue import Replica, Targets, rate_rps
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.snapshot import Snapshot
 

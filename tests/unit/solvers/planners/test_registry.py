@@ -11,7 +11,7 @@ from solvers.domain.policy import PlannerSetting, Policy
 from solvers.domain.workload import AntiAffinity
 from solvers.errors import EngineError, FieldError
 from solvers.planners import registry
-from solvers.planners.hetsev.planner import HetSev
+from solvers.policies.hetsev.planner import HetSev
 from tests import builders
 
 

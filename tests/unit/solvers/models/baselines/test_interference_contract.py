@@ -10,7 +10,7 @@ import pytest
 
 from solvers.models import suite
 from solvers.models.base import Answer, Groups, GroupSamples, InterferenceModel, Origin, Queries, SoloModel
-from solvers.models.papers import hetsev
+from solvers.models.parts import static
 from solvers.models.parts.seen import NO_SAMPLES
 from tests import laws
 
@@ -19,7 +19,7 @@ NAMES = ("none", "constant", "gpulet", "inss", "mudi", "morak", "igniter")
 
 @cache
 def solo() -> SoloModel:
-    return hetsev.make(laws.facts(), 0).fit(laws.solo())
+    return static.make(laws.facts(), 0).fit(laws.solo())
 
 
 @cache

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from solvers.models.base import Groups, Queries, Samples
-from solvers.models.papers import hetsev
+from solvers.models.parts import static
 from solvers.models.parts.company import L2_PER_SHARE, Company, composition, latency_alone_ms, table_of, utilisation
 from tests import laws
 
 
 def company(groups: Groups) -> Company:
-    solo = hetsev.make(laws.facts(), 0).fit(laws.solo())
+    solo = static.make(laws.facts(), 0).fit(laws.solo())
     return Company.of(laws.facts(), laws.measured(groups), solo, laws.solo())
 
 
@@ -25,7 +25,7 @@ def test_slowdowns_are_over_what_was_measured_alone() -> None:
 
 def test_exactly_measured_cells_beat_belief() -> None:
     queries = Queries.of("res", laws.GPU, [4, 5], 40)
-    believer = hetsev.make(laws.facts(), 0).fit(laws.solo())
+    believer = static.make(laws.facts(), 0).fit(laws.solo())
     table = table_of(Samples.of(queries.take(np.array([True, False])), [99.0]), laws.facts())
     found = latency_alone_ms(queries, believer, table)
     assert found == pytest.approx([99.0, float(believer.predict(queries).mean[1])])
@@ -57,7 +57,7 @@ def test_nearness_counts_batches_of_both() -> None:
 
 def test_more_groups_are_numbered_after_those_there() -> None:
     one, two = laws.pairs([("res", "vgg")]), laws.pairs([("alex", "ssd")])
-    solo = hetsev.make(laws.facts(), 0).fit(laws.solo())
+    solo = static.make(laws.facts(), 0).fit(laws.solo())
     both = company(one).joined(laws.measured(two), solo)
     assert len(both.groups) == len(one) + len(two)
     assert len(np.unique(both.groups.group)) == (len(one) + len(two)) // 2

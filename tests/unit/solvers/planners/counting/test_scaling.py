@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from app.arena.claims import hetsev_exact
-from app.arena.claims.hetsev_exact import ONE_TYPE, random_problem, worked
+from lab.claims.hetsev import exact
+from lab.claims.hetsev.exact import ONE_TYPE, random_problem, worked
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type, scale_type_by_type, shrink_by_one
@@ -17,7 +17,7 @@ from solvers.problems.counts import Direction, Scaling, Whole
 ENGINES = ("highs", "cbc", "cp-sat")
 
 
-CASES = {name: (worked(case), *case[6:]) for name, case in hetsev_exact.CASES.items()}
+CASES = {name: (worked(case), *case[6:]) for name, case in exact.CASES.items()}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

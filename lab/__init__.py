@@ -1,0 +1,1 @@
+"""The laboratory: rivals, learning, benches and the arena. It imports the product and is imported by nothing."""

@@ -1,0 +1,1 @@
+"""The arena's report: tables, plots, one page."""

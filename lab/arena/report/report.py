@@ -1,0 +1,152 @@
+"""The report of a folder of results: one page of HTML that needs nothing but itself.
+
+Owns the page's order: what is compared, the matrix of scenarios and contenders, then a section for each scenario. The
+same runs give the same bytes: no moment and no wall time is on it. It refuses to judge; `stats` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from lab.arena.report.plots import goal_bars, plots
+from lab.arena.report.style import COLOURS, style
+from lab.arena.report.tables import figure, job_table, metric_table, percent, service_table
+from lab.arena.running import RunRecord
+from lab.arena.stats import OURS, Comparison, Row, Verdict, comparisons
+from solvers.sim.outcome import About, Better
+
+
+def page_of(records: Sequence[RunRecord], reference: str | None = None) -> str:
+    """The whole page."""
+    compared = comparisons(records, reference)
+    styles = styles_of(compared)
+    failed = [record for record in records if record.outcome is None]
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><title>Headroom arena</title>',
+        f"<style>{style()}</style></head><body>",
+        f"<h1>Headroom arena</h1>{_head(records, compared, styles)}",
+        _matrix(compared, styles),
+        *(
+            _section(each, [record for record in records if record.scenario == each.about.name], styles)
+            for each in compared
+        ),
+        _failures(failed),
+        "</body></html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def styles_of(compared: Sequence[Comparison]) -> dict[str, str]:
+    """A class for each contender, ours first, the same in all sections."""
+    labels = sorted({row.contender for each in compared for row in each.rows}, key=lambda label: (label != OURS, label))
+    return {label: f"k{index % len(COLOURS)}" for index, label in enumerate(labels)}
+
+
+def _head(records: Sequence[RunRecord], compared: Sequence[Comparison], styles: Mapping[str, str]) -> str:
+    seeds = sorted({record.seed for record in records})
+    software = ", ".join(sorted({record.software for record in records}))
+    legend = " &nbsp; ".join(f'<span class="swatch {name}"></span>{escape(label)}' for label, name in styles.items())
+    counts = (_many(len(compared), "scenario"), _many(len(styles), "contender"), _many(len(seeds), "seed"))
+    told = f"{len(records)} runs: {', '.join(counts)}."
+    links = "".join(f'<li><a href="#{each.about.name}">{escape(each.about.title)}</a></li>' for each in compared)
+    return (
+        f"<p>{told} Every contender met the same requests, faults, measured profiles and simulated hardware. "
+        f'<span class="soft">Headroom {escape(software)}</span></p><p>{legend}</p><ul class="toc">{links}</ul>'
+    )
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _matrix(compared: Sequence[Comparison], styles: Mapping[str, str]) -> str:
+    head = "".join(f'<th><span class="swatch {name}"></span>{escape(label)}</th>' for label, name in styles.items())
+    lines = []
+    for each in compared:
+        rows = {row.contender: row for row in each.rows}
+        cells = "".join(_matrix_cell(rows.get(label), each) for label in styles)
+        goal = f"{each.about.goal} {'↓' if each.about.better is Better.LOWER else '↑'}"
+        name = f'<a href="#{each.about.name}">{escape(each.about.name)}</a><small>{escape(goal)}</small>'
+        lines.append(f"<tr><td>{name}</td>{cells}</tr>")
+    return (
+        '<h3>At a glance</h3><div class="wide"><table><thead><tr><th>scenario, goal</th>'
+        f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        '<p class="soft">The mean of each scenario\'s goal, and how far it is from the best. Green: best of those that '
+        "keep the scenario's guard; grey: more violations than the reference by more than noise says; red: a run "
+        "failed.</p>"
+    )
+
+
+def _matrix_cell(row: Row | None, compared: Comparison) -> str:
+    goal = row.cell(compared.about.goal) if row is not None else None
+    if row is None or (goal is None and not row.failed):
+        return "<td></td>"
+    if goal is None or row.failed:
+        return '<td class="lost">failed</td>'
+    if not row.eligible:
+        guard = row.cell(compared.about.guard or "")
+        why = f"{compared.about.guard} {figure(guard.summary.mean)}" if guard is not None else "guard"
+        why = f"without {', '.join(row.left_out)}" if row.left_out else why
+        return f'<td class="out">{figure(goal.summary.mean)}<small>✗ {escape(why)}</small></td>'
+    best = next((each.cell(compared.about.goal) for each in compared.rows if each.rank == 1), None)
+    away = ""
+    if best is not None and abs(best.summary.mean) > 0 and row.rank != 1:
+        away = percent(100 * (goal.summary.mean / best.summary.mean - 1))
+    name = ' class="best"' if row.rank == 1 else ""
+    return f"<td{name}>{figure(goal.summary.mean)}<small>{away or f'rank {row.rank}'}</small></td>"
+
+
+def _section(compared: Comparison, records: Sequence[RunRecord], styles: Mapping[str, str]) -> str:
+    about = compared.about
+    contenders = ", ".join(escape(row.contender) for row in compared.rows)
+    seeds = len({record.seed for record in records})
+    return "\n".join(
+        (
+            f'<section id="{about.name}"><h2>{escape(about.title)}</h2>',
+            f'<p class="soft">{escape(about.name)} · {escape(about.kind)} · {_many(seeds, "seed")} · {contenders}</p>',
+            f"<p>{_rule(about)}</p>",
+            _verdict(compared.verdict, about),
+            goal_bars(compared, styles),
+            metric_table(compared, styles),
+            plots(records, [row.contender for row in compared.rows], styles),
+            service_table(records, [row.contender for row in compared.rows]),
+            job_table(records, [row.contender for row in compared.rows]),
+            "</section>",
+        )
+    )
+
+
+def _rule(about: About) -> str:
+    direction = "the lower the better" if about.better is Better.LOWER else "the higher the better"
+    guard = (
+        f", among those with no more <b>{escape(about.guard)}</b> than the reference, but for noise"
+        if about.guard
+        else ""
+    )
+    return f"Judged by <b>{escape(about.goal)}</b>, {direction}{guard}."
+
+
+def _verdict(verdict: Verdict | None, about: About) -> str:
+    if verdict is None:
+        return ""
+    told = f"{escape(about.goal)} cannot be compared"
+    if verdict.gain_pct is not None:
+        word = "better" if verdict.gain_pct >= 0 else "worse"
+        told = f"{escape(about.goal)} {word} by <b>{abs(verdict.gain_pct):.1f} %</b>"
+        if verdict.gain_pct_low is not None and verdict.gain_pct_high is not None:
+            told += f" (interval {percent(verdict.gain_pct_low)} to {percent(verdict.gain_pct_high)})"
+    guard = ""
+    if about.guard is not None:
+        guard = f"; {escape(about.guard)} {'no worse, but for noise' if verdict.guard_kept else '<b>worse</b>'}"
+    against = f"<b>{escape(verdict.contender)}</b> against <b>{escape(verdict.against)}</b>, the best other contender"
+    return f'<p class="verdict">{against}: {told}{guard}.</p>'
+
+
+def _failures(failed: Sequence[RunRecord]) -> str:
+    if not failed:
+        return ""
+    names = (f"{record.scenario} × {record.contender.label}, seed {record.seed}: {record.error}" for record in failed)
+    lines = "".join(f"<li>{escape(name)}</li>" for name in names)
+    return f"<section><h2>Failed runs</h2><ul>{lines}</ul></section>"

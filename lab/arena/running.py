@@ -1,0 +1,240 @@
+"""Runs of the arena: what is to be run, and one run in whatever process it lands.
+
+Owns the identity of a run (scenario's content, contender, seed, software) and the capture of its failure. It refuses to
+choose the process and to store anything; an outcome never holds a wall time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeAlias
+
+from lab.arena.contenders import Entry, PlannersOf
+from lab.arena.timing import PlanningTime, TimedPlanners
+from solvers.domain.codec import bytes_digest, digest
+from solvers.domain.value import value
+from solvers.errors import HeadroomError, InputError, InvariantError
+from solvers.sim.outcome import About, Bench, Better, Contender, Outcome, Progress, check_outcome
+
+LOADER = "lab.arena.loading:load"
+"""What reads a scenario's file: a function of its path and of the folder with public data."""
+_ROOT = Path(__file__).resolve().parents[2]
+_ARENA = "lab/arena"
+_DECIDING = ("solvers", "app/library", _ARENA, "lab/baselines", "lab/beliefs", "lab/benches", "lab/gavel")
+_TELLING = (
+    "contenders",
+    "progress",
+    "ray",
+    "report",
+    "running",
+    "standing",
+    "stats",
+    "store",
+    "timing",
+    "workers",
+)
+
+
+@value
+class Task:
+    """One run that is wanted."""
+
+    scenario: str
+    path: str
+    scenario_digest: str
+    entry: Entry
+    seed: int
+    data: str
+    software: str
+    loader: str = LOADER
+
+    @property
+    def key(self) -> str:
+        """Digest of everything that decides the outcome."""
+        parts = (self.scenario_digest, digest(self.entry.contender), str(self.seed), self.software)
+        own = tuple(digest((item.name, item.source)) for item in self.entry.own)
+        return digest((*parts, *own)).removeprefix("sha256:")
+
+
+@value
+class RunRecord:
+    """A finished run, as it is kept; either an outcome or why there is none."""
+
+    key: str
+    scenario: str
+    scenario_digest: str
+    software: str
+    about: About
+    contender: Contender
+    seed: int
+    outcome: Outcome | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A run's end with what is told beside it."""
+
+    record: RunRecord
+    wall_s: float
+    cpu_s: float
+    planning: tuple[PlanningTime, ...] = ()
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """A worker took a run."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """How far a run is, 0…1."""
+
+    task: Task
+    part: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run is over."""
+
+    task: Task
+    finished: Finished
+
+
+Event: TypeAlias = Began | Part | Ended
+Hear: TypeAlias = Callable[[Event], None]
+"""Is told what happens to runs, in the process that asked for them."""
+
+
+@cache
+def software() -> str:
+    """The version and a digest of the sources that decide outcomes: those that only tell of them are left out."""
+    try:
+        known = version("headroom")
+    except PackageNotFoundError:
+        known = "0"
+    summed = hashlib.sha256()
+    for folder in _DECIDING:
+        files = (*(_ROOT / folder).rglob("*.py"), *(_ROOT / folder).rglob("*.json"))
+        for file in sorted(files):
+            inside = file.relative_to(_ROOT / folder).parts[0]
+            if folder == _ARENA and inside.removesuffix(".py").partition("_")[0] in _TELLING:
+                continue
+            summed.update(f"{file.relative_to(_ROOT).as_posix()}\n".encode() + file.read_bytes())
+    return f"{known}+{summed.hexdigest()[:12]}"
+
+
+def load_bench(path: str, data: str, loader: str = LOADER) -> Bench:
+    """Read a scenario. Raises InputError naming file and line."""
+    module, _, function = loader.partition(":")
+    made: Bench = getattr(import_module(module), function)(Path(path), Path(data))
+    return made
+
+
+@value
+class Order:
+    """What is to be run: every scenario with its contenders under every seed from 0."""
+
+    paths: tuple[Path, ...]
+    seeds: int | None = None
+    """How many; None: the scenario's own number."""
+    data: Path
+    """Folder of public data."""
+    loader: str = LOADER
+
+
+def tasks_of(order: Order, contenders: Callable[[About], Sequence[Entry]]) -> tuple[Task, ...]:
+    """The runs of an order. Raises InputError for a scenario that cannot be read or a name that two of them have."""
+    found: dict[str, tuple[Path, About]] = {}
+    for path in order.paths:
+        about = load_bench(str(path), str(order.data), order.loader).about
+        if about.name in found:
+            raise InputError(f"{path} and {found[about.name][0]} are both called {about.name}")
+        found[about.name] = (path, about)
+    return tuple(
+        Task(
+            scenario=name,
+            path=str(path.resolve()),
+            scenario_digest=bytes_digest(path.read_bytes()),
+            entry=entry,
+            seed=seed,
+            data=str(order.data.resolve()),
+            software=software(),
+            loader=order.loader,
+        )
+        for name, (path, about) in found.items()
+        for entry in contenders(about)
+        for seed in range(about.seeds if order.seeds is None else order.seeds)
+    )
+
+
+def run_task(task: Task, hear: Progress) -> Finished:
+    """Run one task here. Whatever goes wrong in it is its record's error; raises only for an interruption."""
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    planners = TimedPlanners(PlannersOf(task.entry.own))
+    about = _unknown(task)
+    outcome, error, trace = None, None, ""
+    try:
+        bench = load_bench(task.path, task.data, task.loader)
+        about = bench.about
+        outcome = bench.run(task.entry.contender, task.seed, planners, hear)
+        _check(task, outcome)
+    except Exception as caught:  # noqa: BLE001 - one run's failure is recorded, and the others go on
+        outcome, error = None, _sentence(caught)
+        trace = traceback.format_exc()
+    record = _record(task, about, outcome, error)
+    return Finished(
+        record=record,
+        wall_s=time.monotonic() - wall_s,
+        cpu_s=time.process_time() - cpu_s,
+        planning=planners.times(),
+        traceback=trace,
+    )
+
+
+def failed(task: Task, error: str) -> Finished:
+    """The end of a run that could not say itself how it failed."""
+    return Finished(record=_record(task, _unknown(task), None, error), wall_s=0.0, cpu_s=0.0)
+
+
+def _record(task: Task, about: About, outcome: Outcome | None, error: str | None) -> RunRecord:
+    return RunRecord(
+        key=task.key,
+        scenario=task.scenario,
+        scenario_digest=task.scenario_digest,
+        software=task.software,
+        about=about,
+        contender=task.entry.contender,
+        seed=task.seed,
+        outcome=outcome,
+        error=error,
+    )
+
+
+def _unknown(task: Task) -> About:
+    return About(name=task.scenario, title=task.scenario, kind="unknown", goal="-", better=Better.NEITHER)
+
+
+def _check(task: Task, outcome: Outcome) -> None:
+    told = (outcome.scenario, outcome.contender, outcome.seed)
+    wanted = (task.scenario, task.entry.contender.label, task.seed)
+    if told != wanted:
+        raise InvariantError(f"asked for the run {wanted}, got {told}")
+    check_outcome(outcome)
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HeadroomError) and text else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -1,0 +1,224 @@
+"""The oracle: the best plan there is, found by looking at all of them; for small pictures, to say what others regret.
+
+Owns the search over whole fleets: all fillings of every device, one device after the other, keeping those partial plans
+that no other serves as much as for as little. The best is the policy's: least unserved, no promise broken, cheapest; it
+is sized as if nothing stood yet. Of plans alike in that it takes the first, so churn and balance are not searched. It
+refuses whatever couples devices otherwise (budgets, quotas, shared power caps, failure domains, what is pinned,
+training jobs), LLMs, other orders of the objective, and pictures that are too large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import numpy as np
+
+from lab.baselines.oracle_fillings import Filling, Fillings, TooManyError, assignment_on
+from solvers.domain.device import PowerScope
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.objective import Term
+from solvers.domain.plan import Proposal, ProposalStatus
+from solvers.domain.value import value
+from solvers.domain.workload import WorkloadKind
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
+from solvers.planners.seating import Placed, seat_of
+from solvers.planners.tuning import Tune, check_tuned
+from solvers.problems.choice import Floats
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(
+    name="oracle",
+    about="the best plan there is, by looking at all of them; refuses all but small pictures",
+    version="1",
+    knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
+)
+DUST = 1e-6
+ROWS_PER_KEPT = 50
+ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.COST)
+
+
+@value
+class Parameters:
+    """How large a picture may be."""
+
+    devices_max: Annotated[int, Tune("devices in a picture", 1, 64)] = 8
+    fillings_max: Annotated[
+        int, Tune("sets of replicas on one device that are looked at, over all devices", 1, 10**7)
+    ] = 4000
+    partial_plans_max: Annotated[int, Tune("partial plans that are kept from device to device", 1, 10**7)] = 2000
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Partial:
+    """Partial plans over the devices so far, one a row."""
+
+    rates: Floats
+    """By need: requests/s, no more than is wanted."""
+    counts: Floats
+    usd: Floats
+    steps: tuple[tuple[int, ...], ...]
+    """By row: the filling of every device so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
+        """The best plan, or why it was not looked for."""
+        case = Case.of(request)
+        draft = Draft.of(request, case)
+        wanted = [need for need in draft.needs if len(draft.options(need))]
+        for need in draft.needs:
+            if not len(draft.options(need)):
+                draft.refuse(need)
+        refused = self._coupled(case)
+        if refused is not None:
+            return _refusal(refused)
+        looked_at = 0
+        if wanted:
+            try:
+                looked_at = self._search(draft, wanted)
+            except TooManyError:
+                return _refusal("too many plans: fewer devices, services or measured configurations, or larger limits")
+        reporter.event("oracle.looked", fillings=float(looked_at))
+        proposal = draft.proposal(SPEC)
+        plan = proposal.plan
+        proven = plan is not None and plan.objective.slo_risk == 0
+        return replace(proposal, status=ProposalStatus.OPTIMAL) if proven else proposal
+
+    def _coupled(self, case: Case) -> str | None:
+        """What keeps devices from being looked at one by one, in words."""
+        snapshot, services = case.snapshot, [need for need in case.needs if need.kind is not WorkloadKind.JOB]
+        if not case.needs:
+            return None
+        names = {need.project for need in case.needs}
+        reasons = {
+            f"more than {self.parameters.devices_max} devices": len(snapshot.devices) > self.parameters.devices_max,
+            "pinned replicas": bool(case.pinned),
+            "training jobs": len(services) < len(case.needs),
+            "LLMs, or services that choose among networks": any(need.tokens or need.alternatives for need in services),
+            "budgets": any(need.budget_usd_per_h is not None for need in services),
+            "quotas": any(item.name in names and item.quota_gpus is not None for item in snapshot.projects),
+            "power caps over several devices": any(cap.scope is not PowerScope.DEVICE for cap in snapshot.power_caps),
+            "failure domains": any(need.affinity.failure_domains_min > 1 for need in services),
+            "an objective of another order": snapshot.policy.terms[: len(ORDER)] != ORDER,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _search(self, draft: Draft, needs: list[Need]) -> int:
+        """Find the best plan and write it into the draft; how many fillings were looked at."""
+        fillings = Fillings.of(draft, needs, self.parameters.fillings_max)
+        usable = [device for device in range(len(draft.fleet.devices)) if draft.fleet.usable[device]]
+        whole = [fillings.on(device) for device in usable]
+        most = sum(np.array([item.counts for item in choices]).max(axis=0) for choices in whole)
+        # A ceiling that cannot be reached sets no plan apart.
+        ceilings = np.array(
+            [need.replicas_max if most[at] > need.replicas_max else np.inf for at, need in enumerate(needs)]
+        )
+        listed = [_undominated(choices, needs, ceilings) for choices in whole]
+        best = self._best(listed, needs, ceilings)
+        for device, at, choices in zip(usable, best, listed, strict=True):
+            _write(draft, needs, device, choices[at])
+        for need in needs:
+            settled = draft.open(need)
+            if settled.rate_rps_short or settled.replicas_missing:
+                draft.block(settled, ReasonCode.NO_SHARE_LEFT, draft.option(need, 0))
+        return fillings.looked_at
+
+    def _best(self, listed: list[list[Filling]], needs: list[Need], ceilings: Floats) -> tuple[int, ...]:
+        """Of every device the number of its filling."""
+        kinds = len(needs)
+        plans = _Partial(rates=np.zeros((1, kinds)), counts=np.zeros((1, kinds)), usd=np.zeros(1), steps=((),))
+        for choices in listed:
+            rates = np.array([item.rates_rps for item in choices])
+            counts = np.array([item.counts for item in choices], dtype=np.float64)
+            if len(plans.usd) * len(choices) > ROWS_PER_KEPT * self.parameters.partial_plans_max:
+                raise TooManyError
+            row, choice = np.divmod(np.arange(len(plans.usd) * len(choices)), len(choices))
+            usd = plans.usd[row] + np.array([item.usd_per_h for item in choices])[choice]
+            grown = _Partial(
+                rates=np.minimum(plans.rates[row] + rates[choice], [need.rate_rps for need in needs]),
+                counts=plans.counts[row] + counts[choice],
+                usd=usd,
+                steps=tuple((*plans.steps[before], int(at)) for before, at in zip(row, choice, strict=True)),
+            )
+            keep = _front(grown.rates, grown.counts, grown.usd, (needs, ceilings))
+            if len(keep) > self.parameters.partial_plans_max:
+                raise TooManyError
+            plans = _Partial(
+                rates=grown.rates[keep],
+                counts=grown.counts[keep],
+                usd=grown.usd[keep],
+                steps=tuple(grown.steps[at] for at in keep),
+            )
+        return plans.steps[_best_row(plans, needs)]
+
+
+def _best_row(plans: _Partial, needs: list[Need]) -> int:
+    """Least unserved by weight, then least below what capacity is sized for, then cheapest."""
+    weight = np.array([need.weight for need in needs])
+    least = np.array([need.rate_rps_least for need in needs])
+    sized = np.array([need.rate_rps for need in needs])
+    floor = np.array([need.replicas_min for need in needs])
+    missing = np.maximum(0, floor - plans.counts)
+    short = np.where(least - plans.rates > DUST * np.maximum(1, least), least - plans.rates, 0.0)
+    unserved = (short + missing) @ weight
+    wanting = np.where(sized - plans.rates > DUST * np.maximum(1, sized), sized - plans.rates, 0.0) @ weight
+    return int(np.lexsort((np.round(plans.usd, 9), np.round(wanting, 6), np.round(unserved, 6)))[0])
+
+
+def _front(rates: Floats, counts: Floats, usd: Floats, bounds: tuple[list[Need], Floats]) -> list[int]:
+    """Rows that no other row serves as much as for as little, the cheapest first; ceilings on replicas kept."""
+    needs, ceiling = bounds
+    floor = np.array([need.replicas_min for need in needs])
+    # Replicas count for them up to the floor, and against them where a ceiling can be reached.
+    against = np.where(np.isfinite(ceiling), -counts, 0.0)
+    merits = np.concatenate([np.round(rates, 6), np.minimum(counts, floor), against], axis=1)
+    order = np.lexsort((-merits.sum(axis=1), np.round(usd, 9)))
+    kept: list[int] = []
+    front = np.zeros((0, merits.shape[1]))
+    for row in order:
+        if (counts[row] > ceiling).any() or (front >= merits[row]).all(axis=1).any():
+            continue
+        kept.append(int(row))
+        front = np.concatenate([front, merits[row][None, :]])
+    return kept
+
+
+def _undominated(fillings: list[Filling], needs: list[Need], ceilings: Floats) -> list[Filling]:
+    """The same rule for one device alone."""
+    rates = np.minimum([item.rates_rps for item in fillings], [need.rate_rps for need in needs])
+    counts = np.array([item.counts for item in fillings], dtype=np.float64)
+    usd = np.array([item.usd_per_h for item in fillings])
+    return [fillings[row] for row in _front(rates, counts, usd, (needs, ceilings))]
+
+
+def _write(draft: Draft, needs: list[Need], device: int, filling: Filling) -> None:
+    for number, (candidate, rate_rps, slowdown) in enumerate(filling.held):
+        need = needs[candidate.need]
+        item = assignment_on(draft, need, candidate.option, device, number)
+        if item.latency_ms_planned is not None:
+            item = replace(item, latency_ms_planned=item.latency_ms_planned * slowdown)
+        class_index = int(draft.fleet.class_of[device])
+        option = draft.case.beliefs.as_it_stands(need, class_index, item, capacity_rps=rate_rps, slowdown=slowdown)
+        draft.open(need).add(Placed(seat=seat_of(need, option, device), option=option))
+
+
+def _refusal(why: str) -> Proposal:
+    facts = (Fact(name="not_searched_with", value=why),)
+    reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
+    return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner=SPEC.name, plan=None, reasons=(reason,))

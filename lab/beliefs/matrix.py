@@ -1,0 +1,193 @@
+"""Matrix factorisation: models by configurations with biases, the first baseline of OLTunes' predictor.
+
+Owns the two tables and their training by stochastic gradient descent. A column is one configuration: GPU type, batch,
+share, clock and what runs beside it; a question about a configuration that is no column is answered by the nearest
+column of the same GPU type and neighbours, since the method itself has no answer there. Names that were never met have
+neither bias nor factors. It refuses features: that is what it is compared for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, Floats, Groups, Ints
+from solvers.models.parts.seen import floats_of, names_of, part, read
+from solvers.policies.oltunes.history import Window, combinations, places_by_key, places_of
+
+WINDOW_ROWS = 20_000
+_START_STD = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixSettings:
+    """Hyper-parameters. The rank is that of the factorisation machine it is compared with."""
+
+    rank: int = 4
+    rate: float = 0.05
+    shrinkage: float = 0.01
+    passes: int = 60
+    rows_per_step: int = 8
+    rows_taught_max: int = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Places of the columns by what they share (GPU type and neighbours' models), and the first one's number."""
+
+    places: Mapping[tuple[str, ...], Floats]
+    first: Mapping[tuple[str, ...], int]
+    count: int
+
+    @staticmethod
+    def of(groups: Groups, facts: Facts) -> Columns:
+        """Every configuration that occurs."""
+        found: dict[tuple[str, ...], list[Floats]] = {}
+        places = places_of(groups, facts)
+        for (gpu_type, _, *beside), rows in combinations(groups).items():
+            found.setdefault((gpu_type, *beside), []).append(places[rows])
+        return Columns.numbered({key: np.unique(np.concatenate(found[key]).round(6), axis=0) for key in sorted(found)})
+
+    @staticmethod
+    def numbered(places: Mapping[tuple[str, ...], Floats]) -> Columns:
+        """Columns in the order of the table."""
+        first, count = {}, 0
+        for key, found in places.items():
+            first[key] = count
+            count += len(found)
+        return Columns(places=places, first=first, count=count)
+
+    def nearest(self, groups: Groups, facts: Facts) -> Ints:
+        """The column of every row; `count` where there is none."""
+        column = np.full(len(groups), self.count, dtype=np.int64)
+        places = places_of(groups, facts)
+        for (gpu_type, _, *beside), rows in combinations(groups).items():
+            key = (gpu_type, *beside)
+            if key in self.places:
+                known = self.places[key]
+                apart = np.square(places[rows][:, None, :] - known[None, :, :]).sum(axis=2)
+                column[rows] = self.first[key] + apart.argmin(axis=1)
+        return column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixRegressor:
+    """Both tables: line x target x (1 + rank), biases first. The last line of each stands for the unknown."""
+
+    settings: MatrixSettings
+    seed: int
+    models: tuple[str, ...]
+    columns: Columns
+    by_model: Floats
+    by_column: Floats
+
+    @staticmethod
+    def fresh(*, targets: int, settings: MatrixSettings, seed: int) -> MatrixRegressor:
+        """Before anything was seen."""
+        unknown = np.zeros((1, targets, 1 + settings.rank))
+        return MatrixRegressor(
+            settings=settings,
+            seed=seed,
+            models=(),
+            columns=Columns.numbered({}),
+            by_model=unknown,
+            by_column=unknown,
+        )
+
+    @property
+    def window_rows(self) -> int:
+        """It learns by fitting again."""
+        return WINDOW_ROWS
+
+    @property
+    def knows_variance(self) -> bool:
+        """Held-out rows tell it."""
+        return False
+
+    def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> MatrixRegressor:
+        """Seeded passes of gradient descent from the beginning. Targets are standardised, so there is no mean."""
+        columns = Columns.of(groups, facts)
+        models = tuple(sorted({groups.members.models[int(index)] for index in np.unique(groups.members.model)}))
+        rng = np.random.default_rng((self.seed, len(groups)))
+        empty = replace(
+            self,
+            models=models,
+            columns=columns,
+            by_model=_start(len(models), targets.shape[1], self.settings.rank, rng),
+            by_column=_start(columns.count, targets.shape[1], self.settings.rank, rng),
+        )
+        lines, places = empty._lines(groups), columns.nearest(groups, facts)
+        passes = max(1, min(self.settings.passes, self.settings.rows_taught_max // len(groups)))
+        for _ in range(passes):
+            order = rng.permutation(len(groups))
+            empty._descend(lines[order], places[order], targets[order])
+        return empty
+
+    def after(self, new: Window, window: Window, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
+        """Fit again."""
+        return self.retrained(window, facts)
+
+    def retrained(self, window: Window, facts: Facts) -> MatrixRegressor:
+        """Fit again."""
+        return self.fitted(window.groups, window.targets, facts)
+
+    def predict(self, groups: Groups, facts: Facts) -> tuple[Floats, Floats | None]:
+        """Standardised targets."""
+        return _product(self.by_model[self._lines(groups)], self.by_column[self.columns.nearest(groups, facts)]), None
+
+    def _lines(self, groups: Groups) -> Ints:
+        table = {name: line for line, name in enumerate(self.models)}
+        lines = np.array([table.get(name, len(table)) for name in groups.members.models], dtype=np.int64)
+        return np.asarray(lines[groups.members.model])
+
+    def _descend(self, lines: Ints, places: Ints, targets: Floats) -> None:
+        """One pass, in place: only `fitted` calls it, on tables that nobody else has yet."""
+        rate, shrinkage, size = self.settings.rate, self.settings.shrinkage, self.settings.rows_per_step
+        for start in range(0, len(lines), size):
+            line, place = lines[start : start + size], places[start : start + size]
+            one, two = self.by_model[line], self.by_column[place]
+            error = (targets[start : start + size] - _product(one, two))[..., None]
+            # The bias of each table moves with the error alone, its factors with the error times the other's factors.
+            turned = [np.concatenate([np.ones_like(error), factors[..., 1:]], axis=-1) for factors in (two, one)]
+            np.add.at(self.by_model, line, rate * (error * turned[0] - shrinkage * one))
+            np.add.at(self.by_column, place, rate * (error * turned[1] - shrinkage * two))
+
+    def dump(self) -> Plain:
+        """As JSON data."""
+        places = self.columns.places
+        return {
+            "seed": self.seed,
+            "models": list(self.models),
+            "columns": {"of": [list(key) for key in places], "places": [found.tolist() for found in places.values()]},
+            "by_model": self.by_model.tolist(),
+            "by_column": self.by_column.tolist(),
+        }
+
+    @staticmethod
+    def load(plain: Plain, settings: MatrixSettings) -> MatrixRegressor:
+        """From what `dump` wrote; `settings` says how to learn on."""
+        by_model, by_column = (read(plain, name, floats_of) for name in ("by_model", "by_column"))
+        return MatrixRegressor(
+            settings=replace(settings, rank=by_model.shape[2] - 1),
+            seed=cast("int", part(plain, "seed")),
+            models=read(plain, "models", names_of),
+            columns=Columns.numbered(places_by_key(part(plain, "columns"))),
+            by_model=by_model,
+            by_column=by_column,
+        )
+
+
+def _start(lines: int, targets: int, rank: int, rng: np.random.Generator) -> Floats:
+    """Biases of 0, small factors, and a last line of zeros for the unknown."""
+    table = np.zeros((lines + 1, targets, 1 + rank))
+    table[:-1, :, 1:] = rng.normal(0.0, _START_STD, (lines, targets, rank))
+    return table
+
+
+def _product(one: Floats, two: Floats) -> Floats:
+    """Both biases and the product of the factors."""
+    return np.asarray(one[..., 0] + two[..., 0] + (one[..., 1:] * two[..., 1:]).sum(axis=-1))

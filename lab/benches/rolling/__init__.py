@@ -1,0 +1,1 @@
+"""Fleets rented anew every step."""

@@ -1,0 +1,127 @@
+"""The sample problem of the Inferno optimiser (llm-d workload variant autoscaler), as counts.
+
+Owns the meaning of its five files and the scaling to more services. The
+27 services of the sample are taken as they are; larger cases repeat them with rates drawn from a seed (how the
+published larger cases were drawn is not on record). A snapshot knows replicas on one GPU only, so there the options
+that gang several GPUs are left out and it is another problem; comparisons use the counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lab.benches.rolling.queue import Replica, Targets, rate_rps
+from solvers.problems.counts import Covers
+
+FOLDER = "inferno-sample"
+FILES = ("accelerator", "capacity", "model", "serviceclass", "server")
+UNSERVED_USD = 1e5
+PRIORITY_LOWEST = 4
+Row = dict[str, Any]
+"""JSON objects of the sample, as they are."""
+RATE_PARTS = (0.1, 1.0)
+"""Repeated services get the sample's rate times a part drawn log-uniformly from this range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferno:
+    """A case: its counts, and the names they belong to."""
+
+    covers: Covers
+    services: tuple[str, ...]
+    accelerators: tuple[str, ...]
+    """By option."""
+    types: tuple[str, ...]
+    priorities: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    accelerator: str
+    rate_rps: float
+    usd: float
+    gpu_type: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`copies` of the sample's services, `capacity` times its GPUs, rates times `load`."""
+
+    size: str = "large"
+    copies: int = 1
+    capacity: float = 1.0
+    load: float = 1.0
+    seed: int = 1
+
+
+def inferno(files: Mapping[str, Row], case: Case) -> Inferno:
+    """Scale what the files say."""
+    copies = case.copies
+    counts = {row["type"]: row["count"] for row in files["capacity"]["count"]}
+    types = tuple(sorted(counts))
+    accelerators = {row["name"]: row for row in files["accelerator"]["accelerators"]}
+    classes = {row["name"]: row for row in files["serviceclass"]["serviceClasses"]}
+    servers = files["server"]["servers"]
+    each = [_options(row, files["model"]["models"], accelerators, classes[row["class"]]) for row in servers]
+    total = len(servers) * copies
+    low, high = np.log(RATE_PARTS)
+    parts = np.ones(total) if copies == 1 else np.exp(np.random.default_rng(case.seed).uniform(low, high, total))
+    owner = np.repeat(np.arange(total), [len(each[number % len(each)]) for number in range(total)])
+    options = [option for number in range(total) for option in each[number % len(each)]]
+    rates = np.array([row["currentAlloc"]["load"]["arrivalRate"] / 60 for row in servers])
+    priorities = [classes[row["class"]]["priority"] for row in servers] * copies
+    return Inferno(
+        covers=Covers(
+            demand=np.tile(rates, copies) * parts * case.load,
+            unserved_usd=UNSERVED_USD * (PRIORITY_LOWEST - np.array(priorities, dtype=np.float64)),
+            option_demand=owner,
+            option_rate=np.array([option.rate_rps for option in options]),
+            option_usd=np.array([option.usd for option in options]),
+            option_resource=np.array([types.index(option.gpu_type) for option in options]),
+            option_units=np.array([option.units for option in options]),
+            units=np.array([math.floor(counts[name] * copies * case.capacity + 1e-9) for name in types]),
+        ),
+        services=tuple(f"{servers[number % len(servers)]['name']}-{number // len(servers)}" for number in range(total)),
+        accelerators=tuple(option.accelerator for option in options),
+        types=types,
+        priorities=tuple(priorities),
+    )
+
+
+def _options(server: Row, models: list[Row], accelerators: Row, service_class: Row) -> list[_Option]:
+    """What one service could run on."""
+    load = server["currentAlloc"]["load"]
+    target = next(row for row in service_class["modelTargets"] if row["model"] == server["model"])
+    found = []
+    for row in models:
+        if row["name"] != server["model"]:
+            continue
+        rate = rate_rps(
+            Replica(
+                alpha=row["perfParms"]["alpha"],
+                beta=row["perfParms"]["beta"],
+                gamma=row["perfParms"]["gamma"],
+                batch_max=max(1, row["maxBatchSize"] * row["atTokens"] // load["AvgOutTokens"]),
+                tokens_in=load["AvgInTokens"],
+                tokens_out=load["AvgOutTokens"],
+            ),
+            Targets(first_token_ms=target["slo-ttft"], inter_token_ms=target["slo-itl"]),
+        )
+        if rate is not None:
+            gang = accelerators[row["acc"]]
+            found.append(
+                _Option(
+                    accelerator=row["acc"],
+                    rate_rps=rate,
+                    usd=row["accCount"] * gang["cost"],
+                    gpu_type=gang["type"],
+                    units=row["accCount"] * gang["multiplicity"],
+                )
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Offline tasks on one node, as OLTunes poses them."""

@@ -1,0 +1,239 @@
+"""Schedulers that place tasks one by one as they come, each by a rule of its own: the frame of Orion and of MLaaS.
+
+Owns the queue in order of arrival (tasks of failed groups first), the rooms that seats have while one tick is decided,
+and the need for SMs as it was profiled: the least share at which a batch is hardly slower than on the whole GPU. A task
+runs with its owner's own batch and no limit on its SMs. It refuses to choose a seat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from solvers.domain.codec import Plain, from_plain, to_plain
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.value import value
+from solvers.errors import InputError
+from solvers.models.base import Facts, Samples
+from solvers.models.parts.seen import part
+from solvers.policies.oltunes import beliefs
+from solvers.policies.oltunes.beliefs import Beliefs
+from solvers.policies.oltunes.learned import LearnedSolo
+from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, Parameters
+from solvers.policies.oltunes.queues import Arrival
+from solvers.policies.oltunes.tasking import Config, Ended, Ending, Launch, Placed, Seat, Task
+
+SLOWER_BORNE = 1.1
+"""A batch needs the least share at which it takes at most this much of its time on the whole GPU."""
+WHOLE_PCT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a task takes of a GPU type: its configuration and the SMs it needs, in percent."""
+
+    config: Config
+    share_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """A task in a room."""
+
+    task: Task
+    need: Need
+
+
+@dataclass(slots=True)
+class Room:
+    """A seat while a tick is decided. It changes as tasks are put into it."""
+
+    seat: Seat
+    position: int
+    memory_mib: float
+    sitting: list[Sitting]
+
+    @property
+    def used_pct(self) -> float:
+        """SMs that those who sit here need."""
+        return sum(each.need.share_pct for each in self.sitting)
+
+    def put(self, task: Task, need: Need) -> None:
+        """One more."""
+        self.sitting.append(Sitting(task, need))
+        self.memory_mib -= need.config.memory_mib
+
+
+class Profiled:
+    """Needs of models by GPU type and batch, predicted from what was profiled offline."""
+
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: Parameters) -> None:
+        self._beliefs = Beliefs(facts, solo, parameters)
+        self._needs: dict[tuple[ModelName, GpuTypeName, int], Need | None] = {}
+
+    @property
+    def beliefs(self) -> Beliefs:
+        """Where needs come from."""
+        return self._beliefs
+
+    def need(self, task: Task, gpu_type: GpuTypeName) -> Need | None:
+        """None: its batch fits no GPU of this type. Batches are those that were looked at, rounded down."""
+        if task.gpu_types_allowed and gpu_type not in task.gpu_types_allowed:
+            return None
+        batch = max(each for each in BATCHES if each <= task.batch_declared)
+        key = (task.model, gpu_type, batch)
+        if key not in self._needs:
+            self._needs[key] = self._needed(*key)
+        return self._needs[key]
+
+    def _needed(self, model: ModelName, gpu_type: GpuTypeName, batch: int) -> Need | None:
+        table = self._beliefs.table(model, (gpu_type,))
+        rows = [row for row in range(len(table.queries)) if int(table.queries.batch[row]) == batch]
+        if not rows:
+            return None
+        whole = rows[-1]
+        enough = [row for row in rows if table.latency_ms[row] <= SLOWER_BORNE * table.latency_ms[whole]]
+        config = Config(
+            batch=batch,
+            share_pct=WHOLE_PCT,
+            memory_mib=float(table.memory_mib[whole]),
+            latency_ms=float(table.latency_ms[whole]),
+            throughput_rps=float(table.throughput_rps[whole]),
+        )
+        return Need(config=config, share_pct=float(table.queries.share_pct[enough[0]]))
+
+
+class Rule(Protocol):
+    """Chooses seats."""
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        ...
+
+    def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
+        """Who is placed first."""
+        ...
+
+    def room_for(self, task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+        """A room in which the task fits; None: it waits."""
+        ...
+
+
+@value
+class Desk:
+    """What lasts between ticks."""
+
+    main: tuple[Arrival, ...] = ()
+    flying: tuple[Arrival, ...] = ()
+    arrivals: int = 0
+
+
+class FirstCome:
+    """A `TaskScheduler` with a rule. `samples` were profiled offline."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        facts: Facts,
+        samples: Samples | None = None,
+        seed: int = 0,
+        solo: LearnedSolo | None = None,
+    ) -> None:
+        self._rule = rule
+        chosen = solo or beliefs.predictor(FM_FTRL, facts, seed)
+        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, Parameters())
+        self._main: list[Arrival] = []
+        self._flying: dict[str, Arrival] = {}
+        self._waiting: set[str] = set()
+        self._arrivals = 0
+        self._due_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return self._rule.name
+
+    @property
+    def waiting(self) -> int:
+        """Tasks without a seat."""
+        return len(self._main)
+
+    @property
+    def wake_s(self) -> float | None:
+        """At once when somebody came or went."""
+        return self._due_s
+
+    def arrive(self, task: Task, now_s: float) -> None:
+        """To the end of the queue."""
+        beliefs.check_known(self._profiled.beliefs.facts, task)
+        if task.id in self._flying or task.id in self._waiting:
+            raise InputError(f"task {task.id} is here already", task=task.id)
+        self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
+        self._waiting.add(task.id)
+        self._arrivals += 1
+        self._due_s = now_s if self._due_s is None else self._due_s
+
+    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
+        """Everybody who has room goes, each as a launch of its own."""
+        self._due_s = None
+        rooms = [self._room(seat, position) for position, seat in enumerate(seats)]
+        launches: list[Launch] = []
+        hopeless: set[tuple[object, ...]] = set()
+        for each in self._rule.ordered(self._main):
+            kind = _kind(each.task)
+            if kind in hopeless:
+                continue
+            room = self._rule.room_for(each.task, rooms, self._profiled)
+            need = None if room is None else self._profiled.need(each.task, room.seat.gpu_type)
+            if room is None or need is None:
+                hopeless.add(kind)
+                continue
+            room.put(each.task, need)
+            self._flying[each.task.id] = each
+            self._waiting.discard(each.task.id)
+            launches.append(Launch(seat=room.seat.id, group=(Placed(task=each.task, config=need.config),)))
+        self._main = [each for each in self._main if each.task.id not in self._flying]
+        return tuple(launches)
+
+    def ended(self, outcome: Ended, now_s: float) -> None:
+        """Room is there again; who failed goes to the front."""
+        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
+        if outcome.ending is Ending.FAILED:
+            self._main[:0] = sorted(known, key=lambda each: each.order)
+            self._waiting |= {each.task.id for each in known}
+        if self._main:
+            self._due_s = now_s
+
+    def state(self) -> bytes:
+        """Everything but facts."""
+        desk = Desk(main=tuple(self._main), flying=tuple(self._flying.values()), arrivals=self._arrivals)
+        plain: Plain = {"desk": to_plain(desk), "due_s": self._due_s, "solo": self._profiled.beliefs.solo.dump()}
+        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+
+    @staticmethod
+    def restore(state: bytes, rule: Rule, facts: Facts) -> FirstCome:
+        """From what `state` wrote."""
+        plain: Plain = json.loads(state)
+        made = FirstCome(rule, facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
+        due_s = part(plain, "due_s")
+        made.resume(from_plain(Desk, part(plain, "desk")), float(due_s) if isinstance(due_s, int | float) else None)
+        return made
+
+    def resume(self, desk: Desk, due_s: float | None) -> None:
+        """Go on from there."""
+        self._main, self._flying = list(desk.main), {each.task.id: each for each in desk.flying}
+        self._waiting = {each.task.id for each in desk.main}
+        self._arrivals, self._due_s = desk.arrivals, due_s
+
+    def _room(self, seat: Seat, position: int) -> Room:
+        needs = ((each.task, self._profiled.need(each.task, seat.gpu_type)) for each in seat.running)
+        sitting = [Sitting(task, need) for task, need in needs if need is not None]
+        return Room(seat, position, seat.memory_mib_free, sitting)
+
+
+def _kind(task: Task) -> tuple[object, ...]:
+    """Tasks of one kind find room alike."""
+    return (task.model, task.latency_critical, task.batch_declared, task.heavy, task.gpu_types_allowed)

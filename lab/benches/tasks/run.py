@@ -1,0 +1,339 @@
+"""One run of a task scheduler on simulated GPUs, event by event.
+
+Owns the order of events (endings, deployments, arrivals, then the scheduler's tick), delays and failures of deploying,
+MIG partitions where a scheduler wishes for them, and the log of every task. The scheduler hears what a cluster would
+tell it and nothing of the truth. It refuses to judge.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lab.benches.tasks.board import Board, Live, Physics, batches_of, luck_of, resident_on
+from lab.benches.tasks.work import Coming
+from solvers.domain.ids import DeviceId, GpuTypeName
+from solvers.domain.streams import Streams
+from solvers.domain.value import check_not_negative, check_positive, check_range, value
+from solvers.errors import EngineError
+from solvers.policies.oltunes.tasking import Ended, Ending, Launch, Placed, SliceWish, TaskScheduler
+from solvers.sim.truth.catalogue import model_truth
+from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
+
+END, BEGIN, ARRIVE, TICK = range(4)
+SLICES = 7
+"""Parts that a GPU can be cut into."""
+_LATE = 1e-9
+
+
+@value
+class Conduct:
+    """How the cluster behaves, the same for every contender."""
+
+    deploy_s: float = 0.1
+    """From a launch until a warm process has its limits, beside moving the weights."""
+    deploy_failed_pct: float = 0.5
+    """Of groups whose deployment fails for no fault of theirs."""
+    tick_s: float = 0.005
+    """Schedulers act at multiples of this."""
+    monitor_s: float = 2.0
+    """How fast measured utilisation forgets."""
+    report_s: float = 0.05
+    """How old what monitors tell may be; what a scheduler itself changed it knows at once."""
+    unfinished_after_s: float = 600.0
+    """After the last arrival a run is broken off."""
+    mig: bool = False
+    """Whether wishes for slices are granted."""
+
+    def __post_init__(self) -> None:
+        check_not_negative("deploy_s", self.deploy_s)
+        check_range("deploy_failed_pct", self.deploy_failed_pct, 0.0, 100.0)
+        for name in ("tick_s", "monitor_s", "report_s", "unfinished_after_s"):
+            check_positive(name, getattr(self, name))
+
+
+@dataclass(slots=True)
+class Entry:
+    """A task in the log. Times since the run began; None: not yet."""
+
+    coming: Coming
+    launched_s: float | None = None
+    begun_s: float | None = None
+    ended_s: float | None = None
+    attempts: int = 0
+    epc_js: float = 0.0
+    """Integral of SM utilisation and memory part, times the latency of the task: Eq. 7 without its watts."""
+    tdp_w: float = 0.0
+
+
+@dataclass(slots=True)
+class Log:
+    """What came of a run."""
+
+    entries: dict[str, Entry]
+    boards: list[Board]
+    """Those that are there at the end; a GPU's slices have been put together again in it."""
+    until_s: float = 0.0
+    groups: int = 0
+    failed: int = 0
+    sliced: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    launch: Launch
+    board: Board
+    number: int
+    names: tuple[str, ...] = ()
+    fails: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """A cluster and a scheduler."""
+
+    scheduler: TaskScheduler
+    conduct: Conduct
+    tasks: Sequence[Coming]
+    seed: int
+    boards: dict[DeviceId, Board]
+    log: Log
+    now_s: float = 0.0
+    _heap: list[tuple[float, int, int, object]] = field(default_factory=list)
+    _count: itertools.count[int] = field(default_factory=itertools.count)
+    _armed_s: float = math.inf
+    _ticked_s: float = -math.inf
+    _whole: dict[DeviceId, Board] = field(default_factory=dict)
+    """GPUs that are cut into slices at the moment."""
+
+    def go(self, progress: Callable[[float], None]) -> Log:
+        """To the end. Raises EngineError for a launch that names a seat or task which is not there."""
+        for each in self.tasks:
+            self._push(each.at_s, ARRIVE, each)
+        last_s = (self.tasks[-1].at_s if self.tasks else 0.0) + self.conduct.unfinished_after_s
+        ended, total = 0, max(1, len(self.tasks))
+        while self._heap and self._heap[0][0] <= last_s:
+            self.now_s, kind, _, what = heapq.heappop(self._heap)
+            ended += self._happen(kind, what)
+            if kind == END and not ended % 500:
+                progress(ended / total)
+        self._close(last_s)
+        return self.log
+
+    def _push(self, at_s: float, kind: int, what: object) -> None:
+        heapq.heappush(self._heap, (at_s, kind, next(self._count), what))
+
+    def _happen(self, kind: int, what: object) -> int:
+        """One event; tells how many tasks it ended."""
+        ended = 0
+        if kind == ARRIVE and isinstance(what, Coming):
+            self.scheduler.arrive(what.task, self.now_s)
+        elif kind == BEGIN and isinstance(what, _Group):
+            self._deployed(what)
+        elif kind == END and isinstance(what, tuple):
+            ended = self._ended(*what)
+        elif kind == TICK and what == self._armed_s:
+            self._tick()
+        self._arm()
+        return ended
+
+    def _arm(self) -> None:
+        wake_s = self.scheduler.wake_s
+        if wake_s is None:
+            return
+        step = self.conduct.tick_s
+        at_s = math.ceil(max(wake_s, self.now_s, self._ticked_s + step) / step - _LATE) * step
+        if at_s < self._armed_s:
+            self._armed_s = at_s
+            self._push(at_s, TICK, at_s)
+
+    def _tick(self) -> None:
+        self._armed_s, self._ticked_s = math.inf, self.now_s
+        monitor_s, report_s = self.conduct.monitor_s, self.conduct.report_s
+        seats = tuple(board.reported(self.now_s, monitor_s, report_s) for board in self.boards.values())
+        for launch in self.scheduler.tick(seats, self.now_s):
+            self._launch(launch)
+
+    def _launch(self, launch: Launch) -> None:
+        if launch.seat not in self.boards:
+            raise EngineError(f"{self.scheduler.name} launches on {launch.seat}, which is not there")
+        board = self.boards[launch.seat]
+        board.advance(self.now_s, self.conduct.monitor_s)
+        if launch.wish is not None and self.conduct.mig:
+            board = self._cut(board, launch.wish)
+        group = _Group(launch, board, self.log.groups, tuple(each.task.id for each in launch.group))
+        self.log.groups += 1
+        group.fails = launch.memory_mib > board.memory_mib_free + _LATE or self._unlucky(group)
+        weights_mib = 0.0
+        for each in launch.group:
+            entry = self.log.entries.get(each.task.id)
+            if entry is None or entry.launched_s is not None:
+                raise EngineError(f"{self.scheduler.name} launches {each.task.id}, which does not wait")
+            entry.launched_s, entry.attempts = self.now_s, entry.attempts + 1
+            weights_mib += model_truth(each.task.model).memory_mib_weights
+            group.fails |= memory_mib(each.task.model, each.config.batch) > each.config.memory_mib
+            if not group.fails:
+                board.live[each.task.id] = self._live(board, entry, group.number, each)
+        board.changed()
+        if group.fails:
+            for name in group.names:
+                board.live.pop(name, None)
+        self._foresee(board)
+        self._push(self.now_s + self.conduct.deploy_s + swap_s(board.gpu, weights_mib), BEGIN, group)
+
+    def _live(self, board: Board, entry: Entry, group: int, placed: Placed) -> Live:
+        resident = resident_on(board.sm_part, placed.task, placed.config)
+        return Live(
+            task=placed.task,
+            config=placed.config,
+            group=group,
+            resident=resident,
+            batches=batches_of(board.gpu, resident, placed.task.inputs),
+            luck=luck_of(entry.coming.luck),
+            launched_s=self.now_s,
+        )
+
+    def _unlucky(self, group: _Group) -> bool:
+        """Failing follows from the first task and its attempt, whoever schedules it."""
+        first = group.names[0]
+        attempt = self.log.entries[first].attempts if first in self.log.entries else 0
+        draw = Streams(self.seed).stream(f"deploying/{first}/{attempt}").random()
+        return bool(draw * 100.0 < self.conduct.deploy_failed_pct)
+
+    def _deployed(self, group: _Group) -> None:
+        if group.fails:
+            self.log.failed += 1
+            for name in group.names:
+                self.log.entries[name].launched_s = None
+            self._mend(group.board)
+            self.scheduler.ended(Ended(tasks=group.names, ending=Ending.FAILED), self.now_s)
+            return
+        board = group.board
+        board.advance(self.now_s, self.conduct.monitor_s)
+        for name in group.names:
+            board.live[name].begun_s = self.now_s
+            self.log.entries[name].begun_s = self.now_s
+        board.changed()
+        self._foresee(board)
+
+    def _foresee(self, board: Board) -> None:
+        at_s = board.next_end_s()
+        if at_s is not None:
+            self._push(at_s, END, (board, board.version))
+
+    def _ended(self, board: Board, version: int) -> int:
+        if version != board.version:
+            return 0
+        board.advance(self.now_s, self.conduct.monitor_s)
+        finished = board.finished()
+        for each in finished:
+            del board.live[each.task.id]
+        board.changed()
+        self._foresee(board)
+        for each in finished:
+            self._note(board, each)
+        self._mend(board)
+        return len(finished)
+
+    def _note(self, board: Board, each: Live) -> None:
+        entry = self.log.entries[each.task.id]
+        begun_s = self.now_s if each.begun_s is None else each.begun_s
+        entry.ended_s, entry.tdp_w = self.now_s, board.gpu.tdp_w
+        entry.epc_js = each.epc_j * (self.now_s - begun_s)
+        batch_ms = max(1e-6, 1000.0 * (self.now_s - begun_s) / each.batches)
+        self.scheduler.ended(Ended(tasks=(each.task.id,), batch_ms=batch_ms), self.now_s)
+
+    def _cut(self, board: Board, wish: SliceWish) -> Board:
+        """The slice for a group; the other slice is a seat of its own from the next tick on."""
+        if board.live or board.sm_part < 1.0:
+            return board
+        by_memory = math.ceil(SLICES * wish.memory_mib / board.gpu.memory_mib)
+        parts = max(1, math.ceil(SLICES * wish.share_pct / 100.0), by_memory)
+        if parts >= SLICES:
+            return board
+        self._whole[board.id] = self.boards.pop(board.id)
+        self.log.sliced += 1
+        for name, size in (("a", parts), ("b", SLICES - parts)):
+            gpu = _slice(board.gpu, size / SLICES)
+            made = Board(
+                id=DeviceId(f"{board.id}/{name}"),
+                gpu_type=board.gpu_type,
+                gpu=gpu,
+                physics=board.physics,
+                sm_part=gpu.sm_count / board.gpu.sm_count,
+                at_s=self.now_s,
+                recent=board.recent,
+            )
+            self.boards[made.id] = made
+        return self.boards[DeviceId(f"{board.id}/a")]
+
+    def _mend(self, board: Board) -> None:
+        """Slices of which none is used become their GPU again."""
+        parent = DeviceId(board.id.rpartition("/")[0])
+        if parent not in self._whole:
+            return
+        slices = [self.boards[DeviceId(f"{parent}/{name}")] for name in ("a", "b")]
+        if any(each.live for each in slices):
+            return
+        self._join(parent, slices)
+
+    def _join(self, parent: DeviceId, slices: Sequence[Board]) -> None:
+        whole = self._whole.pop(parent)
+        for each in slices:
+            each.advance(self.now_s, self.conduct.monitor_s)
+            whole.utilised_s += each.utilised_s * each.sm_part
+            whole.energy_j += each.energy_j
+            del self.boards[each.id]
+        whole.held_s += max(each.held_s for each in slices)
+        whole.recent = sum(each.recent * each.sm_part for each in slices)
+        whole.at_s = self.now_s
+        self.boards[parent] = whole
+
+    def _close(self, last_s: float) -> None:
+        ends = [each.ended_s for each in self.log.entries.values()]
+        done = [at_s for at_s in ends if at_s is not None]
+        self.now_s = max(done, default=last_s) if len(done) == len(ends) else last_s
+        for board in list(self.boards.values()):
+            board.advance(self.now_s, self.conduct.monitor_s)
+        for parent in list(self._whole):
+            self._join(parent, [self.boards[DeviceId(f"{parent}/{name}")] for name in ("a", "b")])
+        self.log.boards = list(self.boards.values())
+        self.log.until_s = self.now_s
+
+
+def _slice(gpu: GpuTruth, part: float) -> GpuTruth:
+    unit = gpu.sm_granularity
+    sms = max(1, int(gpu.sm_count * part) // unit) * unit
+    return mig_truth(gpu, sms, int(gpu.memory_mib * part))
+
+
+def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, Board]:
+    """Boards of a fleet, in its order. Raises EngineError for a type that the truth does not know."""
+    physics = Physics()
+    boards: dict[DeviceId, Board] = {}
+    for gpu_type, count in fleet:
+        gpu = gpu_truth(gpu_type)
+        if gpu is None:
+            raise EngineError(f"no simulated GPU is called {gpu_type}")
+        for _ in range(count):
+            name = DeviceId(f"g{len(boards) + 1:04d}")
+            boards[name] = Board(id=name, gpu_type=gpu_type, gpu=gpu, physics=physics)
+    return boards
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is run: tasks on a fleet. The seed decides what luck decides."""
+
+    fleet: tuple[tuple[GpuTypeName, int], ...]
+    tasks: tuple[Coming, ...]
+    conduct: Conduct
+    seed: int
+
+    def under(self, scheduler: TaskScheduler, progress: Callable[[float], None]) -> Log:
+        """Everything, under a scheduler."""
+        log = Log(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
+        return Run(scheduler, self.conduct, self.tasks, self.seed, cluster(self.fleet), log).go(progress)

@@ -1,0 +1,214 @@
+"""Tasks that come to a simulated cluster, and what everybody may know of them before: the same for every contender.
+
+Owns the kinds of tasks with their arrivals, sizes, limits and classes, drawn from the seed alone, and the offline
+profiling: so many solo measurements with the truth's noise. The truth holds no kernels to count, so the ratio of Eq. 1
+is taken from the time a network computes over the time it waits for DRAM, alone on the profiled GPU at a batch of
+eight: its root, for a network's kernels spread around their mean, and half of that, which puts the middle of the
+networks of Table 6 near the paper's border. It refuses to schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.streams import Streams
+from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
+from solvers.domain.workload import ModelVariant
+from solvers.errors import FieldError, InputError
+from solvers.models.base import Facts, Queries, Samples
+from solvers.policies.oltunes.beliefs import PROCESS_MIB
+from solvers.policies.oltunes.parameters import BATCHES
+from solvers.policies.oltunes.scores import quality_class
+from solvers.policies.oltunes.tasking import Task
+from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
+from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
+
+MS_PER_S = 1000.0
+_RATIO_BATCH = 8
+_SHARES_PROFILED = tuple(range(10, 101, 10))
+_TRIES_MAX = 6
+
+
+@value
+class TaskKind:
+    """Tasks of one model. `rate_per_s` is a mean; `inputs` are drawn evenly from a range. A task's deadline is the
+    limit `slo_ms` for each batch of its owner's size, one after the other, times `deadline_factor`.
+    """
+
+    name: str
+    model: ModelName
+    family: str
+    rate_per_s: float
+    slo_ms: float
+    inputs_min: int
+    inputs_max: int
+    batch: int
+    urgent_part: float = 0.9
+    """Part of its tasks that are latency-critical."""
+    patient_factor: float = 1.0
+    """What the deadlines of the other ones are multiplied by."""
+    heavy: bool = False
+    accuracy_pct: float | None = None
+    compute_memory_ratio: float | None = None
+    """None: as the truth has it."""
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name)
+        check_name("model", self.model)
+        for field in ("rate_per_s", "slo_ms", "inputs_min", "batch", "patient_factor"):
+            check_positive(field, getattr(self, field))
+        check_range("urgent_part", self.urgent_part, 0.0, 1.0)
+        check_not_negative("compute_memory_ratio", self.compute_memory_ratio)
+        if self.inputs_max < self.inputs_min:
+            raise FieldError("inputs_max", "inputs_max must not be below inputs_min")
+
+
+@value
+class Pace:
+    """How tasks follow each other. Bursts take turns with calm for each kind on its own; both factors are of the mean
+    rate.
+    """
+
+    pattern: str
+    calm_factor: float = 1.0
+    burst_factor: float = 1.0
+    calm_s: float = 1.0
+    burst_s: float = 1.0
+
+    def of(self, rate_per_s: float) -> Steady | Bursts:
+        """Arrivals at this mean rate."""
+        if self.pattern == "bursts":
+            return Bursts(
+                rate_rps_calm=rate_per_s * self.calm_factor,
+                rate_rps_burst=rate_per_s * self.burst_factor,
+                calm_s_mean=self.calm_s,
+                burst_s_mean=self.burst_s,
+            )
+        spacing = Spacing.UNIFORM if self.pattern == "uniform" else Spacing.POISSON
+        return Steady(rate_rps=rate_per_s, spacing=spacing)
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A task, when it comes, and the standard normal number of its own luck."""
+
+    at_s: float
+    task: Task
+    kind: int
+    luck: float
+
+
+def coming(kinds: Sequence[TaskKind], pace: Pace, count: int, seed: int) -> tuple[Coming, ...]:
+    """The first `count` tasks. Raises InputError where so many never come."""
+    until_s = 1.2 * count / sum(kind.rate_per_s for kind in kinds) + 1.0
+    for _ in range(_TRIES_MAX):
+        times = [
+            arrival_times_s(pace.of(kind.rate_per_s), Source(name=kind.name, seed=seed), 0.0, until_s) for kind in kinds
+        ]
+        if sum(map(len, times)) >= count:
+            break
+        until_s *= 4.0
+    else:
+        raise InputError("these rates never give so many tasks")
+    merged = sorted((float(at), number) for number, some in enumerate(times) for at in some)[:count]
+    streams = Streams(seed)
+    draws = [streams.stream(f"tasks/{kind.name}") for kind in kinds]
+    return tuple(
+        Coming(
+            at_s=at,
+            task=_task(kinds[number], index, draws[number]),
+            kind=number,
+            luck=float(draws[number].standard_normal()),
+        )
+        for index, (at, number) in enumerate(merged)
+    )
+
+
+def _task(kind: TaskKind, index: int, draw: np.random.Generator) -> Task:
+    urgent = bool(draw.random() < kind.urgent_part)
+    inputs = int(draw.integers(kind.inputs_min, kind.inputs_max + 1))
+    batches = -(-inputs // kind.batch)
+    # Lambda lies in the middle of its class' range, as nothing says where else.
+    return Task(
+        id=f"{index:06d}-{kind.name}",
+        model=kind.model,
+        latency_weight=0.75 if urgent else 0.25,
+        deadline_s=batches * kind.slo_ms / MS_PER_S * (1.0 if urgent else kind.patient_factor),
+        inputs=inputs,
+        batch_declared=kind.batch,
+        heavy=kind.heavy,
+    )
+
+
+def told(kinds: Sequence[TaskKind], facts: Facts, profiled_on: GpuTypeName) -> Facts:
+    """What schedulers know of models and GPU types: memory and kernels as the profiler measures them; variants are high
+    or low among those that occur here. Raises InputError for a model or type that nobody described.
+    """
+    missing = [kind.model for kind in kinds if kind.model not in facts.models]
+    if missing:
+        raise InputError(f"nobody has described the model {missing[0]}")
+    described = {kind.model: facts.models[kind.model] for kind in kinds}
+    models: dict[str, ModelVariant] = {}
+    for kind in kinds:
+        known = described[kind.model]
+        family = [each.parameters_million for each in described.values() if each.family == known.family]
+        first_mib, second_mib = memory_mib(kind.model, 1), memory_mib(kind.model, 2)
+        models[kind.model] = replace(
+            known,
+            memory_mib_weights=max(1.0, 2.0 * first_mib - second_mib - PROCESS_MIB),
+            memory_mib_per_input=second_mib - first_mib,
+            compute_memory_ratio=kind.compute_memory_ratio or _ratio(kind.model, profiled_on),
+            quality_class=quality_class(known.parameters_million, family),
+        )
+    return replace(facts, models=models)
+
+
+def _ratio(model: ModelName, gpu_type: GpuTypeName) -> float:
+    gpu = gpu_truth(gpu_type)
+    if gpu is None:
+        raise InputError(f"no simulated GPU is called {gpu_type}")
+    resident = Resident(model=model, share_pct_sm=100, batch=_RATIO_BATCH)
+    # Halving the clock of the SMs doubles the time of computing and slows memory by a third: two equations.
+    full, half = gpu.clock_mhz_sm_max, gpu.clock_mhz_sm_max / 2.0
+    both_ms = [execution_ms(gpu, resident, clock) for clock in (full, half)]
+    kernels_ms = wanted(gpu, resident, full)[0] * both_ms[0]
+    compute_ms = (both_ms[1] - both_ms[0] - kernels_ms / 3.0) / (1.0 - 1.0 / 3.0)
+    return float(0.5 * np.sqrt(max(compute_ms, 1e-3) / max(kernels_ms - compute_ms, 1e-3)))
+
+
+def profiled(kinds: Sequence[TaskKind], gpu_types: Sequence[GpuTypeName], rows: int, seed: int) -> Samples:
+    """Solo measurements of random configurations, dealt evenly to all models and types."""
+    draw = Streams(seed).stream("profiling")
+    pairs = [(kind.model, gpu_type) for kind in kinds for gpu_type in sorted(set(gpu_types))]
+    picked = [pairs[index % len(pairs)] for index in range(rows)]
+    batches = draw.choice(BATCHES, size=rows)
+    shares = draw.choice(_SHARES_PROFILED, size=rows)
+    luck = draw.standard_normal(rows)
+    found = [
+        _measured(model, gpu_type, int(batch), int(share), float(noise))
+        for (model, gpu_type), batch, share, noise in zip(picked, batches, shares, luck, strict=True)
+    ]
+    fits = np.array([ms is not None for ms in found], dtype=np.bool_)
+    queries = Queries.of([model for model, _ in picked], [gpu_type for _, gpu_type in picked], batches, shares)
+    latency = np.array([np.nan if ms is None else ms for ms in found])
+    return Samples.of(queries.take(fits), latency[fits])
+
+
+def _measured(model: ModelName, gpu_type: GpuTypeName, batch: int, share: int, noise: float) -> float | None:
+    gpu = gpu_truth(gpu_type)
+    if gpu is None or memory_mib(model, batch) > gpu.memory_mib:
+        return None
+    return execution_ms(gpu, Resident(model=model, share_pct_sm=share, batch=batch), gpu.clock_mhz_sm_max, noise=noise)
+
+
+def accuracy_lost_pct(kinds: Sequence[TaskKind]) -> Mapping[str, float]:
+    """By kind: how much less accurate than the family's most accurate kind; 0 where nobody knows."""
+    best: dict[str, float] = {}
+    for kind in kinds:
+        if kind.accuracy_pct is not None:
+            best[kind.family] = max(best.get(kind.family, 0.0), kind.accuracy_pct)
+    return {kind.name: 0.0 if kind.accuracy_pct is None else best[kind.family] - kind.accuracy_pct for kind in kinds}

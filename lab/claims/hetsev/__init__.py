@@ -1,0 +1,1 @@
+"""HetSev's claims."""

@@ -1,0 +1,1 @@
+"""InSS' claims."""

@@ -1,0 +1,1 @@
+"""Morak's claims."""

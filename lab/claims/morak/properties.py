@@ -1,0 +1,157 @@
+"""What must hold of Morak's controller whatever it meets: the table, its limits, its steady state.
+
+Owns the checks behind the property claims, on random devices, readings and limits drawn from a seed. Each gives what
+was seen and what went wrong, nothing hidden: a check that found too little to check says so and fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from lab.claims.morak.governed import Course, GovernedDevice, Limits, Part, Period, govern
+from solvers.control.records import (
+    DeviceEnvelope,
+    DeviceReading,
+    ReplicaEnvelope,
+    ReplicaReading,
+    Setting,
+    Settings,
+)
+from solvers.control.registry import controller
+from solvers.control.table import TABLE, Ends, Wish, Zone, wish_of
+from solvers.sim.truth.truth import GpuTruth
+
+NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")
+READINGS = 40
+SETTLED_AFTER = 240
+STEADY = 60
+BACK_WITHIN = 20
+
+
+@dataclass(slots=True)
+class Seen:
+    """How much was checked, and what broke."""
+
+    checked: int = 0
+    broken: int = 0
+    first: str = ""
+
+    def note(self, held: bool, what: str) -> None:
+        """Count one check."""
+        self.checked += 1
+        self.broken += not held
+        if not held and not self.first:
+            self.first = what
+
+
+def table_is_total() -> Seen:
+    """Every state with every combination of ends has one wish, which can be granted and helps the worse limit."""
+    seen = Seen()
+    for power, latency in product(Zone, Zone):
+        for ends in product((False, True), repeat=4):
+            reached = Ends(batch_lowest=ends[0], batch_highest=ends[1], clock_lowest=ends[2], clock_highest=ends[3])
+            wish = wish_of(power, latency, reached)
+            grows = wish in (Wish.BATCH_UP, Wish.CLOCK_UP)
+            sound = not reached.blocks(wish) and not (power is Zone.HIGH and grows)
+            seen.note(sound and not (latency is Zone.HIGH and wish is Wish.BATCH_UP), f"{power} {latency} {ends}")
+    seen.note(set(TABLE) == set(product(Zone, Zone)), "rows")
+    return seen
+
+
+def periods_are_sound(gpu: GpuTruth, examples: int) -> Seen:
+    """Under random readings: a clock of the table, at most one change of it, a wish at every third bad period."""
+    seen, loop, drawn = Seen(), controller("morak"), np.random.default_rng(3)
+    for _ in range(examples):
+        envelope = _envelope(gpu, drawn)
+        state = loop.first(envelope, Setting(batches=(1,) * len(envelope.replicas), clock_mhz_sm=600))
+        bad = 0
+        for _ in range(READINGS):
+            decision = loop.step(envelope, state, _reading(envelope, drawn))
+            new, old = decision.state.setting.clock_mhz_sm, state.setting.clock_mhz_sm
+            moved = {Wish.HOLD: new == old, Wish.CLOCK_UP: new > old, Wish.CLOCK_DOWN: new < old}[decision.clock]
+            bad = bad + 1 if decision.bad else 0
+            asked = decision.repartition is not None
+            seen.note(new in envelope.clocks_mhz_sm and moved, f"clock {old} to {new} as {decision.clock}")
+            seen.note(asked == (bad == Settings().bad_periods_max), f"asked {asked} after {bad} bad periods")
+            bad, state = 0 if asked else bad, decision.state
+    return seen
+
+
+def _envelope(gpu: GpuTruth, drawn: np.random.Generator) -> DeviceEnvelope:
+    count = int(drawn.integers(1, 5))
+    first = int(drawn.integers(0, len(gpu.clocks_mhz_sm) - 2))
+    return DeviceEnvelope(
+        uuid="GPU-0",
+        power_w_cap=float(drawn.uniform(60.0, gpu.tdp_w)),
+        clocks_mhz_sm=gpu.clocks_mhz_sm[first:],
+        replicas=tuple(
+            ReplicaEnvelope(
+                replica=f"r{position}",
+                batch_min=1,
+                batch_max=int(drawn.integers(1, 129)),
+                latency_ms_limit=float(drawn.uniform(20.0, 300.0)),
+                share_pct_sm=100 // count,
+            )
+            for position in range(count)
+        ),
+    )
+
+
+def _reading(envelope: DeviceEnvelope, drawn: np.random.Generator) -> DeviceReading:
+    cap_w = envelope.power_w_cap or 0.0
+    return DeviceReading(
+        power_w=float(cap_w * drawn.uniform(0.6, 1.15)),
+        replicas=tuple(
+            ReplicaReading(replica=each.replica, latency_ms=float((each.latency_ms_limit or 0.0) * part))
+            for each, part in zip(envelope.replicas, drawn.uniform(0.5, 1.2, len(envelope.replicas)), strict=True)
+        ),
+    )
+
+
+def steady_and_back(gpu: GpuTruth, examples: int) -> tuple[Seen, Seen, int]:
+    """From batch 1 at 600 MHz under constant load: whether it settles inside both limits and stays; whether it is back
+    inside within so many periods after both limits changed; and the longest such way. Only where the smallest batches
+    at the lowest clock leave room below both limits.
+    """
+    steady, back, longest, drawn = Seen(), Seen(), 0, np.random.default_rng(4)
+    loop = controller("morak")
+    while steady.checked < examples:
+        before = _device(gpu, drawn)
+        after = replace(before, limits=_limits(drawn))
+        if not (_can_keep(before) and _can_keep(after)):
+            continue
+        start = Setting(batches=(1,) * len(before.parts), clock_mhz_sm=600)
+        settled = govern(before, loop, start, _quiet(SETTLED_AFTER + STEADY))
+        last = settled.periods[-STEADY:]
+        still = len({period.setting for period in last}) == 1
+        steady.note(still and all(period.keeps(before.limits) for period in last), f"{before.parts} {before.limits}")
+        way = govern(after, loop, settled.state, _quiet(BACK_WITHIN + 1)).periods
+        taken = next((at for at, period in enumerate(way) if period.keeps(after.limits)), BACK_WITHIN + 1)
+        back.note(taken <= BACK_WITHIN, f"{before.parts} {before.limits} to {after.limits}")
+        longest = max(longest, taken)
+    return steady, back, longest
+
+
+def _device(gpu: GpuTruth, drawn: np.random.Generator) -> GovernedDevice:
+    count = int(drawn.integers(1, 5))
+    names = drawn.choice(len(NETWORKS), count)
+    parts = tuple(Part(model=NETWORKS[name], share_pct_sm=100 // count, batch_max=64) for name in names)
+    return GovernedDevice(gpu=gpu, parts=parts, limits=_limits(drawn), clocks_mhz_sm=gpu.clocks_mhz_sm)
+
+
+def _limits(drawn: np.random.Generator) -> Limits:
+    return Limits(power_w_cap=float(drawn.uniform(100.0, 220.0)), latency_ms=float(drawn.uniform(50.0, 300.0)))
+
+
+def _quiet(periods: int) -> Course:
+    return Course(periods=periods, seed=0, latency_noise=0.0, power_noise=0.0)
+
+
+def _can_keep(device: GovernedDevice) -> bool:
+    lowest = Setting(batches=(1,) * len(device.parts), clock_mhz_sm=device.clocks_mhz_sm[0])
+    least: Period = govern(device, controller("morak"), lowest, _quiet(1)).periods[0]
+    limits = Limits(power_w_cap=0.95 * device.limits.power_w_cap, latency_ms=0.9 * device.limits.latency_ms)
+    return least.keeps(limits)

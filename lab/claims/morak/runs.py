@@ -1,0 +1,213 @@
+"""Morak's evaluation on simulated boards: four RTX 2080 Ti, four networks, five controllers, full load.
+
+Owns the set-ups and how they are counted. Baselines know no partitioning: each network has one of the four boards.
+Morak cuts every board by the knees that a profile of the truth shows: for copies of the network that a baseline would
+have there (`SAME`: every network has as much hardware as with a baseline, and one figure as the paper's bars), or for
+three of the four networks in turn (`MIXED`: their knees do not fit all four). All begin with batch 1 at 600 MHz and may
+lock every clock. It refuses to count the way up: means are over the second half of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from statistics import fmean
+
+from lab.claims.morak.governed import Course, GovernedDevice, Limits, Part, Period, alone_ms, govern
+from solvers.control.knee import batch_ceiling, knee_share_pct
+from solvers.control.records import Setting, Settings
+from solvers.control.registry import controller
+from solvers.sim.truth.truth import GpuTruth, gpu_truth
+
+GPU = "rtx-2080ti"
+NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50")
+"""The paper evaluates four and names none; it profiles the first three."""
+BASELINES = ("clipper_l", "clipper_p", "dfs", "batchdvfs")
+PERIODS = 400
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SHARES_PCT = tuple(range(10, 101, 10))
+KNEE_BATCH = 1
+
+
+class Cut(StrEnum):
+    """How boards are divided."""
+
+    WHOLE = "whole"
+    MIXED = "mixed"
+    SAME = "same"
+
+
+def board() -> GpuTruth:
+    """The paper's board."""
+    found = gpu_truth(GPU)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One contender under limits. A fixed batch or clock switches a knob off, for ablations."""
+
+    controller: str
+    cut: Cut
+    limits: Limits
+    settings: Settings = field(default_factory=Settings)
+    batch_fixed: int | None = None
+    clock_fixed: int | None = None
+    gpu: GpuTruth = field(default_factory=board)
+    networks: tuple[str, ...] = NETWORKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a contender reached in the second half: by network, and over all boards."""
+
+    rate_rps: Mapping[str, float]
+    energy_j: Mapping[str, float]
+    """Of one request."""
+    latency_ms: Mapping[str, float]
+    power_w: float
+    """Mean peak power of a board."""
+    kept_part: float
+    """Of periods and boards in which power and all latencies were within their limits."""
+    hot_part: float
+    late_part: float
+    repartitions: int
+    kept_rps: float = 0.0
+    """Of all networks, counting only periods of boards that kept both limits."""
+
+    @property
+    def total_rps(self) -> float:
+        """Of all networks."""
+        return sum(self.rate_rps.values())
+
+
+@lru_cache(maxsize=64)
+def knee_pct(gpu: GpuTruth, network: str) -> int:
+    """Where more share stops paying, from a profile over shares."""
+    curve = {
+        share: alone_ms(gpu, Part(model=network, share_pct_sm=share, batch_max=KNEE_BATCH)) for share in SHARES_PCT
+    }
+    return knee_share_pct(curve)
+
+
+@lru_cache(maxsize=256)
+def ceiling(gpu: GpuTruth, network: str, share_pct: int) -> int:
+    """Where a larger batch stops paying on a share, from a profile over batches."""
+    profile = {
+        batch: batch / alone_ms(gpu, Part(model=network, share_pct_sm=share_pct, batch_max=batch)) for batch in BATCHES
+    }
+    return batch_ceiling(profile)
+
+
+def boards(contest: Contest) -> tuple[tuple[Part, ...], ...]:
+    """What is on each of the four boards."""
+    gpu, names = contest.gpu, contest.networks
+    if contest.cut is Cut.WHOLE:
+        # Only Morak knows a ceiling for its batches.
+        highest = {name: ceiling(gpu, name, 100) for name in names} if contest.controller == "morak" else {}
+        return tuple((_part(contest, name, 100, highest.get(name, BATCHES[-1])),) for name in names)
+    sizes = {name: knee_pct(gpu, name) for name in names}
+    if contest.cut is Cut.SAME:
+        lists = [[name] * (100 // sizes[name]) for name in names]
+    else:
+        lists = [_first_fit([*names[turn:], *names[:turn]], sizes) for turn in range(len(names))]
+    return tuple(
+        tuple(_part(contest, name, sizes[name], ceiling(gpu, name, sizes[name])) for name in listed) for listed in lists
+    )
+
+
+def _part(contest: Contest, network: str, share_pct: int, batch_max: int) -> Part:
+    fixed = contest.batch_fixed
+    return Part(
+        model=network,
+        share_pct_sm=share_pct,
+        batch_max=batch_max if fixed is None else fixed,
+        batch_min=1 if fixed is None else fixed,
+    )
+
+
+def _first_fit(names: list[str], sizes: Mapping[str, int]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        if sum(sizes[each] for each in found) + sizes[name] <= 100:
+            found.append(name)
+    return found
+
+
+def tally(contest: Contest, seed: int, periods: int = PERIODS) -> Tally:
+    """Run a contender on all boards."""
+    runs = [(parts, _run(contest, parts, seed * 101 + number, periods)) for number, parts in enumerate(boards(contest))]
+    second = [(parts, run[periods // 2 :]) for parts, run in runs]
+    every = [period for _, run in second for period in run]
+    limits, names = contest.limits, contest.networks
+    rates = {name: sum(_mean(parts, run, name, _rate) for parts, run in second) for name in names}
+    drawn = {name: sum(_mean(parts, run, name, _watts(parts)) for parts, run in second) for name in names}
+    waits = {
+        name: [period.latency_ms[place] for parts, run in second for place in _places(parts, name) for period in run]
+        for name in names
+    }
+    return Tally(
+        rate_rps=rates,
+        energy_j={name: drawn[name] / rates[name] for name in names},
+        latency_ms={name: fmean(waits[name]) for name in names},
+        power_w=fmean(period.power_w for period in every),
+        kept_part=fmean(period.keeps(limits) for period in every),
+        hot_part=fmean(period.power_w > limits.power_w_cap for period in every),
+        late_part=fmean(max(period.latency_ms) > limits.latency_ms for period in every),
+        repartitions=sum(period.repartition for _, run in runs for period in run),
+        kept_rps=sum(fmean(sum(each.rate_rps) * each.keeps(limits) for each in run) for _, run in second),
+    )
+
+
+def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> Tally:
+    """Means over seeds."""
+    found = [tally(contest, seed, periods) for seed in range(seeds)]
+
+    def by_network(read: Callable[[Tally], Mapping[str, float]]) -> dict[str, float]:
+        return {name: fmean(read(each)[name] for each in found) for name in contest.networks}
+
+    return Tally(
+        rate_rps=by_network(lambda each: each.rate_rps),
+        energy_j=by_network(lambda each: each.energy_j),
+        latency_ms=by_network(lambda each: each.latency_ms),
+        power_w=fmean(each.power_w for each in found),
+        kept_part=fmean(each.kept_part for each in found),
+        hot_part=fmean(each.hot_part for each in found),
+        late_part=fmean(each.late_part for each in found),
+        repartitions=sum(each.repartitions for each in found),
+        kept_rps=fmean(each.kept_rps for each in found),
+    )
+
+
+def _run(contest: Contest, parts: tuple[Part, ...], seed: int, periods: int) -> tuple[Period, ...]:
+    clocks = contest.gpu.clocks_mhz_sm if contest.clock_fixed is None else ()
+    device = GovernedDevice(gpu=contest.gpu, parts=parts, limits=contest.limits, clocks_mhz_sm=clocks)
+    first = Setting(batches=(1,) * len(parts), clock_mhz_sm=contest.clock_fixed or 600)
+    loop = controller(contest.controller, contest.settings)
+    return govern(device, loop, first, Course(periods=periods, seed=seed)).periods
+
+
+_Reading = Callable[[Period, int], float]
+
+
+def _mean(parts: tuple[Part, ...], run: tuple[Period, ...], network: str, read: _Reading) -> float:
+    """Mean over a run of the sum over a network's parts."""
+    places = _places(parts, network)
+    return fmean(sum(read(period, place) for place in places) for period in run)
+
+
+def _places(parts: tuple[Part, ...], network: str) -> list[int]:
+    return [place for place, part in enumerate(parts) if part.model == network]
+
+
+def _rate(period: Period, place: int) -> float:
+    return period.rate_rps[place]
+
+
+def _watts(parts: tuple[Part, ...]) -> _Reading:
+    """A part's watts: the board's by share, what nobody holds included."""
+    held = sum(part.share_pct_sm for part in parts)
+    return lambda period, place: period.power_w * parts[place].share_pct_sm / held

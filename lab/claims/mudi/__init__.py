@@ -1,0 +1,1 @@
+"""Mudi's claims."""

@@ -1,0 +1,172 @@
+"""What Mudi's paper claims of its share programme, its bound and its guards.
+
+Owns the claims that are exact or properties: the closed form against the convex programme, the bound of the paper, and
+the planner's plans on random pictures. It refuses to trust the planner: plans are read by the verifier and counted
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lab.claims.base import Claim, ClaimClass, Effort, Evidence, found
+from lab.claims.mudi.cases import GPUS, RATES_RPS, Room, crowded, drawn_jobs, drawn_rates
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import WorkloadKind
+from solvers.engines.least_share import least_shares
+from solvers.models.parts.piecewise import Piecewise, optimality_bound
+from solvers.policies.mudi.parameters import Parameters, Rounding
+from solvers.policies.mudi.planner import Mudi
+from solvers.policies.mudi.sharing import least_share, programme, target_ms
+
+FIXTURE = Piecewise(k1=-200.0, k2=-20.0, knee=0.4, l0=30.0)
+WANTED = ((100.0, 16.0, 50.0, 0.30), (120.0, 32.0, 30.0, 0.40), (100.0, 32.0, 25.0, 0.65))
+"""Limit, requests in a window, target, share; batches of 8."""
+BATCH = 8
+RANDOM = 1000
+CLOSE = 1e-4
+PROBABILITY = 0.9267
+WORST = {2.364: 1.10, 2.091: 1.08}
+FRACTIONS_PCT = (14, 14, 14, 12, 12, 12, 12, 10, 2)
+"""Of the paper's table of training tasks."""
+CYCLES = 12
+
+
+def _shares(_effort: Effort) -> Evidence:
+    wrong = []
+    printed = Parameters(rounding=Rounding.RATIO)
+    for limit, waiting, target, share in WANTED:
+        seen = target_ms(limit, 1000.0 * waiting / limit, BATCH, printed)
+        got = FIXTURE.minimal_share(target)
+        if not math.isclose(seen, target, rel_tol=1e-9) or got is None or abs(got - share) > 1e-9:
+            wrong.append(f"limit {limit:g} ms: target {seen:g} ms, share {got}")
+    rng = np.random.default_rng(1)
+    curves, targets = _drawn(rng)
+    floor = Parameters().share_pct_least / 100.0
+    solved = least_shares(programme(curves, targets, floor))
+    closed = [curve.minimal_share(target, floor) for curve, target in zip(curves, targets, strict=True)]
+    apart, possible = 0.0, 0
+    for mine, theirs in zip(closed, solved, strict=True):
+        if (mine is None) != bool(np.isinf(theirs)):
+            wrong.append("one finds a share and the other none")
+        elif mine is not None:
+            apart, possible = max(apart, abs(mine - float(theirs))), possible + 1
+    if apart > CLOSE:
+        wrong.append(f"{apart:.1e} apart")
+    return found(f"3 fixtures; {possible} of {RANDOM} random curves with a share, at most {apart:.1e} apart", wrong)
+
+
+def _drawn(rng: np.random.Generator) -> tuple[list[Piecewise], list[float]]:
+    """Convex curves, and targets around their knees."""
+    curves, targets = [], []
+    for _ in range(RANDOM):
+        steep = float(rng.uniform(10.0, 500.0))
+        flat = steep * float(rng.uniform(0.01, 1.0))
+        curve = Piecewise(
+            k1=-steep, k2=-flat, knee=float(rng.uniform(0.1, 0.9)), l0=float(rng.uniform(flat, 3.0 * steep))
+        )
+        curves.append(curve)
+        targets.append(curve.l0 * float(rng.uniform(0.5, 2.0)))
+    return curves, targets
+
+
+def _bound(_effort: Effort) -> Evidence:
+    optimal = np.ones(1)
+    seen = {worst: optimality_bound(PROBABILITY, optimal, np.array([worst])) for worst in WORST}
+    wrong = [f"{worst}: {seen[worst]:.4f}" for worst, stated in WORST.items() if abs(seen[worst] - stated) > 5e-4]
+    total = sum(FRACTIONS_PCT)
+    wrong += [] if total == 102 else [f"fractions add to {total}"]
+    told = ", ".join(f"{worst} gives {value:.4f}" for worst, value in seen.items())
+    return found(f"{told}; fractions add to {total} %", wrong)
+
+
+def _rules(effort: Effort) -> Evidence:
+    rng = np.random.default_rng(3)
+    wrong: list[str] = []
+    plans = bound = 0
+    for _ in range(max(1, effort.examples // 20)):
+        room = Room(drawn_jobs(rng, int(rng.integers(5, 40))), Mudi())
+        for _ in range(CYCLES // 4):
+            picture, plan, sound = room.step(drawn_rates(rng))
+            plans += 1
+            wrong += crowded(plan, picture.devices[0].memory_mib) + ([] if sound else ["the verifier refuses a plan"])
+    for _ in range(effort.examples):
+        curve, target, share = _binding(rng)
+        bound += 1
+        if curve(np.array([share - 0.01]))[0] <= target:
+            wrong.append(f"share {share:.3f} is not the least for {target:.1f} ms")
+    return found(f"{plans} plans on {GPUS} GPUs and {bound} binding limits: {len(wrong)} broken rules", wrong)
+
+
+def _binding(rng: np.random.Generator) -> tuple[Piecewise, float, float]:
+    """A curve with a target that binds, and the least share for it."""
+    parameters = Parameters()
+    while True:
+        curves, targets = _drawn(rng)
+        for curve, target in zip(curves, targets, strict=True):
+            share = least_share(curve, target, parameters)
+            if share is not None and share > parameters.share_pct_least / 100.0 + 0.01:
+                return curve, target, share
+
+
+def _memory(effort: Effort) -> Evidence:
+    """Services grow and shrink beside more jobs than fit."""
+    rng = np.random.default_rng(4)
+    wrong: list[str] = []
+    plans = moved = waited = 0
+    for _ in range(max(1, effort.examples // 40)):
+        jobs = drawn_jobs(rng, 3 * GPUS + 6)
+        room = Room(jobs, Mudi())
+        for number in range(CYCLES):
+            rates = drawn_rates(rng) if number % 3 else dict.fromkeys(drawn_rates(rng), RATES_RPS[1])
+            picture, plan, _ = room.step(rates)
+            plans += 1
+            wrong += _overfull(picture, plan)
+            moved += _moved(picture, plan)
+            waited += len(jobs) - sum(item.kind is WorkloadKind.JOB for item in plan.assignments)
+    seen = f"{plans} plans: {len(wrong)} devices beyond their memory, {moved} jobs moved"
+    return found(
+        f"{seen}, {waited} times one waited on its host", wrong if waited else [*wrong, "memory was never short"]
+    )
+
+
+def _overfull(picture: Snapshot, plan: Plan) -> Sequence[str]:
+    margin = picture.policy.memory_margin_mib
+    return crowded(plan, picture.devices[0].memory_mib - margin)
+
+
+def _moved(picture: Snapshot, plan: Plan) -> int:
+    before = {item.workload: item.device for item in picture.target.assignments if item.kind is WorkloadKind.JOB}
+    return sum(before.get(item.workload, item.device) != item.device for item in plan.assignments)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="AC-MUD-01",
+        kind=ClaimClass.EXACT,
+        stated="least shares of the fixture; the convex programme equals the closed form within 1e-4 on 1,000 curves",
+        judge=_shares,
+    ),
+    Claim(
+        id="AC-MUD-02",
+        kind=ClaimClass.EXACT,
+        stated="bound 1.10 for a worst case of 2.364 and 1.08 for 2.091 at 92.67 %; fractions add to 102 %",
+        judge=_bound,
+    ),
+    Claim(
+        id="AC-MUD-03",
+        kind=ClaimClass.PROPERTY,
+        stated="at most 3 jobs a device; shares within 100 %; one percent less share breaks a binding limit",
+        judge=_rules,
+    ),
+    Claim(
+        id="AC-MUD-04",
+        kind=ClaimClass.PROPERTY,
+        stated="no device is ever out of memory while the host has room",
+        judge=_memory,
+    ),
+)

@@ -1,0 +1,1 @@
+"""OLTunes' claims."""

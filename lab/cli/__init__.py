@@ -1,0 +1,1 @@
+"""The laboratory's commands of the program `headroom`."""

@@ -1,0 +1,249 @@
+"""The commands of the arena: run contenders on scenarios, compare and report what came of it, list what there is.
+
+Owns options, the finding of scenarios by name, and the exit status: a run that failed makes the command fail once all
+others are done. What is printed is `arena_tables`'; the claims have a command of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.failures import CommandError
+from app.cli.output import Format, Output, say, show, standard_output_to_error
+from app.cli.wishing import DATA, Data
+from app.demo.examples import examples_path
+from lab.cli.claims import judge
+from lab.cli.tables import about_table, comparison_tables, failure_lines, standing_tables
+from solvers.errors import HeadroomError, InputError, NotFoundError
+
+if TYPE_CHECKING:
+    from lab.arena.contenders import Entry
+    from lab.arena.running import Hear, Task
+    from lab.arena.store import ResultFolder
+    from solvers.sim.outcome import About
+
+arena = typer.Typer(
+    no_args_is_help=True, help="Policies side by side on the same scenarios, seeds and simulated hardware."
+)
+
+SCENARIOS = "scenarios"
+
+
+class Engine(StrEnum):
+    """Where runs happen."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time. Default: one for each core.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PLANNER.PARAMETER=VALUE", help="Tune a planner. Repeatable.")
+]
+PolicyFields = Annotated[
+    list[str] | None, typer.Option("--policy", metavar="FIELD=VALUE", help="Override a policy's field. Repeatable.")
+]
+Reference = Annotated[str | None, typer.Option("--reference", help="Whom the others are tested against.")]
+
+
+@arena.command()
+def run(
+    scenarios: Annotated[list[str], typer.Argument(metavar="SCENARIO…", help="Files, folders, or names from `list`.")],
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the results; what is there already is not run again.")
+    ] = Path("arena-results"),
+    planners: Annotated[
+        str | None, typer.Option("--planners", metavar="A,B,C", help="Contenders. Default: the scenario's own list.")
+    ] = None,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option("--planner", metavar="FILE.py:CLASS", help="One more, such as your own. Repeatable."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many. Default: the scenario's.")] = None,
+    jobs: Jobs = None,
+    engine: Annotated[Engine, typer.Option(help="This machine, or the Ray cluster of RAY_ADDRESS.")] = Engine.LOCAL,
+    settings: Settings = None,
+    policy: PolicyFields = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all again.")] = False,
+    reference: Reference = None,
+    data: Data = DATA,
+    output: Output = Format.TABLE,
+) -> None:
+    """Run every contender on every scenario under every seed; resumes where it was left."""
+    from lab.arena.running import Order, tasks_of
+    from lab.arena.store import ResultFolder
+
+    order = Order(paths=scenario_paths(scenarios), seeds=seeds, data=data)
+    tasks = tasks_of(order, contenders_by(planners, planner or [], settings or [], policy or []))
+    if not tasks:
+        raise InputError("name contenders with --planners: these scenarios propose none")
+    folder = ResultFolder(out)
+    folder.want(tasks)
+    _run_all(tasks if fresh else folder.missing(tasks), folder, engine, jobs)
+    write_results(folder, reference)
+    _print(folder, reference, output)
+    keys = {task.key for task in tasks}
+    lost = [record for record in folder.records() if record.key in keys and record.error is not None]
+    if lost:
+        raise CommandError(f"{len(lost)} of {len(tasks)} runs failed; {out}/failures tells where")
+
+
+@arena.command()
+def compare(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")],
+    reference: Reference = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print means with intervals, tests against a reference, and ranks."""
+    from lab.arena.store import ResultFolder
+
+    _print(ResultFolder(folder), reference, output)
+
+
+@arena.command()
+def standing(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of `arena run`.")],
+    ours: Annotated[
+        str, typer.Option("--ours", metavar="CONTENDER", help="Who stands against the others.")
+    ] = "headroom",
+    output: Output = Format.TABLE,
+) -> None:
+    """Ours on every scenario, against the best of the five founding policies and the best of all others."""
+    from lab.arena.standing import places
+    from lab.arena.store import ResultFolder, records_of
+    from solvers.domain.codec import to_plain
+
+    records = records_of([ResultFolder(folder) for folder in folders])
+    found = places(records, ours)
+    if not found:
+        raise NotFoundError(f"{', '.join(map(str, folders))}: no finished run of {ours!r}")
+    show(to_plain(found), output, standing_tables(found))
+    versions = {record.software for record in records}
+    if len(versions) > 1 and output is Format.TABLE:
+        say(f"these are runs of {len(versions)} versions of the software")
+
+
+@arena.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `arena run`.")],
+    reference: Reference = None,
+) -> None:
+    """Write tables and report.html anew from finished runs."""
+    from lab.arena.store import ResultFolder
+
+    for path in write_results(ResultFolder(folder), reference):
+        say(str(path))
+
+
+@arena.command(name="list")
+def list_(data: Data = DATA, output: Output = Format.TABLE) -> None:
+    """What comes with Headroom: scenarios and contenders."""
+    from lab.arena.contenders import contender_names
+    from lab.arena.running import load_bench
+    from solvers.domain.codec import to_plain
+
+    found: list[About] = []
+    unread: dict[str, str] = {}
+    for path in built_in():
+        try:
+            found.append(load_bench(str(path), str(data)).about)
+        except (HeadroomError, OSError) as error:
+            unread[path.stem] = " ".join(str(error).split())
+    answer = {"scenarios": [to_plain(about) for about in found], "unread": unread, "contenders": contender_names()}
+    lines = [f"{name}: cannot be read here: {why}" for name, why in sorted(unread.items())]
+    show(answer, output, [about_table(found), *lines, f"contenders: {', '.join(contender_names())}"])
+
+
+def built_in() -> list[Path]:
+    """Scenarios that this installation brings."""
+    return sorted((examples_path() / SCENARIOS).glob("*.yaml"))
+
+
+def scenario_paths(names: Sequence[str]) -> tuple[Path, ...]:
+    """Files, all files of folders, and built-in scenarios by name. Raises NotFoundError."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            found += sorted(path.glob("*.yaml"))
+        elif path.is_file():
+            found.append(path)
+        else:
+            known = {each.stem: each for each in built_in()}
+            if name not in known:
+                raise NotFoundError(f"there is no file and no scenario {name}; known are {', '.join(known) or 'none'}")
+            found.append(known[name])
+    return tuple(dict.fromkeys(path.resolve() for path in found))
+
+
+def contenders_by(
+    planners: str | None, more: Sequence[str], settings: Sequence[str], policy: Sequence[str]
+) -> Callable[[About], Sequence[Entry]]:
+    """Who runs on a scenario: those named, or whom it proposes, and those named besides."""
+    from lab.arena.contenders import entry_of, tuned_entries
+
+    def chosen(about: About) -> Sequence[Entry]:
+        named = about.planners if planners is None else [name.strip() for name in planners.split(",") if name.strip()]
+        return tuned_entries([entry_of(name) for name in dict.fromkeys((*named, *more))], settings, policy)
+
+    return chosen
+
+
+def run_tasks(tasks: Sequence[Task], engine: Engine, jobs: int | None, hear: Hear) -> None:
+    """Run them where they are wanted."""
+    with standard_output_to_error():
+        if engine is Engine.RAY:
+            from lab.arena.ray_engine import run_on_ray
+
+            run_on_ray(tasks, jobs, hear)
+        else:
+            from lab.arena.workers import run_here
+
+            run_here(tasks, jobs or len(os.sched_getaffinity(0)), hear)
+
+
+def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:
+    """Tables and the report."""
+    from lab.arena.report.report import page_of
+
+    tables = folder.write_tables()
+    page = folder.folder / "report.html"
+    page.write_text(page_of(folder.records(), reference), encoding="utf-8")
+    return [*tables, page]
+
+
+def _run_all(tasks: Sequence[Task], folder: ResultFolder, engine: Engine, jobs: int | None) -> None:
+    from lab.arena.progress import teller
+    from lab.arena.running import Ended, Event
+
+    with teller(len(tasks)) as tell:
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Ended):
+                folder.put(event.finished)
+            tell(event)
+
+        run_tasks(tasks, engine, jobs, hear)
+
+
+def _print(folder: ResultFolder, reference: str | None, output: Format) -> None:
+    from lab.arena.stats import comparisons
+    from solvers.domain.codec import to_plain
+
+    records = folder.records()
+    compared = comparisons(records, reference)
+    failures = {
+        f"{item.scenario} × {item.contender.label}, seed {item.seed}": item.error for item in records if item.error
+    }
+    answer = {"scenarios": to_plain(compared), "failures": failures}
+    show(answer, output, [*comparison_tables(compared), *failure_lines(failures)])
+
+
+arena.command(name="claims")(judge)

@@ -1,0 +1,276 @@
+"""Gavel's max-min fairness among training jobs, alone or packed in pairs, and POP, which solves it in parts.
+
+Owns the order: services stand or are placed first, the cheapest way and as tightly as they fit; jobs that stand beside
+a service, or that may not move, stay. The devices that then have nobody are shared among the other jobs: the allocation
+says which part of its time each job should have where, and rounds follow it by priority. Between two rounds only who
+waits is placed. What still waits takes spare share beside services. A plan that only makes jobs change places saves
+nothing and serves no more, so a cycle's gate holds it until a plan has another reason; shares received are therefore
+counted by what stands. It refuses gangs of several GPUs, which training jobs here do not have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lab.gavel.parameters import Parameters
+from lab.gavel.problem import deal, nobodys
+from lab.gavel.programme import Shared, share_part
+from lab.gavel.reading import Jobs, job_of, read_jobs
+from lab.gavel.remembering import Memory
+from lab.gavel.rounds import Crew, Entrant, Round, seconds_of
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.plan import Assignment, ProposalStatus
+from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.errors import EngineError
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.case import Case, put_pinned
+from solvers.planners.draft import Draft
+from solvers.planners.jobs import stay
+from solvers.planners.memory import kept
+from solvers.planners.seating import Placed
+from solvers.problems.fleet import Search, Seat, open_fleet
+from solvers.problems.needs import Need, job_memory_mib
+
+KNOBS = (Knob.GPU_TYPE, Knob.PLACEMENT, Knob.SHARE)
+POP_PARTS = 8
+ABOUT = {
+    "gavel": "training jobs take turns on GPU types so that the least normalised progress is highest",
+    "gavel_packed": "gavel with two jobs to a GPU where that gains",
+    "pop": "gavel_packed solved in random parts",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gavel(Recalling):
+    """See the module."""
+
+    name: str = "gavel"
+    packed: bool = False
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return PlannerSpec(name=self.name, version="1", about=ABOUT[self.name], knobs=KNOBS)
+
+    def first_state(self) -> bytes:
+        """Nothing was seen yet."""
+        return kept(Memory())
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and what was seen so far."""
+        case = Case.of(request)
+        memory = Memory.of(state).heard(case.snapshot, self.parameters)
+        fleet = open_fleet(case.snapshot, case.held)
+        put_pinned(case, fleet)
+        draft = Draft(request=request, case=case, fleet=fleet)
+        sharing = Sharing(planner=self, draft=draft, memory=memory)
+        sharing.serve()
+        sharing.train()
+        reporter.event("gavel.shared", jobs=float(sharing.took_part), least=sharing.least)
+        proposal = draft.proposal(self.spec, sharing.reasons())
+        if proposal.status is not ProposalStatus.FEASIBLE:
+            return Thought(proposal=proposal)
+        return Thought(proposal=proposal, state=kept(memory))
+
+
+@dataclass(slots=True, kw_only=True)
+class Sharing:
+    """One plan in the making."""
+
+    planner: Gavel
+    draft: Draft
+    memory: Memory
+    took_part: int = 0
+    least: float = 0.0
+    rotated: bool = False
+
+    def serve(self) -> None:
+        """Services and tasks: what stands stays, what is missing comes the cheapest way, tightly packed."""
+        draft = self.draft
+        standing = draft.stand()
+        for need in draft.needs:
+            settled = draft.keep(need, standing[need.workload], standing[need.workload])
+            if not len(draft.options(need)):
+                draft.refuse(need)
+                continue
+            every = np.ones(len(draft.options(need)), dtype=np.bool_)
+            draft.fill(settled, every, draft.at_home(need, draft.best_fit))
+
+    def train(self) -> None:
+        """Jobs on the devices that nobody else has."""
+        read = read_jobs(self.draft, apart(self.draft), (self.memory, self.planner.parameters))
+        if read.needs:
+            self._share(read)
+
+    def _share(self, read: Jobs) -> None:
+        self.took_part = len(read.needs)
+        round_ = Round(
+            entrants=self._entrants(read),
+            room={kind: len(devices) for kind, devices in read.devices.items()},
+            given=seconds_of(self.memory.given),
+        )
+        begun_s, now_s = self.memory.round_s, self.draft.case.snapshot.taken_at_s
+        self.rotated = begun_s is None or now_s - begun_s >= self.planner.parameters.round_s
+        if not self.rotated:
+            for kind, crew in self._standing(read):
+                round_.keep(crew, kind)
+        round_.choose()
+        if self.planner.packed:
+            round_.join()
+        Seats(draft=self.draft, read=read).seat(round_.crews)
+
+    def _entrants(self, read: Jobs) -> list[Entrant]:
+        """All jobs with their parts, of the whole cluster or of a part of it."""
+        parts = self.planner.parameters.parts
+        table = read.table if self.planner.packed else read.table.alone()
+        read = replace(read, table=table)
+        random = self.draft.request.streams.stream("gavel.parts")
+        found, leasts = list[Entrant](), list[float]()
+        for members in deal(len(read.needs), parts, random):
+            try:
+                shared = share_part(table, read.class_of[members], parts, spread=True)
+            except EngineError:
+                # Then these jobs go wherever there is room.
+                shared = Shared(allocation=nobodys(table), least=0.0, bound=math.inf)
+            leasts.append(shared.least)
+            found += read.entrants(members, shared.allocation)
+        self.least = min(leasts)
+        return found
+
+    def _standing(self, read: Jobs) -> list[tuple[str, tuple[WorkloadId, ...]]]:
+        """Who stands together, by device."""
+        fleet, mine = self.draft.fleet, job_of(read)
+        kind_at = {device: kind for kind, devices in read.devices.items() for device in devices}
+        crews: dict[int, list[WorkloadId]] = {}
+        for job in sorted(mine):
+            for item in self.draft.case.standing.get(job, [])[:1]:
+                device = fleet.index.get(item.device)
+                if device in kind_at and device is not None:
+                    crews.setdefault(device, []).append(job)
+        return [(kind_at[device], tuple(crews[device])) for device in sorted(crews)]
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """What was shared."""
+        facts = (
+            Fact(name="jobs", value=float(self.took_part)),
+            Fact(name="progress_normalised_least", value=round(self.least, 6)),
+            Fact(name="new_round", value=float(self.rotated)),
+        )
+        return (Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=self.draft.request.snapshot.cluster, facts=facts),)
+
+
+def apart(draft: Draft) -> list[tuple[Need, TrainingJob]]:
+    """Let jobs stay that stand beside services; those that may train on devices of their own."""
+    jobs = {WorkloadId(job.id): job for job in draft.case.snapshot.jobs}
+    each = []
+    for need in draft.case.needs:
+        if need.kind is not WorkloadKind.JOB or need.refusal is not None:
+            continue
+        standing = draft.case.standing.get(need.workload, [])
+        device = draft.fleet.index.get(standing[0].device) if standing else None
+        stayed = None
+        if device is not None and draft.fleet.occupants[device]:
+            stayed = stay(draft.fleet, need, jobs[need.workload], standing)
+        if stayed is not None:
+            draft.open(need).add(stayed)
+        else:
+            each.append((need, jobs[need.workload]))
+    return each
+
+
+@dataclass(slots=True, kw_only=True)
+class Seats:
+    """Crews on devices: where they stand, else where one of them stands, else anywhere of the kind."""
+
+    draft: Draft
+    read: Jobs
+    free: dict[str, list[int]] = field(default_factory=dict)
+
+    def seat(self, crews: list[Crew]) -> None:
+        """All of them, those who stay first. Who finds no room waits with the others."""
+        self.free = {kind: list(devices) for kind, devices in self.read.devices.items()}
+        left = crews
+        for homes in (self._all_home, self._one_home, self._anywhere):
+            left = [crew for crew in left if not any(self._put(crew, device) for device in homes(crew))]
+
+    def _homes(self, crew: Crew) -> list[int]:
+        standing = [self.draft.case.standing.get(job, []) for job in crew.jobs]
+        places = [self.draft.fleet.index.get(items[0].device, -1) if items else -1 for items in standing]
+        return [device for device in places if device in self.free.get(crew.kind, ())]
+
+    def _all_home(self, crew: Crew) -> list[int]:
+        homes = self._homes(crew)
+        return homes[:1] if len(homes) == len(crew.jobs) and len(set(homes)) == 1 else []
+
+    def _one_home(self, crew: Crew) -> list[int]:
+        return self._homes(crew)
+
+    def _anywhere(self, crew: Crew) -> list[int]:
+        return list(self.free.get(crew.kind, ()))
+
+    def _put(self, crew: Crew, device: int) -> bool:
+        each = job_of(self.read)
+        members = [each[job] for job in crew.jobs]
+        seats: list[tuple[Need, Placed]] = []
+        for (need, job), share_pct in zip(members, _divided([job for _, job in members]), strict=True):
+            placed = self._placed(need, job, device, share_pct)
+            if placed is None:
+                for _, item in seats:
+                    self.draft.fleet.lift(item.seat)
+                return False
+            self.draft.fleet.put(placed.seat)
+            seats.append((need, placed))
+        for need, item in seats:
+            self.draft.fleet.lift(item.seat)
+            self.draft.open(need).add(item)
+        self.free[crew.kind].remove(device)
+        return True
+
+    def _placed(self, need: Need, job: TrainingJob, device: int, share_pct: int) -> Placed | None:
+        fleet = self.draft.fleet
+        kind = fleet.class_at(device)
+        seat = Seat(
+            workload=need.workload,
+            project=need.project,
+            device=device,
+            share_pct=share_pct,
+            memory_mib=job_memory_mib(job),
+            power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
+        )
+        search = Search(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
+        quota = fleet.quota_left.get(need.project, math.inf)
+        if fleet.gpus(device, share_pct) > quota + 1e-9 or not fleet.fits(search, device):
+            return None
+        standing = next(iter(self.draft.case.standing.get(need.workload, [])), None)
+        return Placed(seat=seat, standing=standing if _same(self.draft, seat, job, standing) else None)
+
+
+def _same(draft: Draft, seat: Seat, job: TrainingJob, item: Assignment | None) -> bool:
+    if item is None or draft.fleet.index.get(item.device) != seat.device:
+        return False
+    return (seat.share_pct, seat.memory_mib, job.model) == (item.share_pct_sm, item.memory_mib_limit, item.model)
+
+
+def _divided(jobs: list[TrainingJob]) -> list[int]:
+    """Shares of one device, as even as the owners' bounds allow."""
+    if len(jobs) == 1:
+        return [jobs[0].share_pct_sm_max]
+    one, other = jobs
+    first = min(max(50, one.share_pct_sm_min), one.share_pct_sm_max, 100 - other.share_pct_sm_min)
+    second = min(max(100 - first, other.share_pct_sm_min), other.share_pct_sm_max)
+    return [min(100 - second, one.share_pct_sm_max), second]
+
+
+def packed() -> Gavel:
+    """Gavel with pairs."""
+    return Gavel(name="gavel_packed", packed=True)
+
+
+def pop() -> Gavel:
+    """Gavel with pairs, solved in parts."""
+    return Gavel(name="pop", packed=True, parameters=Parameters(parts=POP_PARTS))

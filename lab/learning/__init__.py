@@ -1,0 +1,1 @@
+"""Training what planners learn; needs PyTorch."""

@@ -1,1 +1,0 @@
-"""Plain models to be beaten: constant slowdown, matrix factorisation, random forest, linear interference."""

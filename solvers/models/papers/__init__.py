@@ -1,1 +1,0 @@
-"""Performance models of the five papers and of iGniter, each to its formulas."""

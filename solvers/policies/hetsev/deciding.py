@@ -1,0 +1,264 @@
+"""HetSev's controller of one service: whether to grow or to shrink, and by how many instances of each type.
+
+Owns the reading of the service as the paper's programme (types are the fixed configuration on each class of devices,
+and every other configuration that still runs), the two triggers and their windows, and the fall-back on the plain
+rules. It refuses to place instances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from solvers.domain.ids import WorkloadId
+from solvers.domain.value import value
+from solvers.engines.base import Limits
+from solvers.engines.registry import create
+from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_by_one
+from solvers.planners.draft import Draft
+from solvers.planners.rates import Sample, mean_rate_rps, sampled
+from solvers.planners.seating import Placed
+from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.sharing import tenants_of
+from solvers.problems.choice import Floats, Option
+from solvers.problems.counts import Direction, Scaling, Whole
+from solvers.problems.needs import Need
+
+DUST = 1e-6
+USD_PER_H_LEAST = 0.01
+"""Where GPUs cost nothing, fewer of them are still better."""
+SAMPLES_MAX = 1000
+WHOLE_PCT = 100
+FREE_MS = 1e12
+"""Limit on latency of what promises none."""
+
+
+class Action(StrEnum):
+    """What a service does in this cycle."""
+
+    NONE = "none"
+    OUT = "out"
+    IN = "in"
+
+
+@value
+class Remembered:
+    """What is kept of one service. Moments in seconds; None: not now."""
+
+    workload: WorkloadId
+    rates: tuple[Sample, ...] = ()
+    saturated_since_s: float | None = None
+    dispensable_since_s: float | None = None
+    acted_at_s: float | None = None
+    pending_since_s: tuple[float, ...] = ()
+    """Of instances that found no place, the longest waiting first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to start and what to stop, and how it was found."""
+
+    action: Action
+    start: tuple[Option, ...] = ()
+    stop: tuple[Placed, ...] = ()
+    load: float
+    solver: str = "none"
+    objective: float = 0.0
+    fell_back: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programme:
+    """One service's types: those that may be started first, then what else runs."""
+
+    starts: tuple[Option, ...]
+    members: tuple[tuple[Placed, ...], ...]
+    """By type: what runs."""
+    scaling: Scaling
+
+
+Room = Callable[[Need, Option], int]
+"""How many more instances of an option there is room for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controlled:
+    """One service under control: what runs of it, what is remembered, and where to ask for room."""
+
+    draft: Draft
+    need: Need
+    running: tuple[Placed, ...]
+    parameters: Parameters
+    memory: Remembered
+    room: Room
+
+    @property
+    def rate_rps(self) -> float:
+        """The demand that is controlled for."""
+        parameters = self.parameters
+        if not parameters.rate_window_s or not self.memory.rates:
+            return self.need.rate_rps_least
+        return mean_rate_rps(self.memory.rates, parameters.rate_window_s)
+
+    @property
+    def load(self) -> float:
+        """Demand over what runs can serve (the paper's saturation); inf where nothing does."""
+        capacity_rps = sum(item.capacity_rps for item in self.running)
+        if self.rate_rps <= 0:
+            return 0.0
+        return self.rate_rps / capacity_rps if capacity_rps > 0 else math.inf
+
+    @property
+    def risk_per_s(self) -> float:
+        """The paper's lambda: the more, the more the rate varied lately."""
+        rates = [item.rate_rps for item in self.memory.rates[-self.parameters.rates_remembered :]]
+        mean = float(np.mean(rates)) if rates else 0.0
+        return self.parameters.risk_per_s * (1 + (float(np.std(rates)) / mean if mean > 0 else 0.0))
+
+
+def decide(service: Controlled) -> tuple[Decision, Remembered]:
+    """What to do now, and what to remember of it."""
+    parameters, need, before = service.parameters, service.need, service.memory
+    now_s = service.draft.case.snapshot.taken_at_s
+    rates = _remembered((*before.rates, sampled(service.draft.case, need)), parameters)
+    after = replace(before, rates=rates, saturated_since_s=None, dispensable_since_s=None)
+    service = replace(service, memory=after)
+    load = service.load
+    nothing = Decision(action=Action.NONE, load=load)
+    starved = len(service.running) < need.replicas_floor or math.isinf(load)
+    if starved or load > parameters.saturation * (1 + DUST):
+        since = now_s if before.saturated_since_s is None else before.saturated_since_s
+        after = replace(after, saturated_since_s=since)
+        waits = not starved and now_s - since < parameters.sustained_s
+        return (nothing if waits else grow(service)), after
+    shrinking = programme_of(service, Direction.IN)
+    if not shrink_by_one(shrinking.scaling).any():
+        return nothing, after
+    since = now_s if before.dispensable_since_s is None else before.dispensable_since_s
+    acted_at_s = -math.inf if before.acted_at_s is None else before.acted_at_s
+    if now_s - max(since, acted_at_s) < parameters.cooldown_s:
+        return nothing, replace(after, dispensable_since_s=since)
+    return _solved(service, shrinking, Action.IN), after
+
+
+def _remembered(rates: tuple[Sample, ...], parameters: Parameters) -> tuple[Sample, ...]:
+    """So many rates as the window and the spread ask for."""
+    now_s = rates[-1].at_s
+    recent = [at for at, item in enumerate(rates) if 0 <= now_s - item.at_s <= parameters.rate_window_s]
+    return rates[max(0, min([len(rates) - parameters.rates_remembered, *recent])) :][-SAMPLES_MAX:]
+
+
+def grow(service: Controlled) -> Decision:
+    """The cheapest growth that brings the load to what is aimed at."""
+    free = service.parameters.allow_substitution and bool(service.running)
+    return _solved(service, programme_of(service, Direction.FREE if free else Direction.OUT), Action.OUT)
+
+
+def _solved(service: Controlled, programme: Programme, action: Action) -> Decision:
+    """By the programme; by the plain rule where the engine finds nothing, or nothing better."""
+    problem, parameters = programme.scaling, service.parameters
+    if not len(problem.usd):
+        return Decision(action=Action.NONE, load=service.load)
+    plain = shrink_by_one(problem) if action is Action.IN else scale_type_by_type(problem)
+    limits = Limits(time_s=service.draft.request.budget.deadline_s / 4)
+    change, answer = scale(problem, create(parameters.engine), limits)
+    fell_back = change is None or (
+        problem.feasible(plain) and problem.objective(plain) < problem.objective(change) - DUST
+    )
+    chosen = plain if fell_back or change is None else change
+    return Decision(
+        action=action if chosen.any() else Action.NONE,
+        start=_started(programme, chosen),
+        stop=_stopped(programme, chosen),
+        load=service.load,
+        solver=f"{parameters.engine}: {answer.status.value}",
+        objective=problem.objective(chosen),
+        fell_back=fell_back,
+    )
+
+
+def _started(programme: Programme, change: Whole) -> tuple[Option, ...]:
+    counted = zip(programme.starts, change[: len(programme.starts)], strict=True)
+    return tuple(option for option, count in counted for _ in range(max(0, int(count))))
+
+
+def _stopped(programme: Programme, change: Whole) -> tuple[Placed, ...]:
+    counted = zip(programme.members, change, strict=True)
+    return tuple(item for members, count in counted for item in members[len(members) + min(0, int(count)) :])
+
+
+def programme_of(service: Controlled, direction: Direction) -> Programme:
+    """The paper's programme for this service. Resources: room by type, the owner's ceiling and floor, budget, quota."""
+    draft, need, parameters = service.draft, service.need, service.parameters
+    starts = draft.fixed(need, _share_pct(draft, need, parameters), parameters.batches.by_name.get(need.model))
+    options = {_key(option): option for option in starts}
+    shrinks = direction is Direction.IN
+    aimed_at = min(parameters.saturation, parameters.target_saturation) if shrinks else parameters.target_saturation
+    members: dict[tuple[int, ...], list[Placed]] = {key: [] for key in options}
+    for item in sorted(service.running, key=_name):
+        if item.option is not None:
+            options.setdefault(_key(item.option), item.option)
+            members.setdefault(_key(item.option), []).append(item)
+    listed = list(options.values())
+    counts = np.array([len(members[key]) for key in options], dtype=np.int64)
+    growing = np.arange(len(listed)) < len(starts)
+    room = [service.room(need, option) for option in starts] if not shrinks else [0] * len(starts)
+    spare = np.concatenate([np.array(room, dtype=np.float64), np.zeros(len(listed) - len(starts))])
+    needs, limits = _resources(draft, need, listed, counts)
+    return Programme(
+        starts=tuple(starts),
+        members=tuple(tuple(members[key]) for key in options),
+        scaling=Scaling(
+            usd=np.array([_usd_per_h(draft, option) for option in listed]),
+            launch_s=np.full(len(listed), draft.launch_s(need)),
+            rate_rps=np.array([option.capacity_rps for option in listed]),
+            latency_ms=np.where(growing, [option.latency_ms for option in listed], np.inf),
+            needs=np.concatenate([np.eye(len(listed)), needs]),
+            limits=np.concatenate([counts + spare, limits]),
+            running=counts,
+            wanted_rps=service.rate_rps / aimed_at,
+            limit_ms=FREE_MS if need.limit_ms is None else need.limit_ms * (1 + DUST),
+            risk_per_s=service.risk_per_s,
+            direction=direction,
+        ),
+    )
+
+
+def _share_pct(draft: Draft, need: Need, parameters: Parameters) -> int:
+    """What every instance gets: as set, or the largest measured part that lets all possible tenants meet on a GPU."""
+    if parameters.share_pct:
+        return parameters.share_pct
+    shares = draft.options(need).share_pct
+    fitting = shares[shares <= WHOLE_PCT // tenants_of(draft.case, parameters)]
+    return int(fitting.max()) if len(fitting) else 1
+
+
+def _key(option: Option) -> tuple[int, ...]:
+    return option.device_class, option.share_pct, option.batch, option.memory_mib
+
+
+def _name(item: Placed) -> str:
+    return "" if item.standing is None else item.standing.replica
+
+
+def _usd_per_h(draft: Draft, option: Option) -> float:
+    """The paper's price: of the memory that the instance holds."""
+    kind = draft.fleet.classes[option.device_class]
+    return max(kind.usd_per_h, USD_PER_H_LEAST) * option.memory_mib / kind.memory_mib
+
+
+def _resources(draft: Draft, need: Need, listed: list[Option], counts: Whole) -> tuple[Floats, Floats]:
+    """What the owner bounds: instances from above and from below, what they cost, their part of the project's quota."""
+    gpus = np.array([draft.fleet.classes[item.device_class].gpu_part * item.share_pct / 100 for item in listed])
+    usd = np.array([item.usd_per_h for item in listed])
+    ones = np.ones(len(listed))
+    quota = draft.fleet.quota_left.get(need.project, FREE_MS) + float(gpus @ counts)
+    budget = FREE_MS if need.budget_usd_per_h is None else need.budget_usd_per_h
+    # Half an instance of slack keeps whole numbers clear of rounding.
+    floor = min(need.replicas_floor, need.replicas_max) - 0.5
+    needs = np.stack([ones, -ones, usd, gpus])
+    return needs, np.array([need.replicas_max + 0.5, -floor, budget, quota])

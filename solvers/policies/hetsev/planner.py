@@ -1,0 +1,250 @@
+"""HetSev as a planner: a controller for each service, one scheduler for all new instances.
+
+Owns a cycle's course: what stands and keeps its promise stays; controllers grow and shrink; new instances wait in
+queues and are placed by worst fit, never beside an instance of their model; what finds no place waits on, and services
+that lost the room they counted on choose again. Replicas that no longer keep their promise are replaced. It refuses to
+forecast: it sees the mean of the rates that were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.ids import ModelName, WorkloadId
+from solvers.domain.value import value
+from solvers.domain.workload import AntiAffinity
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.draft import Draft
+from solvers.planners.memory import kept, recalled
+from solvers.policies.hetsev.deciding import Action, Controlled, Decision, Remembered, decide, grow
+from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.queues import Pending, grouped, seat_all
+from solvers.policies.hetsev.sharing import opened
+from solvers.problems.choice import Floats, Option
+from solvers.problems.fleet import Places
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(
+    name="hetsev",
+    about="counts of instances per GPU type by an integer programme, co-located by worst fit",
+    version="2",
+    knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT),
+)
+FORM = "hetsev-2"
+PASSES = 4
+"""How often controllers that are short are asked again after others took the room they counted on."""
+
+
+@value
+class Memory:
+    """What is kept between cycles."""
+
+    form: str
+    services: tuple[Remembered, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """One new instance on its way to a place."""
+
+    need: Need
+    option: Option
+    since_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cycle:
+    """One cycle's scheduler."""
+
+    parameters: Parameters
+    draft: Draft
+    models_on: dict[int, set[ModelName]] = field(default_factory=dict)
+
+    def note_models(self) -> None:
+        """Who holds which device, by model."""
+        for settled in self.draft.settled.values():
+            for item in settled.placed:
+                self.models_on.setdefault(item.seat.device, set()).add(settled.need.model)
+        for pinned in self.draft.case.pinned:
+            self.models_on.setdefault(self.draft.fleet.index[pinned.device], set()).add(pinned.model)
+
+    def places(self, need: Need, option: Option) -> Places:
+        """Devices that may take one more instance."""
+        found = self.draft.fleet.room(self.draft.search(need, option))
+        if isinstance(found, ReasonCode):
+            return np.zeros(0, dtype=np.intp)
+        if self.parameters.anti_affinity is not AntiAffinity.HARD:
+            return found
+        free = [need.model not in self.models_on.get(int(device), ()) for device in found]
+        return found[np.array(free, dtype=np.bool_)]
+
+    def room(self, need: Need, option: Option) -> int:
+        """How many more instances of an option fit."""
+        places, fleet = self.places(need, option), self.draft.fleet
+        hard = AntiAffinity.HARD in (self.parameters.anti_affinity, need.affinity.anti_affinity)
+        if hard or need.affinity.dedicated:
+            return len(places)
+        by_share = np.floor(fleet.share_free[places] / option.share_pct)
+        by_memory = np.floor(fleet.memory_free[places] / option.memory_mib)
+        return int(np.minimum(np.minimum(by_share, by_memory), fleet.clients_free[places]).sum())
+
+    def place(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Fairly between queues, each by worst fit; who found no place."""
+        now_s, draft = self.draft.case.snapshot.taken_at_s, self.draft
+        pending = [
+            Pending(
+                workload=item.need.workload,
+                model=item.need.model,
+                memory_mib=item.option.memory_mib,
+                waited_s=max(0.0, now_s - item.since_s),
+            )
+            for item in waiting
+        ]
+        queues = grouped(pending, self.parameters.queues, draft.request.streams.stream("hetsev.queues"))
+        left = seat_all(pending, queues, self.parameters.round_size, lambda number: self._seat(waiting[number]))
+        return [waiting[number] for number in left]
+
+    def _seat(self, item: _Waiting) -> bool:
+        settled = self.draft.open(item.need)
+        among = self.places(item.need, item.option)
+        if self.draft.put(settled, item.option, partial(self._score, item.need), among) is not None:
+            return False
+        self.models_on.setdefault(settled.placed[-1].seat.device, set()).add(item.need.model)
+        return True
+
+    def _score(self, need: Need, places: Places) -> Floats:
+        """Worst fit; with soft anti-affinity, devices with the model come last."""
+        soft = self.parameters.anti_affinity is AntiAffinity.SOFT
+        shunned = [soft and need.model in self.models_on.get(int(device), ()) for device in places]
+        return np.asarray(self.draft.worst_fit(places) + 1e12 * np.array(shunned, dtype=np.float64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HetSev(Recalling):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and the windows and waits to go on with."""
+        draft = Draft.of(request, opened(request, self.parameters))
+        cycle = _Cycle(parameters=self.parameters, draft=draft)
+        before = {item.workload: item for item in _recalled(state)}
+        after: dict[WorkloadId, Remembered] = {}
+        decisions: dict[WorkloadId, Decision] = {}
+        standing = draft.stand()
+        for need in draft.needs:
+            draft.keep(need, standing[need.workload], standing[need.workload])
+        cycle.note_models()
+        waiting: list[_Waiting] = []
+        for need in draft.needs:
+            remembered = before.get(need.workload, Remembered(workload=need.workload))
+            decisions[need.workload], after[need.workload] = self._controlled(cycle, need, remembered)
+            waiting += _new(decisions[need.workload], need, remembered, draft.case.snapshot.taken_at_s)
+        started = {item.need.workload for item in waiting}
+        left = self._placed(cycle, waiting, after)
+        for need in draft.needs:
+            _explain(draft, need, decisions[need.workload], left)
+        acted = {item for item in started if item not in {pending.need.workload for pending in left}}
+        acted |= {name for name, decision in decisions.items() if decision.stop}
+        memory = [_remembered(after[need.workload], need, left, acted, draft) for need in draft.needs]
+        reporter.event("hetsev.decided", started=float(len(waiting) - len(left)), pending=float(len(left)))
+        proposal = draft.proposal(SPEC, tuple(_reason(name, decisions[name]) for name in sorted(decisions)))
+        return Thought(
+            proposal=proposal,
+            state=kept(Memory(form=FORM, services=tuple(sorted(memory, key=lambda item: item.workload)))),
+        )
+
+    def _controlled(self, cycle: _Cycle, need: Need, remembered: Remembered) -> tuple[Decision, Remembered]:
+        """The service's decision, with what it stops gone from the books."""
+        if not len(cycle.draft.options(need)):
+            cycle.draft.refuse(need)
+        decision, after = decide(self._service(cycle, need, remembered))
+        for item in decision.stop:
+            cycle.draft.stop(need, item)
+        return decision, after
+
+    def _service(self, cycle: _Cycle, need: Need, remembered: Remembered) -> Controlled:
+        return Controlled(
+            draft=cycle.draft,
+            need=need,
+            running=tuple(cycle.draft.open(need).placed),
+            parameters=self.parameters,
+            memory=remembered,
+            room=cycle.room,
+        )
+
+    def _placed(self, cycle: _Cycle, waiting: list[_Waiting], after: dict[WorkloadId, Remembered]) -> list[_Waiting]:
+        """Place; services that lost the room they counted on choose again among what is left."""
+        left = cycle.place(waiting)
+        for _ in range(PASSES):
+            short = {item.need.workload: item for item in left}
+            again: list[_Waiting] = []
+            for name in sorted(short):
+                other = grow(self._service(cycle, short[name].need, after[name]))
+                again += [replace(short[name], option=option) for option in other.start]
+            if not again:
+                break
+            placed_before = len(again)
+            left = cycle.place(again)
+            if len(left) == placed_before:
+                break
+        return left
+
+
+def _recalled(state: bytes) -> tuple[Remembered, ...]:
+    memory = recalled(Memory, state)
+    return memory.services if memory is not None and memory.form == FORM else ()
+
+
+def _new(decision: Decision, need: Need, before: Remembered, now_s: float) -> list[_Waiting]:
+    """New instances; as many as waited before go on waiting."""
+    since = (*before.pending_since_s, *([now_s] * len(decision.start)))
+    return [_Waiting(need=need, option=option, since_s=at) for option, at in zip(decision.start, since, strict=False)]
+
+
+def _remembered(
+    after: Remembered, need: Need, left: list[_Waiting], acted: set[WorkloadId], draft: Draft
+) -> Remembered:
+    pending = tuple(sorted(item.since_s for item in left if item.need.workload == need.workload))
+    if need.workload in acted:
+        after = replace(after, acted_at_s=draft.case.snapshot.taken_at_s, saturated_since_s=None)
+    return replace(after, pending_since_s=pending)
+
+
+def _explain(draft: Draft, need: Need, decision: Decision, left: list[_Waiting]) -> None:
+    """Why a service is left short: its window, or no place."""
+    settled = draft.open(need)
+    for item in left:
+        if item.need.workload == need.workload:
+            found = draft.places(settled, item.option)
+            code = found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY
+            draft.block(settled, code, item.option)
+            return
+    options = draft.fixed(need, 1)
+    if settled.rate_rps_short and decision.action is not Action.NONE and options:
+        found = draft.places(settled, options[0])
+        draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, options[0])
+
+
+def _reason(name: WorkloadId, decision: Decision) -> Reason:
+    code = ReasonCode.KEPT_STANDING if decision.action is Action.NONE else ReasonCode.CHEAPEST_FEASIBLE
+    facts = (
+        Fact(name="action", value=decision.action.value),
+        Fact(name="saturation", value=round(min(decision.load, 1e6), 6)),
+        Fact(name="started", value=float(len(decision.start))),
+        Fact(name="stopped", value=float(len(decision.stop))),
+        Fact(name="solver", value=decision.solver),
+        Fact(name="objective", value=round(decision.objective, 6)),
+        Fact(name="fell_back", value=str(decision.fell_back).lower()),
+    )
+    return Reason(code=code, subject=name, facts=facts)

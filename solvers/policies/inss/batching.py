@@ -1,0 +1,160 @@
+"""Batches first: every standing replica's batch by bisection, where it stands, with the share and memory it has.
+
+Owns the questions put to bisection (InSS' latency beside the very neighbours, Eq. 2, the memory the process holds) and
+what comes of the answers: the largest measured batch not above the one found that still serves the replica's part of
+the rate, by InSS' own belief (1d); where none does, the one that serves most in time. It refuses to move or resize
+anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solvers.control.bisect import BatchAnswer, BatchQuestion, bisect_batch
+from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.ids import WorkloadId
+from solvers.planners.case import search_of
+from solvers.planners.draft import Draft
+from solvers.planners.seating import Placed
+from solvers.planners.traits import limit_ms
+from solvers.policies.inss.belief import InssBelief, Member
+from solvers.problems.choice import Option
+from solvers.problems.fleet import Seat
+from solvers.problems.needs import Need
+
+DUST = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A batch for one replica; `option` is the best there is, None where none is in time, and `serves` tells whether it
+    serves the rate, `rate_rps` how much.
+    """
+
+    option: Option | None
+    serves: bool
+    rate_rps: float
+    answer: BatchAnswer
+
+    def reason(self, need: Need, took: ReasonCode) -> Reason:
+        """What was found, for a plan's reasons."""
+        told = {"batch": float(self.answer.batch or 0), "probes": float(len(self.answer.probes))}
+        if need.limit_ms is not None:
+            told["timeout_ms"] = round(self.answer.timeout_ms, 3)
+        facts = tuple(Fact(name=name, value=number) for name, number in told.items())
+        return Reason(code=took, subject=need.workload, facts=facts)
+
+
+def size(belief: InssBelief, at: int, together: list[Member], rate_rps: float, choices: list[Option]) -> Sized:
+    """One replica's batch among those it may have (by rising batch), beside the others of its device."""
+    need, option = together[at]
+    slowdown = belief.slowdown(at, together)
+    largest = max((choice.batch for choice in choices), default=0)
+    question = BatchQuestion(
+        replica=need.workload,
+        execution_ms=lambda batch: slowdown * belief.alone_ms(need, option, batch),
+        latency_ms=lambda batch: belief.latency_ms(need, option, batch, (slowdown, rate_rps)),
+        fits=lambda batch: batch <= largest,
+        latency_ms_limit=limit_ms(need),
+        rate_rps=rate_rps,
+        batch_max=max(1, largest),
+    )
+    answer = bisect_batch(question)
+    reached = answer.batch or 0
+    enough = rate_rps * (1 - DUST)
+    serving = [item for item in choices if item.batch <= reached and question.throughput_rps(item.batch) >= enough]
+    timely = serving or [item for item in choices if question.latency_ms(item.batch) <= question.latency_ms_limit]
+    # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
+    proven = [item for item in timely if item.capacity_rps >= enough]
+    best = max(proven or timely, key=lambda item: item.batch, default=None)
+    most = 0.0 if best is None else question.throughput_rps(best.batch)
+    return Sized(option=best, serves=bool(serving), rate_rps=min(rate_rps, most), answer=answer)
+
+
+@dataclass(slots=True, kw_only=True)
+class Batching:
+    """Case 1 of the two speeds, on what stands."""
+
+    draft: Draft
+    belief: InssBelief
+    batch_max: int
+    reasons: list[Reason]
+    short_rps: float = 0.0
+    """What is left unserved by InSS' belief."""
+
+    def settle(self) -> bool:
+        """Settle everybody where they stand, with new batches; whether nobody is left short or late."""
+        draft = self.draft
+        stood = draft.stand()
+        members: dict[int, list[Member]] = {}
+        for need in draft.needs:
+            for item in stood[need.workload]:
+                if item.option is not None:
+                    members.setdefault(item.seat.device, []).append((need, item.option))
+        served = True
+        for need in draft.needs:
+            kept, served_rps = self._sized(need, stood[need.workload], members)
+            settled = draft.keep(need, stood[need.workload], kept)
+            short_rps = need.rate_rps_least - served_rps
+            self.short_rps += max(0.0, short_rps)
+            served = served and short_rps <= DUST * need.rate_rps_least and not settled.replicas_missing
+            served = served and len(stood[need.workload]) == len(draft.case.standing.get(need.workload, []))
+        return served
+
+    def _sized(self, need: Need, items: list[Placed], members: dict[int, list[Member]]) -> tuple[list[Placed], float]:
+        """Replicas with their batches, and how much they serve together."""
+        kept, served_rps = list[Placed](), 0.0
+        for item in items:
+            if item.option is None or item.standing is None:
+                continue
+            together = members[item.seat.device]
+            at = next(number for number, member in enumerate(together) if member == (need, item.option))
+            found = size(self.belief, at, together, need.rate_rps_least / len(items), self._choices(need, item))
+            self.reasons.append(
+                found.reason(need, ReasonCode.KEPT_STANDING if found.serves else ReasonCode.SLO_UNREACHABLE)
+            )
+            served_rps += found.rate_rps
+            if found.option is not None:
+                kept.append(replace(item, seat=_drawing(item, found.option), option=found.option))
+        return kept, served_rps
+
+    def _choices(self, need: Need, item: Placed) -> list[Option]:
+        """What the replica can do with other batches, in its share and memory; as it is, it may always be."""
+        now, draft = item.option, self.draft
+        assert now is not None
+        options = draft.options(need)
+        mine = np.flatnonzero(
+            (options.device_class == now.device_class)
+            & (options.share_pct == now.share_pct)
+            & (options.memory_mib <= now.memory_mib)
+            & (options.batch != now.batch)
+            & (options.batch <= self.batch_max)
+        )
+        others = [replace(draft.option(need, int(at)), memory_mib=now.memory_mib) for at in mine]
+        able = [option for option in others if self._may(need, item, option)]
+        return sorted([now, *able], key=lambda option: option.batch)
+
+    def _may(self, need: Need, item: Placed, option: Option) -> bool:
+        """Whether the device bears the replica with another batch: another batch draws other power."""
+        fleet = self.draft.fleet
+        fleet.lift(item.seat)
+        search = search_of(need, _drawing(item, option))
+        fits = fleet.fits(replace(search, press=option.press), item.seat.device)
+        fleet.put(item.seat)
+        return fits
+
+
+def _drawing(item: Placed, option: Option) -> Seat:
+    """The replica's seat with another batch."""
+    return replace(item.seat, power_w=option.power_w, press=option.press)
+
+
+def workloads_short(draft: Draft) -> tuple[WorkloadId, ...]:
+    """Whom an attempt leaves short."""
+    return tuple(
+        need.workload
+        for need in draft.needs
+        if draft.open(need).rate_rps_short > 0 or draft.open(need).replicas_missing
+    )

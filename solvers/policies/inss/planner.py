@@ -1,0 +1,250 @@
+"""InSS: batches by bisection where everybody stands; a new placement by the knapsack only where that fails.
+
+Owns the two speeds: when the rates change, batches alone are tried first; only when some service is late or short, the
+knapsack (or the plain rule) places everybody afresh, and only if that serves more than what stands. New shares reach a
+device as every plan does: the replacement serves before the old process goes. It refuses clocks and prices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.plan import Proposal
+from solvers.engines.base import Flags, Limits
+from solvers.engines.registry import create
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
+from solvers.planners.case import Case, affordable
+from solvers.planners.draft import Draft
+from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.policies.inss.batching import Batching, workloads_short
+from solvers.policies.inss.belief import InssBelief, Member
+from solvers.policies.inss.columns import Columns, columns_of, staying
+from solvers.policies.inss.learned import Learned, learned
+from solvers.policies.inss.parameters import Leftover, Parameters, Placing
+from solvers.policies.inss.placing import Placer, exact, greedy
+from solvers.policies.inss.projecting import project
+from solvers.problems.choice import Option
+
+KNOBS = (Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH)
+SPEC = PlannerSpec(
+    name="inss",
+    about="batches by bisection first; placement and shares by a knapsack only where that fails",
+    version="1",
+    knobs=KNOBS,
+)
+SPEC_NI = PlannerSpec(name="inss_ni", about="inss that knows no interference", version="1", knobs=KNOBS)
+SPEC_RL = PlannerSpec(name="inss_rl", about="inss whose placements a trained actor chooses", version="1", knobs=KNOBS)
+NODES_MAX = 2000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inss(Stateless):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+    interference: bool = True
+    spec: PlannerSpec = SPEC
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
+        """Batches first, then everything."""
+        case, reasons = Case.of(request), list[Reason]()
+        belief = InssBelief.of(case, interference=self.interference)
+        standing = Draft.of(request, case)
+        batching = Batching(draft=standing, belief=belief, batch_max=self.parameters.batch_max, reasons=reasons)
+        if any(case.standing.get(need.workload) for need in standing.needs) and batching.settle():
+            reporter.event("inss.batched", replicas=float(len(reasons)))
+            return standing.proposal(self.spec, tuple(reasons))
+        moved = _Allocation(parameters=self.parameters, draft=Draft.of(request, case), belief=belief)
+        moved.settle()
+        reporter.event("inss.placed", columns=float(moved.columns), rounds=float(moved.rounds))
+        if any(case.standing.values()) and moved.short_rps() >= batching.short_rps - self._least_gain_rps(standing):
+            return standing.proposal(self.spec, (*reasons, moved.reason()))
+        return moved.draft.proposal(self.spec, (*reasons, moved.reason()))
+
+    def _least_gain_rps(self, draft: Draft) -> float:
+        return self.parameters.gain_part_min * sum(need.rate_rps_least for need in draft.needs)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Allocation:
+    """Case 2: everybody placed afresh."""
+
+    parameters: Parameters
+    draft: Draft
+    belief: InssBelief
+    columns: int = 0
+    rounds: int = 0
+    by_rule: bool = False
+    actor: Learned | None = None
+
+    def settle(self) -> None:
+        """Choose columns, put them into the books, fill what is missing, give leftover share away."""
+        listed = columns_of(self.draft, self.belief, self.parameters)
+        self.columns = len(listed.problem)
+        self._seat(listed)
+        draft = self.draft
+        for need, wanted in zip(listed.needs, listed.problem.wanted, strict=True):
+            options, settled = draft.options(need), draft.open(need)
+            if len(settled.placed) < wanted:
+                draft.fill(settled, np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
+        if self.parameters.leftover is Leftover.DISTRIBUTE:
+            for device in range(len(draft.fleet.devices)):
+                self._give_away(device)
+
+    def _seat(self, listed: Columns) -> None:
+        """Put what is chosen into the books. Whom they refuse (they judge neighbours and memory of their own) is struck
+        and everything chosen again; of all attempts the one that refuses fewest stands.
+        """
+        allowed = np.ones(len(listed.problem), dtype=np.bool_)
+        best, fewest = self.draft, math.inf
+        while True:
+            refused = self._put(listed, self.chosen(listed, allowed))
+            if len(refused) < fewest:
+                best, fewest = self.draft, len(refused)
+            if not refused or self.rounds >= self.parameters.rounds_max:
+                break
+            allowed[refused] = False
+            self.draft = Draft.of(best.request, best.case)
+        self.draft = best
+
+    def _put(self, listed: Columns, chosen: Flags) -> list[int]:
+        """Columns that the books refused."""
+        draft, refused = self.draft, list[int]()
+        for need in draft.needs:
+            if not len(draft.options(need)):
+                draft.refuse(need)
+        for column in map(int, np.flatnonzero(chosen)):
+            need, option = listed.needs[int(listed.problem.model[column])], listed.options[column]
+            settled, among = draft.open(need), listed.problem.gpu[column : column + 1]
+            blocked = draft.put(settled, option, draft.best_fit, among)
+            if blocked is not None:
+                draft.block(settled, blocked, option)
+                refused.append(column)
+        return refused
+
+    def chosen(self, listed: Columns, allowed: Flags) -> Flags:
+        """Solve, look who sits together, strike what breaks, solve again."""
+        problem = listed.problem
+        placer = self._placer(listed)
+        chosen = np.zeros(len(problem), dtype=np.bool_)
+        while self.rounds < self.parameters.rounds_max:
+            self.rounds += 1
+            found = placer(problem, allowed)
+            self.by_rule = self.by_rule or found is None
+            chosen = greedy(problem, allowed) if found is None else found
+            late = listed.broken(chosen, self.belief)
+            if not late:
+                return chosen
+            allowed[late] = False
+        return chosen & allowed
+
+    def _placer(self, listed: Columns) -> Placer:
+        if self.parameters.placing is Placing.LEARNED:
+            self.actor = learned(self.draft, listed)
+            if self.actor is not None:
+                return self.actor
+        if self.parameters.placing is Placing.GREEDY or len(listed.problem) > self.parameters.columns_max:
+            self.by_rule = True
+            return greedy
+        engine, limits = create(self.parameters.engine), Limits(work=NODES_MAX, gap=self.parameters.gap)
+        return lambda problem, allowed: exact(problem, allowed, engine, limits)
+
+    def _give_away(self, device: int) -> None:
+        """Leftover share in proportion to what everybody has, as far as larger shares were measured and fit."""
+        draft, fleet = self.draft, self.draft.fleet
+        mine = [
+            (settled, item)
+            for need in draft.needs
+            for settled in (draft.open(need),)
+            for item in settled.placed
+            if item.seat.device == device and item.option is not None and not self._stays(settled, item)
+        ]
+        free = math.floor(float(fleet.share_free[device]) + 1e-9)
+        if not mine or free <= 0:
+            return
+        taken = [item.seat.share_pct for _, item in mine]
+        given = project([float(share) for share in taken], sum(taken) + free, spread=True)
+        for (settled, item), share in zip(mine, given, strict=True):
+            larger = self._grown(settled, item, share)
+            if larger is not None:
+                exchange(self.draft, settled, item, larger)
+
+    def _stays(self, settled: Settled, item: Placed) -> bool:
+        """Whether no process has to start for it: leftover share is not worth that."""
+        return item.option is None or staying(self.draft, settled.need, item.option, item.seat.device) is not None
+
+    def short_rps(self) -> float:
+        """What is left unserved by InSS' belief, beside the very neighbours."""
+        draft, belief, served_rps = self.draft, self.belief, dict[str, float]()
+        members: dict[int, list[Member]] = {}
+        for need in draft.needs:
+            for item in draft.open(need).placed:
+                if item.option is not None:
+                    members.setdefault(item.seat.device, []).append((need, item.option))
+        for together in members.values():
+            for at, (need, option) in enumerate(together):
+                slowdown, rate = belief.slowdown(at, together), need.rate_rps_least / len(draft.open(need).placed)
+                if belief.in_time(need, option, slowdown, rate):
+                    each = min(rate, belief.throughput_rps((need, option), slowdown))
+                    served_rps[need.workload] = served_rps.get(need.workload, 0.0) + each
+        return sum(max(0.0, need.rate_rps_least - served_rps.get(need.workload, 0.0)) for need in draft.needs)
+
+    def _grown(self, settled: Settled, item: Placed, share_pct: int) -> Option | None:
+        """The same batch or more at the largest share up to this one."""
+        assert item.option is not None
+        options, now = self.draft.options(settled.need), item.option
+        able = np.flatnonzero(
+            (options.device_class == now.device_class)
+            & (options.share_pct > now.share_pct)
+            & (options.share_pct <= share_pct)
+            & (options.batch == now.batch)
+            & (options.capacity_rps >= now.capacity_rps)
+        )
+        if not len(able):
+            return None
+        return self.draft.option(settled.need, int(able[np.argmax(options.share_pct[able])]))
+
+    def _placed_by(self) -> tuple[Fact, ...]:
+        """Which actor placed, or that none was trained for this picture and the knapsack did."""
+        if self.parameters.placing is not Placing.LEARNED:
+            return ()
+        if self.actor is None:
+            return (Fact(name="fallback", value="no actor was trained for these networks and GPUs"),)
+        return (Fact(name="actor", value=self.actor.digest[:16]),)
+
+    def reason(self) -> Reason:
+        """How the placement came about."""
+        short = len(workloads_short(self.draft))
+        facts = (
+            Fact(name="columns", value=float(self.columns)),
+            Fact(name="rounds", value=float(self.rounds)),
+            Fact(name="by_rule", value=float(self.by_rule)),
+            Fact(name="short", value=float(short)),
+            *self._placed_by(),
+        )
+        subject = self.draft.request.snapshot.cluster
+        return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=subject, facts=facts)
+
+
+def exchange(draft: Draft, settled: Settled, item: Placed, option: Option) -> bool:
+    """Give a replica another configuration on its device, if every rule allows it."""
+    draft.fleet.lift(item.seat)
+    settled.placed.remove(item)
+    made = Placed(seat=seat_of(settled.need, option, item.seat.device), option=option)
+    fits = draft.fleet.fits(draft.search(settled.need, option), item.seat.device) and affordable(settled, made)
+    settled.add(made if fits else item)
+    return fits
+
+
+def inss_ni() -> Inss:
+    """InSS that knows no interference."""
+    return Inss(interference=False, spec=SPEC_NI)
+
+
+def inss_rl() -> Inss:
+    """InSS whose placements a trained actor chooses."""
+    return Inss(parameters=Parameters(placing=Placing.LEARNED), spec=SPEC_RL)

@@ -1,0 +1,282 @@
+"""Morak: virtual GPUs sized by their knees, packed first fit or spread; batches and clock left open for the controller.
+
+Owns the placement of virtual GPUs and the opening of envelopes: a replica begins with its smallest batch at the lowest
+clock that keeps every batch's promise, and its controller moves it up to the ceiling and through all clocks. What
+controllers ask for after bad periods in a row is answered in the next plan. It refuses to predict what the controller
+will reach: the plan promises what holds at the start, and says that the rest is short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
+from solvers.domain.plan import Assignment, Plan, Proposal, ProposalStatus
+from solvers.domain.workload import WorkloadKind
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft, Score, on_whole_devices
+from solvers.planners.memory import kept
+from solvers.planners.seating import Placed, seat_of
+from solvers.policies.morak.cutting import Cutter, Virtual, start_clocks
+from solvers.policies.morak.parameters import Goal, Leftover, Parameters
+from solvers.policies.morak.wishes import Wishes
+from solvers.problems.choice import Floats
+from solvers.problems.fleet import Places
+from solvers.problems.needs import Need
+
+KNOBS = (Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH, Knob.CLOCK)
+SPEC = PlannerSpec(
+    name="morak",
+    about="virtual GPUs sized by the knee of latency over share, batches and clock left to the controller",
+    version="1",
+    knobs=KNOBS,
+    leaves_clock_open=True,
+)
+WHOLE_GPU = PlannerSpec(
+    name="whole_gpu",
+    about="every replica a GPU of its own, batches and clock left to the controller",
+    version="1",
+    knobs=(Knob.REPLICAS, Knob.PLACEMENT, Knob.MEMORY, Knob.BATCH, Knob.CLOCK),
+    leaves_clock_open=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Morak(Recalling):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def first_state(self) -> bytes:
+        """Nothing was asked for yet."""
+        return kept(Wishes())
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and what was asked for so far."""
+        snapshot = request.snapshot.with_offers()
+        wishes = Wishes.of(state).heard(snapshot, self.parameters.forget_s)
+        case = Case.of(request, start_clocks(snapshot, request.movable, self.parameters))
+        partition = _Partition.of(request, case, self.parameters, wishes)
+        proposal = partition.proposal(SPEC)
+        reporter.event("morak.partitioned", virtual=float(partition.count), resized=float(len(wishes.resized)))
+        return Thought(proposal=proposal, state=kept(wishes))
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGpu(Stateless):
+    """The same without partitioning, for controllers that know none: every replica has a GPU to itself."""
+
+    parameters: Parameters = field(default_factory=lambda: Parameters(ceiling_part=1.0, leftover=Leftover.RESERVE))
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return WHOLE_GPU
+
+    def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:  # noqa: ARG002 - stateless
+        """One service per GPU, in turn."""
+        snapshot = request.snapshot.with_offers()
+        case = on_whole_devices(Case.of(request, start_clocks(snapshot, request.movable, self.parameters)))
+        partition = _Partition.of(request, case, self.parameters, Wishes())
+        proposal = partition.proposal(WHOLE_GPU)
+        reporter.event("whole_gpu.placed", replicas=float(partition.count))
+        return proposal
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """One plan's virtual GPUs."""
+
+    parameters: Parameters
+    wishes: Wishes
+    draft: Draft
+    cutter: Cutter
+    count: int = 0
+
+    @staticmethod
+    def of(request: PlanRequest, case: Case, parameters: Parameters, wishes: Wishes) -> _Partition:
+        """Everything placed."""
+        cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
+        made = _Partition(parameters=parameters, wishes=wishes, draft=Draft.of(request, case), cutter=cutter)
+        able = []
+        for need in made.draft.needs:
+            if len(made.draft.options(need)):
+                able.append(need)
+            else:
+                made.draft.refuse(need)
+        if parameters.goal is Goal.DEVICES:
+            for need in able:
+                made._pack(need)
+            return made
+        if parameters.leftover is Leftover.COPIES:
+            made._meet(able)
+            made._favour(able)
+        else:
+            made._spread(able)
+        if parameters.leftover is not Leftover.RESERVE:
+            made._distribute(able)
+        return made
+
+    def _meet(self, needs: list[Need]) -> None:
+        """Copies in turn, until everybody's demand is met at the largest batches."""
+        reached_rps = dict.fromkeys((need.workload for need in needs), 0.0)
+        waiting = list(needs)
+        while waiting:
+            still = []
+            for need in waiting:
+                added = self._add(need, self.parameters.copies_per_device)
+                reached_rps[need.workload] += 0.0 if added is None else added.ceiling_rps
+                short = reached_rps[need.workload] < need.rate_rps
+                if added is not None and (short or len(self.draft.open(need).placed) < need.replicas_floor):
+                    still.append(need)
+            waiting = still
+
+    def _favour(self, needs: list[Need]) -> None:
+        """As many copies as fit of who serves most for its share, then of the next."""
+        for need in sorted(needs, key=self._served_by_share, reverse=True):
+            while self._add(need, self.parameters.copies_per_device) is not None:
+                pass
+
+    def _served_by_share(self, need: Need) -> float:
+        virtuals = (self.cutter.cut(need, number) for number in range(len(self.draft.fleet.classes)))
+        return max((each.ceiling_rps / each.option.share_pct for each in virtuals if each is not None), default=0.0)
+
+    def _distribute(self, needs: list[Need]) -> None:
+        """Let the virtual GPUs of every device grow into what is left there, each by the same part of itself; a device
+        where rounding leaves something gives it to the first. One that may not grow stays as it is.
+        """
+        fleet = self.draft.fleet
+        here: dict[int, list[tuple[Need, Placed]]] = {}
+        for need in needs:
+            for item in self.draft.open(need).placed:
+                here.setdefault(item.seat.device, []).append((need, item))
+        for device, items in here.items():
+            left = int(fleet.share_free[device])
+            held = sum(item.seat.share_pct for _, item in items)
+            extras = [left * item.seat.share_pct // held for _, item in items]
+            extras[0] += left - sum(extras)
+            for (need, item), extra_pct in zip(items, extras, strict=True):
+                self._grow(need, item, extra_pct)
+
+    def _grow(self, need: Need, item: Placed, extra_pct: int) -> None:
+        settled, number = self.draft.open(need), int(self.draft.fleet.class_of[item.seat.device])
+        knee = self.cutter.cut(need, number)
+        if extra_pct <= 0 or knee is None:
+            return
+        larger = self.cutter.cut(need, number, item.seat.share_pct + extra_pct - knee.option.share_pct)
+        if larger is None:
+            return
+        at = settled.placed.index(item)
+        self.draft.fleet.lift(item.seat)
+        settled.placed.remove(item)
+        found = self.draft.places(settled, larger.option)
+        fits = not isinstance(found, ReasonCode) and item.seat.device in found
+        grown = Placed(seat=seat_of(need, larger.option, item.seat.device), option=larger.option) if fits else item
+        settled.add(grown)
+        settled.placed.insert(at, settled.placed.pop())
+
+    def _spread(self, needs: list[Need]) -> None:
+        """Copies in turn, the emptiest GPU first; more than one per service and GPU when nobody else finds room."""
+        for copies in range(1, self.parameters.copies_per_device + 1):
+            waiting = list(needs)
+            while waiting:
+                waiting = [need for need in waiting if self._add(need, copies) is not None]
+
+    def _pack(self, need: Need) -> None:
+        """First fit, until the demand is met at the largest batches."""
+        settled, reached_rps = self.draft.open(need), 0.0
+        while reached_rps < need.rate_rps or len(settled.placed) < need.replicas_floor:
+            added = self._add(need, self.parameters.copies_per_device)
+            if added is None:
+                return
+            reached_rps += added.ceiling_rps
+
+    def _add(self, need: Need, copies: int) -> Virtual | None:
+        """One more virtual GPU where the score is lowest; says what is in the way of the first one."""
+        settled = self.draft.open(need)
+        best: tuple[float, int, Virtual] | None = None
+        blocked: ReasonCode | None = None
+        for (number, extra_pct), members in self._groups(need, copies).items():
+            virtual = self.cutter.cut(need, number, extra_pct)
+            found = None if virtual is None else self.draft.places(settled, virtual.option)
+            if virtual is None or found is None or isinstance(found, ReasonCode):
+                blocked = blocked or (found if isinstance(found, ReasonCode) else ReasonCode.SLO_UNREACHABLE)
+                continue
+            open_to_it = found[np.isin(found, members)]
+            if len(open_to_it):
+                score = self._score(need)(open_to_it)
+                at = int(np.argmin(score))
+                best = min(best or (np.inf, 0, virtual), (float(score[at]), int(open_to_it[at]), virtual), key=_key)
+        if best is None:
+            if blocked is not None and not settled.placed and not settled.blockers:
+                self.draft.block(settled, blocked, self.draft.option(need, 0))
+            return None
+        _, device, virtual = best
+        settled.add(Placed(seat=seat_of(need, virtual.option, device), option=virtual.option))
+        self.count += 1
+        return virtual
+
+    def _groups(self, need: Need, copies: int) -> dict[tuple[int, int], list[int]]:
+        """Devices where one more copy is allowed, by class and by what its controllers had changed."""
+        fleet = self.draft.fleet
+        hosted = fleet.hosts.get(need.workload, {})
+        left = {item.device for item in self.wishes.left if item.workload == need.workload}
+        resized = {item.device: item.extra_pct for item in self.wishes.resized if item.workload == need.workload}
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, device in enumerate(fleet.devices):
+            if device.id not in left and hosted.get(index, 0) < copies:
+                key = (int(fleet.class_of[index]), resized.get(device.id, 0))
+                groups.setdefault(key, []).append(index)
+        return groups
+
+    def _score(self, need: Need) -> Score:
+        if self.parameters.goal is Goal.THROUGHPUT:
+            return self.draft.at_home(need, self._most_free)
+        return self._first_fit
+
+    def _most_free(self, places: Places) -> Floats:
+        return np.asarray(-self.draft.fleet.share_free[places], dtype=np.float64)
+
+    def _first_fit(self, places: Places) -> Floats:
+        return np.asarray((self.draft.fleet.occupants[places] == 0) * 1e9 + places, dtype=np.float64)
+
+    def proposal(self, spec: PlannerSpec) -> Proposal:
+        """Finish and answer, with open envelopes."""
+        self.draft.settle_rest()
+        plan = self._opened(self.draft.plan(spec))
+        facts = (
+            Fact(name="virtual_gpus", value=float(self.count)),
+            Fact(name="devices_in_use", value=float(len({item.device for item in plan.assignments}))),
+        )
+        summary = Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=self.draft.request.snapshot.cluster, facts=facts)
+        return Proposal(status=ProposalStatus.FEASIBLE, planner=spec.name, plan=plan, reasons=(summary,))
+
+    def _opened(self, plan: Plan) -> Plan:
+        """The same plan with every clock open on devices where only its own services are."""
+        types = self.draft.case.snapshot.gpu_types_by_name()
+        tokens = {need.workload for need in self.draft.needs if need.tokens is not None}
+        mine = {need.workload for need in self.draft.needs} - tokens
+        closed = {item.device for item in plan.assignments if item.workload not in mine}
+        closed |= {item.device for item in self.draft.case.pinned}
+        kinds = {device.id: types[device.gpu_type] for device in self.draft.fleet.devices}
+
+        def opened(item: Assignment) -> Assignment:
+            if item.device in closed or item.kind is WorkloadKind.JOB:
+                return item
+            clocks = kinds[item.device].clocks_mhz_sm
+            envelope = replace(item.envelope, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1])
+            return replace(item, envelope=envelope)
+
+        return replace(plan, assignments=tuple(opened(item) for item in plan.assignments))
+
+
+def _key(item: tuple[float, int, Virtual]) -> tuple[float, int]:
+    return item[0], item[1]

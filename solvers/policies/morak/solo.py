@@ -1,0 +1,115 @@
+"""Morak alone: latency and power over batch, clock and share, with the knee that sizes a virtual GPU.
+
+Owns the forms of what the paper measured (latency linear in batch, falling with share up to a knee and little beyond,
+falling with the clock all the more the larger the batch; power rising with batch, share and clock), their fits, the
+criterion of the knee and the ceiling of the batch. It refuses to choose: batch and clock are the controller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.domain.codec import Plain
+from solvers.models.base import Facts, Floats, ModelSpec, Quantity
+from solvers.models.parts.curves import Curve, Curves, Rows
+from solvers.models.parts.regression import not_negative
+
+SPEC = ModelSpec(
+    name="morak",
+    version="1",
+    formula="latency and power over batch, clock and share with a knee (Morak)",
+    quantities=tuple(Quantity),
+)
+STEP_PCT = 10.0
+GAIN_MIN = 0.10
+"""The knee: the smallest share where ten more points of share gain less than this part of the latency there."""
+CEILING = 0.97
+"""The smallest batch with this part of the highest throughput is as large as batches should get."""
+KNEES_PCT = (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
+_FEW = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """A part that nothing changes; work up to the knee and work that more share always helps, each constant and per
+    input.
+    """
+
+    factors: Floats
+    knee_pct: float
+
+    def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
+        """Latency in ms of every row."""
+        return np.asarray(_design(batch, share_pct, cycle, self.knee_pct) @ self.factors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Logarithm of power: constant, and exponents of batch, share and clock, none below 0."""
+
+    factors: Floats
+
+    def __call__(self, batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
+        """Power in W above idle of every row."""
+        return np.exp(_logs(batch, share_pct, cycle) @ self.factors)
+
+
+def _design(batch: Floats, share_pct: Floats, cycle: Floats, knee_pct: float) -> Floats:
+    kneed, always = 100.0 * cycle / np.minimum(share_pct, knee_pct), 100.0 * cycle / share_pct
+    return np.stack([np.ones(len(batch)), kneed, kneed * batch, always, always * batch], axis=1)
+
+
+def _logs(batch: Floats, share_pct: Floats, cycle: Floats) -> Floats:
+    one = np.ones(len(batch))
+    return np.stack([one, -one, np.log(batch), np.log(share_pct / 100.0), -np.log(cycle)], axis=1)
+
+
+def learn(rows: Rows) -> Latency:
+    """Least squares of relative errors; the knee that does best."""
+    work = float(np.median(rows.value / rows.cycle * rows.share_pct / 100.0 / rows.batch))
+    usual = work * np.array([0.0, 0.0, 0.4, 0.0, 0.6])
+    best: tuple[float, Latency] | None = None
+    for knee in KNEES_PCT:
+        design = _design(rows.batch, rows.share_pct, rows.cycle, knee) / rows.value[:, None]
+        factors = not_negative(design, np.ones(len(rows.value)), usual, _FEW / len(rows.value))
+        wrong = float(np.sum((design @ factors - 1.0) ** 2))
+        if best is None or wrong < best[0] - 1e-12:
+            best = wrong, Latency(factors=factors, knee_pct=knee)
+    assert best is not None
+    return best[1]
+
+
+def learn_power(rows: Rows) -> Power:
+    """Least squares of logarithms."""
+    design = _logs(rows.batch, rows.share_pct, rows.cycle)
+    return Power(factors=not_negative(design, np.log(rows.value)))
+
+
+def knee_share_pct(shares_pct: Floats, latency_ms: Floats) -> float:
+    """The smallest of these shares (rising) where ten points more gain less than a tenth of the latency there."""
+    more = np.interp(shares_pct + STEP_PCT, shares_pct, latency_ms)
+    flat = np.flatnonzero(latency_ms - more < GAIN_MIN * latency_ms)
+    return float(shares_pct[flat[0]])
+
+
+def knee_of(curve: Curve, batch: float = 1.0) -> float:
+    """Knee of a fitted curve at one batch and the highest clock, in whole tens of percent."""
+    shares = np.arange(STEP_PCT, 101.0, STEP_PCT)
+    return knee_share_pct(shares, curve(np.full(len(shares), batch), shares, np.ones(len(shares))))
+
+
+def batch_ceiling(batches: Floats, throughput_rps: Floats) -> float:
+    """The smallest of these batches (rising) whose throughput is as good as the highest."""
+    return float(batches[np.flatnonzero(throughput_rps >= CEILING * throughput_rps.max())[0]])
+
+
+def make(facts: Facts, _seed: int = 0) -> Curves:
+    """The unfitted model."""
+    return Curves.unlearned(SPEC, facts, learn, learn_power)
+
+
+def load(plain: Plain, facts: Facts) -> Curves:
+    """The model that was dumped."""
+    return make(facts).loaded(plain)

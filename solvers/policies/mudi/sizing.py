@@ -1,0 +1,128 @@
+"""How many replicas of a service, with which batch and share: Mudi's tuner over the profile as referee.
+
+Owns the choice for one class of devices. For so many replicas every batch gets its least share; the referee raises it
+to the first measured share at which the promise holds for that rate; the tuner takes the batch that leaves training the
+most. Replicas are counted up from what the rate needs at least, while fewer shares are needed in all. It refuses to
+place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.planners.draft import Draft
+from solvers.policies.mudi.batching import tune
+from solvers.policies.mudi.curves import Company, Curves
+from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.remembering import Memory
+from solvers.policies.mudi.sharing import least_share, target_ms
+from solvers.problems.choice import Option, Options
+from solvers.problems.needs import Need
+
+Rows = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
+SPREAD = 3
+"""So many replicas more than necessary are considered."""
+IMPOSSIBLE = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A service on devices of one class."""
+
+    option: Option
+    replicas: int
+    least_pct: float
+    """By the share programme alone; the referee may have raised it."""
+    evaluations: int
+
+    @property
+    def usd_per_h(self) -> float:
+        """Of all its shares."""
+        return self.option.usd_per_h * self.replicas
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Cheapest first, then fewest."""
+        return round(self.usd_per_h, 9), self.replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizer:
+    """Sizes for the services of one draft."""
+
+    draft: Draft
+    curves: Curves
+    memory: Memory
+    parameters: Parameters
+
+    def sizes(self, need: Need, first: int | None, company: Company = ()) -> list[Size]:
+        """The best size on each class that can serve it beside these jobs, the cheapest first. `first`: the batch that
+        runs.
+        """
+        options = self.draft.options(need)
+        found = []
+        for number in np.unique(options.device_class):
+            mine = np.flatnonzero(options.device_class == number)
+            reach = float(options.capacity_rps[mine].max())
+            least = max(1, need.replicas_floor, math.ceil(need.rate_rps / reach - 1e-9))
+            tried = (self.size(need, int(number), count, first, company) for count in range(least, least + SPREAD + 1))
+            able = [size for size in tried if size is not None and size.replicas <= need.replicas_max]
+            if able:
+                found.append(min(able, key=lambda size: size.key))
+        return sorted(found, key=lambda size: (*size.key, size.option.device_class))
+
+    def raised(self, need: Need, number: int, replicas: int, batch: int, company: Company) -> Size | None:
+        """So many replicas with this very batch, and the least share that serves; None where none does."""
+        options = self.draft.options(need)
+        mine = np.flatnonzero((options.device_class == number) & (options.batch == batch))
+        return self._sized(need, mine, replicas, batch, company) if len(mine) else None
+
+    def size(self, need: Need, number: int, replicas: int, first: int | None, company: Company = ()) -> Size | None:
+        """So many replicas on a class; None where no batch and share serve the rate."""
+        mine = np.flatnonzero(self.draft.options(need).device_class == number)
+        return self._sized(need, mine, replicas, first, company)
+
+    def _sized(self, need: Need, mine: Rows, replicas: int, first: int | None, company: Company) -> Size | None:
+        """The best of these options, all of one class."""
+        options, rate_rps = self.draft.options(need), need.rate_rps / replicas
+        number = int(options.device_class[mine[0]])
+        curves = self.curves.beside(need, number, company)
+        late = self.memory.late(need.workload)
+        seen: dict[int, tuple[int, float]] = {}
+
+        def evaluate(batch: int) -> float:
+            curve = curves.get(batch)
+            limit = math.inf if need.limit_ms is None else need.limit_ms
+            share = (
+                None
+                if curve is None
+                else least_share(curve, target_ms(limit, rate_rps, batch, self.parameters), self.parameters)
+            )
+            at = self._refereed(options, mine, (batch, share, rate_rps))
+            if at is None or share is None:
+                return IMPOSSIBLE
+            seen[batch] = at, share
+            left = max(0.01, 1.0 - float(options.share_pct[at]) / 100.0)
+            return 1.0 / left + self.parameters.penalty * late.get(batch, 0.0)
+
+        batches = [int(batch) for batch in np.unique(options.batch[mine])]
+        begin = first if first in batches else batches[len(batches) // 2]
+        tuned = tune(batches, evaluate, int(begin), self.parameters)
+        if tuned.batch not in seen:
+            return None
+        at, share = seen[tuned.batch]
+        option = self.draft.option(need, at)
+        return Size(option=option, replicas=replicas, least_pct=round(100.0 * share, 4), evaluations=tuned.evaluations)
+
+    @staticmethod
+    def _refereed(options: Options, mine: Rows, wanted: tuple[int, float | None, float]) -> int | None:
+        """The smallest measured share from the least one on with which the batch keeps its promise at this rate."""
+        batch, share, rate_rps = wanted
+        if share is None:
+            return None
+        rows = mine[(options.batch[mine] == batch) & (options.capacity_rps[mine] >= rate_rps * (1 - 1e-9))]
+        rows = rows[options.share_pct[rows] >= 100.0 * share - 1e-6]
+        return int(rows[np.argmin(options.share_pct[rows])]) if len(rows) else None

@@ -1,0 +1,205 @@
+"""What OLTunes believes of tasks: latency and throughput of every configuration, and which few are worth keeping.
+
+Owns the grid of configurations of a model, the memory each needs, the cache of predictions between two lessons, and the
+choice of Eq. 4 to 6. A task of several inputs takes as long as all its batches, so the latency that is scored, and held
+against the deadline, is that of the task. Memory is no free knob here: a batch needs what it needs, rounded up. It
+refuses to know which regressor predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.codec import Plain
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.workload import ModelVariant, QualityClass
+from solvers.errors import InputError
+from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.models.suite import load_solo, make_solo
+from solvers.policies.oltunes.candidates import Candidates, Wish, scored
+from solvers.policies.oltunes.learned import LearnedSolo
+from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, MF, RFR, Parameters
+from solvers.policies.oltunes.queues import Choice
+from solvers.policies.oltunes.scores import Character, PowerTerms, epc_score
+from solvers.policies.oltunes.tasking import Config, Task
+
+PROCESS_MIB = 400.0
+"""What a process takes before it loads a model."""
+MS_PER_S = 1000.0
+_MODELS = {FM_FTRL: "fm-ftrl", MF: "mf", RFR: "rf"}
+"""Kinds of predictors, by the name of the model that is found among what is installed."""
+
+
+def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
+    """An untaught predictor of this kind. Raises InputError."""
+    if kind not in _MODELS:
+        raise InputError(f"no predictor is called {kind}; known are {', '.join(_MODELS)}")
+    return cast("LearnedSolo", make_solo(_MODELS[kind], facts, seed))
+
+
+def taught(kind: str, facts: Facts, seed: int, samples: Samples) -> LearnedSolo:
+    """One that has learned what was profiled offline."""
+    return predictor(kind, facts, seed).fit(samples)
+
+
+def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
+    """One that was written down by its `dump`."""
+    return cast("LearnedSolo", load_solo(_MODELS[kind], plain, facts))
+
+
+def character(facts: Facts, model: ModelName) -> Character:
+    """What affinity looks at of a model that is described."""
+    return character_of(facts.models[model])
+
+
+def character_of(known: ModelVariant | None) -> Character:
+    """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
+    if known is None:
+        return Character(ratio=1.0, quality=QualityClass.HIGH)
+    return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
+
+
+def run_ms(inputs: float, batch: NDArray[Any], latency_ms: Floats) -> Floats:
+    """Time of a task: of all its batches, one after the other."""
+    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+
+
+def ever_full(inputs: float, batch: NDArray[Any]) -> NDArray[np.bool_]:
+    """Batches that a task of so many inputs fills at least by half; larger ones only cost memory."""
+    return np.asarray(batch < 2 * inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
+
+    tdp_w: Floats
+    share_pct: Floats | NDArray[np.int64]
+    memory_part: Floats
+
+
+def estimated_power(held: Held, run_s: Floats, idle_w: float) -> Floats:
+    """Eq. 7, the share standing for SM utilisation."""
+    return epc_score(
+        PowerTerms(
+            idle_w=idle_w,
+            tdp_w=held.tdp_w,
+            sm_utilisation=held.share_pct / 100.0,
+            memory_used=held.memory_part,
+            latency_s=run_s,
+        )
+    )
+
+
+def check_known(facts: Facts, task: Task) -> None:
+    """Raises InputError for a model that nobody has described: its memory would be a guess."""
+    if task.model not in facts.models:
+        raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
+
+
+def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: Parameters) -> float:
+    """Limit that batches of this size need, in whole steps."""
+    known = facts.models[model]
+    needed = PROCESS_MIB + known.memory_mib_weights + known.memory_mib_per_input * batch
+    return float(np.ceil(needed / parameters.memory_step_mib) * parameters.memory_step_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Every configuration of a model on GPU types that are there, and what is predicted of it, one per row."""
+
+    queries: Queries
+    gpu_types: tuple[GpuTypeName, ...]
+    memory_mib: Floats
+    memory_part: Floats
+    tdp_w: Floats
+    latency_ms: Floats
+    throughput_rps: Floats
+
+
+class Beliefs:
+    """A predictor with its answers of the moment. Learning gives a new one."""
+
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: Parameters) -> None:
+        self.facts = facts
+        self.solo = solo
+        self.parameters = parameters
+        self._tables: dict[tuple[ModelName, tuple[GpuTypeName, ...]], Table] = {}
+
+    def table(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+        """All configurations that the memory of these types allows."""
+        key = (model, gpu_types)
+        if key not in self._tables:
+            self._tables[key] = self._predicted(model, gpu_types)
+        return self._tables[key]
+
+    def _predicted(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+        rows = [
+            (gpu_type, batch, share, needed)
+            for gpu_type in gpu_types
+            for batch in BATCHES
+            if (needed := memory_mib(self.facts, model, batch, self.parameters))
+            <= self.facts.gpu_types[gpu_type].memory_mib - self.parameters.memory_margin_mib
+            for share in self.parameters.shares_pct
+        ]
+        types = tuple(row[0] for row in rows)
+        queries = Queries.of(model, types, [row[1] for row in rows], [row[2] for row in rows])
+        latency, throughput = self.solo.predict_both(queries)
+        needed_mib = np.array([row[3] for row in rows])
+        total_mib = np.array([float(self.facts.gpu_types[name].memory_mib) for name in types])
+        return Table(
+            queries=queries,
+            gpu_types=types,
+            memory_mib=needed_mib,
+            memory_part=needed_mib / total_mib,
+            tdp_w=np.array([self.facts.gpu_types[name].tdp_w for name in types]),
+            latency_ms=latency.mean,
+            throughput_rps=throughput.mean,
+        )
+
+    def choices(
+        self, task: Task, gpu_types: Sequence[GpuTypeName], cluster_utilisation: float
+    ) -> tuple[tuple[Choice, ...], float]:
+        """D of a task (Eq. 6), best first on each type, and its mean predicted time in seconds. No choices where none
+        of its configurations fits any GPU.
+        """
+        allowed = tuple(sorted(set(gpu_types) & set(task.gpu_types_allowed or gpu_types)))
+        table = self.table(task.model, allowed)
+        batch = table.queries.batch
+        run_s = run_ms(task.inputs, batch, table.latency_ms) / MS_PER_S
+        rated = Candidates(
+            configurations=table.queries,
+            memory_mib=table.memory_mib,
+            latency_ms=np.where(ever_full(task.inputs, batch), run_s * MS_PER_S, np.nan),
+            throughput_rps=table.throughput_rps,
+            epc=estimated_power(_held(table), run_s, self.parameters.idle_w),
+        )
+        wish = Wish(
+            latency_weight=task.latency_weight,
+            deadline_ms=task.deadline_s * MS_PER_S,
+            cluster_utilisation=min(1.0, max(0.0, cluster_utilisation)),
+            slack_weight=self.parameters.slack_weight,
+        )
+        kept = [int(row) for row in scored(rated, wish).kept]
+        choices = tuple(_choice(table, row) for row in kept)
+        return choices, float(np.mean(run_s[kept])) if kept else 0.0
+
+
+def _held(table: Table) -> Held:
+    return Held(tdp_w=table.tdp_w, share_pct=table.queries.share_pct, memory_part=table.memory_part)
+
+
+def _choice(table: Table, row: int) -> Choice:
+    config = Config(
+        batch=int(table.queries.batch[row]),
+        share_pct=int(table.queries.share_pct[row]),
+        memory_mib=float(table.memory_mib[row]),
+        latency_ms=float(table.latency_ms[row]),
+        throughput_rps=float(table.throughput_rps[row]),
+    )
+    return Choice(gpu_type=table.gpu_types[row], config=config)

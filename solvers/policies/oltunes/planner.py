@@ -1,0 +1,328 @@
+"""OLTunes as a planner: tasks and services wait in two queues, are rated, grouped on little used devices, and tuned.
+
+Owns a cycle's course, which is a tick of its scheduler: hear what became of tasks and learn from it; what stands stays;
+who is short of capacity is rated by Eq. 4 to 7 and waits in its queue; groups are formed; window and size of groups
+follow. A service is latency-critical work that never ends and comes back while its rate is not served. It refuses to
+move what runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from solvers.domain.evidence import ReasonCode, Reporter
+from solvers.domain.ids import TaskId, WorkloadId
+from solvers.domain.plan import Assignment, Proposal
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.case import Case
+from solvers.planners.draft import Draft
+from solvers.planners.memory import kept
+from solvers.planners.seating import Placed
+from solvers.policies.oltunes.learned import LearnedSolo
+from solvers.policies.oltunes.planning.books import opened
+from solvers.policies.oltunes.planning.candidates import Asked, Judge
+from solvers.policies.oltunes.planning.groups import NOTHING_UNDONE, Groups, Joined, Waiting
+from solvers.policies.oltunes.planning.lessons import predictor_of
+from solvers.policies.oltunes.planning.memory import Flight, Heard, Known, Memory, hear
+from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.telling import candidates_told, cycle_told, slice_told, told, waits_told
+from solvers.policies.oltunes.queues import Queues
+from solvers.policies.oltunes.scores import is_latency_critical, urgency
+from solvers.policies.oltunes.window import Pace
+from solvers.problems.choice import Floats
+from solvers.problems.needs import Need
+
+SPEC = PlannerSpec(
+    name="oltunes",
+    about="configurations by score, groups by affinity on little used devices, learning from finished tasks",
+    version="1",
+    knobs=(Knob.GPU_TYPE, Knob.REPLICAS, Knob.PLACEMENT, Knob.SHARE, Knob.MEMORY, Knob.BATCH),
+)
+MS_PER_S = 1000.0
+HURRY_MAX = 4.0
+"""A task that came late to its place is sized for so many times the rate of its whole deadline at most."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cycle:
+    """One tick."""
+
+    request: PlanRequest
+    parameters: Parameters
+    memory: Memory
+    case: Case
+    solo: LearnedSolo | None
+    groups: Groups
+    waiting: list[Waiting] = field(default_factory=list)
+    refused: list[Need] = field(default_factory=list)
+    """They have no option at all."""
+
+    @property
+    def draft(self) -> Draft:
+        """The plan in the making."""
+        return self.groups.draft
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is planned for, offers included."""
+        return self.case.snapshot
+
+    @property
+    def pace(self) -> Pace:
+        """Window and size of groups."""
+        assert self.memory.pace is not None
+        return self.memory.pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oltunes(Recalling):
+    """See the module."""
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def spec(self) -> PlannerSpec:
+        """Name, version, knobs."""
+        return SPEC
+
+    def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
+        """The plan, and what was heard, learned and begun."""
+        cycle = self._opened(request, state)
+        self._queue(cycle)
+        self._form(cycle)
+        memory = _remembered(cycle)
+        reporter.event(
+            "oltunes.grouped",
+            groups=float(cycle.groups.groups),
+            joined=float(len(cycle.groups.joined)),
+            waiting=float(sum(cycle.groups.wants(item.need) for item in cycle.waiting)),
+        )
+        return Thought(proposal=_proposal(cycle, memory), state=kept(memory))
+
+    def _opened(self, request: PlanRequest, state: bytes) -> _Cycle:
+        snapshot = request.snapshot
+        first = Pace.first(self.parameters.scheduler)
+        memory = Memory.of(state, self.parameters.predictor, first)
+        standing: dict[WorkloadId, list[Assignment]] = {}
+        for item in snapshot.target.assignments:
+            standing.setdefault(item.workload, []).append(item)
+        memory = hear(memory, _heard(snapshot), standing, self.parameters)
+        memory, solo = predictor_of(memory, snapshot, self.parameters.samples_max)
+        case = Case.of(request)
+        case.needs = tuple(_hurried(need, case.snapshot, memory) for need in case.needs)
+        groups = opened(request, case, self.parameters, memory)
+        return _Cycle(request=request, parameters=self.parameters, memory=memory, case=case, solo=solo, groups=groups)
+
+    def _queue(self, cycle: _Cycle) -> None:
+        """Rate whoever is short and put it into its queue."""
+        draft, snapshot = cycle.draft, cycle.snapshot
+        judge = Judge(
+            draft=draft,
+            solo=cycle.solo,
+            gpu_types=snapshot.gpu_types_by_name(),
+            load=_load(cycle.groups.utilisation),
+            group_max=cycle.pace.group_max,
+            parameters=self.parameters,
+        )
+        known = {item.task: item for item in cycle.memory.known}
+        works: dict[str, Service | OfflineTask] = {item.id: item for item in snapshot.services}
+        works |= {item.id: item for item in snapshot.tasks}
+        came = sorted(cycle.memory.known, key=lambda item: (item.since_s, item.task))
+        order = {item.task: number for number, item in enumerate(came)}
+        queues: dict[bool, Queues[Waiting]] = {False: Queues(), True: Queues()}
+        for need in draft.needs:
+            if not cycle.groups.wants(need):
+                continue
+            asked = _asked(need, works[need.workload], known.get(need.workload), snapshot)
+            rated = judge.rate(asked)
+            if rated is None:
+                cycle.refused.append(need)
+                continue
+            boost = known[need.workload].boost if need.workload in known else 0
+            item = Waiting(
+                need=need,
+                rated=rated,
+                urgent=is_latency_critical(asked.latency_weight),
+                priority=urgency(asked.deadline_ms, rated.latency_ms_mean),
+                order=order.get(need.workload, 0),
+                boost=boost,
+            )
+            queues[_is_task(item)].push(item)
+        cycle.waiting = [*queues[False], *queues[True]]
+
+    def _form(self, cycle: _Cycle) -> None:
+        """Groups of tasks whose window is over, and of services; then the window moves."""
+        memory, now_s, pace = cycle.memory, cycle.snapshot.taken_at_s, cycle.pace
+        tasks = sum(_is_task(item) for item in cycle.waiting)
+        within = pace.window_ms <= self.parameters.cycle_ms
+        over = within or now_s >= pace.wake_s(memory.opened_s, full=tasks >= pace.group_max)
+        cycle.groups = self._given(cycle, [item for item in cycle.waiting if over or not _is_task(item)])
+        left: Queues[Waiting] = Queues()
+        for item in cycle.waiting:
+            if cycle.groups.wants(item.need):
+                left.push(item)
+                item.position = len(left)
+        cycle.memory = replace(
+            memory,
+            opened_s=now_s if tasks and over else memory.opened_s,
+            pace=pace.after_tick(left.urgent_part, self.parameters.scheduler),
+        )
+
+    def _given(self, cycle: _Cycle, ready: list[Waiting]) -> Groups:
+        """Places for all of them, services before tasks, because nobody waits for a task. Who is still short takes what
+        is left; and where that does not do, everybody new takes as little as he can from the start, if that leaves less
+        undone.
+        """
+        services, tasks = ([item for item in ready if _is_task(item) is wanted] for wanted in (False, True))
+        found, closer = cycle.groups, None
+        if self.parameters.services_thrifty:
+            found.fill(services)
+        self._spread(found, services)
+        if self._falls_short(found, services):
+            closer = self._closer(cycle, services)
+        if closer is not None and closer.undone(services) < found.undone(services):
+            found = closer
+            found.fill(tasks)
+        else:
+            self._spread(found, tasks)
+            if self._falls_short(found, tasks):
+                closer = closer or self._closer(cycle, services)
+                closer.fill(tasks)
+                found = min(found, closer, key=lambda groups: groups.undone(ready))
+        found.tune()
+        return found
+
+    def _spread(self, groups: Groups, waiting: list[Waiting]) -> None:
+        groups.form(waiting)
+        if not self.parameters.kept_strict:
+            groups.fill(waiting)
+
+    def _falls_short(self, groups: Groups, waiting: list[Waiting]) -> bool:
+        return not self.parameters.kept_strict and groups.undone(waiting) > NOTHING_UNDONE
+
+    def _closer(self, cycle: _Cycle, services: list[Waiting]) -> Groups:
+        """Books in which new replicas of services take as little as they can."""
+        groups = opened(cycle.request, cycle.case, self.parameters, cycle.memory)
+        groups.fill(services)
+        return groups
+
+
+def _heard(snapshot: Snapshot) -> Heard:
+    done = {status.workload: status.done for status in snapshot.job_statuses}
+    tasks = sorted(snapshot.tasks, key=lambda item: item.id)
+    return Heard(
+        at_s=snapshot.taken_at_s,
+        done=tuple(sorted(done.items())),
+        waiting=tuple(WorkloadId(item.id) for item in tasks if done.get(WorkloadId(item.id), 0) < item.inputs_total),
+    )
+
+
+def _hurried(need: Need, snapshot: Snapshot, memory: Memory) -> Need:
+    """A task that waited needs what is left in the time that is left; the promise itself stays as it was."""
+    task = snapshot.tasks_by_id().get(TaskId(need.workload))
+    known = next((item for item in memory.known if item.task == need.workload), None)
+    if need.kind is not WorkloadKind.TASK or task is None or known is None or task.slo.deadline_s is None:
+        return need
+    left_s = known.since_s + task.slo.deadline_s - snapshot.taken_at_s
+    if left_s <= 0.0:
+        return need
+    rate_rps = min(_left(task, snapshot) / left_s, HURRY_MAX * need.rate_rps)
+    return replace(need, rate_rps=max(need.rate_rps, rate_rps))
+
+
+def _left(task: OfflineTask, snapshot: Snapshot) -> float:
+    done = next((item.done for item in snapshot.job_statuses if item.workload == WorkloadId(task.id)), 0)
+    return float(max(1, task.inputs_total - done))
+
+
+def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapshot: Snapshot) -> Asked:
+    if isinstance(work, Service):
+        limit_ms = need.limit_ms if need.limit_ms is not None else MS_PER_S
+        return Asked(need=need, latency_weight=work.class_lambda, deadline_ms=limit_ms, inputs=None)
+    since_s = snapshot.taken_at_s if known is None else known.since_s
+    if work.slo.kind is SloKind.DEADLINE and work.slo.deadline_s is not None:
+        deadline_s = work.slo.deadline_s
+    else:
+        deadline_s = work.inputs_total / (work.slo.throughput_rps_min or 1.0)
+    left_s = max(1e-3, since_s + deadline_s - snapshot.taken_at_s)
+    return Asked(
+        need=need,
+        latency_weight=work.class_lambda,
+        deadline_ms=MS_PER_S * left_s,
+        inputs=_left(work, snapshot),
+    )
+
+
+def _is_task(item: Waiting) -> bool:
+    return item.need.kind is WorkloadKind.TASK
+
+
+def _load(utilisation: Floats) -> float:
+    return float(np.clip(utilisation.mean() / 100.0, 0.0, 1.0)) if len(utilisation) else 0.0
+
+
+def _remembered(cycle: _Cycle) -> Memory:
+    """The memory with this cycle's places; a task that runs in several is not watched, nobody could tell them apart."""
+    joined = {item.workload: item for item in cycle.groups.joined}
+    rated = {item.need.workload: item for item in cycle.waiting}
+    found: list[Known] = []
+    for item in cycle.memory.known:
+        settled = cycle.draft.settled.get(item.task)
+        placed = settled.placed if settled is not None else []
+        flight = None
+        if item.task not in cycle.draft.case.menus:
+            flight = item.flight
+        elif len(placed) == 1:
+            flight = _flight(cycle, item, placed[0], (joined.get(item.task), rated.get(item.task)))
+        found.append(replace(item, flight=flight, boost=0 if placed else item.boost))
+    return replace(cycle.memory, known=tuple(found), groups=cycle.memory.groups + cycle.groups.groups)
+
+
+def _flight(cycle: _Cycle, known: Known, placed: Placed, new: tuple[Joined | None, Waiting | None]) -> Flight | None:
+    joined, waiting = new
+    if joined is None or waiting is None or placed.standing is not None or placed.option is None:
+        return known.flight
+    return Flight(
+        device=cycle.draft.fleet.devices[placed.seat.device].id,
+        gpu_type=placed.option.gpu_type,
+        model=waiting.need.model,
+        batch=placed.option.batch,
+        share_pct=placed.option.share_pct,
+        predicted_ms=float(waiting.rated.latency_ms[joined.row]),
+        group=joined.group,
+        affinity=joined.affinity,
+    )
+
+
+def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
+    """The plan with every choice told."""
+    draft = cycle.draft
+    for need in cycle.refused:
+        draft.refuse(need)
+    joined = {(item.workload, draft.fleet.devices[item.device].id): item for item in cycle.groups.joined}
+    rated = {item.need.workload: item for item in cycle.waiting}
+    for item in cycle.waiting:
+        settled = draft.open(item.need)
+        if cycle.groups.wants(item.need):
+            settled.blockers.append(waits_told(item))
+            option = draft.option(item.need, int(next(iter(item.rated.any.values()))[0]))
+            found = draft.places(settled, option)
+            draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, option)
+        taken = {each.row for each in cycle.groups.joined if each.workload == item.need.workload}
+        settled.blockers.extend(candidates_told(draft, item, taken))
+    wishes = tuple(slice_told(draft, cycle.groups.joined, cycle.parameters.slice_spare_mib))
+    proposal = draft.proposal(SPEC, wishes)
+    assert proposal.plan is not None
+    summary, *others = proposal.reasons
+    summary = replace(summary, facts=(*summary.facts, *cycle_told(cycle.pace, memory)))
+    flights = {item.task: item.flight for item in memory.known if item.flight is not None}
+    assignments = tuple(
+        told(item, joined.get((item.workload, item.device)), rated.get(item.workload), flights.get(item.workload))
+        for item in proposal.plan.assignments
+    )
+    plan = replace(proposal.plan, assignments=assignments)
+    return replace(proposal, plan=plan, reasons=(summary, *others))

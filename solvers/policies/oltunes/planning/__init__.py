@@ -1,0 +1,1 @@
+"""OLTunes' planning of one cycle."""

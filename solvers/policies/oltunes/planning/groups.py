@@ -1,0 +1,327 @@
+"""Who joins whom on which device: OLTunes' grouping on the books of a plan, with its affinity and its tuning.
+
+Owns the walk over devices, least utilised first and those without tasks before the others; urgent work before patient
+work on each; the affinity by which somebody may join those who are there; and the one task of a new group that takes
+spare room. Who found no group of enough affinity joins, at the end, the best there is, unless that is not wanted:
+services never end, so that a fleet with one on every device would have no group for anybody. It refuses to break any
+rule of the books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.domain.ids import ModelName, WorkloadId
+from solvers.domain.workload import ModelVariant, WorkloadKind
+from solvers.planners.draft import Draft
+from solvers.planners.seating import Placed
+from solvers.policies.oltunes.autotuning import Record, better, patient_first
+from solvers.policies.oltunes.beliefs import MS_PER_S, character_of
+from solvers.policies.oltunes.grouping import welcome
+from solvers.policies.oltunes.parameters import Parameters as SchedulerParameters
+from solvers.policies.oltunes.planning.candidates import Rated
+from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.queues import Queues
+from solvers.policies.oltunes.scores import Character, affinity
+from solvers.problems.choice import Flags, Floats, Options
+from solvers.problems.fleet import Places
+from solvers.problems.needs import Need
+
+Undone = tuple[float, float]
+NOTHING_UNDONE: Undone = (0.0, 0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """Work that wants a place, as the queues order it. `boost` above 0: it lost its place and goes ahead of everybody;
+    `order`: tasks by the cycle that saw them first.
+    """
+
+    need: Need
+    rated: Rated
+    urgent: bool
+    priority: float
+    order: int
+    boost: int = 0
+    position: int = 0
+    """Its place in line after the cycle, 1 for the next; 0: it has what it wants."""
+
+    @property
+    def name(self) -> str:
+        """Of its workload."""
+        return self.need.workload
+
+    @property
+    def latency_s(self) -> float:
+        """Of the options kept, in the mean."""
+        return self.rated.latency_ms_mean / MS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """One replica that got a place, and why there. `affinity` None: it came first."""
+
+    workload: WorkloadId
+    device: int
+    row: int
+    group: int
+    affinity: float | None
+    members: int
+    tuned: bool = False
+    below_threshold: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Newcomer:
+    """Who joined, as what."""
+
+    waiting: Waiting
+    joined: Joined
+    placed: Placed
+
+
+@dataclass(slots=True, kw_only=True)
+class Groups:
+    """The books and who sits where, by model."""
+
+    draft: Draft
+    parameters: Parameters
+    shared: SchedulerParameters
+    """The same for what the scheduler has as well."""
+    group_max: int
+    models: dict[ModelName, ModelVariant]
+    utilisation: Floats
+    """Of every device, 0…100."""
+    first_group: int
+    tasks: NDArray[np.int64]
+    """How many run on each device: services never end, so they count for affinity and not for a group's size."""
+    sitting: dict[int, list[Character]] = field(default_factory=dict)
+    begun: list[list[Newcomer]] = field(default_factory=list)
+    """Groups of this cycle."""
+
+    @property
+    def groups(self) -> int:
+        """How many were begun."""
+        return len(self.begun)
+
+    @property
+    def joined(self) -> list[Joined]:
+        """Everybody in them."""
+        return [each.joined for group in self.begun for each in group]
+
+    def seat(self, device: int, model: ModelName, kind: WorkloadKind) -> None:
+        """Somebody is there."""
+        self.sitting.setdefault(device, []).append(self.character(model))
+        self.tasks[device] += kind is WorkloadKind.TASK
+
+    def character(self, model: ModelName) -> Character:
+        """What affinity looks at."""
+        return character_of(self.models.get(model))
+
+    def form(self, waiting: Sequence[Waiting]) -> None:
+        """Give places by the paper's rules; then with any kept option on any type, and affinity orders instead of
+        refusing.
+        """
+        queues: Queues[Waiting] = Queues()
+        for item in waiting:
+            if self.wants(item.need):
+                queues.push(item)
+        fleet = self.draft.fleet
+        for last in (False, True):
+            least_pct = np.array([self._least_pct(queues, number, last=last) for number in range(len(fleet.classes))])
+            roomy = fleet.usable & (fleet.share_free >= least_pct[fleet.class_of])
+            for device in self._order():
+                if len(queues) and roomy[device]:
+                    self._on_device(device, queues, last=last)
+
+    def _least_pct(self, waiting: Iterable[Waiting], device_class: int, *, last: bool) -> float:
+        """Below this free share nobody finds room on a device of this class."""
+        rows = ((item, item.rated.rows(device_class, last=last)) for item in waiting)
+        least = (self.draft.options(item.need).share_pct[found].min() for item, found in rows if found)
+        return float(min(least, default=np.inf))
+
+    def fill(self, waiting: Sequence[Waiting]) -> None:
+        """Give whoever is short what is left, the cheapest way that fits: a task one place that keeps its deadline, if
+        there is any. Eq. 6 keeps three options of a type, and whether they fit is no matter in the paper, where shares
+        may overlap.
+        """
+        for item in waiting:
+            settled, options = self.draft.open(item.need), self.draft.options(item.need)
+            known = len(settled.placed)
+            among = partial(self._open_to, item, self._welcoming(item), known)
+            fits = self._fits_somewhere(options, among())
+            if item.need.kind is WorkloadKind.TASK:
+                self.draft.fill(settled, item.rated.in_time & fits, self.draft.best_fit, among)
+            self.draft.fill(settled, fits, self.draft.best_fit, among)
+            for placed in settled.placed[known:]:
+                self.begun.append([self._newcomer(item, placed, _row_of(placed, options), self.groups)])
+
+    def wants(self, need: Need) -> bool:
+        """Whether it is short, and may have more."""
+        settled = self.draft.open(need)
+        short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
+        return short and len(settled.placed) < need.replicas_max
+
+    def undone(self, waiting: Sequence[Waiting]) -> Undone:
+        """What these are short of: services by how much of their rates, weighted, then how many tasks."""
+        services = tasks = 0.0
+        for item in waiting:
+            settled, is_task = self.draft.open(item.need), item.need.kind is WorkloadKind.TASK
+            if is_task:
+                tasks += self.wants(item.need)
+            else:
+                services += item.need.weight * (settled.rate_rps_wanting + settled.replicas_missing)
+        return services, tasks
+
+    def _order(self) -> list[int]:
+        """Devices, those without tasks first, then the least utilised."""
+        fleet = self.draft.fleet
+        keys = (fleet.occupants, self.utilisation, fleet.unrented, self.tasks > 0)
+        return [int(device) for device in np.lexsort(keys)]
+
+    def _on_device(self, device: int, queues: Queues[Waiting], *, last: bool) -> None:
+        """One group: whoever of the queues fits there, by order."""
+        device_class, begun = int(self.draft.fleet.class_of[device]), list[Newcomer]()
+        count = self.shared.looked_at_max
+        for item in queues.first(count, lambda each: bool(each.rated.rows(device_class, last=last))):
+            rows = self._roomy(item, device, last=last)
+            row = self._put(item, device, rows) if rows and self._admits(item, device, last=last) else None
+            if row is not None:
+                placed = self.draft.open(item.need).placed[-1]
+                begun.append(self._newcomer(item, placed, row, self.groups))
+        if begun:
+            self.begun.append(begun)
+            queues.take([item.waiting.name for item in begun if not self.wants(item.waiting.need)])
+
+    def _admits(self, item: Waiting, device: int, *, last: bool) -> bool:
+        """Whether size and affinity let it join those who are there."""
+        if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
+            return False
+        return (last and not self.parameters.affinity_strict) or self._welcome(item, device)
+
+    def _welcome(self, item: Waiting, device: int) -> bool:
+        sitting = self.sitting.get(device, ())
+        return welcome(self.character(item.need.model), sitting, self.shared)
+
+    def _newcomer(self, item: Waiting, placed: Placed, row: int, group: int) -> Newcomer:
+        """A replica that was just put on a device takes its seat among the others."""
+        device = placed.seat.device
+        near, welcomed = self.affinity(device, item.need.model), self._welcome(item, device)
+        self.seat(device, item.need.model, item.need.kind)
+        joined = Joined(
+            workload=item.need.workload,
+            device=device,
+            row=row,
+            group=self.first_group + group,
+            affinity=near,
+            members=len(self.sitting[device]),
+            below_threshold=not welcomed,
+        )
+        return Newcomer(waiting=item, joined=joined, placed=placed)
+
+    def _welcoming(self, item: Waiting) -> Flags:
+        """Devices whose affinity lets it in."""
+        devices = range(len(self.draft.fleet.devices))
+        if not self.parameters.affinity_strict:
+            return np.ones(len(devices), dtype=np.bool_)
+        return np.array([self._welcome(item, device) for device in devices], dtype=np.bool_)
+
+    def _fits_somewhere(self, options: Options, places: Places) -> Flags:
+        """Options for which one of these devices has share and memory left: the others need not be tried."""
+        fleet, found = self.draft.fleet, np.zeros(len(options), dtype=np.bool_)
+        for number in np.unique(options.device_class):
+            mine, devices = np.flatnonzero(options.device_class == number), places[fleet.class_of[places] == number]
+            share = fleet.share_free[devices][:, None] >= options.share_pct[mine]
+            found[mine] = (share & (fleet.memory_free[devices][:, None] >= options.memory_mib[mine])).any(axis=0)
+        return found
+
+    def _open_to(self, item: Waiting, welcoming: Flags, known: int) -> Places:
+        """Those of them where groups are small enough, with those of its replicas that came after so many."""
+        if item.need.kind is not WorkloadKind.TASK:
+            return np.flatnonzero(welcoming)
+        tasks = self.tasks.copy()
+        for placed in self.draft.open(item.need).placed[known:]:
+            tasks[placed.seat.device] += 1
+        return np.flatnonzero(welcoming & (tasks < self.group_max))
+
+    def affinity(self, device: int, model: ModelName) -> float | None:
+        """To those who are there; None: nobody is."""
+        there = self.sitting.get(device)
+        return affinity(self.character(model), there).total if there else None
+
+    def _roomy(self, item: Waiting, device: int, *, last: bool) -> list[int]:
+        """Options that the share and the memory left there allow, best first; the other rules are looked at later."""
+        fleet, options = self.draft.fleet, self.draft.options(item.need)
+        share_pct, memory_mib = float(fleet.share_free[device]), float(fleet.memory_free[device])
+        rows = item.rated.rows(int(fleet.class_of[device]), last=last)
+        return [row for row in rows if options.share_pct[row] <= share_pct and options.memory_mib[row] <= memory_mib]
+
+    def _put(self, item: Waiting, device: int, rows: Sequence[int]) -> int | None:
+        """The best of these options that fits, on the books; None when none does."""
+        settled = self.draft.open(item.need)
+        for row in rows:
+            option = self.draft.option(item.need, row)
+            fits = self.draft.fleet.fits(self.draft.search(item.need, option), device)
+            if fits and self.draft.put(settled, option, _level, among=np.array([device], dtype=np.intp)) is None:
+                return row
+        return None
+
+    def tune(self) -> None:
+        """When everybody has had the chance of a place, at most one task of each new group takes spare room: a patient
+        one with a larger batch that serves more, else an urgent one that is done sooner. Services would never give it
+        back.
+        """
+        for group in self.begun:
+            tasks = [each for each in group if each.waiting.need.kind is WorkloadKind.TASK]
+            for place in patient_first([each.waiting.urgent for each in tasks]):
+                row = self._better(tasks[place])
+                if row is not None:
+                    tasks[place].joined = replace(tasks[place].joined, row=row, tuned=True)
+                    break
+
+    def _better(self, newcomer: Newcomer) -> int | None:
+        """The best of the kept options that is better than its own, and fits."""
+        rated, options = newcomer.waiting.rated, self.draft.options(newcomer.waiting.need)
+
+        def record(row: int) -> Record:
+            throughput_rps = float(rated.throughput_rps[row])
+            return Record(batch=int(options.batch[row]), run=float(rated.run_ms[row]), throughput_rps=throughput_rps)
+
+        rows = rated.rows(int(self.draft.fleet.class_of[newcomer.joined.device]), last=True)
+        own = record(newcomer.joined.row)
+        order = better(own, [record(row) for row in rows], urgent=newcomer.waiting.urgent)
+        return next((rows[place] for place in order if self._exchange(newcomer, rows[place])), None)
+
+    def _exchange(self, newcomer: Newcomer, row: int) -> bool:
+        """Its replica in another configuration, where that fits."""
+        need, before = newcomer.waiting.need, newcomer.placed
+        settled = self.draft.open(need)
+        index = next(number for number, item in enumerate(settled.placed) if item is before)
+        settled.placed.pop(index)
+        self.draft.fleet.lift(before.seat)
+        option = self.draft.option(need, row)
+        among = np.array([newcomer.joined.device], dtype=np.intp)
+        if self.draft.put(settled, option, _level, among=among) is None:
+            newcomer.placed = settled.placed[-1]
+            return True
+        self.draft.fleet.put(before.seat)
+        settled.placed.insert(index, before)
+        return False
+
+
+def _row_of(placed: Placed, options: Options) -> int:
+    """Which of the options it was put there as."""
+    option = placed.option
+    assert option is not None
+    same = (options.device_class == option.device_class) & (options.batch == option.batch)
+    same &= (options.share_pct == option.share_pct) & (options.memory_mib == option.memory_mib)
+    return int(np.flatnonzero(same)[0])
+
+
+def _level(places: Places) -> Floats:
+    return np.zeros(len(places))

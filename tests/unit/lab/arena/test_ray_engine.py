@@ -1,0 +1,23 @@
+"""Without Ray, the engine says in one line what to install; with it, see the integration tests."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from lab.arena import ray_engine
+from solvers.errors import EngineError
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def nothing(name: str) -> ModuleSpec | None:
+        asked.append(name)
+        return None
+
+    monkeypatch.setattr(ray_engine, "find_spec", nothing)
+    with pytest.raises(EngineError, match=r'pip install "headroom\[ray\]"'):
+        ray_engine.run_on_ray((), None, lambda event: None)
+    assert asked == ["ray"]

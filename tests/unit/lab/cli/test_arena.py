@@ -1,0 +1,231 @@
+"""The arena from the command line: runs, resumes, compares, lists, judges; failures are one line and an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.failures import Exit
+from lab.arena import kinds
+from lab.claims import registry
+from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.cli import arena, one
+from tests.unit.app.cli.conftest import Headroom
+from tests.unit.lab.arena.fake import scenario
+
+
+@pytest.fixture(autouse=True)
+def fake_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "fake": "tests.unit.lab.arena.fake"})
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def run_of(*files: Path, out: Path) -> tuple[str, ...]:
+    return ("arena", "run", *map(str, files), "--out", str(out), "--jobs", "1")
+
+
+def test_it_runs_what_a_scenario_proposes_and_writes_everything(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    said = headroom(*run_of(scenario(tmp_path, "one"), out=out))
+    assert said.status == Exit.OK, said.err
+    assert "headroom against hetsev: cost_usd better by" in said.out
+    assert said.err.splitlines()[-1].startswith("[6/6] one × headroom, seed 1: ")
+    assert {path.name for path in out.iterdir()} == {
+        "runs", "times", "wanted.json", "report.html", "results.parquet", "services.parquet", "jobs.parquet",
+        "windows.parquet",
+    }  # fmt: skip
+
+
+def test_a_second_call_runs_only_what_is_missing(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    one = scenario(tmp_path, "one")
+    first = headroom(*run_of(one, out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "2")
+    kept = (out / "results.parquet").read_bytes()
+    again = headroom(*run_of(one, out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "2")
+    assert (again.out, again.err) == (first.out, "")
+    assert (out / "results.parquet").read_bytes() == kept
+    more = headroom(*run_of(one, out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "3")
+    assert [line.partition(":")[0] for line in more.err.splitlines()] == [
+        "[1/2] one × hetsev, seed 2", "[2/2] one × k8s_hpa, seed 2",
+    ]  # fmt: skip
+    fresh = headroom(*run_of(one, out=out), "--planners", "hetsev", "--seeds", "1", "--fresh")
+    assert len(fresh.err.splitlines()) == 1
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    one = scenario(tmp_path, "one", fails="hetsev")
+    said = headroom(*run_of(one, out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "1", "-o", "json")
+    assert said.status == Exit.FAILED
+    assert said.err.splitlines()[-1] == f"headroom: 1 of 2 runs failed; {out}/failures tells where"
+    assert said.json["failures"] == {"one × hetsev, seed 0": "hetsev cannot run here"}
+    ranks = {row["contender"]: row["rank"] for row in said.json["scenarios"][0]["rows"]}
+    assert ranks == {"hetsev": None, "k8s_hpa": 1}
+
+
+def test_tuning_and_ones_own_planner_compete_beside_the_rest(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from solvers.planners.greedy.planner import Greedy\n"
+        "from solvers.planners.base import PlannerSpec\n"
+        "class Mine(Greedy):\n    spec = PlannerSpec(name='mine', version='1', knobs=())\n"
+    )
+    said = headroom(
+        *run_of(scenario(tmp_path, "one"), out=out), "--planners", "hetsev", "--planner", f"{own}:Mine",
+        "--set", "hetsev.saturation=0.6", "--policy", "utilisation_max=0.8", "--seeds", "1", "-o", "json",
+    )  # fmt: skip
+    assert said.status == Exit.OK, said.err
+    assert {row["contender"] for row in said.json["scenarios"][0]["rows"]} == {
+        "hetsev(saturation=0.6)[utilisation_max=0.8]", "mine.py:Mine[utilisation_max=0.8]",
+    }  # fmt: skip
+
+
+def test_an_interruption_keeps_what_is_finished(
+    tmp_path: Path, out: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = arena.run_tasks, 0
+
+    def interrupted(tasks: Any, engine: Any, jobs: Any, hear: Callable[[Any], None]) -> None:
+        def stops(event: Any) -> None:
+            nonlocal seen
+            hear(event)
+            seen += 1
+            if seen == 5:
+                raise KeyboardInterrupt
+
+        real(tasks, engine, jobs, stops)
+
+    monkeypatch.setattr(arena, "run_tasks", interrupted)
+    wanted = (*run_of(scenario(tmp_path, "one"), out=out), "--planners", "hetsev,k8s_hpa", "--seeds", "2")
+    said = headroom(*wanted)
+    assert said.status == 130
+    assert "seed 1" not in said.err
+    assert len(list((out / "runs").iterdir())) == 1
+    monkeypatch.setattr(arena, "run_tasks", real)
+    assert len(headroom(*wanted).err.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--planners", "nobody"), Exit.USAGE, "there is no planner 'nobody'"),
+        (("--planners", "hetsev", "--set", "hetsev.nothing=1"), Exit.USAGE, "no parameter nothing"),
+        (("--planner", "gone.py:Mine"), Exit.NOT_FOUND, "there is no file gone.py"),
+        (("--planners", "hetsev", "--reference", "nobody"), Exit.USAGE, "no run of 'nobody'"),
+        (("--planners", ","), Exit.USAGE, "name contenders with --planners"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    *, options: tuple[str, ...], status: Exit, words: str, tmp_path: Path, out: Path, headroom: Headroom
+) -> None:
+    said = headroom(*run_of(scenario(tmp_path, "one"), out=out), *options)
+    assert said.status == status
+    assert words in said.err.splitlines()[-1]
+
+
+def test_unknown_scenarios_name_the_known(out: Path, headroom: Headroom) -> None:
+    said = headroom("arena", "run", "nowhere", "--out", str(out))
+    assert said.status == Exit.NOT_FOUND
+    assert said.err.startswith("headroom: there is no file and no scenario nowhere; known are ")
+    assert "hetsev-production" in said.err
+
+
+def test_a_scenarios_fault_names_its_line(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("kind: fake\nname: bad\nnonsense: 1\n")
+    said = headroom(*run_of(bad, out=out))
+    assert said.status == Exit.USAGE
+    assert f"{bad}:3: nonsense" in said.err
+
+
+def test_results_are_compared_and_reported_again(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    headroom(*run_of(scenario(tmp_path, "one"), out=out))
+    page = (out / "report.html").read_bytes()
+    said = headroom("arena", "compare", str(out), "--reference", "k8s_hpa", "-o", "json")
+    assert said.json["scenarios"][0]["reference"] == "k8s_hpa"
+    (out / "report.html").unlink()
+    assert headroom("arena", "report", str(out)).out.splitlines()[-1] == str(out / "report.html")
+    assert (out / "report.html").read_bytes() == page
+    assert headroom("arena", "compare", str(tmp_path / "no")).status == Exit.USAGE
+
+
+def test_the_standing_of_ours_is_told_in_words_and_numbers(tmp_path: Path, out: Path, headroom: Headroom) -> None:
+    headroom(*run_of(scenario(tmp_path, "one"), out=out))
+    (told,) = headroom("arena", "standing", str(out), "-o", "json").json
+    assert (told["founding"]["against"], told["all_others"]["against"]) == ("hetsev", "hetsev")
+    said = headroom("arena", "standing", str(out)).out
+    assert f"{told['founding']['gain_pct']:+.1f} %" in said
+    assert "against the best of the five: clearly better, or alone in keeping the guard, on" in said
+    assert headroom("arena", "standing", str(out), str(out)).out == said
+    lost = headroom("arena", "standing", str(out), "--ours", "melange")
+    assert lost.status == Exit.NOT_FOUND
+    assert "no finished run of 'melange'" in lost.err
+
+
+def test_folders_hold_scenarios(tmp_path: Path, headroom: Headroom) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    assert [path.stem for path in arena.scenario_paths([str(folder), str(scenario(folder, "one"))])] == ["one"]
+
+
+def test_the_list_names_scenarios_and_contenders(
+    headroom: Headroom, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("kind: nothing\n")
+    monkeypatch.setattr(arena, "built_in", lambda: [scenario(tmp_path, "one"), broken])
+    said = headroom("arena", "list", "-o", "json")
+    assert [item["name"] for item in said.json["scenarios"]] == ["one"]
+    assert "no kind nothing" in said.json["unread"]["broken"]
+    assert {"headroom", "hetsev", "morak"} <= set(said.json["contenders"])
+    table = headroom("arena", "list").out
+    assert "broken: cannot be read here: " in table
+    assert "A fake called one" in table
+
+
+def test_claims_are_printed_as_the_registry_tells_them(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts: list[Effort] = []
+
+    def judge(effort: Effort) -> Evidence:
+        efforts.append(effort)
+        return Evidence(measured="7", status=Status.NOT_REPRODUCED, note="why")
+
+    made = Claim(id="AC-X-01", kind=ClaimClass.STATISTICAL, stated="8", judge=judge)
+    monkeypatch.setattr(registry, "claims", lambda only: (made,))
+    said = headroom("arena", "claims", "--seeds", "5", "--examples", "9", "--from", "here", "-o", "json")
+    assert said.status == Exit.OK
+    assert said.json == [
+        {"id": "AC-X-01", "class": "S", "stated": "8", "measured": "7", "status": "not_reproduced", "note": "why"}
+    ]
+    assert (efforts[0].seeds, efforts[0].examples, efforts[0].results) == (5, 9, Path("here"))
+    assert said.err == "AC-X-01: not_reproduced\n"
+
+
+def test_one_scenario_is_run_once(tmp_path: Path, headroom: Headroom) -> None:
+    one = str(scenario(tmp_path, "one", fails="greedy"))
+    said = headroom("simulate", "--scenario", one, "--planner", "k8s_hpa", "--seed", "3", "-o", "json")
+    assert (said.status, said.err) == (Exit.OK, "")
+    assert (said.json["contender"], said.json["seed"]) == ("k8s_hpa", 3)
+    assert headroom("simulate", "--scenario", one, "--planner", "k8s_hpa", "--seed", "3", "-o", "json").out == said.out
+    table = headroom("simulate", "--scenario", one).out
+    assert "hetsev, seed 0" in table
+    assert "violation %" in table
+    failed = headroom("simulate", "--scenario", one, "--planner", "greedy")
+    assert failed.status == Exit.FAILED
+    assert failed.err == "headroom: one × greedy, seed 0: greedy cannot run here\n"
+    mixed = headroom("simulate", "--scenario", one, "--advise")
+    assert mixed.status == Exit.USAGE
+
+
+def test_limits_of_planning_override_the_scenarios_policy(
+    tmp_path: Path, headroom: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(one, "simulate_scenario", lambda output, **wish: asked.append(wish))
+    said = headroom("simulate", "--scenario", "one", "--work-units", "50", "--deadline-s", "2")
+    assert said.status == Exit.OK
+    assert asked[0]["policy"] == ("deadline_s=2.0", "work_units=50")

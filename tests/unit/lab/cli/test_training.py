@@ -1,0 +1,60 @@
+"""`headroom train inss` without torch: what it says before any training, and how its files are written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli.failures import CommandError, Exit
+from app.cli.program import run
+from lab.cli import training
+from solvers.errors import InputError
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment that has none."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("learner", "training"):
+        monkeypatch.delitem(sys.modules, f"lab.learning.inss.{name}", raising=False)
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_torch_one_line_names_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["train", "inss", "--out", str(tmp_path / "actor.json")])
+    said = capsys.readouterr().err
+    assert status == Exit.NEEDS_EXTRA
+    assert said == 'headroom: needs headroom[rl] (torch is missing): pip install "headroom[rl]"\n'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [("-", "names a file"), ("{folder}", "this is a folder"), ("{folder}/none/actor.json", "no folder")],
+)
+def test_where_nothing_can_be_written_nothing_is_trained(
+    out: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "inss", "--out", out.format(folder=tmp_path)]) == Exit.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_hyper_parameters_are_read_as_numbers_words_or_refused() -> None:
+    assert training._read("penalty=50") == ("penalty", 50)
+    assert training._read("discount=0.9") == ("discount", 0.9)
+    assert training._read("entropy=heads") == ("entropy", "heads")
+    for wrong in ("penalty", "=3"):
+        with pytest.raises(InputError, match="PARAMETER=VALUE"):
+            training._read(wrong)
+
+
+def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "actor.json.checkpoint"
+    training._write(path, b"first")
+    training._write(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(CommandError, match="none"):
+        training._write(tmp_path / "none" / "x", b"")

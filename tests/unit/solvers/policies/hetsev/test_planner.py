@@ -1,0 +1,256 @@
+"""HetSev cycle by cycle: AC-HET-03, its windows, its anti-affinity and what it remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.ids import Generation
+from solvers.domain.plan import Plan
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.telemetry import Demand
+from solvers.domain.workload import Affinity, AntiAffinity, Service
+from solvers.planners.memory import recalled
+from solvers.planners.rates import mean_rate_rps
+from solvers.planners.tuning import Counts
+from solvers.policies.hetsev.deciding import Remembered
+from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.planner import HetSev, Memory
+from solvers.verify.checks import is_fatal, verify
+from tests import builders
+
+STEP_S = 15.0
+
+
+def farm(*services: Service, **changes: Any) -> Snapshot:
+    """Four V100 and four T4."""
+    devices = [builders.device(f"v{at}", 0, "v100") for at in range(4)]
+    devices += [builders.device(f"t{at}", 0, "t4") for at in range(4)]
+    return builders.snapshot(devices, services, **changes)
+
+
+class Run:
+    """A service of resnet50 under HetSev, one cycle after the other."""
+
+    def __init__(self, picture: Snapshot, parameters: Parameters | None = None) -> None:
+        self.picture, self.state = picture, b""
+        self.planner = HetSev(parameters=parameters or Parameters(rate_window_s=0, share_pct=50))
+        self.plan: Plan | None = None
+
+    def step(self, rate_rps: float, seconds: float = STEP_S) -> list[str]:
+        """Plan at a rate, then let so much time pass; the replicas that stand then."""
+        return self.step_with(builders.demand("demo/vision", rate_rps), seconds)
+
+    def step_with(self, demand: Demand, seconds: float = STEP_S) -> list[str]:
+        self.picture = replace(self.picture, demands=(demand,))
+        request = builders.request(self.picture)
+        thought = self.planner.think(request, self.state, SilentReporter())
+        plan = thought.proposal.plan
+        assert plan is not None
+        assert thought.state is not None
+        assert not is_fatal(verify(self.picture, plan, request.movable))
+        self.plan, self.state = plan, thought.state
+        generation = Generation(self.picture.target.generation + 1)
+        target = builders.target(plan.assignments, settings=plan.settings, generation=generation)
+        self.picture = replace(self.picture, target=target, taken_at_s=self.picture.taken_at_s + seconds)
+        return [item.replica for item in plan.assignments]
+
+    @property
+    def memory(self) -> Remembered:
+        memory = recalled(Memory, self.state)
+        assert memory is not None
+        return memory.services[0]
+
+    @property
+    def capacity_rps(self) -> float:
+        assert self.plan is not None
+        return sum(item.capacity_rps for item in self.plan.assignments)
+
+
+def test_it_sizes_for_eighty_percent() -> None:
+    run = Run(farm(builders.service()))
+    run.step(200)
+    assert run.capacity_rps >= 200 / 0.8
+    assert run.plan is not None
+    assert {item.share_pct_sm for item in run.plan.assignments} == {50}
+
+
+def test_demand_is_the_mean_of_two_minutes() -> None:
+    """Each demand here is the mean of a minute, so a step of demand is seen whole only a minute later."""
+    run = Run(farm(builders.service()), Parameters(sustained_s=0, anti_affinity=AntiAffinity.OFF))
+    run.step(100)
+    means, counts = list[float](), list[int]()
+    for _ in range(6):
+        counts.append(len(run.step(400)))
+        means.append(mean_rate_rps(run.memory.rates, 120))
+    assert means == [250, 300, 325, 340, 400, 400]
+    assert counts == sorted(counts)
+    assert run.capacity_rps >= 400 / 0.8 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "share"),
+    [
+        (1, {}, 100),
+        (2, {}, 50),
+        (3, {}, 30),
+        (4, {}, 25),
+        (4, {"tenants_max": 2}, 50),
+        (1, {"anti_affinity": AntiAffinity.OFF}, 25),
+        (3, {"share_pct": 70}, 70),
+    ],
+)
+def test_shares_are_cut_for_as_many_as_may_meet(models: int, changes: dict[str, Any], share: int) -> None:
+    names = ("bert", "gpt", "resnet50", "yolo")[:models]
+    services = [builders.service(name, model=name, rate_rps_declared=20) for name in names]
+    profiles = [
+        builders.profile(name, kind, shares=(10, 25, 30, 50, 70, 100)) for name in names for kind in ("t4", "v100")
+    ]
+    request = builders.request(farm(*services, profiles=profiles))
+    plan = HetSev(parameters=Parameters(**changes)).propose(request, b"", SilentReporter()).plan
+    assert plan is not None
+    assert {item.share_pct_sm for item in plan.assignments} == {share}
+
+
+def test_growth_aims_where_it_is_told() -> None:
+    aims = {}
+    for aim in (0.4, 0.8, 1.0):
+        run = Run(farm(builders.service()), Parameters(target_saturation=aim))
+        run.step(200)
+        assert run.capacity_rps >= 200 / aim
+        aims[aim] = run.capacity_rps
+    assert aims[0.4] > aims[0.8] >= aims[1.0]
+
+
+def test_batches_are_those_of_the_paper_where_they_are_given() -> None:
+    for batches, wanted in (("resnet50=4", 4), ("resnet50=5", 4), ("bert=2,resnet50=2", 2)):
+        run = Run(farm(builders.service()), Parameters(batches=Counts(batches)))
+        run.step(200)
+        assert run.plan is not None
+        assert {item.batch for item in run.plan.assignments} == {wanted}
+
+
+def test_what_it_stops_does_not_stay_for_want_of_better() -> None:
+    """The busiest moment is above what is left after shrinking, the mean is far below it."""
+    run = Run(farm(builders.service()), Parameters(cooldown_s=15))
+    high = len(run.step(400))
+    demand = replace(builders.demand("demo/vision", 60.0), rate_rps_upper=400.0, rate_rps_mean=60.0)
+    low = high
+    for _ in range(16):
+        low = len(run.step_with(demand))
+    assert low < high
+
+
+def test_it_grows_only_after_a_sustained_period() -> None:
+    run = Run(farm(builders.service()))
+    before = run.step(100)
+    assert run.step(400) == before
+    assert run.plan is not None
+    assert run.plan.unplaced[0].reasons[0].code is ReasonCode.WAITS_IN_LINE
+    assert run.step(400) == before
+    assert len(run.step(400)) > len(before)
+    assert run.capacity_rps >= 400 / 0.8
+
+
+def test_a_short_peak_changes_nothing() -> None:
+    run = Run(farm(builders.service()))
+    before = run.step(100)
+    for rate in (400, 100, 400, 100, 400, 100):
+        assert run.step(rate) == before
+
+
+def test_ac_het_03_it_shrinks_only_after_the_cool_down() -> None:
+    run = Run(farm(builders.service()))
+    before = run.step(600)
+    counts = [len(run.step(60)) for _ in range(24)]
+    assert counts[:20] == [len(before)] * 20
+    assert counts[-1] < len(before)
+    assert run.capacity_rps >= 60 / 0.8
+
+
+def test_ac_het_03_it_comes_to_rest_under_constant_load() -> None:
+    """AC-HET-03: at most one action, then none for an hour."""
+    run = Run(farm(builders.service()))
+    run.step(90)
+    for _ in range(4):
+        run.step(310)
+    settled = run.step(310)
+    for _ in range(240):
+        assert run.step(310) == settled
+
+
+def test_ac_het_03_no_device_holds_a_model_twice() -> None:
+    free = Affinity(anti_affinity=AntiAffinity.OFF)
+    first, second = builders.service("one", affinity=free), builders.service("two", affinity=free)
+    picture = farm(replace(first, rate_rps_declared=300), replace(second, rate_rps_declared=300))
+    plan = HetSev().propose(builders.request(picture), b"", SilentReporter()).plan
+    assert plan is not None
+    devices = [item.device for item in plan.assignments]
+    assert len(devices) == len(set(devices)) > 2
+    off = HetSev(parameters=Parameters(anti_affinity=AntiAffinity.OFF))
+    shared = off.propose(builders.request(picture), b"", SilentReporter()).plan
+    assert shared is not None
+    assert not is_fatal(verify(picture, shared, builders.everything_movable(picture)))
+
+
+def test_models_share_devices_by_worst_fit() -> None:
+    other = builders.service("text", model="bert", rate_rps_declared=900.0)
+    picture = farm(builders.service(rate_rps_declared=900.0), other)
+    plan = HetSev().propose(builders.request(picture), b"", SilentReporter()).plan
+    assert plan is not None
+    by_device = {item.device: set[str]() for item in plan.assignments}
+    for item in plan.assignments:
+        by_device[item.device].add(item.model)
+    assert {"bert", "resnet50"} in by_device.values()
+    assert sum(map(len, by_device.values())) == len(plan.assignments)
+
+
+def test_ac_het_04_what_finds_no_place_waits_and_keeps_its_turn() -> None:
+    run = Run(builders.snapshot([builders.device("a", 0, "t4")], [builders.service()]))
+    run.step(2000)
+    assert run.plan is not None
+    assert [item.workload for item in run.plan.unplaced] == ["demo/vision"]
+    assert len(run.plan.assignments) == 1
+    assert run.plan.unplaced[0].rate_rps_short > 0
+
+
+def test_a_missing_profile_is_a_reason() -> None:
+    picture = farm(builders.service(), profiles=())
+    proposal = HetSev().propose(builders.request(picture), b"", SilentReporter())
+    assert proposal.plan is not None
+    assert proposal.plan.assignments == ()
+    assert ReasonCode.NO_PROFILE in {item.code for item in proposal.plan.unplaced[0].reasons}
+
+
+@pytest.mark.parametrize("engine", ["cbc", "cp-sat", "highs"])
+def test_every_engine_finds_the_same_growth(engine: str) -> None:
+    picture = farm(builders.service(rate_rps_declared=500.0))
+    planner = HetSev(parameters=Parameters(engine=engine))
+    proposal = planner.propose(builders.request(picture), b"", SilentReporter())
+    plain = HetSev().propose(builders.request(picture), b"", SilentReporter())
+    assert proposal.plan == plain.plan
+    facts = {fact.name: fact.value for fact in proposal.reasons[1].facts}
+    assert facts["solver"] == f"{engine}: optimal"
+    assert facts["fell_back"] == "false"
+
+
+def test_only_with_substitution_a_running_instance_is_traded() -> None:
+    kept = []
+    for free in (False, True):
+        run = Run(farm(builders.service()), Parameters(sustained_s=0, allow_substitution=free))
+        run.step(100)
+        before = {(item.replica, item.device) for item in (run.plan.assignments if run.plan else ())}
+        run.step(2000)
+        after = {(item.replica, item.device) for item in (run.plan.assignments if run.plan else ())}
+        kept.append(before <= after)
+    assert kept[0]
+
+
+def test_foreign_state_is_no_state() -> None:
+    request = builders.request(farm(builders.service()))
+    fresh = HetSev().think(request, b"", SilentReporter())
+    for state in (b"junk", b'{"form":"other","services":[]}', b"\xff"):
+        assert HetSev().think(request, state, SilentReporter()) == fresh

@@ -1,0 +1,87 @@
+"""InSS from its profiling plan: sixteen runs alone, five in company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solvers.models.base import Groups, GroupSamples, Queries, Samples
+from solvers.models.parts.curves import Rows
+from solvers.policies.inss import interference
+from solvers.policies.inss import solo as inss_solo
+from solvers.policies.inss.interference import l2_lines
+from tests import laws
+
+PLAN = {"batches": (1, 4, 16, 32), "shares": (20, 40, 60, 80)}
+
+
+def plan() -> Samples:
+    return laws.solo(**PLAN)
+
+
+def test_sixteen_runs_tell_the_rest_within_four_percent() -> None:
+    model = inss_solo.make(laws.facts()).fit(plan())
+    asked = laws.solo(batches=(2, 8, 12, 24), shares=(30, 50, 70)).queries
+    answer = model.predict(asked)
+    wrong = np.abs(answer.mean / laws.latency_ms(asked) - 1.0)
+    assert wrong.mean() < 0.04
+    assert np.mean(np.abs(answer.mean - laws.latency_ms(asked)) <= 1.96 * answer.std) > 0.9
+
+
+def test_a_power_law_is_met_everywhere() -> None:
+    queries = plan().take(plan().queries.model == 0).queries
+    latency = 3.0 * queries.batch**0.8 / (queries.share_pct / 100.0) ** 0.6
+    curve = inss_solo.learn(
+        Rows(batch=queries.batch, share_pct=queries.share_pct, cycle=np.ones(len(queries)), value=latency)
+    )
+    found = curve(np.array([2.0, 64.0]), np.array([33.0, 100.0]), np.array([1.0, 2.0]))
+    assert found == pytest.approx([3.0 * 2**0.8 / 0.33**0.6, 2.0 * 3.0 * 64**0.8], rel=1e-3)
+
+
+def test_l2_use_is_a_line_over_the_share() -> None:
+    lines = l2_lines(plan())
+    assert lines["res", laws.GPU] == pytest.approx((laws.L2["res"], 0.0), abs=1e-9)
+    bare = Samples.of(Queries.of("res", laws.GPU, 1, 50), [2.0])
+    assert l2_lines(bare) == {}
+
+
+def test_company_is_learnt_from_few_runs() -> None:
+    pairs = laws.measured(laws.pairs())
+    count = int(pairs.groups.group.max()) + 1
+    some = np.random.default_rng(0).permutation(count)[:10]
+    solo = inss_solo.make(laws.facts()).fit(plan())
+    model = interference.make(laws.facts()).fit(pairs.take_groups(some), solo, laws.solo())
+    answer = model.predict(pairs.groups, solo)
+    truth = laws.slowdown(pairs.groups)
+    ignored = np.abs(1.0 - truth).mean()
+    assert np.abs(answer.mean - truth).mean() < 0.5 * ignored
+
+
+def test_launching_grows_with_the_number_of_models() -> None:
+    rows = []
+    for size in (2, 3, 4):
+        rows += [(model, size, group) for group in range(6) for model in ["alex", "res", "vgg", "ssd"][:size]]
+    members = Queries.of([row[0] for row in rows], laws.GPU, [2 ** (row[2] % 3) for row in rows], 20)
+    group = np.unique([row[1] * 10 + row[2] for row in rows], return_inverse=True)[1]
+    groups = Groups(members=members, group=group.astype(np.int64))
+    alone = laws.latency_ms(members)
+    truth = 1.0 + 0.2 * (groups.count_of_others()) / alone
+    solo = inss_solo.make(laws.facts()).fit(laws.solo(batches=(1, 2, 4)))
+    measured = GroupSamples(groups=groups, latency_ms=alone * truth)
+    model = interference.make(laws.facts()).fit(measured, solo, laws.solo(batches=(1, 2, 4)))
+    assert model.predict(groups, solo).mean == pytest.approx(truth, rel=0.02)
+    assert isinstance(model.formula, interference.InssTerms)
+    assert model.formula.growth == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_stranger_waits_for_its_kernels() -> None:
+    groups = laws.pairs([("res", "vgg")])
+    alone = laws.latency_ms(groups.members)
+    kernels = np.array([laws.LAYERS[name] for name in groups.members.models])[groups.members.model]
+    measured = GroupSamples(groups=groups, latency_ms=alone + 0.01 * kernels)
+    solo = inss_solo.make(laws.facts()).fit(laws.solo())
+    model = interference.make(laws.facts()).fit(measured, solo, laws.solo())
+    assert isinstance(model.formula, interference.InssTerms)
+    assert model.formula.coefficients(("ssd", laws.GPU)).launch_ms == pytest.approx(0.93, rel=0.1)
+    unknown = model.formula.coefficients(("gpt", laws.GPU))
+    assert unknown.launch_ms == model.formula.usual.launch_ms

@@ -1,0 +1,98 @@
+"""Curves alone, beside measured company, beside known pressure, and beside networks that nobody measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.domain.ids import ModelName
+from solvers.domain.profile import Interference, Profile
+from solvers.domain.snapshot import Snapshot
+from solvers.planners.case import Case
+from solvers.policies.mudi.curves import Curves
+from solvers.problems.needs import Need
+from tests import builders
+
+RESNET, BERT = ModelName("resnet50"), ModelName("bert")
+DEVICE = builders.device("a", 0, "a100")
+
+
+def curves(picture: Snapshot) -> tuple[Curves, Need]:
+    case = Case.of(builders.request(picture))
+    return Curves(beliefs=case.beliefs, models=case.snapshot.models_by_name()), case.needs[0]
+
+
+def room() -> Snapshot:
+    return builders.snapshot((DEVICE,), [builders.service("vision")])
+
+
+def with_profile(picture: Snapshot, made: Profile) -> Snapshot:
+    others = tuple(item for item in picture.profiles if (item.model, item.gpu_type) != (made.model, made.gpu_type))
+    return replace(picture, profiles=tuple(sorted((*others, made), key=lambda item: (item.model, item.gpu_type))))
+
+
+def own(picture: Snapshot) -> Profile:
+    return next(item for item in picture.profiles if (item.model, item.gpu_type) == (RESNET, DEVICE.gpu_type))
+
+
+def test_a_curve_for_every_batch_that_falls_steeply_and_then_less() -> None:
+    made, need = curves(room())
+    alone = made.beside(need, 0, ())
+    assert len(alone) >= 3
+    assert all(curve.k1 <= curve.k2 <= 0.0 for curve in alone.values())
+
+
+def test_company_that_nobody_knows_counts_the_margin_each() -> None:
+    picture = room()
+    made, need = curves(picture)
+    margin = picture.policy.interference_margin
+    alone, beside = made.beside(need, 0, ()), made.beside(need, 0, (BERT, BERT))
+    for batch, curve in alone.items():
+        assert beside[batch].k1 == pytest.approx(curve.k1 * (1 + 2 * (margin - 1)))
+        assert beside[batch].l0 == pytest.approx(curve.l0 * (1 + 2 * (margin - 1)))
+
+
+def test_measured_company_speaks_for_itself() -> None:
+    picture = room()
+    profile = own(picture)
+    batch = profile.points[0].batch
+    solo = [point for point in profile.points if point.batch == batch and not point.neighbours]
+    beside = tuple(
+        replace(point, latency_ms_mean=3 * point.latency_ms_mean, latency_ms_p99=None, neighbours=(BERT,))
+        for point in solo
+    )
+    made, need = curves(with_profile(picture, replace(profile, points=(*profile.points, *beside))))
+    alone, met = made.beside(need, 0, ()), made.beside(need, 0, (BERT,))
+    assert met[batch].l0 > 2 * alone[batch].l0
+    other = next(item for item in alone if item != batch)
+    assert met[other].l0 < 2 * alone[other].l0
+
+
+def test_pressure_of_a_strange_network_follows_from_what_it_is_made_of() -> None:
+    picture = room()
+    profile = own(picture)
+    names = [ModelName(f"net-{number}") for number in range(5)]
+    models = [builders.model(name, parameters_million=10.0 * 3**number) for number, name in enumerate(names)]
+    small, large = (builders.model(name, parameters_million=size) for name, size in (("small", 12.0), ("large", 700.0)))
+    profiles = [
+        replace(
+            profile,
+            model=name,
+            points=tuple(replace(point, model=name) for point in profile.points),
+            interference=Interference(pressure=0.2 + 0.2 * number, sensitivity=1.0),
+        )
+        for number, name in enumerate(names)
+    ]
+    mine = replace(profile, interference=Interference(pressure=0.3, sensitivity=1.0))
+    known = (*picture.profiles, *profiles)
+    picture = replace(
+        picture,
+        models=tuple(sorted((*picture.models, *models, small, large), key=lambda item: item.name)),
+        profiles=tuple(sorted(known, key=lambda item: (item.model, item.gpu_type))),
+    )
+    made, need = curves(with_profile(picture, mine))
+    kind = made.beliefs.classes[0]
+    slight, strong = (made.slowing(need, kind, (ModelName(name),)) for name in ("small", "large"))
+    assert 0 < slight < strong
+    assert strong <= (0.2 + 0.2 * 4) * 0.5**0.5 + 1e-9
