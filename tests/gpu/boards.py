@@ -7,6 +7,7 @@ import time
 
 from agents.errors import DeviceError
 from tests.gpu.rig import NotHereError, Rig
+from tests.waiting import spend
 
 CLOCK_SLACK_MHZ = 30
 SETTLE_S_MAX = 3.0
@@ -64,7 +65,7 @@ def _lock(rig: Rig, clock_mhz: int) -> None:
     rig.check(f"the clock reaches {clock_mhz} MHz", took_s is not None, note=f"the call took {call_ms:.1f} ms")
     if took_s is not None:
         rig.note(f"settling at {clock_mhz} MHz", call_ms + 1000.0 * took_s, "ms")
-    time.sleep(1.5)
+    spend(1.5)
     rig.note(f"power at {clock_mhz} MHz", rig.boards.reading(rig.uuid).power_w or 0.0, "W")
 
 
@@ -75,7 +76,7 @@ def power(rig: Rig) -> None:
     limit_w = max(device.power_limit_w_min, LIMIT_PART * device.power_limit_w_max)
     try:
         with rig.busy():
-            time.sleep(2.0)
+            spend(2.0)
             before_w = rig.boards.reading(rig.uuid).power_w or 0.0
             rig.setters.limit_power(rig.uuid, limit_w)
             settings = rig.boards.settings(rig.uuid)
@@ -100,12 +101,12 @@ def power(rig: Rig) -> None:
 def energy(rig: Rig) -> None:
     """The energy counter against the integral of power, under load."""
     with rig.busy():
-        time.sleep(2.0)
+        spend(2.0)
         samples, began_s = [], time.monotonic()
         first = rig.boards.reading(rig.uuid)
         while time.monotonic() - began_s < 8.0:
             samples.append((time.monotonic(), rig.boards.reading(rig.uuid).power_w or 0.0))
-            time.sleep(0.05)
+            spend(0.05)
         last = rig.boards.reading(rig.uuid)
         took_s = time.monotonic() - began_s
     if first.energy_j_total is None or last.energy_j_total is None:

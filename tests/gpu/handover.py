@@ -8,6 +8,7 @@ import time
 from agents.devices.base import WorkerReading
 from tests.gpu.host import ask, ended, opened, ready, spec
 from tests.gpu.rig import Rig
+from tests.waiting import spend
 
 CHANGES = ((30, 50), (50, 20))
 
@@ -22,7 +23,7 @@ def handover(rig: Rig) -> None:
             shadow = ready(rig, host, spec(rig, "svc", "convnet", share=share, batch=4))
             rig.note(f"a shadow at {share} % is ready after", time.monotonic() - began_s, "s")
             client.worker = shadow
-            time.sleep(0.5)
+            spend(0.5)
             ended(rig, host, current)
             current = shadow
         client.close()
@@ -56,4 +57,4 @@ class _Client:
                 self.gap_s, last_s = max(self.gap_s, now_s - last_s), now_s
             except OSError:
                 self.failed += 1
-                time.sleep(0.02)
+                spend(0.02)

@@ -17,6 +17,7 @@ from agents.errors import DeviceError
 from agents.state import StateDirectory
 from agents.wire import WarmUpTarget, WorkerTarget
 from tests.gpu.rig import WORKER, NotHereError, Rig
+from tests.waiting import spend
 
 BATCHES_A_REQUEST = 10
 START_S_MAX = 120.0
@@ -100,7 +101,7 @@ def ready(rig: Rig, host: NvidiaDevices, spec: WorkerSpec) -> WorkerReading:
             raise AssertionError(f"{name} failed: {found.problem if found else 'it is gone'}")
         if found.state is WorkerState.READY:
             return found
-        time.sleep(0.05)
+        spend(0.05)
     raise AssertionError(f"{name} was not ready within {START_S_MAX:g} s: {found.problem if found else ''}")
 
 

@@ -11,6 +11,7 @@ from agents.profiling.load import Load, Request
 from agents.profiling.session import Bench, measure
 from tests.gpu.host import BATCHES_A_REQUEST, opened, spec
 from tests.gpu.rig import Rig
+from tests.waiting import spend
 
 NETWORKS = ("resnet50", "mobilenet_v3_large", "transformer")
 SHARES = (20, 50, 100)
@@ -42,9 +43,7 @@ def pairs(rig: Rig) -> None:
 
 
 def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock: int | None) -> None:
-    bench = Bench(
-        devices=host, uuid=rig.uuid, now_s=time.monotonic, wait_s=time.sleep, samples=host.collect, begin=_begin
-    )
+    bench = Bench(devices=host, uuid=rig.uuid, now_s=time.monotonic, wait_s=spend, samples=host.collect, begin=_begin)
     began_s = time.monotonic()
     for item in measure(bench, specs, clock):
         at = f"{item.model} batch {item.point.batch} at {item.point.share_pct_sm} %"

@@ -19,6 +19,7 @@ from pathlib import Path
 from agents.devices.nvml import NvmlBoards, NvmlSetters
 from agents.devices.recorded import RecordingBoards
 from agents.wire import DeviceInventory
+from tests.waiting import spend
 
 WORKER = Path(__file__).with_name("worker.py")
 BURN = Path(__file__).with_name("burn.py")
@@ -87,7 +88,7 @@ class Rig:
         while time.monotonic() - began_s < limit_s:
             if condition():
                 return time.monotonic() - began_s
-            time.sleep(every_s)
+            spend(every_s)
         return None
 
     @contextmanager

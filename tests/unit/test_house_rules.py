@@ -1,13 +1,14 @@
 """Sizes the house keeps: modules of at most 400 lines, functions of at most 60 lines and three levels of nesting.
 
 A branch, a loop, a `with`, a `try` or a `match` is a level; an `elif` is none of its own, and a function within a
-function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark. Three habits that
-the house is rid of step by step may only become rarer.
+function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark. No test sleeps:
+`tests.waiting` waits for conditions. Three habits that the house is rid of step by step may only become rarer.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +105,51 @@ def test_folders_rather_than_prefixes(house: list[Module]) -> None:
 def test_walls_stand_where_more_than_one_reader_is(house: list[Module]) -> None:
     found = walls.single_readers(house).siblings
     assert len(found) <= SINGLE_IMPORTER_SIBLINGS_MAX, found
+
+
+def sleeps(source: str) -> Iterator[str]:
+    """Where a source lets time pass instead of waiting for something."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+            yield from (f"line {node.lineno}: imports sleep" for name in node.names if name.name == "sleep")
+        elif isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node) == "time.sleep":
+            yield f"line {node.lineno}: time.sleep"
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("sleep", "wait")
+        ):
+            called = ast.unparse(node.func)
+            constant = bool(node.args) and isinstance(node.args[0], ast.Constant) and bool(node.args[0].value)
+            if called == "asyncio.sleep" and constant:
+                yield f"line {node.lineno}: asyncio.sleep"
+            if called in ("threading.Event().wait", "Event().wait") and (node.args or node.keywords):
+                yield f"line {node.lineno}: waits for an event that nobody sets"
+
+
+def test_no_test_sleeps() -> None:
+    """Stand-ins that run without this repository's modules simulate work by an event of their own."""
+    by_themselves = {"tests/waiting.py", "tests/standins/mps/daemon.py", "tests/standins/torch/torch.py"}
+    sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    found = {path: list(sleeps(source)) for path, source in sources.items()}
+    assert {path: faults for path, faults in found.items() if faults and path not in by_themselves} == {}
+    assert all(found[path] for path in by_themselves)
+    spending = {path for path, source in sources.items() if re.search(r"waiting import .*\bspend\b", source)}
+    subject = ("tests/gpu/", "tests/standins/", "tests/integration/faults/")
+    assert {path for path in spending if not path.startswith(subject)} == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("import time\ntime.sleep(1)", 1),
+        ("import time\nbench(wait_s=time.sleep)", 1),
+        ("from time import monotonic, sleep", 1),
+        ("await asyncio.sleep(0.1)", 1),
+        ("await asyncio.sleep(0)", 0),
+        ("threading.Event().wait(0.1)", 1),
+        ("Event().wait(timeout=3)", 1),
+        ("threading.Event().wait()", 0),
+        ("self.ending.wait(0.1)", 0),
+    ],
+)
+def test_a_sleep_is_seen(source: str, count: int) -> None:
+    assert len(list(sleeps(source))) == count

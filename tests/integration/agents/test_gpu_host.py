@@ -17,8 +17,8 @@ import pytest
 
 from tests.integration.agents.control_plane import JOIN_TOKEN, ControlPlane
 from tests.standins.hosts import HostStandIn
-from tests.standins.mps import await_true
 from tests.standins.nvml.fixtures import compile_library
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 ORIGINAL_W, WANTED_W = 350.0, 250.0
@@ -149,7 +149,7 @@ def test_what_a_killed_agent_left_is_no_original_and_is_given_back(gpu: GpuHost)
     (gpu.host.state_dir / "target.json").unlink()
     gpu.plane.target = None
     gpu.start()
-    await_true(lambda: gpu.state() == (None, ORIGINAL_W, 0), "the originals are back")
+    wait_until(lambda: gpu.state() == (None, ORIGINAL_W, 0), "the originals are back")
     assert gpu.host.pids(gpu.uuid) == workers
     assert gpu.end(signal.SIGTERM) == 0
 
@@ -193,7 +193,7 @@ def test_the_helper_writes_for_an_agent_that_may_not(gpu: GpuHost) -> None:
     with gpu.log.open("ab") as log:
         helper = subprocess.Popen(command, env=gpu.environment(), stderr=log, stdout=log)
     try:
-        await_true(socket.exists, "the helper's socket")
+        wait_until(socket.exists, "the helper's socket")
         gpu.start("--helper", str(socket), privileged=False)
         assert gpu.plane.joins[0]["devices"][0]["capabilities"]["set_clock"] == ""
         receipt = gpu.hold(30, clock_mhz_sm=1200, power_limit_w=WANTED_W)
@@ -211,15 +211,15 @@ def test_alone_it_freezes_restarts_what_dies_and_thaws_when_somebody_answers(gpu
     gpu.hold(30)
     endpoint = gpu.plane.joins[0]["endpoint"]
     gpu.plane.go_away()
-    await_true(lambda: gpu.events("changes.frozen"), "it freezes")
+    wait_until(lambda: gpu.events("changes.frozen"), "it freezes")
     with urllib.request.urlopen(f"{endpoint}/health", timeout=5) as answer:
         health = json.load(answer)
     assert (health["frozen"], health["generation_applied"]) == (True, 1)
     (worker,) = gpu.host.pids(gpu.uuid)
     os.kill(worker, signal.SIGKILL)
-    await_true(lambda: gpu.host.pids(gpu.uuid) not in ([], [worker]), "another worker")
+    wait_until(lambda: gpu.host.pids(gpu.uuid) not in ([], [worker]), "another worker")
     gpu.plane.come_back()
-    await_true(lambda: gpu.events("changes.thawed"), "it thaws")
+    wait_until(lambda: gpu.events("changes.thawed"), "it thaws")
     gpu.plane.wait_for(lambda: any("1 worker failed" in text for text in gpu.plane.receipts[-1]["problems"]))
 
 

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +30,7 @@ from app.demo.home import Home
 from app.store.embedded import embedded_url
 from tests.standins import servers
 from tests.standins.hosts import HostStandIn
+from tests.waiting import wait_until
 
 NODE, SERVICE = "gpu-1", "vision/labels"
 COMMAND_S_MAX, WAIT_S_MAX = 90.0, 40.0
@@ -241,10 +241,7 @@ class WholeHost:
 
     def until(self, what: str, true: Callable[[], object], within_s: float = WAIT_S_MAX) -> None:
         """Wait for a condition; one that cannot be asked does not hold yet."""
-        end_s = time.monotonic() + within_s
-        while not _holds(true):
-            assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}\n{self.story()}"
-            time.sleep(0.05)
+        wait_until(lambda: _holds(true), lambda: f"{what}\n{self.story()}", within_s, 0.05)
 
     def story(self) -> str:
         """The last words of every process."""

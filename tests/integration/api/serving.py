@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
 
 from tests.integration.api.world import World
+from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
 
@@ -22,18 +22,9 @@ def serving(world: World) -> Iterator[tuple[int, uvicorn.Server]]:
     server = uvicorn.Server(uvicorn.Config(world.app, log_config=None, timeout_graceful_shutdown=5, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    await_true(lambda: server.started)
+    wait_until(lambda: server.started)
     yield listening.getsockname()[1], server
     server.should_exit = True
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
     listening.close()
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, and fail after a while."""
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.02)

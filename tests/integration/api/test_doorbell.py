@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from tests.integration.api.serving import DEADLINE_S, await_true, serving
+from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import World, build_world
 from tests.integration.store import plans as stored
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -92,7 +93,7 @@ def test_silence_is_filled_with_heartbeats_and_hanging_up_is_noticed(served: Ser
     ear.hear_heartbeat()
     assert "headroom_doorbell_connections 1.0" in world.call("GET", "/metrics", None).text
     ear.close()
-    await_true(lambda: "headroom_doorbell_connections 0.0" in world.call("GET", "/metrics", None).text)
+    wait_until(lambda: "headroom_doorbell_connections 0.0" in world.call("GET", "/metrics", None).text)
 
 
 def test_a_promotion_during_a_lost_connection_is_heard(served: Served) -> None:

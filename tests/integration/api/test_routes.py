@@ -16,10 +16,11 @@ from app import kinds
 from app.api.route_streams import STREAMS_MAX
 from solvers.domain.worker import WorkerCommand
 from tests import builders
-from tests.integration.api.serving import DEADLINE_S, await_true, serving
+from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import NODE, World, build_world
 from tests.integration.store import plans as stored
 from tests.integration.store.samples import device_report, replica_report, report
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -237,7 +238,7 @@ def test_watchers_hear_within_a_second(served: Served) -> None:
     assert [each.hear()["replicas"] for each in watchers] == [[], []]
     for each in (*watchers, whole):
         each.close()
-    await_true(lambda: "headroom_route_streams 0.0" in world.call("GET", "/metrics", None).text)
+    wait_until(lambda: "headroom_route_streams 0.0" in world.call("GET", "/metrics", None).text)
 
 
 def test_a_stream_beats_and_ends_with_its_service(served: Served) -> None:

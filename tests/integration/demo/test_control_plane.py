@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import stat
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,15 +14,13 @@ import pytest
 from app.demo.home import Home, ProcessId
 from app.demo.process import alive
 from tests.integration.demo.conftest import Machine
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
 
 
 def until(true: Callable[[], bool], machine: Machine, deadline_s: float = 30.0) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end_s, f"the condition did not come true in time\n{machine.logs()}"
-        time.sleep(0.1)
+    wait_until(true, lambda: f"the condition\n{machine.logs()}", deadline_s, 0.1)
 
 
 def process(machine: Machine, name: str) -> ProcessId | None:

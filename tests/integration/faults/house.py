@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from app.store.embedded import embedded_url
 from app.store.engine import Database
 from app.store.migrate import upgrade
 from solvers.errors import HeadroomError
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 POLL_S = 0.05
@@ -54,17 +54,18 @@ def await_true(
     what: str, check: Callable[[], object], deadline_s: float = DEADLINE_S, story: Callable[[], str] = str
 ) -> None:
     """Poll until `check` is true; errors that recovery cures count as not yet."""
-    end_s = time.monotonic() + deadline_s
     last: object = None
-    while time.monotonic() < end_s:
+
+    def holds() -> bool:
+        nonlocal last
         try:
             last = check()
-            if last:
-                return
         except (ApiError, UnreachableError, HeadroomError, psycopg.Error, OSError) as error:
             last = error
-        time.sleep(POLL_S)
-    raise AssertionError(f"not within {deadline_s:g} s: {what}; last seen: {last!r}\n{story()}")
+            return False
+        return bool(last)
+
+    wait_until(holds, lambda: f"{what}; last seen: {last!r}\n{story()}", deadline_s, POLL_S)
 
 
 def free_port() -> int:

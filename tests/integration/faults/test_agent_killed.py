@@ -5,7 +5,6 @@ moment does a device hold more than it has.
 from __future__ import annotations
 
 import random
-import time
 from functools import partial
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, held, meets, wanted
+from tests.waiting import spend
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -36,7 +36,7 @@ def test_a_killed_agent_converges_to_the_current_generation(house: House) -> Non
                 name = SERVICES[number % 2]
                 busy(client, name)
                 house.await_true(f"the target meets busy {name}", partial(meets, house, name))
-                time.sleep(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
+                spend(stream.uniform(0.0, 0.5))  # a random moment of the change, not a wait for something
                 changing = [str(row[0]) for row in behind(house, *NODES)]
                 cut_short += bool(changing)
                 node = stream.choice(changing or NODES)

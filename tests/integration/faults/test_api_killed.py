@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from tests.integration.faults.fleet import seed
 from tests.integration.faults.house import House, Process
 from tests.integration.faults.invariants import DOUBLED
 from tests.integration.faults.reporters import DEVICES_PER_NODE, REPLICAS_PER_NODE, Reporter
+from tests.waiting import spend
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -74,7 +74,7 @@ def _await_progress(house: House, reporters: list[Reporter]) -> None:
 
 
 def _kill_mid_stream(api: Process, stream: random.Random) -> None:
-    time.sleep(stream.uniform(0.0, 0.05))  # a random moment, not a wait for something
+    spend(stream.uniform(0.0, 0.05))  # a random moment, not a wait for something
     api.kill()
 
 

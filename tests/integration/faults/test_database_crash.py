@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from tests.integration.faults.fleet import DEVICES, busy, seed
 from tests.integration.faults.house import Background, House
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
 from tests.integration.faults.reporters import Reporter
+from tests.waiting import spend
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -39,7 +39,7 @@ def test_everything_recovers_from_a_crash_of_the_database(house: House) -> None:
     ):
         house.await_true("the bell is heard", lambda: listener.knows(house.generation))
         _make_busy(house, "labels")
-        time.sleep(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
+        spend(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
         house.postgres.crash()
         house.postgres.start()
         _await_recovery(house, listener, reporter)
@@ -64,7 +64,7 @@ def test_everything_recovers_when_the_api_dies_with_the_database(house: House) -
         house.await_true("the bell is heard", lambda: listener.knows(house.generation))
         dialled = listener.dialled
         _make_busy(house, "labels")
-        time.sleep(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
+        spend(stream.uniform(0.0, 1.0))  # a random moment of the change, not a wait for something
         api.kill()
         house.postgres.crash()
         house.start_api(wait=False)

@@ -5,7 +5,6 @@ takes over with a higher token, and the target's history has neither gaps nor re
 from __future__ import annotations
 
 import random
-import time
 from functools import partial
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.integration.faults.fleet import DEVICES, SERVICES, busy, seed
 from tests.integration.faults.house import Background, House, Process
 from tests.integration.faults.invariants import Watch, behind, check_afterwards, meets
+from tests.waiting import spend
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -47,7 +47,7 @@ def test_a_second_planner_takes_over_from_a_killed_one(house: House) -> None:
             name = SERVICES[number % 2]
             with house.client() as client:
                 busy(client, name)
-            time.sleep(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
+            spend(stream.uniform(0.0, 1.2))  # a random moment of the change, not a wait for something
             _kill_leader(house, planners)
             planners.append(house.start_planner())
             house.await_true(f"another leads (seed {SEED})", partial(_leads_after, house, token), TAKE_OVER_S)

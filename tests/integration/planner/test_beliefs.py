@@ -20,8 +20,8 @@ from solvers.errors import EngineError, TransientError
 from solvers.models.base import Origin, Queries
 from solvers.models.suite import Suite
 from tests import builders
-from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import CLUSTER, World
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 MODEL, GPU_TYPE = ModelName("resnet50"), GpuTypeName("t4")
@@ -74,7 +74,7 @@ class House:
     def learned(self) -> Belief:
         """What is believed once there is nothing left to learn."""
         self.slow.let.set()
-        wait_until("everything is learned", lambda: self.beliefs.belief().progress is Progress.LEARNED)
+        wait_until(lambda: self.beliefs.belief().progress is Progress.LEARNED, "everything is learned")
         self.slow.let.clear()
         return self.beliefs.belief()
 
@@ -88,7 +88,7 @@ def house(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     slow = Slow()
     yield House(world=world, slow=slow, beliefs=Beliefs(world.database, slow))
     slow.let.set()
-    wait_until("nothing is learned any more", lambda: "beliefs" not in {each.name for each in threading.enumerate()})
+    wait_until(lambda: "beliefs" not in {each.name for each in threading.enumerate()}, "nothing is learned any more")
 
 
 def latency_ms(belief: Belief, batch: int = 4, share: int = 50) -> tuple[float, Origin]:
@@ -109,7 +109,7 @@ def test_much_is_learned_in_the_background_and_the_library_answers_until_then(ho
     assert first.progress is Progress.LEARNING
     assert latency_ms(first)[1] is not Origin.MEASURED
     assert house.beliefs.belief() is first
-    wait_until("learning began", lambda: house.slow.asked)
+    wait_until(lambda: house.slow.asked, "learning began")
     with pytest.raises(TransientError, match="still being learned"):
         house.beliefs.settled()
     then = house.learned()
@@ -161,7 +161,7 @@ def test_what_is_asked_about_is_taken_in_of_many_new_measurements(house: House) 
 def test_what_is_stored_while_learning_is_learned_next(house: House) -> None:
     house.store(points(GRID[:6]))
     house.beliefs.belief()
-    wait_until("learning began", lambda: house.slow.asked)
+    wait_until(lambda: house.slow.asked, "learning began")
     house.store(points(GRID[6:]))
     assert house.beliefs.belief().progress is Progress.LEARNING
     then = house.learned()
@@ -172,13 +172,13 @@ def test_what_is_stored_while_learning_is_learned_next(house: House) -> None:
 def test_what_is_deleted_while_it_is_learned_is_not_believed(house: House) -> None:
     house.store(points(GRID))
     house.beliefs.belief()
-    wait_until("learning began", lambda: house.slow.asked)
+    wait_until(lambda: house.slow.asked, "learning began")
     with house.world.database.transaction() as session:
         profiles.delete(session, MODEL, GPU_TYPE)
     then = house.beliefs.belief()
     assert (then.progress, then.evidence.points_of(MODEL, GPU_TYPE)) == (Progress.LEARNED, 0)
     house.slow.let.set()
-    wait_until("the late answer came", lambda: "beliefs" not in {each.name for each in threading.enumerate()})
+    wait_until(lambda: "beliefs" not in {each.name for each in threading.enumerate()}, "the late answer came")
     assert house.beliefs.belief() is then
 
 
@@ -188,7 +188,7 @@ def test_a_model_that_cannot_learn_leaves_what_was_believed(house: House) -> Non
     house.slow.fails = True
     house.slow.let.set()
     house.store(points([(batch, 37) for batch in range(1, 12)]))
-    wait_until("learning failed", lambda: house.beliefs.belief().progress is Progress.FAILED)
+    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     assert latency_ms(house.beliefs.settled()) == latency_ms(before)
     house.slow.fails = False
     house.store(points(GRID[8:]))
@@ -203,7 +203,7 @@ def test_nothing_is_decided_on_what_could_never_be_learned(
     house.slow.let.set()
     monkeypatch.setattr(module, "fitted", house.slow)
     house.store(points(GRID[:count]))
-    wait_until("learning failed", lambda: house.beliefs.belief().progress is Progress.FAILED)
+    wait_until(lambda: house.beliefs.belief().progress is Progress.FAILED, "learning failed")
     with pytest.raises(EngineError):
         house.beliefs.settled()
     assert latency_ms(house.beliefs.belief())[0] > 0

@@ -16,9 +16,10 @@ from app.services.planning.planning import Planning
 from app.store import leases
 from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED
-from tests.integration.planner.waiting import alive, children_of, wait_until
+from tests.integration.planner.processes import alive, children_of
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -80,11 +81,11 @@ def test_the_next_planner_goes_on(world: World, planning: Planning, launch: Laun
 
     launch()
     wait_until(
-        "a cycle of the next planner is closed",
         lambda: world.column(f"SELECT 1 FROM cycles WHERE state = 'closed' AND fencing_token > {dead[2]}"),
+        "a cycle of the next planner is closed",
         60.0,
     )
-    wait_until("the target follows demand", lambda: world.column("SELECT generation FROM cluster_state") == [2])
+    wait_until(lambda: world.column("SELECT generation FROM cluster_state") == [2], "the target follows demand")
     check_history(world, [1, 2])
     aborted = world.rows("SELECT id, step, fencing_token, generation FROM cycles WHERE state = 'aborted'")
     assert aborted == [(*dead, 2 if standing == 2 else None)]
@@ -95,18 +96,18 @@ def test_the_next_planner_goes_on(world: World, planning: Planning, launch: Laun
 def test_a_killed_planner_leaves_no_child(world: World, planning: Planning, launch: Launch) -> None:
     build(world, planning)
     planner = launch()
-    wait_until("it plans", lambda: world.column("SELECT generation FROM cluster_state") == [2], 60.0)
+    wait_until(lambda: world.column("SELECT generation FROM cluster_state") == [2], "it plans", 60.0)
     children = children_of(planner.pid)
     assert children
     planner.kill()
     planner.wait()
-    wait_until("its children are gone", lambda: not any(alive(child) for child in children))
+    wait_until(lambda: not any(alive(child) for child in children), "its children are gone")
 
 
 def test_a_terminated_planner_ends_in_order(world: World, planning: Planning, launch: Launch) -> None:
     token_first = build(world, planning)
     planner = launch()
-    wait_until("it plans", lambda: world.column("SELECT generation FROM cluster_state") == [2], 60.0)
+    wait_until(lambda: world.column("SELECT generation FROM cluster_state") == [2], "it plans", 60.0)
     planner.terminate()
     assert planner.wait(30.0) == 0
     assert world.rows("SELECT holder, token FROM leases") == [(None, token_first + 1)]

@@ -9,8 +9,8 @@ import pytest
 from app.clock import SystemClock
 from app.store.engine import Database
 from app.workers.leadership import LeaseKeeper
-from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import World
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -49,14 +49,14 @@ def make(database: Database, clock: HeldClock) -> Iterator[Make]:
 def test_one_leads_and_hands_over_when_it_ends(make: Make) -> None:
     first, second = make("first"), make("second")
     first.start()
-    wait_until("the first leads", first.token)
+    wait_until(first.token, "the first leads")
     second.start()
     token = first.token()
     assert token is not None
     assert second.token() is None
     first.stop()
     assert first.token() is None
-    wait_until("the second leads", second.token)
+    wait_until(second.token, "the second leads")
     taken = second.token()
     assert taken is not None
     assert taken > token
@@ -65,10 +65,10 @@ def test_one_leads_and_hands_over_when_it_ends(make: Make) -> None:
 def test_a_lease_is_renewed_under_the_same_token(make: Make, world: World) -> None:
     keeper = make("first")
     keeper.start()
-    wait_until("it leads", keeper.token)
+    wait_until(keeper.token, "it leads")
     token = keeper.token()
     (until,) = world.column("SELECT expires_at FROM leases")
-    wait_until("it is renewed", lambda: world.column("SELECT expires_at FROM leases") > [until])
+    wait_until(lambda: world.column("SELECT expires_at FROM leases") > [until], "it is renewed")
     assert keeper.token() == token
 
 
@@ -79,7 +79,7 @@ def test_a_dead_leader_is_replaced_when_its_lease_ends(make: Make, world: World,
     assert token is not None
     second = make("second")
     second.start()
-    wait_until("the second leads", second.token)
+    wait_until(second.token, "the second leads")
     assert (second.token() or 0) > token
     assert world.column("SELECT holder FROM leases") == ["second"]
 
@@ -97,10 +97,10 @@ def test_trust_in_a_lease_ends_with_the_local_clock(make: Make, clock: HeldClock
 def test_an_unreachable_database_ends_leadership_but_not_the_keeper(make: Make, world: World, clock: HeldClock) -> None:
     keeper = make("first")
     keeper.start()
-    wait_until("it leads", keeper.token)
+    wait_until(keeper.token, "it leads")
     with world.database.raw() as connection:
         connection.execute("ALTER TABLE leases RENAME TO leases_gone")
-    wait_until("it no longer leads", lambda: keeper.token() is None)
+    wait_until(lambda: keeper.token() is None, "it no longer leads")
     with world.database.raw() as connection:
         connection.execute("ALTER TABLE leases_gone RENAME TO leases")
-    wait_until("it leads again", keeper.token)
+    wait_until(keeper.token, "it leads again")

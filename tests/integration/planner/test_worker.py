@@ -12,9 +12,9 @@ from app.bootstrap import build_planner
 from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
 from solvers.domain.policy import CostBasis
-from tests.integration.planner.waiting import wait_until
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -62,22 +62,22 @@ def cycles_closed(world: World) -> int:
 
 def settled(world: World) -> int:
     """How many cycles are closed once none runs."""
-    wait_until("no cycle runs", lambda: world.column("SELECT count(*) FROM cycles WHERE state = 'running'") == [0])
+    wait_until(lambda: world.column("SELECT count(*) FROM cycles WHERE state = 'running'") == [0], "no cycle runs")
     return cycles_closed(world)
 
 
 def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, start: Start) -> None:
     world.build()
     start()
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     world.declare(service("labels", rate_rps=150.0))
-    wait_until("the changed service is planned", lambda: generation(world) == 2, 10.0)
+    wait_until(lambda: generation(world) == 2, "the changed service is planned", 10.0)
     before = settled(world)
     world.rows("UPDATE node_states SET last_report_at = now() - interval '1 hour' WHERE node_id = 'b' RETURNING 1")
-    wait_until("a lost node is noticed", lambda: cycles_closed(world) > before, 10.0)
+    wait_until(lambda: cycles_closed(world) > before, "a lost node is noticed", 10.0)
     before = settled(world)
     world.report("b")
-    wait_until("its return is noticed", lambda: cycles_closed(world) > before, 10.0)
+    wait_until(lambda: cycles_closed(world) > before, "its return is noticed", 10.0)
     settled(world)
     assert world.column("SELECT DISTINCT state FROM cycles") == ["closed"]
 
@@ -85,10 +85,10 @@ def test_changed_documents_and_a_new_node_are_planned_promptly(world: World, sta
 def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
     world.build()
     worker = start(tune_interval_s=0.2)
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     leader = worker._leader()
     assert leader is not None
-    wait_until("the cycle has ended", lambda: worker._memory.failures == 0 and worker._memory.sight is not None)
+    wait_until(lambda: worker._memory.failures == 0 and worker._memory.sight is not None, "the cycle has ended")
     for _ in range(3):
         worker._watch(leader)
         worker._tune(leader)
@@ -98,16 +98,16 @@ def test_nothing_new_causes_no_cycle(world: World, start: Start) -> None:
 def test_demand_beyond_what_stands_raises_an_alarm(world: World, start: Start) -> None:
     world.build()
     start(tune_interval_s=0.2)
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     world.offer({"vision/labels": 170.0})
-    wait_until("demand moves the target", lambda: generation(world) == 2, 10.0)
+    wait_until(lambda: generation(world) == 2, "demand moves the target", 10.0)
     check_history(world, [1, 2])
 
 
 def test_the_place_loop_plans_again_by_itself(world: World, start: Start) -> None:
     world.build()
     start(place_interval_s=0.3)
-    wait_until("several cycles", lambda: cycles_closed(world) >= 3)
+    wait_until(lambda: cycles_closed(world) >= 3, "several cycles")
     check_history(world, [1])
 
 
@@ -115,22 +115,22 @@ def test_a_cooldown_is_sat_out_and_then_acted_on(world: World, start: Start) -> 
     world.build(service("labels", rate_rps=150.0))
     world.declare(replace(SWIFT, cost_basis=CostBasis.SHARE, cooldown_s=3.0))
     start()
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     world.declare(service("labels", rate_rps=5.0))
-    wait_until("the cheaper plan waits for the cooldown and comes", lambda: generation(world) == 2, 15.0)
+    wait_until(lambda: generation(world) == 2, "the cheaper plan waits for the cooldown and comes", 15.0)
     assert world.column("SELECT count(*) FROM cycles WHERE decision -> 'reasons' ? 'cooldown'") >= [1]
 
 
 def test_the_second_worker_takes_over_when_the_first_ends(world: World, start: Start) -> None:
     world.build()
     first = start()
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     second = start()
     assert second._leader() is None
     first.stop()
-    wait_until("the second leads", second._leader)
+    wait_until(second._leader, "the second leads")
     world.declare(service("labels", rate_rps=150.0))
-    wait_until("the second plans", lambda: generation(world) == 2)
+    wait_until(lambda: generation(world) == 2, "the second plans")
     check_history(world, [1, 2])
     assert world.column("SELECT count(DISTINCT fencing_token) FROM target_history") == [2]
 
@@ -138,7 +138,7 @@ def test_the_second_worker_takes_over_when_the_first_ends(world: World, start: S
 def test_lost_connections_cost_time_only(world: World, start: Start) -> None:
     world.build()
     start(tune_interval_s=0.2, place_interval_s=0.3)
-    wait_until("the first plan", lambda: generation(world) == 1)
+    wait_until(lambda: generation(world) == 1, "the first plan")
     for rate in (150.0, 5.0, 120.0):
         before = cycles_closed(world)
         assert world.column(
@@ -146,7 +146,7 @@ def test_lost_connections_cost_time_only(world: World, start: Start) -> None:
             " WHERE application_name = 'headroom planner' AND datname = current_database()"
         ) > [0]
         world.declare(service("labels", rate_rps=rate))
-        wait_until("cycles go on", lambda before=before: cycles_closed(world) >= before + 2)
+        wait_until(lambda before=before: cycles_closed(world) >= before + 2, "cycles go on")
     (last,) = world.column("SELECT max(generation) FROM target_history")
     check_history(world, list(range(1, int(str(last)) + 1)))
 
@@ -159,7 +159,7 @@ def test_housekeeping_runs_at_once_and_accounts(world: World, start: Start) -> N
         " ('old', 'act', 'closed', now() - interval '1 year'), ('new', 'act', 'closed', now()) RETURNING 1"
     )
     start(account_interval_s=0.3)
-    wait_until("minutes are accounted", lambda: world.column("SELECT count(*) FROM ledger") > [0])
+    wait_until(lambda: world.column("SELECT count(*) FROM ledger") > [0], "minutes are accounted")
     wait_until(
-        "old cycles are gone", lambda: world.column("SELECT id FROM cycles WHERE id IN ('old', 'new')") == ["new"]
+        lambda: world.column("SELECT id FROM cycles WHERE id IN ('old', 'new')") == ["new"], "old cycles are gone"
     )

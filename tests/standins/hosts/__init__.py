@@ -34,6 +34,7 @@ from tests.standins.mps import MpsStandIn, StandInGpu
 from tests.standins.nvml import PRESETS, GpuPlan, NvmlStandIn
 from tests.standins.nvml.double import installed
 from tests.unit.agents.builders import NODE
+from tests.waiting import wait_until
 
 SOURCE = Path(__file__).with_name("worker.c")
 GRACE_S = 0.02
@@ -203,12 +204,12 @@ class HostAgent:
 
     def until(self, condition: Callable[[bool], bool], deadline_s: float = 30.0, pause_s: float = 0.02) -> None:
         """Pass after pass until the condition, which is told whether the devices are settled, holds."""
-        ends_at = time.monotonic() + deadline_s
-        while not condition(self.applier.run_pass().settled):
-            if time.monotonic() > ends_at:
-                receipt = self.applier.receipt("late", 0.0)
-                raise AssertionError(f"not within {deadline_s:g} s: {receipt}; {self.devices.workers()}")
-            time.sleep(pause_s)
+        wait_until(
+            lambda: condition(self.applier.run_pass().settled),
+            lambda: f"{self.applier.receipt('late', 0.0)}; {self.devices.workers()}",
+            deadline_s,
+            pause_s,
+        )
 
     def settle(self, deadline_s: float = 30.0) -> None:
         """Until the target is held."""

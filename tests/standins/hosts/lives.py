@@ -23,8 +23,8 @@ from agents.loop import apply, restarts
 from agents.wire import DeviceTarget, NodeTarget
 from tests.standins.hosts import FAULTS, HostAgent, HostStandIn, Watch, host_in_process
 from tests.standins.hosts.sequences import draw_target, held
-from tests.standins.mps import await_true
 from tests.unit.agents.builders import NODE
+from tests.waiting import spend, wait_until
 
 EVENTS_MAX = 4
 REACH_S = 60.0
@@ -76,7 +76,7 @@ class Life:
         while time.monotonic() < ends_at:
             self.agent.applier.run_pass()
             self.agent.applier.receipt("life", 0.0)
-            time.sleep(0.02)
+            spend(0.02)
 
     def event(self) -> None:
         """Something happens."""
@@ -123,7 +123,7 @@ class Life:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chosen, signal.SIGKILL)
             # A signal is not an end yet.
-            await_true(lambda: chosen not in self.host.pids(uuid), "a killed worker's end")
+            wait_until(lambda: chosen not in self.host.pids(uuid), "a killed worker's end")
 
     def crash_daemon(self, uuid: str) -> None:
         """The MPS daemon of a device is gone."""

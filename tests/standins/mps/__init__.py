@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.standins.mps.cuda import LIBRARY
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 WAIT_S = 20.0
@@ -43,15 +44,6 @@ GPUS = (
     StandInGpu(uuid="GPU-11111111-2222-3333-4444-555555555555"),
     StandInGpu(uuid="GPU-66666666-7777-8888-9999-aaaaaaaaaaaa", sms=188, memory_mib=97887),
 )
-
-
-def await_true(condition: Callable[[], object], what: str) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {WAIT_S:.0f} s: {what}")
-        time.sleep(0.01)
 
 
 @functools.cache
@@ -158,9 +150,9 @@ class MpsStandIn:
         pid = self.daemon_of(uuid)
         servers = _children(pid)
         os.kill(pid, signal.SIGKILL)
-        await_true(lambda: not _lives(pid), "the daemon's end")
+        wait_until(lambda: not _lives(pid), "the daemon's end")
         if not self._wrong.get("orphans"):
-            await_true(lambda: not any(map(_lives, servers)), "the end of its servers")
+            wait_until(lambda: not any(map(_lives, servers)), "the end of its servers")
 
     def crash_server(self, uuid: str) -> None:
         """Kill the daemon's servers."""
@@ -168,7 +160,7 @@ class MpsStandIn:
         assert servers
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
-        await_true(lambda: not any(map(_lives, servers)), "the end of the servers")
+        wait_until(lambda: not any(map(_lives, servers)), "the end of the servers")
 
     def fault(self, uuid: str) -> None:
         """A client's fatal fault reaches all of them; the server takes nobody until all have left."""
@@ -222,7 +214,7 @@ class MpsStandIn:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await_true(lambda: not self.processes(), "the end of all daemons")
+        wait_until(lambda: not self.processes(), "the end of all daemons")
         shutil.rmtree(self.pipe_base, ignore_errors=True)
 
     def _noted(self, kind: str) -> tuple[int, ...]:

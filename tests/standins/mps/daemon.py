@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -609,7 +610,7 @@ def main() -> None:
     note("daemons", os.getpid())
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     late_s = faults().get("slow_start_s", 0.0)
-    time.sleep(float(late_s) if isinstance(late_s, int | float) else 0.0)
+    threading.Event().wait(float(late_s) if isinstance(late_s, int | float) else 0.0)
     daemon = Daemon(int(protocol))
     daemon.run()
     shutdown()

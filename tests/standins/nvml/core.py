@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.standins.nvml.layout import GpuState, MigState
+from tests.waiting import wait_while_hanging
 
 if TYPE_CHECKING:
     from tests.standins.nvml import NvmlStandIn
@@ -116,8 +117,7 @@ class Core:
 
     def ready(self) -> int:
         """Block while the host hangs; refuse what was not initialised."""
-        while self.host.hang_until_s > time.monotonic():
-            time.sleep(0.002)
+        wait_while_hanging(lambda: bool(self.host.hang_until_s > time.monotonic()))
         return OK if self._references else UNINITIALIZED
 
     def admit(self, handle: Any, *, writes: bool) -> tuple[int, Target | None]:
@@ -130,8 +130,7 @@ class Core:
         gpu = self.host.gpus[index]
         if slot > gpu.mig_count:
             return INVALID, None
-        while gpu.hang_until_s > time.monotonic():
-            time.sleep(0.002)
+        wait_while_hanging(lambda: bool(gpu.hang_until_s > time.monotonic()))
         gpu.reads += 1
         gpu.setter_calls += writes
         code = LOST if gpu.lost else gpu.read_code

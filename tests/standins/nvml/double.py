@@ -33,6 +33,7 @@ from tests.standins.nvml.core import (
 )
 from tests.standins.nvml.layout import EVENTS, Lacks, Missing
 from tests.standins.nvml.reads import Reads
+from tests.waiting import spend
 
 
 class NvmlDouble(Reads):
@@ -135,7 +136,7 @@ class NvmlDouble(Reads):
                     return OK
             if time.monotonic() >= until_s:
                 return TIMEOUT
-            time.sleep(0.002)
+            spend(0.002)
 
     def nvmlEventSetFree(self, event_set: Any) -> int:
         return OK

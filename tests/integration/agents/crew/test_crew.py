@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,19 +27,12 @@ from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import NotSupportedError
 from agents.wire import WarmUpTarget, WorkerTarget
 from tests.standins.servers import command, metrics_port_offset
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 20.0
 WARM_UP = WarmUpTarget(path="/infer", body="{}", content_type="application/json", requests=2, timeout_s=5.0)
 ROOT = Path(__file__).resolve().parents[4]
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    """Wait for something, with a deadline."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
-        time.sleep(0.01)
 
 
 def free_ports(count: int) -> range:
@@ -123,7 +116,7 @@ def found(crew: HostCrew, name: str = "shop/search-0@1") -> CrewReading:
 def up(crew: HostCrew, *orders: CrewOrder) -> None:
     for each in orders:
         crew.launch(each)
-    until(lambda: all(each.answering for each in crew.found()), "all answer")
+    wait_until(lambda: all(each.answering for each in crew.found()), "all answer")
 
 
 def ask(endpoint: str | None, path: str = "/infer", body: bytes = b"{}") -> int:
@@ -147,7 +140,7 @@ def ended(crew: HostCrew, name: str = "shop/search-0@1") -> list[int]:
     """End a worker and wait until it is gone; the clients taken off its server."""
     taken: list[int] = []
     crew.end(name, taken.append)
-    until(lambda: name not in {each.reading.worker for each in crew.found()}, f"{name} is gone")
+    wait_until(lambda: name not in {each.reading.worker for each in crew.found()}, f"{name} is gone")
     return taken
 
 
@@ -158,7 +151,7 @@ def test_a_worker_lives_under_every_adapter(place: Place, adapter: str) -> None:
     up(crew, given)
     first = found(crew)
     assert first.reading.state is WorkerState.READY
-    until(lambda: len(found(crew).pids) == 2, "its child is counted")
+    wait_until(lambda: len(found(crew).pids) == 2, "its child is counted")
     assert all(sample.completed == 0.0 for sample in crew.samples()), "warm-up is nobody's work"
     assert [ask(first.reading.endpoint) for _ in range(7)] == [200] * 7
     (sample,) = crew.samples()
@@ -183,7 +176,7 @@ def test_a_worker_lives_under_every_adapter(place: Place, adapter: str) -> None:
             assert json.load(answer)["batch"] == 8
     pids = found(crew).pids
     crew.drain("shop/search-0@1")
-    until(lambda: found(crew).reading.drained, "drained")
+    wait_until(lambda: found(crew).reading.drained, "drained")
     assert found(crew).reading.problem == ""
     assert ended(crew) == [], "nobody had to be killed"
     assert alive(pids) == ()
@@ -204,11 +197,11 @@ def test_a_drain_answers_what_is_in_flight(place: Place) -> None:
         with urllib.request.urlopen(f"{endpoint}/standin/state", timeout=5.0) as answer:
             return int(json.load(answer)["pending"])
 
-    until(lambda: pending() >= 8, "requests wait")
+    wait_until(lambda: pending() >= 8, "requests wait")
     crew.drain("shop/search-0@1")
     assert not found(crew).answering
     assert not found(crew).reading.drained
-    until(lambda: found(crew).reading.drained, "drained")
+    wait_until(lambda: found(crew).reading.drained, "drained")
     for thread in threads:
         thread.join(DEADLINE_S)
     assert statuses == [200] * 12
@@ -220,11 +213,11 @@ def test_a_drain_answers_what_is_in_flight(place: Place) -> None:
 def test_the_deaf_are_taken_off_their_server_before_they_are_killed(place: Place) -> None:
     crew = place.open()
     up(crew, impatient(order(term="ignore", children=2), 0.3))
-    until(lambda: len(found(crew).pids) == 3, "its children are counted")
+    wait_until(lambda: len(found(crew).pids) == 3, "its children are counted")
     pids = found(crew).pids
     seen: list[tuple[int, int]] = []
     crew.end("shop/search-0@1", lambda pid: seen.append((pid, len(alive(pids)))))
-    until(lambda: crew.found() == (), "gone")
+    wait_until(lambda: crew.found() == (), "gone")
     assert sorted(pid for pid, _ in seen) == sorted(pids)
     assert {living for _, living in seen} == {3}, "all clients were off before the first was killed"
     assert alive(pids) == ()
@@ -233,12 +226,12 @@ def test_the_deaf_are_taken_off_their_server_before_they_are_killed(place: Place
 def test_a_crash_is_told_with_its_last_words_and_what_is_left_of_it_is_ended(place: Place) -> None:
     crew = place.open()
     up(crew, order(children=1))
-    until(lambda: len(found(crew).pids) == 2, "its child is counted")
+    wait_until(lambda: len(found(crew).pids) == 2, "its child is counted")
     leader, child = found(crew).pids
     ask(found(crew).reading.endpoint, "/standin/crash?status=7")
-    until(lambda: found(crew).reading.state is WorkerState.FAILED, "failed")
+    wait_until(lambda: found(crew).reading.state is WorkerState.FAILED, "failed")
     assert "ended by itself with status 7; last lines: serving bert on 127.0.0.1" in found(crew).reading.problem
-    until(lambda: found(crew).pids == (child,), "only its child is left")
+    wait_until(lambda: found(crew).pids == (child,), "only its child is left")
     assert ended(crew) == []
     assert alive((leader, child)) == ()
 
@@ -246,7 +239,7 @@ def test_a_crash_is_told_with_its_last_words_and_what_is_left_of_it_is_ended(pla
 def test_one_that_never_serves_says_what_it_wrote(place: Place) -> None:
     crew = place.open()
     crew.launch(order(crash_s=0.05, exit_status=3))
-    until(lambda: found(crew).reading.state is WorkerState.FAILED, "failed")
+    wait_until(lambda: found(crew).reading.state is WorkerState.FAILED, "failed")
     assert "with status 3" in found(crew).reading.problem
     assert found(crew).reading.problem.endswith("fatal: out of everything")
     ended(crew)
@@ -258,19 +251,20 @@ def test_starts_on_one_device_take_turns(place: Place) -> None:
     for name in names:
         crew.launch(order(name, start_s=0.2))
     crew.launch(order("other@1", uuid="GPU-b", start_s=0.2))
-    together = 0
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not all(each.answering for each in crew.found()):
-        assert time.monotonic() < deadline_s
-        starting = [each for each in crew.found() if each.pids and not each.answering and each.reading.uuid == "GPU-a"]
-        together = max(together, len(starting))
-        time.sleep(0.005)
-    assert together == 1
+    together = [0]
+
+    def all_answer() -> bool:
+        found = crew.found()
+        together.append(sum(bool(each.pids) and not each.answering and each.reading.uuid == "GPU-a" for each in found))
+        return all(each.answering for each in found)
+
+    wait_until(all_answer, "answers of all")
+    assert max(together) == 1
     endpoints = {each.reading.endpoint for each in crew.found()}
     assert len(endpoints) == 4
     for name in [*names, "other@1"]:
         crew.end(name, lambda pid: None)
-    until(lambda: crew.found() == (), "gone")
+    wait_until(lambda: crew.found() == (), "gone")
 
 
 def test_one_that_hangs_keeps_nobody_elses_numbers(place: Place) -> None:
@@ -283,7 +277,7 @@ def test_one_that_hangs_keeps_nobody_elses_numbers(place: Place) -> None:
         samples: dict[str, WorkerSample] = {each.reading.worker: each for each in crew.samples()}
         assert (samples["a@1"].completed, samples["b@1"].completed) == (0.0, 1.0)
         assert ask(second.reading.endpoint) == 200
-    until(lambda: not found(crew, "a@1").answering, "silence is noticed")
+    wait_until(lambda: not found(crew, "a@1").answering, "silence is noticed")
     assert "no answer within" in found(crew, "a@1").reading.problem
     assert found(crew, "b@1").answering
     for name in ("a@1", "b@1"):
@@ -300,21 +294,21 @@ def test_logs_stay_within_their_bounds(place: Place) -> None:
     def size() -> int:
         return sum(path.stat().st_size for path in (place.folder / "logs").iterdir())
 
-    until(lambda: 0 < size() <= place.log_bytes_max, "cut")
+    wait_until(lambda: 0 < size() <= place.log_bytes_max, "cut")
     assert ask(endpoint, "/standin/log?bytes=800") == 200
-    until(lambda: any(path.stat().st_size == 800 for path in (place.folder / "logs").glob("*.log")), "goes on")
+    wait_until(lambda: any(path.stat().st_size == 800 for path in (place.folder / "logs").glob("*.log")), "goes on")
     ended(crew)
 
 
 AGENT = """
 import os, pickle, sys, time
 from agents.crew import CrewOptions, open_crew
+from tests.waiting import wait_until
 order, options = pickle.loads(bytes.fromhex(sys.stdin.read()))
 crew = open_crew(options, time.monotonic)
 for each in order:
     crew.launch(each)
-while not all(found.answering for found in crew.found()):
-    time.sleep(0.01)
+wait_until(lambda: all(found.answering for found in crew.found()))
 print(*[pid for found in crew.found() for pid in found.pids], flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -342,7 +336,7 @@ def test_workers_outlive_a_killed_agent_and_the_next_one_takes_over(place: Place
     crew.launch(order("c@1", uuid="GPU-c"))
     assert len({each.reading.endpoint for each in crew.found()}) == 3
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: found(crew, "a@1").reading.state is WorkerState.FAILED, "its end is noticed")
+    wait_until(lambda: found(crew, "a@1").reading.state is WorkerState.FAILED, "its end is noticed")
     assert "ended by itself" in found(crew, "a@1").reading.problem
     assert ended(crew, "a@1") == []
     assert ended(crew, "b@1") == [pids[1]]
@@ -371,7 +365,7 @@ def test_a_job_that_has_done_all_idles(place: Place) -> None:
     described = replace(given.spec.worker, metrics_path="/metrics", warm_up=None)
     spec = replace(given.spec, kind="job", iterations_total=20, worker=described)
     crew.launch(replace(given, spec=spec))
-    until(lambda: found(crew).pids == () and found(crew).answering, "done")
+    wait_until(lambda: found(crew).pids == () and found(crew).answering, "done")
     assert found(crew).reading.state is WorkerState.READY
     done = crew.samples()[0].iterations_done
     assert done == 20
@@ -397,7 +391,7 @@ def test_a_server_whose_command_does_not_say_its_batch_is_told_before_its_first_
     given = order(adapter=adapter, batch="1")
     given = replace(given, spec=replace(given.spec, batch=6))
     crew.launch(given)
-    until(lambda: found(crew).answering, "it answers")
+    wait_until(lambda: found(crew).answering, "it answers")
     with urllib.request.urlopen(f"{found(crew).reading.endpoint}/standin/state", timeout=5.0) as answer:
         assert json.load(answer)["batch"] == 6
     assert crew.samples()[0].completed == 0.0

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,11 @@ from agents.helper.client import HelperSetters
 from tests.standins.nvml import NvmlStandIn
 from tests.standins.nvml.double import installed
 from tests.standins.nvml.fixtures import nvml_library
+from tests.waiting import wait_until
 
 __all__ = ["nvml_library"]
 
 pytestmark = pytest.mark.integration
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what another process does."""
-    deadline_s = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.01)
 
 
 class Machine:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from agents.devices.parts import ShareOrder
 from agents.mps import MpsOptions, MpsSharing
-from tests.standins.mps import MpsStandIn, StandInWorker, await_true
+from tests.standins.mps import MpsStandIn, StandInWorker
 from tests.unit.agents.builders import FakeClock
+from tests.waiting import wait_until
 
 SLOTS = 48
 
@@ -56,7 +57,7 @@ class Bench:
 
     def await_clients(self, uuid: str, count: int) -> None:
         """Wait until the daemon counts so many."""
-        await_true(lambda: len(self.host.clients(uuid)) == count, f"{count} clients")
+        wait_until(lambda: len(self.host.clients(uuid)) == count, f"{count} clients")
 
     def close(self) -> None:
         """Nothing is left."""

@@ -12,7 +12,8 @@ from agents.errors import DeviceError, DeviceTimeoutError, NotSupportedError, Sh
 from agents.mps import control, daemon, device, proofs, sharing
 from agents.mps.v3 import namespace_of
 from tests.integration.agents.mps.bench import Bench, part
-from tests.standins.mps import GPUS, StandInGpu, await_true
+from tests.standins.mps import GPUS, StandInGpu
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 UUID, OTHER = GPUS[1].uuid, GPUS[0].uuid
@@ -150,7 +151,7 @@ def test_a_daemon_that_starts_slowly_does_not_hold_the_agent_up(bench: Bench, mo
             return False
         return True
 
-    await_true(opened, "the daemon")
+    wait_until(opened, "the daemon")
     assert len(bench.host.daemons()) == 1
     assert bench.sharing.running(UUID)
 

@@ -14,7 +14,8 @@ from agents.devices.parts import Sharing
 from agents.errors import BusyError, NotFoundError, OutOfRangeError, SharingError
 from agents.mps import MpsOptions, open_sharing
 from tests.integration.agents.mps.bench import Bench, part
-from tests.standins.mps import GPUS, StandInGpu, await_true
+from tests.standins.mps import GPUS, StandInGpu
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 UUID, OTHER = GPUS[1].uuid, GPUS[0].uuid
@@ -294,7 +295,7 @@ def test_auto_takes_protocol_3_where_the_driver_has_it(bench: Bench, version: st
     sharing.open(UUID)
     environment = sharing.grant(part(UUID))
     assert ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environment) is (protocol == "2")
-    await_true(lambda: sharing.running(UUID), "the daemon")
+    wait_until(lambda: sharing.running(UUID), "the daemon")
 
 
 def test_a_daemon_of_the_other_protocol_is_spoken_to_in_its_own(bench: Bench) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.standins.mps import GPUS, MpsStandIn, StandInWorker, await_true
+from tests.standins.mps import GPUS, MpsStandIn, StandInWorker
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 GPU = GPUS[0]
@@ -31,7 +32,7 @@ class Daemon:
         }
         command = [host.control_binary, "-d", *(["-p", "3"] if protocol == 3 else [])]
         subprocess.run(command, env=environment, check=True)
-        await_true((self.pipe / "control").exists, "the daemon")
+        wait_until((self.pipe / "control").exists, "the daemon")
 
     def say(self, *lines: str) -> str:
         """Commands of protocol 2."""
@@ -157,7 +158,7 @@ def test_another_user_waits_in_protocol_2_and_is_refused_in_protocol_3(host: Mps
     assert daemon.say("get_server_list") != server
     found[0].end()
     daemon.say("quit")
-    await_true(lambda: not host.daemons(), "the end")
+    wait_until(lambda: not host.daemons(), "the end")
     daemon.pipe.rmdir()
     daemon = Daemon(host, 3)
     daemon.run(f"server create gpu --uid={os.getuid()}")
@@ -170,7 +171,7 @@ def test_quitting_forgets_everything_and_errors_come_with_exit_status_0(host: Mp
     assert daemon.say("make_coffee") == "Unrecognized command: make_coffee"
     assert daemon.say("get_client_list 1") == "Server not found"
     daemon.say("quit")
-    await_true(lambda: not host.processes(), "the end")
+    wait_until(lambda: not host.processes(), "the end")
     daemon.pipe.rmdir()
     assert Daemon(host, 2).say("get_default_active_thread_percentage") == "100.0"
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.standins.nvml import Missing, NvmlStandIn
 from tests.standins.nvml.double import installed
 from tests.standins.nvml.fixtures import compile_library
 from tests.standins.nvml.layout import LAYOUTS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 SOON_S = 20.0
@@ -126,9 +128,7 @@ def test_faults_reach_a_running_process(host: NvmlStandIn, start: Starter) -> No
     assert child.ask(call="reading", uuid=t4)["error"] == "timeout"
     assert child.ask(call="reading", uuid=h100)["healthy"] is True
     host.hang(0, t4)
-    deadline_s = time.monotonic() + SOON_S
-    while "error" in (found := child.ask(call="reading", uuid=t4)):
-        assert time.monotonic() < deadline_s, found
+    wait_until(lambda: "error" not in child.ask(call="reading", uuid=t4), "an end of the fault")
     host.fail_reads(t4, 999)
     assert child.ask(call="settings", uuid=t4)["error"] == "driver"
 
@@ -137,10 +137,8 @@ def test_events_reach_every_process(host: NvmlStandIn, start: Starter) -> None:
     children = [start(host.env()), start(host.env())]
     host.xid(host.uuids[1], 79)
     for child in children:
-        deadline_s = time.monotonic() + SOON_S
-        while not (found := child.ask(call="events")):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        found: list[dict[str, Any]] = []
+        wait_until(lambda found=found, child=child: found.extend(child.ask(call="events")) or found, "an event")
         assert [(event["uuid"], event["kind"], event["detail"]) for event in found] == [(host.uuids[1], "xid", 79)]
 
 

@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,14 +20,7 @@ from agents.crew.ports import PortBook, bindable, connections
 from agents.crew.processes import HostProcesses, ProcessId
 from agents.crew.templates import Invocation
 from agents.errors import BusyError, WorkerError
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something, with a deadline."""
-    deadline_s = time.monotonic() + 10.0
-    while not happened():
-        assert time.monotonic() < deadline_s, "it did not happen within 10 s"
-        time.sleep(0.005)
+from tests.waiting import wait_until
 
 
 def test_ports_have_one_owner_and_come_back_late() -> None:
@@ -169,8 +160,8 @@ def test_without_a_delegated_group_nothing_is_bounded_and_that_is_said(tmp_path:
     assert own_group(tmp_path, legacy) is None
 
 
-SLEEPER = "import os, sys, time; os.fork(); print('up', flush=True); time.sleep(60)"
-SETSID = "import os, time\nif os.fork() == 0:\n    os.setsid()\nprint('up', flush=True)\ntime.sleep(60)"
+SLEEPER = "import os, signal; os.fork(); print('up', flush=True); signal.pause()"
+SETSID = "import os, signal\nif os.fork() == 0:\n    os.setsid()\nprint('up', flush=True)\nsignal.pause()"
 
 
 def started(processes: HostProcesses, tmp_path: Path, code: str, mark: str = "m/1") -> tuple[ProcessId, Path]:
@@ -188,7 +179,7 @@ def test_a_session_is_found_bounded_and_ended(tmp_path: Path) -> None:
     processes = HostProcesses()
     leader, log = started(processes, tmp_path, SLEEPER)
     try:
-        until(lambda: log.read_bytes().count(b"up") == 2)
+        wait_until(lambda: log.read_bytes().count(b"up") == 2)
         found = processes.sessions((leader,))[leader]
         assert found[0] == leader
         assert len(found) == 2
@@ -208,8 +199,8 @@ def test_a_session_is_found_bounded_and_ended(tmp_path: Path) -> None:
     finally:
         for each in processes.sessions((leader,))[leader]:
             processes.send(each, signal.SIGKILL)
-    until(lambda: not processes.alive(leader))
-    until(lambda: processes.sessions((leader,))[leader] == ())
+    wait_until(lambda: not processes.alive(leader))
+    wait_until(lambda: processes.sessions((leader,))[leader] == ())
     assert processes.exit_status(leader) == -signal.SIGKILL
     assert processes.exit_status(leader) is None
     processes.send(leader, signal.SIGKILL)
@@ -218,20 +209,20 @@ def test_a_session_is_found_bounded_and_ended(tmp_path: Path) -> None:
 def test_who_left_the_session_keeps_the_mark(tmp_path: Path) -> None:
     processes = HostProcesses()
     leader, log = started(processes, tmp_path, SETSID, mark="m/2")
-    until(lambda: log.exists() and log.read_bytes().count(b"up") == 2)
+    wait_until(lambda: log.exists() and log.read_bytes().count(b"up") == 2)
     marked = processes.marked("m/2")
     for each in marked:
         processes.send(each, signal.SIGKILL)
     assert len(marked) == 2
     assert processes.sessions((leader,)).keys() == {leader}
-    until(lambda: processes.marked("m/2") == ())
+    wait_until(lambda: processes.marked("m/2") == ())
     processes.exit_status(leader)
 
 
 def test_a_zombie_is_not_alive_and_its_status_is_told_once(tmp_path: Path) -> None:
     processes = HostProcesses()
     leader, _ = started(processes, tmp_path, "raise SystemExit(5)")
-    until(lambda: not processes.alive(leader))
+    wait_until(lambda: not processes.alive(leader))
     assert processes.exit_status(leader) == 5
     assert processes.exit_status(leader) is None
 

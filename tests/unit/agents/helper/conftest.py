@@ -14,6 +14,7 @@ import pytest
 from agents.helper.audit import Peer
 from agents.helper.server import Rules, Server, listen, peer_of
 from tests.unit.agents.helper.doubles import Office
+from tests.waiting import wait_until
 
 US = Peer(pid=1, uid=1001, gid=1001)
 
@@ -42,14 +43,6 @@ class Listening:
         connection.settimeout(20)
         connection.connect(str(self.path))
         return connection
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for something that other threads do."""
-    deadline_s = time.monotonic() + 20.0
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.002)
 
 
 Opener = Callable[..., Listening]

@@ -17,8 +17,9 @@ from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermis
 from agents.helper.client import VERBS, HelperSetters, error_of
 from agents.helper.protocol import Answer, encode_answer
 from agents.helper.server import Rules
-from tests.unit.agents.helper.conftest import Opener, wait_until
+from tests.unit.agents.helper.conftest import Opener
 from tests.unit.agents.helper.doubles import GPUS, Held
+from tests.waiting import wait_until
 
 RULES = Rules(uids=frozenset({os.getuid()}))
 GPU = GPUS[0]

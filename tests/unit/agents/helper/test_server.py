@@ -18,8 +18,9 @@ from agents.helper.audit import Peer
 from agents.helper.protocol import LINE_BYTES_MAX, Answer, Request, Verb, decode_answer, encode_request
 from agents.helper.server import Rules, listen, peer_of
 from tests.unit.agents.builders import FakeClock
-from tests.unit.agents.helper.conftest import US, Listening, Opener, wait_until
+from tests.unit.agents.helper.conftest import US, Listening, Opener
 from tests.unit.agents.helper.doubles import GPUS
+from tests.waiting import wait_until
 
 RULES = Rules(uids=frozenset({US.uid}))
 STRANGER = Peer(pid=66, uid=4000, gid=4001)

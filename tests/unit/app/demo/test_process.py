@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.demo.home import ProcessId
 from app.demo.process import BACKOFF_S, STEADY_AFTER_S, Child, ChildSpec, alive, end_processes, identify
+from tests.waiting import wait_until
 
 FOREVER = "import signal; signal.pause()"
 STUBBORN = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: signal.pause()"
@@ -24,13 +24,6 @@ class Time:
 
     def __call__(self) -> float:
         return self.now_s
-
-
-def until(true: Callable[[], bool], deadline_s: float = 10.0) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end_s, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -63,14 +56,14 @@ def test_a_child_that_keeps_dying_is_started_with_growing_delays(children: list[
     child = child_of(children, tmp_path, "import os; print(os.environ['COLOUR'])", now)
     child.start()
     for failure, delay_s in enumerate((*BACKOFF_S, BACKOFF_S[-1]), start=1):
-        until(lambda: ended(child))
+        wait_until(lambda: ended(child))
         assert child.watch() == f"child ended with 0; next start in {delay_s:g} s"
         assert child.failures == failure
         now.now_s += delay_s - 0.01
         assert child.watch() is None
         now.now_s += 0.02
         assert "started again" in (child.watch() or "")
-    until(lambda: ended(child))
+    wait_until(lambda: ended(child))
     assert child.log.read_text().split() == ["green"] * (len(BACKOFF_S) + 2)
 
 
@@ -79,7 +72,7 @@ def test_a_child_that_lived_long_starts_from_the_shortest_delay_again(children: 
     child = child_of(children, tmp_path, "", now)
     child.start()
     child.failures = 4
-    until(lambda: ended(child))
+    wait_until(lambda: ended(child))
     now.now_s += STEADY_AFTER_S
     assert child.watch() == f"child ended with 0; next start in {BACKOFF_S[0]:g} s"
 
@@ -98,7 +91,7 @@ def test_a_living_child_is_left_alone_and_stops_when_asked(children: list[Child]
 def test_a_deaf_child_is_killed_at_the_deadline(children: list[Child], tmp_path: Path) -> None:
     child = child_of(children, tmp_path, STUBBORN, Time(), stop_deadline_s=0.2)
     child.start()
-    until(lambda: child.log.read_text() == "deaf\n")
+    wait_until(lambda: child.log.read_text() == "deaf\n")
     child.ask_to_stop()
     assert child.await_stop() is False
     assert child.pid is None

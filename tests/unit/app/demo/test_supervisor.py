@@ -7,8 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from app.demo.supervisor import (
 )
 from app.settings import Settings
 from solvers.errors import HeadroomError, StateError
+from tests.waiting import wait_until
 
 FOREVER = "import signal; signal.pause()"
 
@@ -34,13 +33,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def until(true: Callable[[], bool], deadline_s: float = 15.0) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end_s, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 class FakeRooms:
@@ -161,7 +153,7 @@ def test_a_killed_child_comes_back(home: Home) -> None:
     assert running.ready.wait(20)
     before = pids(home)["planner"]
     os.kill(before, signal.SIGKILL)
-    until(lambda: pids(home).get("planner", before) != before)
+    wait_until(lambda: pids(home).get("planner", before) != before)
     running.end()
 
 
@@ -190,7 +182,7 @@ def test_asking_to_stop_while_starting_stops(home: Home) -> None:
     rooms = FakeRooms()
     rooms.serves = False
     running = Running(home, rooms)
-    until(lambda: "admit" in rooms.asked)
+    wait_until(lambda: "admit" in rooms.asked)
     running.end()
     assert isinstance(running.error, StoppedError)
     assert rooms.asked[-1] == "stop database"

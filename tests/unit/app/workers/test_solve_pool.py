@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError, TransientError
 from solvers.planners.base import Budget, PlanRequest
 from tests.unit.app.workers.planted import build, empty_plan
+from tests.waiting import wait_until
 
 SNAPSHOT = Snapshot(
     cluster=ClusterName("test"),
@@ -59,13 +60,6 @@ def pool(heard: Heard) -> Iterator[SolvePool]:
     pool.warm()
     yield pool
     pool.close()
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "the condition never held"
-        threading.Event().wait(0.02)
 
 
 def gone(pid: int) -> bool:

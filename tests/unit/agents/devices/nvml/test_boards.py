@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 import pynvml
@@ -15,14 +14,12 @@ from agents.devices.parts import ComputeMode
 from agents.errors import ConfigError, DeviceTimeoutError, DriverError, LostError
 from tests.standins.nvml import PRESETS, Lacks, Missing, NvmlStandIn
 from tests.unit.agents.devices.nvml.conftest import Clock, Opener, with_gpus
+from tests.waiting import wait_until
 
 
 def until_back(boards: NvmlBoards) -> None:
     """Wait until no call hangs any more."""
-    deadline_s = time.monotonic() + 10.0
-    while boards.driver.hangs():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
+    wait_until(lambda: not boards.driver.hangs())
 
 
 @with_gpus("h100")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pynvml
 import pytest
@@ -12,26 +11,22 @@ from agents.devices.nvml import NvmlBoards
 from agents.devices.parts import BoardEvent
 from tests.standins.nvml import ECC_DOUBLE, RECOVERY, UNAVAILABLE, Lacks, NvmlStandIn
 from tests.unit.agents.devices.nvml.conftest import Clock, Opener, with_gpus
+from tests.waiting import wait_until
 
 SOON_S = 10.0
 
 
 def awaited(boards: NvmlBoards, count: int = 1) -> tuple[BoardEvent, ...]:
     """So many events, with a deadline."""
-    deadline_s, found = time.monotonic() + SOON_S, list[BoardEvent]()
-    while len(found) < count:
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.002)
-        found += boards.events()
+    found = list[BoardEvent]()
+    wait_until(lambda: found.extend(boards.events()) or len(found) >= count, f"{count} events")
     return tuple(found)
 
 
 def some_more(waits: list[int]) -> None:
     """Three more waits, with a deadline."""
-    deadline_s, before = time.monotonic() + SOON_S, len(waits)
-    while len(waits) < before + 3:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
+    before = len(waits)
+    wait_until(lambda: len(waits) >= before + 3, "three more waits")
 
 
 @with_gpus("t4", "h100")
@@ -119,10 +114,7 @@ def test_a_wait_that_returns_early_is_not_an_event(
 
     monkeypatch.setattr(pynvml, "nvmlEventSetWait", nothing)
     boards = opened()
-    deadline_s = time.monotonic() + SOON_S
-    while len(early) < 2:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
+    wait_until(lambda: len(early) >= 2, "two waits")
     assert boards.events() == ()
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from agents.devices.nvml.binding import Nvml
 from agents.devices.nvml.guard import Driver
 from agents.errors import DeviceTimeoutError, LostError
+from tests.waiting import wait_until
 
 SOON_S = 10.0
 
@@ -20,14 +20,6 @@ def driver() -> Iterator[Driver]:
     found = Driver(Nvml(None), timeout_s=0.05)
     yield found
     found.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something with a deadline."""
-    deadline_s = time.monotonic() + SOON_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
 
 
 def test_results_and_errors_come_back(driver: Driver) -> None:
@@ -49,7 +41,7 @@ def test_a_hanging_call_times_out_and_marks_its_device(driver: Driver) -> None:
         driver.run("GPU-a", lambda nvml: 1)
     assert driver.run("GPU-b", lambda nvml: 2) == 2
     release.set()
-    until(lambda: not driver.hung("GPU-a"))
+    wait_until(lambda: not driver.hung("GPU-a"))
     assert driver.run("GPU-a", lambda nvml: 3) == 3
 
 
@@ -62,7 +54,7 @@ def test_at_most_one_thread_is_lost_per_device(driver: Driver) -> None:
                 driver.run(device, lambda nvml: release.wait(SOON_S))
     assert threading.active_count() <= before + 3
     release.set()
-    until(lambda: not driver.hung("GPU-a") and not driver.hung("GPU-b"))
+    wait_until(lambda: not driver.hung("GPU-a") and not driver.hung("GPU-b"))
 
 
 def test_calls_come_one_at_a_time(driver: Driver) -> None:

@@ -1,21 +1,8 @@
-"""Waiting for other threads and processes: by condition and deadline, never by hope."""
+"""What /proc tells of processes that a test kills."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-POLL_S = 0.05
-
-
-def wait_until(what: str, holds: Callable[[], object], limit_s: float = 30.0) -> None:
-    """Poll until the condition holds."""
-    end_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}"
-        threading.Event().wait(POLL_S)
 
 
 def children_of(pid: int) -> set[int]:
