@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Durations
+
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 
@@ -24,12 +26,15 @@ settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Flags of our own."""
     parser.addoption("--golden-rewrite", action="store_true", help="write golden files anew; review the difference")
+    parser.addoption("--durations-kept", type=Path, help="file in which the parts of a split run add up what they cost")
 
 
-def pytest_configure() -> None:
-    """Put temporary files into memory unless told where: processes crash here, never the kernel, so no disk need be
-    waited for. A database of hundreds of files is copied there for nearly every integration test.
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what tests cost, and put temporary files into memory unless told where: processes crash here, never the
+    kernel, so no disk need be waited for. A database of hundreds of files is copied there for nearly every integration
+    test.
     """
+    config.pluginmanager.register(Durations(config.getoption("--durations-kept")))
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return
     runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
