@@ -23,10 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.standins.mps.cuda import LIBRARY
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 HERE = Path(__file__).parent
-WAIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +165,9 @@ class MpsStandIn:
         """A client's fatal fault reaches all of them; the server takes nobody until all have left."""
         self.ask(uuid, "__fault")
 
-    def slow_start(self, seconds: float) -> None:
-        """Daemons take so long to answer."""
-        self._set("slow_start_s", seconds)
+    def slow_start(self) -> None:
+        """Daemons that start do not answer until everything goes right again."""
+        self._set("slow_start", True)
 
     def slow_server(self, seconds: float) -> None:
         """Servers take so long to accept clients."""
@@ -261,13 +260,13 @@ class StandInWorker:
     def end(self) -> None:
         """Let it leave the device and end."""
         if self._process.returncode is None:
-            self._process.communicate("end\n", timeout=WAIT_S)
+            self._process.communicate("end\n", timeout=LIMIT_S)
 
     def kill(self) -> None:
         """SIGKILL, with whatever it has in flight."""
         if self._process.returncode is None:
             self._process.kill()
-            self._process.communicate(timeout=WAIT_S)
+            self._process.communicate(timeout=LIMIT_S)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -609,8 +609,8 @@ def main() -> None:
     note("pids", os.getpid())
     note("daemons", os.getpid())
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-    late_s = faults().get("slow_start_s", 0.0)
-    threading.Event().wait(float(late_s) if isinstance(late_s, int | float) else 0.0)
+    while faults().get("slow_start"):
+        threading.Event().wait(0.01)
     daemon = Daemon(int(protocol))
     daemon.run()
     shutdown()

@@ -13,9 +13,10 @@ from agents.crew import CrewOptions, HostCrew, open_crew
 from agents.devices.base import WorkerState
 from agents.devices.parts import CrewOrder
 from agents.mps import MpsSharing
-from tests.integration.agents.crew.test_crew import alive, found, free_ports, impatient, order, until
+from tests.integration.agents.crew.test_crew import alive, found, free_ports, impatient, order
 from tests.integration.agents.mps.bench import Bench, part
 from tests.standins.mps import GPUS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 UUID = GPUS[0].uuid
@@ -36,7 +37,7 @@ def crew(tmp_path: Path) -> Iterator[HostCrew]:
     yield made
     for each in made.found():
         made.end(each.reading.worker, _nobody)
-    until(lambda: made.found() == (), "all are gone")
+    wait_until(lambda: made.found() == (), "all are gone")
     made.close()
 
 
@@ -58,7 +59,7 @@ def off_the_server(sharing: MpsSharing) -> Callable[[int], None]:
 def test_a_worker_is_proved_bound_and_never_killed_on_its_server(bench: Bench, crew: HostCrew, term: str) -> None:
     sharing = bench.sharing
     crew.launch(impatient(ordered(bench, sharing, term), 0.3))
-    until(lambda: found(crew).answering and len(found(crew).pids) == 2, "it answers, and its child is there")
+    wait_until(lambda: found(crew).answering and len(found(crew).pids) == 2, "it answers, and its child is there")
     pids = found(crew).pids
     bench.await_clients(UUID, 2)
     assert set(bench.host.clients(UUID)) == set(pids)
@@ -68,12 +69,12 @@ def test_a_worker_is_proved_bound_and_never_killed_on_its_server(bench: Bench, c
         assert check.problem == ""
         return not check.pending and check.sm_count > 0
 
-    until(proved, "its limits are proved")
+    wait_until(proved, "its limits are proved")
     crew.drain(WORKER)
-    until(lambda: found(crew).reading.drained, "drained")
+    wait_until(lambda: found(crew).reading.drained, "drained")
     assert found(crew).reading.state is WorkerState.DRAINING
     crew.end(WORKER, off_the_server(sharing))
-    until(lambda: crew.found() == (), "gone")
+    wait_until(lambda: crew.found() == (), "gone")
     assert alive(pids) == ()
     bench.await_clients(UUID, 0)
     ended_otherwise = set(bench.host.abrupt()) & set(pids)

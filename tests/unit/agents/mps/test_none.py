@@ -14,6 +14,8 @@ import pytest
 from agents.devices.parts import ShareOrder, Sharing
 from agents.errors import NotFoundError
 from agents.mps import NoSharing
+from agents.mps.processes import environment_of
+from tests.waiting import wait_until
 
 MIG = "MIG-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
 ORDER = ShareOrder(worker="w", uuid=MIG, share_pct_sm=100, memory_mib_limit=4000)
@@ -54,6 +56,7 @@ def test_a_client_of_some_daemon_does_not_go_unnoticed(pipe: Path) -> None:
         subprocess.Popen(["/bin/sleep", "60"], env={}) as untold,
     ):
         try:
+            wait_until(lambda: environment_of(told.pid), "a process' environment")
             assert sharing.check(ORDER, (told.pid, untold.pid)).problem == ""
             daemon.bind(str(pipe / "control"))
             assert f"process {told.pid} is a client" in sharing.check(ORDER, (untold.pid, told.pid)).problem

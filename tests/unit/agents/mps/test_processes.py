@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from agents.mps.processes import ProcessId, bound_to, environment_of, identify, runs
+from tests.waiting import wait_until
 
 
 def test_a_process_is_itself_until_it_ends_and_a_zombie_is_nobody(tmp_path: Path) -> None:
@@ -17,7 +18,8 @@ def test_a_process_is_itself_until_it_ends_and_a_zombie_is_nobody(tmp_path: Path
         found = identify(process.pid)
         assert found is not None
         assert found.lives
-        assert environment_of(process.pid) == environment
+        # A process is there before its program's arguments and environment are.
+        wait_until(lambda: environment_of(process.pid) == environment, "its environment")
         assert bound_to(pipe) == (process.pid,)
         assert bound_to(tmp_path / "pip") == ()
         assert runs(process.pid, "sleep")

@@ -32,7 +32,15 @@ from solvers.domain.workload import (
     WorkloadKind,
 )
 
-POLICY = Policy(name=PolicyName("default"), cooldown_s=0.0, gain_usd_per_h_min=0.0)
+POLICY = Policy(
+    name=PolicyName("default"),
+    cooldown_s=0.0,
+    gain_usd_per_h_min=0.0,
+    deadline_s=60.0,
+    stale_after_s=3_600.0,
+    device_silent_after_s=3_600.0,
+)
+"""Beside other work a solve takes long and reports grow old before anything is wrong."""
 SWIFT = replace(POLICY, planners=("greedy",))
 """For tests of processes and loops, whoever plans in them: it starts and plans in a moment."""
 PROJECT = Project(name=ProjectName("vision"))
