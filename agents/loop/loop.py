@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 
 from agents.devices.base import Devices
 from agents.devices.locked import Locked
@@ -34,7 +35,6 @@ from agents.profiling.loads import Loads
 from agents.state import TARGET_FILE, StateDirectory
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
 
-VERSION = "0.1.0"
 REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
 PASS_S = 0.2
@@ -110,7 +110,7 @@ class Agent:
         join = Join(
             node=facts.node,
             boot_id=self.boot_id,
-            agent_version=VERSION,
+            agent_version=version("headroom"),
             protocol_version=PROTOCOL_VERSION,
             rack=facts.rack,
             failure_domain=facts.failure_domain,
