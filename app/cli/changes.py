@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from app import kinds
-from app.cli.documents import PROFILES, Declared, read_documents
 from app.client import Document
+from app.client.documents import PROFILES, Declared, read_documents
 from solvers.errors import InputError
 
 CHANGES = "changes"

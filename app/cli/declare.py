@@ -13,11 +13,11 @@ from urllib.parse import quote
 import typer
 
 from app.cli.connection import Server, Token, connect
-from app.cli.documents import PROFILES, Declared, Outcome, apply_document, delete_document, read_documents
 from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
 from app.cli.output import Format, Output, show
 from app.cli.reading import kind_and_key
 from app.client import Client
+from app.client.documents import PROFILES, Declared, Outcome, apply_document, delete_document, read_documents
 from solvers.errors import HeadroomError, InputError
 
 Files = Annotated[

@@ -1,14 +1,7 @@
-"""Client of Headroom's HTTP API for scripts and the command line: connection, retries, and one exception type that
-carries the problem.
+"""The HTTP client: connection, retries, and one exception type that carries the problem.
 
 Owns the translation of answers into plain data. It refuses to know the database, the web framework or the planners: a
 script needs the base install only.
-
-    from app.client import Client, ApiError
-
-    with Client("http://127.0.0.1:8080", token) as headroom:
-        headroom.put("service", {"project": "default", "name": "resnet50", ...})
-        print(headroom.fleet())
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from app import kinds
-from app.client import ApiError, Client, Document, key_of
+from app.client.client import ApiError, Client, Document, key_of
 from solvers.errors import InputError
 
 PROFILES = "profiles"

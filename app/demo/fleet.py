@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.documents import PROFILES, read_documents
 from app.client import ApiError, Client
+from app.client.documents import PROFILES, read_documents
 from app.demo.examples import examples_path
 
 GATEWAY = "demo-traffic"

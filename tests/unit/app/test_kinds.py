@@ -18,9 +18,9 @@ from app import kinds
 from app.api import openapi
 from app.api.routers.documents import documents_router
 from app.cli.changes import read_changes
-from app.cli.documents import read_documents
 from app.cli.reading import kind_and_key
 from app.client import Client
+from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
 from app.services.declared import references

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.connection import CLIENT_FILE, Connection, connect, read_connection, write_connection
+from app.cli.connection import connect
 from app.cli.failures import CommandError, Exit
+from app.client.connection import CLIENT_FILE, Connection, read_connection, write_connection
+from solvers.errors import InputError
 
 STORED = Connection(server="http://127.0.0.1:8080", token="stored")
 
@@ -49,5 +51,5 @@ def test_without_a_server_the_way_out_is_named(home: Path) -> None:
 
 def test_a_broken_file_is_named(home: Path) -> None:
     (home / CLIENT_FILE).write_text("{}")
-    with pytest.raises(CommandError, match=r"client\.json"):
+    with pytest.raises(InputError, match=r"client\.json"):
         connect(None, None)

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.cli.documents import Declared, Outcome, apply_document, delete_document, read_documents
 from app.client import Client
+from app.client.documents import Declared, Outcome, apply_document, delete_document, read_documents
 from solvers.errors import InputError
 
 SERVICE = "kind: service\nproject: p\nname: a\n"

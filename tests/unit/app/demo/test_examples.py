@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app import library
-from app.cli.documents import Declared, read_documents
+from app.client.documents import Declared, read_documents
 from app.demo.fleet import NODES
 from app.demo.rates import read_traffic_plan
 from app.services.profiles.tokens import with_token_profiles
