@@ -24,7 +24,7 @@ from benchmarks.instances.family_snapshot import snapshot_of
 from benchmarks.peers.planned import everything, planned
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.change.narrowing import narrow
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve, value_of
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Standing

@@ -24,7 +24,7 @@ from benchmarks.instances.family import family_problem
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.layouts import missing_of, value_of
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 
 SIZES = ("8x5:1", "64x20:2", "256x60:5", "1000x200:10")

@@ -17,7 +17,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.counting.lodging import lodge
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.planners.registry import create
 from solvers.verify.checks import verify

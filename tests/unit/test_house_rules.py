@@ -1,4 +1,4 @@
-"""Sizes the house keeps: modules of at most 400 lines, functions of at most 60 lines and three levels of nesting.
+"""Sizes the house keeps: modules of at most 500 lines, functions of at most 60 lines and three levels of nesting.
 
 A branch, a loop, a `with`, a `try` or a `match` is a level; an `elif` is none of its own, and a function within a
 function is counted for itself. Parameters are counted by ruff. Integration tests carry their mark. No test sleeps:
@@ -19,7 +19,7 @@ from benchmarks.house.source import LABORATORY, PRODUCT, Module, modules
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("app", "solvers", "agents", "lab")
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 LEVELS_MAX = 3
 MIXED_TUPLE_PARAMETERS_MAX = 122
@@ -72,7 +72,7 @@ def test_the_rules_see_what_they_are_for() -> None:
     assert list(oversize(nested)) == ["f: 4 levels"]
     assert list(oversize(flat)) == list(oversize(inner)) == []
     assert list(oversize("def f():\n" + " a = 1\n" * 60)) == ["f: 61 lines"]
-    assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 341)) == ["module: 401 lines"]
+    assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 441)) == ["module: 501 lines"]
 
 
 def test_tests_with_processes_and_databases_say_so() -> None:

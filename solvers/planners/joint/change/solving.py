@@ -16,7 +16,7 @@ from solvers.planners.joint.change.narrowing import narrow
 from solvers.planners.joint.change.remembering import recall
 from solvers.planners.joint.change.scope import restless_of, scope_of
 from solvers.planners.joint.reading.formulation import Reading
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from solvers.problems.patterns import Pattern

@@ -1,1 +1,1 @@
-"""From a joint problem to a layout: generated patterns, a bound, first aid, trimming and repair."""
+"""Column generation, dives and local search from a `JointProblem` to a `Layout`; `solve.solve` is the door."""

@@ -1,23 +1,27 @@
 """A proven bound: no pattern whatever, at whole percents of share, is worth more at these duals than is shown here.
 
-Owns the proof. All contents of all devices are looked at together (see `nodes`): what could be worth most comes first
-and is cut until nothing is worth more than a small part of what its device costs. Stopped at any time it holds: what
-was not cut only makes it weaker. From the worst ceiling of each pool follows the bound on the cost of every layout
-(weak duality, see `lagrangian`). What looked too good on the way are patterns worth adding.
+All contents of all devices are looked at together (see `nodes`): what could be worth most comes first and is cut until
+nothing is worth more than a small part of what its device costs. Stopped at any time it holds: what was not cut only
+makes it weaker. From the worst ceiling of each pool follows the bound on the cost of every layout (weak duality, see
+`lagrangian`). What looked too good on the way are patterns worth adding; with them the master is solved again, and the
+next duals are between the best so far and the new ones. The best bound counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.cells import Priced, Sorts, shares_of
+from solvers.planners.joint.solve.cells import CellTables, Priced, shares_of
+from solvers.planners.joint.solve.generate import STEPS_PCT, Pace, generate, improving_neighbours
 from solvers.planners.joint.solve.judge import Judge, Patterns, members_max
+from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.nodes import Front, Look, Tree
+from solvers.planners.joint.solve.pricing import Pricing, levels_of
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.tables import levels_of
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 NODES_AT_ONCE = 400
@@ -33,6 +37,17 @@ NEAR = 0.25
 OPTIONS_PER_UNIT = 25_000
 OPTIONS_LEAST = 5_000
 """What a look at a few takes, in options."""
+TARGETS = (0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.002, 0.002, 0.001, 0.001)
+"""Parts of a device's price that ceilings may be above it, round by round."""
+TARGETS_AT = (0.04, 0.02, 0.01)
+CELLS_MAX = 12_000_000
+"""Looking at so many at once takes more than a GiB."""
+NEAR_ENOUGH = 0.001
+"""Of the relaxed optimum."""
+STEADY = 0.5
+ROUNDS = 4
+"""Of ordinary pricing between two looks."""
+Search = tuple[Master, Pricing, Relaxed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +63,7 @@ class Bound:
 
     def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:
         self.problem, self.judge, self.rows = problem, judge, rows
-        self.sorts = Sorts(problem, judge, rows)
+        self.tables = CellTables(problem, judge, rows)
         self.width = members_max(problem)
         self.high = _highest(problem, self.width)
         self.devices = problem.pool_devices[problem.kind_pool]
@@ -63,7 +78,7 @@ class Bound:
         for kind in np.flatnonzero(self.devices).tolist():
             if deadline.left_part <= until_part:
                 return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=Patterns.none(self.width))
-            cells = self.sorts.of_kind(kind)
+            cells = self.tables.of_kind(kind)
             deadline.spend(1 + ROOT_TURNS * len(cells) // OPTIONS_PER_UNIT)
             front, alone = tree.root(kind, cells, goal.by_kind)
             goal.raise_to(np.array([kind]), np.array([alone]))
@@ -181,3 +196,79 @@ def lagrangian(rows: Rows, duals: Floats, worth: Floats) -> float:
     total = rows.sides(duals) + pools
     scales = [1.0, *(float(c / (c + w)) for c, w in zip(cost, worth, strict=True) if c > 0 and w > 0)]
     return max(t * total - float((devices * np.maximum(0.0, t * worth - (1 - t) * cost)).sum()) for t in scales)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The best bound, the duals that prove it, and the relaxed optimum over all that was found."""
+
+    usd_per_h: float
+    duals: Floats
+    relaxed: Relaxed
+
+
+def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | None:
+    """None where there was no time for any proof. Adds columns to the master."""
+    master, pricing, relaxed = search
+    problem = master.problem
+    bound = Bound(problem, master.judge, master.rows)
+    scale = scale_of(problem)
+    best: Proof | None = None
+    duals, level = relaxed.row_duals, 0
+    while level < len(TARGETS) and deadline.left_part > until_part:
+        target = TARGETS[level] * scale
+        ceilings = bound.ceilings(duals, target, deadline, until_part)
+        value = lagrangian(master.rows, duals, ceilings.worth)
+        if np.isfinite(value) and (best is None or value > best.usd_per_h):
+            best = Proof(usd_per_h=value, duals=duals, relaxed=relaxed)
+        level += 1 if len(ceilings.seen) else 2
+        if best is None or deadline.left_part <= until_part:
+            break
+        pace = Pace(rounds=ROUNDS, until_part=until_part, thorough=False, prior=duals)
+        relaxed = _added((master, pricing, relaxed), ceilings, deadline, pace)
+        best = replace(best, relaxed=relaxed)
+        if best.usd_per_h >= relaxed.value - NEAR_ENOUGH * abs(relaxed.value):
+            break
+        duals = STEADY * best.duals + (1 - STEADY) * relaxed.row_duals
+    return best
+
+
+def proven_at(rows: Rows, judge: Judge, duals: Floats, deadline: Deadline, until_part: float) -> float | None:
+    """The best bound that these duals alone prove; None where there was no time for any, or no memory."""
+    bound, scale = Bound(rows.problem, judge, rows), scale_of(rows.problem)
+    if bound.tables.size > CELLS_MAX:
+        return None
+    best = -np.inf
+    for part in TARGETS_AT:
+        worth = bound.ceilings(duals, part * scale, deadline, until_part).worth
+        best = max(best, lagrangian(rows, duals, worth))
+        if deadline.left_part <= until_part:
+            break
+    return float(best) if np.isfinite(best) else None
+
+
+def without_cuts(master: Master) -> Master:
+    """The same columns without cuts: those make duals that prove little."""
+    if not len(master.rows.cut_work):
+        return master
+    other = Master(master.problem, master.judge)
+    other.adopt(master.pool.judged)
+    return other
+
+
+def scale_of(problem: JointProblem) -> Floats:
+    """By pool what a device costs, whole."""
+    return np.array([max(problem.idle_usd_per_h(at), pool.usd_per_h) for at, pool in enumerate(problem.pools)])
+
+
+def _added(search: Search, ceilings: Ceilings, deadline: Deadline, pace: Pace) -> Relaxed:
+    """The relaxed optimum with what was seen, its neighbours, and what they make worth adding."""
+    master, pricing, relaxed = search
+    first = len(master.pool)
+    if not master.offer(ceilings.seen):
+        return relaxed
+    duals = relaxed.row_duals if pace.prior is None else pace.prior
+    for turn in range(len(STEPS_PCT)):
+        master.offer(improving_neighbours(master, np.arange(first, len(master.pool)), duals, turn), relaxed.row_duals)
+    found = generate(master, pricing, deadline, pace)
+    return relaxed if found is None else found.best

@@ -1,7 +1,5 @@
-"""What one replica could be: every network at every percent of share and batch on every kind of device, side by side.
-
-Owns the numbers that do not change while prices do, and what a cell is worth beside neighbours that press so much. It
-refuses to choose.
+"""What one replica could be: every network at every percent of share and batch on every kind of device, side by side;
+and what each is worth at prices beside neighbours that press so much. The numbers do not change while prices do.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ def joined(parts: list[Cells]) -> Cells:
     return Cells(**{item.name: np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(Cells)})
 
 
-class Sorts:
+class CellTables:
     """All cells of one problem, made kind by kind as they are asked for."""
 
     def __init__(self, problem: JointProblem, judge: Judge, rows: Rows) -> None:

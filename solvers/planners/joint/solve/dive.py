@@ -1,8 +1,8 @@
-"""From parts of devices to whole ones, stage by stage: keep the whole parts, price anew for what is left.
+"""Diving, from parts of devices to whole ones, stage by stage: keep the whole parts, price anew for what is left.
 
-Owns the dive. After every stage the problem is the rest of the demand on the rest of the devices, nothing counts for
-more than is still asked, and new patterns are priced for exactly that. Who has the fewest replicas is decided first,
-while everybody else can still fill what is left beside. It refuses to move single percents of share: trimming does.
+After every stage the problem is the rest of the demand on the rest of the devices, nothing counts for more than is
+still asked, and new patterns are priced for exactly that. Workloads with the fewest replicas are decided first, while
+all others can still fill what is left beside them. Single percents of share are left to trimming.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Pace, generate
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Master, picked
-from solvers.planners.joint.solve.pricing import Pricing
-from solvers.planners.joint.solve.tables import Tables
+from solvers.planners.joint.solve.pricing import Pricing, Tables
 from solvers.problems.joint import Floats, JointProblem, Whole
 
 DUST = 1e-6

@@ -1,12 +1,15 @@
 """Column generation: patterns are priced at smoothed duals until none would improve the relaxed optimum.
 
-Owns the loop: first columns, rounds, when to stop, and the duals that the bound is taken at. Every round prices the
-grid of shares and looks in the neighbourhood of what the optimum uses, where shares are whole percent. It refuses to
-round to whole devices.
+Every round prices the grid of shares and looks in the neighbourhood of what the optimum uses, where shares are whole
+percent; the knapsack of pricing only knows the grid. `within_gap` adds what an integer optimum may need beside that,
+where replicas are paid and devices are not: a replica more that must stand is then placed well or badly by cents, and
+the patterns of the relaxed optimum hardly ever fill whole devices alike. No pattern whose reduced cost is above what
+the best layout costs beyond the relaxed optimum can be in a better one; the others are looked for step by step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,10 +18,12 @@ from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.nearby import STEPS_PCT, neighbours
 from solvers.planners.joint.solve.pricing import Pricing
-from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 
+STEPS_PCT = (10, 3, 1)
+BEST_OF_EACH = 3
+PARENTS_MAX = 600
 SMOOTH = 0.5
 STALL_ROUNDS = 8
 STALL_PART = 3e-4
@@ -30,6 +35,75 @@ UNITS_BESIDE, WORKLOADS_PER_UNIT, ENTRIES_PER_UNIT = 2, 25, 90_000
 CUT_ROUNDS = 12
 WORKLOADS_FEW = 10
 """So few are decided by trying much."""
+ROUNDS = 12
+COLUMNS_MAX = 2_000
+CANDIDATES_AT_ONCE = 6_000
+GAP_PARENTS_MAX = 60
+"""Whose neighbours are looked at in one round, least reduced cost first."""
+STEP_PART = 0.3
+"""Of what the layout costs: a step on the way may be so much worse."""
+CANDIDATES_PER_UNIT = 400
+DUST = 1e-9
+
+
+def improving_neighbours(master: Master, parents: Whole, duals: Floats, turn: int) -> Patterns:
+    """The best neighbours of some columns of the pool, by reduced cost at these duals. Steps of another size come with
+    every turn.
+    """
+    parents = parents[:PARENTS_MAX]
+    rows = master.pool.judged.rows.take(parents)
+    step = max(1, master.problem.share_step_pct)
+    size = step * max(1, round(STEPS_PCT[turn % len(STEPS_PCT)] / step))
+    parts = list(_shares_moved(master, rows, size))
+    if turn % len(STEPS_PCT) == 0:
+        parts += list(_members_changed(master, rows))
+    parts = [part for part in parts if len(part[1])]
+    if not parts:
+        return Patterns.none(master.width)
+    judged = master.judge.judge(Patterns.joined([part[0] for part in parts]))
+    lawful = np.flatnonzero(judged.lawful)
+    judged, parent = judged.take(lawful), np.concatenate([part[1] for part in parts])[lawful]
+    cost = master.rows.reduced(master.rows.columns(judged), duals)
+    order = np.lexsort((cost, parent))
+    first = np.searchsorted(parent[order], parent[order])
+    return judged.rows.take(order[(np.arange(len(order)) - first < BEST_OF_EACH) & (cost[order] < 0)])
+
+
+def _shares_moved(master: Master, rows: Patterns, pct: int) -> Iterator[tuple[Patterns, Whole]]:
+    """The same members with other shares; and the parent of each."""
+    problem = master.problem
+    every = np.arange(len(rows))
+    least, step = int(problem.shares_pct[0]), max(1, problem.share_step_pct)
+    held = (rows.variants >= 0).sum(axis=1)
+    spare = 100 - rows.shares_pct.sum(axis=1)
+    for to in range(int(held.max(initial=0))):
+        chosen = every[(held > to) & (spare >= step)]
+        share = rows.shares_pct[chosen].copy()
+        share[:, to] += spare[chosen] // step * step
+        yield replace(rows.take(chosen), shares_pct=share), chosen
+        for off in range(int(held.max(initial=0))):
+            able = (held > max(to, off)) & (rows.shares_pct[:, off] - pct >= least) & (off != to)
+            chosen = every[able]
+            share = rows.shares_pct[chosen].copy()
+            share[:, to] += pct
+            share[:, off] -= pct
+            yield replace(rows.take(chosen), shares_pct=share), chosen
+
+
+def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns, Whole]]:
+    """A member less, or another clock; and the parent of each."""
+    problem = master.problem
+    every = np.arange(len(rows))
+    held = (rows.variants >= 0).sum(axis=1)
+    for off in range(int(held.max(initial=0))):
+        chosen = every[held > max(1, off)]
+        member, share = rows.variants[chosen].copy(), rows.shares_pct[chosen].copy()
+        member[:, off], share[:, off] = -1, 0
+        yield Patterns(kind=rows.kind[chosen], variants=member, shares_pct=share), chosen
+    for other in range(problem.kinds):
+        same = problem.kind_pool[rows.kind] == problem.kind_pool[other]
+        chosen = every[same & (rows.kind != other)]
+        yield rows.take(chosen).of_kind(other), chosen
 
 
 @dataclass(slots=True)
@@ -146,7 +220,7 @@ def _round(
     added = master.offer(found.rows, duals)
     used = np.flatnonzero(solved.values[master.slacks :] > 1e-9)
     if len(used):
-        added += master.offer(neighbours(master, used, duals, turn), solved.row_duals)
+        added += master.offer(improving_neighbours(master, used, duals, turn), solved.row_duals)
     return added
 
 
@@ -155,3 +229,67 @@ def _stalled(trail: list[float]) -> bool:
         return False
     before, now = trail[-1 - STALL_ROUNDS], trail[-1]
     return before - now <= STALL_PART * max(abs(now), 1e-9)
+
+
+def within_gap(master: Master, relaxed: Relaxed, best: tuple[float, float], deadline: Deadline) -> Relaxed:
+    """Add what is found of them to the master, and the relaxed optimum then. `best`: what the best layout costs, what
+    it leaves undone priced in, and the part of that which is paid, $/h.
+    """
+    problem, begun, asked = master.problem, len(master.pool), set[int]()
+    added = len(problem.variants) * len(problem.shares_pct)
+    most = int(np.clip(CANDIDATES_AT_ONCE // max(1, added), 1, GAP_PARENTS_MAX))
+    for _ in range(ROUNDS):
+        gap_usd = max(0.0, best[0] - relaxed.value) + STEP_PART * best[1]
+        cost = _reduced(master, relaxed)
+        order = np.argsort(cost, kind="stable")
+        near = order[cost[order] <= gap_usd].tolist()
+        parents = [item for item in near if item not in asked][:most]
+        first = len(master.pool)
+        if not parents or first - begun > COLUMNS_MAX or deadline.over:
+            break
+        asked |= set(parents)
+        found = Patterns.joined([*_stepped(master, master.pool.judged.rows.take(np.array(parents)))])
+        deadline.spend(1 + len(found) // CANDIDATES_PER_UNIT)
+        master.offer(found, relaxed.row_duals, -gap_usd)
+        if (_reduced(master, relaxed)[first:] < -DUST).any():
+            relaxed = master.solve(max(0.1, deadline.left_s)) or relaxed
+    return relaxed
+
+
+def _reduced(master: Master, relaxed: Relaxed) -> Floats:
+    """Reduced cost of every column of the pool."""
+    return master.rows.reduced(master.columns, relaxed.row_duals)[master.slacks :]
+
+
+def _stepped(master: Master, rows: Patterns) -> Iterator[Patterns]:
+    """All that is one step away; shares by the grid."""
+    problem = master.problem
+    shares = problem.shares_pct
+    for kind in range(problem.kinds):
+        yield rows.take(rows.kind != kind).of_kind(kind)
+    for place in range(master.width):
+        some = rows.take(rows.variants[:, place] >= 0)
+        yield _placed(some, place, -1, 0)
+        column = np.searchsorted(shares, some.shares_pct[:, place])
+        for step in (-1, 1):
+            yield _placed(some, place, some.variants[:, place], shares[np.clip(column + step, 0, len(shares) - 1)])
+        for variant, network in enumerate(problem.network.tolist()):
+            twin = problem.network[some.variants[:, place]] == network
+            yield _placed(some, place, variant, some.shares_pct[:, place], twin & (some.variants[:, place] != variant))
+    some = rows.take(rows.variants[:, -1] < 0)
+    for share in shares.tolist():
+        fits = some.take(some.shares_pct.sum(axis=1) + share <= shares[-1])
+        for variant in range(len(problem.variants)):
+            yield _placed(fits, master.width - 1, variant, share)
+
+
+def _placed(
+    rows: Patterns, place: int, variant: Whole | int, share_pct: Whole | int, chosen: Flags | None = None
+) -> Patterns:
+    """With another one at a place (-1: nobody); of some rows only."""
+    member, share = rows.variants.copy(), rows.shares_pct.copy()
+    member[:, place], share[:, place] = variant, share_pct
+    kept = np.flatnonzero((member[:, 0] >= 0) | (member[:, 1:] >= 0).any(axis=1))
+    if chosen is not None:
+        kept = kept[chosen[kept]]
+    return Patterns(kind=rows.kind[kept], variants=member[kept], shares_pct=share[kept])

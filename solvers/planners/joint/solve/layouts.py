@@ -9,7 +9,7 @@ import numpy as np
 from solvers.planners.joint.solve.dive import Chosen
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.rules import floor_of
+from solvers.planners.joint.solve.solution import floor_of
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
@@ -17,7 +17,6 @@ from solvers.problems.patterns import Pattern, judge
 SHORT = 1e-9
 SHORT_OF_LEAST = 1e-6
 CHARGE_DEVICES = 2.0
-
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 

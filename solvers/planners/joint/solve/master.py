@@ -1,8 +1,7 @@
-"""The master programme of one problem: rows, columns, and the relaxed optimum that prices the next patterns.
+"""The restricted master: pool of columns, rows, and the relaxed optimum that prices the next patterns.
 
-Owns the agreement between pool, rows and the growing linear programme: column n of the pool is column n of the
-programme after the slacks. What stands now enters as columns of its own, cheaper by the launches saved and no more of
-them than there are. It refuses to search for patterns and to round.
+Column n of the pool is column n of the programme after the slacks. What stands now enters as columns of its own,
+cheaper by the launches saved and no more of them than there are.
 """
 
 from __future__ import annotations
@@ -11,13 +10,50 @@ import numpy as np
 
 from solvers.engines.columns import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
-from solvers.planners.joint.solve.pool import Pool
 from solvers.planners.joint.solve.rows import CUT_LEAST, CUTS, Rows, cut_slack, steps_of
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 from solvers.problems.layout import Standing
 from solvers.problems.patterns import Pattern
 
 DUST = 1e-9
+
+
+class Pool:
+    """Judged patterns without doubles."""
+
+    def __init__(self, nothing: Judged) -> None:
+        """`nothing`: no pattern, judged."""
+        self._nothing = nothing
+        self._seen: set[bytes] = set()
+        self._judged: list[Judged] = []
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def fresh(self, found: Patterns) -> Flags:
+        """Which rows are new, the first of equal ones only. Remembers them."""
+        rows = found.keys.astype(np.int32)
+        new = np.zeros(len(found), dtype=np.bool_)
+        data, size = rows.tobytes(), rows.shape[1] * rows.itemsize
+        for index in range(len(rows)):
+            key = data[index * size : (index + 1) * size]
+            if key not in self._seen:
+                self._seen.add(key)
+                new[index] = True
+        return new
+
+    def add(self, judged: Judged) -> None:
+        """Append; callers asked `fresh` before."""
+        self._judged.append(judged)
+        self.count += len(judged)
+
+    @property
+    def judged(self) -> Judged:
+        """All of them, in the order of the master's columns."""
+        if len(self._judged) != 1:
+            self._judged = [Judged.joined(self._judged) if self._judged else self._nothing]
+        return self._judged[0]
 
 
 class Master:

@@ -1,10 +1,10 @@
-"""Contents of devices by the thousand, bounded together: which of them could still be worth more than a target.
+"""Branch and bound over contents of devices by the thousand: which of them could still be worth more than a target.
 
-Owns the tree. A *node* is all contents of a device of one kind whose pressure lies between two edges, some workloads in
-it for certain and some options (a workload's network, share and batch) ruled out. Its *ceiling* is what nothing in it
-exceeds: shares, memory and pressure get multipliers, so that every workload can be asked by itself, and everybody is
-taken to feel the lower edge only. Options that would bring the ceiling below the target are ruled out, nodes whose
-ceiling is below it are closed, the others are cut in two. It refuses to know where prices come from.
+A *node* is all contents of a device of one kind whose pressure lies between two edges, some workloads in it for
+certain and some options (a workload's network, share and batch) ruled out. Its *ceiling* is what nothing in it
+exceeds: shares, memory and pressure get multipliers, so that every workload can be asked by itself, and every replica
+is taken to feel the lower edge only. Options that would bring the ceiling below the target are ruled out, nodes whose
+ceiling is below it are closed, the others are cut in two.
 """
 
 from __future__ import annotations

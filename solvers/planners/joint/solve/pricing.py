@@ -1,9 +1,12 @@
-"""Which patterns would be worth adding at these duals: one small knapsack per kind and level of pressure, all at once.
+"""Pricing: which patterns improve the relaxed optimum, by one small knapsack per kind and level of pressure.
 
-Owns the search. At a level every replica has a value, so a pattern is a choice of at most one share per workload that
-fits on the device: a dynamic programme over share units and clients, run for all kinds and levels together. Only the
-best few workloads at each share can be in the best pattern, so its size does not grow with their number. Memory and
-pressure are kept down by multipliers that follow what was found; whether a pattern is any good is for `Judge` to say.
+At a *level* everything on the device presses as much as the level says, so the slowdown of a replica depends on
+nothing but itself; the first level is the device alone. With the upper edge of a level the numbers are safe to
+promise, with the lower edge nothing can do better, which is what bounds need. So at a level every replica has a value,
+and a pattern is a choice of at most one share per workload that fits on the device: a dynamic programme over share
+units and clients, run for all kinds and levels together. Only the best few workloads at each share can be in the best
+pattern, so its size does not grow with their number. Memory and pressure are kept down by multipliers that follow what
+was found; whether a pattern is any good is for `Judge` to say.
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.planners.joint.solve.judge import Patterns, ordered
+from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
-from solvers.planners.joint.solve.tables import Singles, Tables
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 
+Singles = NDArray[np.float32]
+LEVEL_PARTS = (0.0, 0.12, 0.22, 0.33, 0.45, 0.58, 0.75, 1.0)
+"""Edges as parts of the highest pressure there can be."""
+CHUNK_CELLS = 4_000_000
 UNITS_MAX = 40
 SPARE_ITEMS = 3
 BEYOND = np.float32(-1e30)
@@ -27,6 +33,84 @@ FAR = -0.4
 ALL_TURNS = 6
 ITEMS_USUAL = 45
 CELLS_PER_UNIT = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Edges of pressure levels; the level of index 0 is a device with one replica."""
+
+    edge: Floats
+
+    def __len__(self) -> int:
+        return len(self.edge)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Arrays are table x level x variant x share; rates 0 where a replica cannot run."""
+
+    rate: Singles
+    """Requests per second at the best batch."""
+    power: Singles
+    memory: Singles
+    press: Singles
+    """table x variant x share: what the replica itself adds."""
+    levels: Levels
+
+
+def own_pressure(problem: JointProblem, shares_pct: Whole | Floats) -> Floats:
+    """What a replica presses: table x variant x share."""
+    share = np.asarray(shares_pct, dtype=np.float64) / 100
+    return np.asarray(problem.pressure[:, :, None] * share[None, None, :] ** problem.exponent[:, :, None])
+
+
+def levels_of(problem: JointProblem, width: int) -> Levels:
+    """Levels up to the highest pressure that a full device can have; two when nothing presses."""
+    if width < 2 or not len(problem.variants):
+        return Levels(edge=np.zeros(1))
+    even = own_pressure(problem, np.array([100.0 / count for count in range(2, width + 1)]))
+    highest = float((even.max(axis=1) * np.arange(2, width + 1)[None, :]).max())
+    if highest <= 1e-9 or not problem.sensitivity.any():
+        return Levels(edge=np.array([0.0, highest]))
+    return Levels(edge=np.concatenate([[0.0], highest * np.array(LEVEL_PARTS[1:])]))
+
+
+def tables_of(problem: JointProblem, judge: Judge, levels: Levels) -> Tables:
+    """Compute them, table by table and in slices of variants."""
+    tables, variants = problem.pressure.shape
+    shares, batches = len(problem.shares_pct), len(problem.batches)
+    shape = (tables, len(levels), variants, shares)
+    rates, power, memory = (np.zeros(shape, dtype=np.float32) for _ in range(3))
+    press = own_pressure(problem, problem.shares_pct)
+    step = max(1, CHUNK_CELLS // max(1, shares * batches * len(levels)))
+    for table in range(tables):
+        for at in range(0, variants, step):
+            some = np.arange(at, min(at + step, variants))
+            best, batch = _best(problem, judge, levels, (table, some, press[table, some]))
+            here = np.s_[table, :, at : at + len(some)]
+            rates[here] = best
+            watts = problem.power_w[table, some]
+            mib = np.broadcast_to(problem.memory_mib[table, some][:, None, :], watts.shape)
+            for target, source in ((power, watts), (memory, mib)):
+                taken = np.take_along_axis(source[None], batch[..., None], axis=3)[..., 0]
+                target[here] = np.where(best > 0, taken, 0.0)
+    return Tables(rate=rates, power=power, memory=memory, press=press.astype(np.float32), levels=levels)
+
+
+def _best(
+    problem: JointProblem, judge: Judge, levels: Levels, cells: tuple[int, Whole, Floats]
+) -> tuple[Floats, Whole]:
+    """Highest rate over batches and its batch: level x variant x share."""
+    table, some, press = cells
+    felt = problem.sensitivity[table, some][None, :, None] * np.maximum(levels.edge[:, None, None] - press[None], 0.0)
+    factor = problem.crowd[table, some][None, :, None] * (1 + felt)
+    factor[0] = 1.0
+    mean = problem.mean_ms[table, some][None] * factor[..., None]
+    tail = mean if problem.mean_ms is problem.tail_ms else problem.tail_ms[table, some][None] * factor[..., None]
+    member = np.broadcast_to(some[None, :, None], mean.shape[:3])
+    rates = judge.rates(member, mean, tail)
+    batch = np.argmax(rates, axis=3)
+    return np.take_along_axis(rates, batch[..., None], axis=3)[..., 0], batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +168,7 @@ class Pricing:
         self._single = len(self._starts) == len(work)
         copies = np.array([min(item.per_device_max, width) for item in problem.workloads], dtype=np.int64)
         self._copies = copies[self._workloads] if len(copies) else copies
-        self._foes = _foes(problem, self._workloads)
+        self._conflicts = _conflicts(problem, self._workloads)
         self._alone = np.array([item.dedicated for item in problem.workloads], dtype=np.bool_)[work]
 
     @property
@@ -119,13 +203,13 @@ class Pricing:
         )
 
     def _some(self, classes: Whole, prices: ItemPrices, repeats: int) -> list[Found]:
-        everybody, variants = self._values(classes, prices)
+        values, variants = self._values(classes, prices)
         self._margin[classes] = -np.inf
         found = []
-        for barred in _camps(self._foes, self._turn):
-            value = everybody
+        for barred in _compatible(self._conflicts, self._turn):
+            value = values
             if barred.any():
-                value = everybody.copy()
+                value = values.copy()
                 value[:, barred] = BEYOND
             found += self._peaceful(classes, (value, variants), prices, repeats)
         return found
@@ -260,36 +344,36 @@ class Pricing:
             usd[rows] = np.where(several, np.maximum(0.0, usd[rows] + 0.4 * over * worth / room), 0.0)
 
 
-def _foes(problem: JointProblem, workloads: Whole) -> Flags:
+def _conflicts(problem: JointProblem, workloads: Whole) -> Flags:
     """Who avoids whom, both ways."""
     place = {int(number): at for at, number in enumerate(workloads)}
-    foes = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
+    conflicts = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
     for at, number in enumerate(workloads):
         for other in problem.workloads[int(number)].avoids:
             if other in place and place[other] != at:
-                foes[at, place[other]] = foes[place[other], at] = True
-    return foes
+                conflicts[at, place[other]] = conflicts[place[other], at] = True
+    return conflicts
 
 
-def _camps(foes: Flags, turn: int) -> list[Flags]:
-    """Who is left out of each search, so that nobody in it avoids anybody and everybody is in one of them. A knapsack
-    knows nothing of pairs: asked about all at once it would answer with foes, and their better halves never be found.
-    Every turn mixes the camps anew, so that all who bear each other meet sooner or later.
+def _compatible(conflicts: Flags, turn: int) -> list[Flags]:
+    """Which workloads are left out of each search, so that none in it avoids another and each is in one of them. A
+    knapsack knows nothing of pairs: asked about all at once it would answer with conflicts, and their better halves
+    never be found. Every turn mixes them anew, so that all that bear each other meet sooner or later.
     """
-    number = len(foes)
-    torn: Flags = np.asarray(foes.any(axis=1))
+    number = len(conflicts)
+    torn: Flags = np.asarray(conflicts.any(axis=1))
     order = np.random.default_rng(turn).permutation(np.flatnonzero(torn))
     neutral: Flags = ~torn
-    camps: list[Flags] = []
+    outside: list[Flags] = []
     left: Flags = torn.copy()
     while left.any():
         members = neutral.copy()
         # First those in no camp yet, then whoever else bears them all.
         for at in (*order[left[order]].tolist(), *order[~left[order]].tolist()):
-            members[at] = not foes[at, members].any()
-        camps.append(np.asarray(~members))
+            members[at] = not conflicts[at, members].any()
+        outside.append(np.asarray(~members))
         left &= ~members
-    return camps or [np.zeros(number, dtype=np.bool_)]
+    return outside or [np.zeros(number, dtype=np.bool_)]
 
 
 def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple[Floats, Whole, Whole]:

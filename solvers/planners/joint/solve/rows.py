@@ -1,8 +1,8 @@
 """The master's rows: what patterns together owe to demand, devices, power, quotas, replicas and budgets.
 
-Owns the numbering of the rows, their sides, the entries of a pattern in them, and the reverse: what duals make of one
-more replica on a device. A cap that covers only a part of a pool lets the rest of the pool draw what it may, so every
-row is a valid relaxation of what seating must keep; seating keeps the rest. It refuses to know how rows are solved.
+The numbering of the rows, their sides, the entries of a pattern in them, and the reverse: what duals make of one more
+replica on a device. A cap that covers only a part of a pool lets the rest of the pool draw what it may, so every row
+is a valid relaxation of what seating must keep; seating keeps the rest.
 
 Symbols: y are duals (change of the cost when a side rises by one); pi the duals of demand, one per workload.
 """

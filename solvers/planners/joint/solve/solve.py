@@ -1,35 +1,134 @@
 """The solve: first answer, better answers, a bound; never worse than the first answer.
 
-Owns what is done in which order and for how long. Problems of some hundred workloads are solved whole; larger ones in
-groups, whose layouts add up, and what stays short is made up on the whole. It refuses to know devices by name: seating
-does.
+Problems of some hundred workloads are solved whole. Larger ones are dealt out to groups, with devices and limits in
+proportion: every kind of device has enough partners in each, so little is lost, and time grows as the number of
+groups. Their layouts add up, and what stays short is made up on the whole problem. Devices are named by seating.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.course import Course, charge, kept_usd, portion
+from solvers.planners.joint.solve.bound import proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.groups import Group, groups_of, together
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
-from solvers.planners.joint.solve.order import SolveOrder
-from solvers.planners.joint.solve.proving import plain, proven, proven_at
+from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept_usd, portion
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.rows import Rows, gathered
 from solvers.problems.joint import Floats, JointProblem, Whole
-from solvers.problems.layout import Layout, Prices
+from solvers.problems.layout import Layout, Prices, Standing
+from solvers.problems.patterns import Pattern
 
+WORKLOADS_MAX = 700
+WORKLOADS_EACH = 500
 PROOF_PART = 0.25
 """Of the deadline, kept for the bound: to serve everybody comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GROUPS_UNTIL = 0.15
 MEND_PART = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One part of a problem, with its numbers in the whole one."""
+
+    problem: JointProblem
+    variants: Whole
+    number: int
+
+    def inside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Those patterns that are all of this group, in its numbers."""
+        place = {int(number): index for index, number in enumerate(self.variants)}
+        return tuple(
+            replace(item, variants=tuple(place[member] for member in item.variants))
+            for item in patterns
+            if all(member in place for member in item.variants)
+        )
+
+    def standing(self, standing: tuple[Standing, ...]) -> tuple[Standing, ...]:
+        """What stands of this group."""
+        kept = ((self.inside((item.pattern,)), item.devices) for item in standing)
+        return tuple(Standing(pattern=found[0], devices=devices) for found, devices in kept if found)
+
+    def outside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """Patterns of this group in the whole problem's numbers."""
+        return tuple(
+            replace(item, variants=tuple(int(self.variants[member]) for member in item.variants)) for item in patterns
+        )
+
+
+def groups_of(problem: JointProblem, weight: Floats) -> tuple[Group, ...]:
+    """Groups of workloads of like weight together; one group when the problem is small enough."""
+    works = len(problem.workloads)
+    count = 1 if works <= WORKLOADS_MAX else -(-works // WORKLOADS_EACH)
+    if count == 1:
+        return (Group(problem=problem, variants=np.arange(len(problem.variants)), number=0),)
+    of = np.zeros(works, dtype=np.int64)
+    load = np.zeros(count)
+    for work in np.argsort(-weight, kind="stable").tolist():
+        of[work] = int(np.argmin(load))
+        load[of[work]] += weight[work]
+    ends = np.concatenate([[0.0], np.cumsum(load) / load.sum()])
+    return tuple(_group(problem, of, number, (float(ends[number]), float(ends[number + 1]))) for number in range(count))
+
+
+def _group(problem: JointProblem, of: Whole, number: int, span: tuple[float, float]) -> Group:
+    """Devices from one part of every pool to the next, so that all groups together have all of them."""
+    low, high = span
+    mine = of == number
+    place = np.cumsum(mine) - 1
+    variants = np.flatnonzero(mine[problem.variant_workload])
+    # Pools do not all round at the same group: each begins elsewhere.
+    shift = np.arange(len(problem.pools)) / max(1, len(problem.pools))
+    devices = (np.floor(high * problem.pool_devices + shift) - np.floor(low * problem.pool_devices + shift)).astype(
+        np.int64
+    )
+    part = high - low
+    works = tuple(
+        replace(item, avoids=tuple(int(place[other]) for other in item.avoids if mine[other]))
+        for item, chosen in zip(problem.workloads, mine.tolist(), strict=True)
+        if chosen
+    )
+    own = problem.of_variants(variants)
+    small = replace(
+        own,
+        pools=tuple(replace(pool, devices=int(n)) for pool, n in zip(problem.pools, devices, strict=True)),
+        workloads=works,
+        variants=tuple(replace(item, workload=int(place[item.workload])) for item in own.variants),
+        caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
+        quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
+    )
+    return Group(problem=small, variants=variants, number=number)
+
+
+def _parts(devices: tuple[int, ...], part: float) -> tuple[int, ...]:
+    """Rounded up, so that idle power is not forgotten."""
+    return tuple(int(np.ceil(count * part - 1e-9)) for count in devices)
+
+
+def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], project: str) -> float:
+    """Part of a project's unserved value that is in the group."""
+    values = np.array([work.unserved_usd if work.project == project else 0.0 for work in problem.workloads])
+    return float(values[mine].sum() / values.sum()) if values.sum() > 0 else 1.0
+
+
+def together(layouts: list[tuple[Group, Layout]]) -> Layout:
+    """The layouts of all groups as one of the whole problem; bounds and duals are the groups' own and stay behind."""
+    counts: Counter[Pattern] = Counter()
+    for group, layout in layouts:
+        for pattern, count in zip(group.outside(layout.patterns), layout.counts, strict=True):
+            counts[pattern] += count
+    columns = tuple(item for group, layout in layouts for item in group.outside(layout.columns))
+    facts: Counter[str] = Counter()
+    for _, layout in layouts:
+        facts.update(layout.facts)
+    return Layout(patterns=tuple(counts), counts=tuple(counts.values()), columns=columns, facts=dict(facts))
 
 
 def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layout:
@@ -55,31 +154,28 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     )
 
 
-Begin = tuple[SolveOrder, Layout, tuple[Group, ...]]
-
-
-def _whole(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
+def _whole(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, ...]], deadline: Deadline) -> Layout:
     order, first, _ = begin
     within = portion(deadline, 1 - PROOF_PART * order.proof)
-    course = Course(problem=problem, order=order, deadline=within, first=first)
-    layout = course.run()
+    phases = Phases(problem=problem, order=order, deadline=within, first=first)
+    layout = phases.run()
     charge(deadline, within)
     bound: float | None = None
     prices: Prices | None = None
-    if course.search is not None:
-        master, pricing, relaxed = course.search
+    if phases.search is not None:
+        master, pricing, relaxed = phases.search
         begun_s = deadline.elapsed_s
-        proof = proven((plain(master), pricing, relaxed), deadline, END) if order.proof else None
+        proof = proven((without_cuts(master), pricing, relaxed), deadline, END) if order.proof else None
         duals = relaxed.row_duals if proof is None else proof.duals
         prices = prices_of(master, duals)
-        course.facts["bound_s"] = deadline.elapsed_s - begun_s
+        phases.facts["bound_s"] = deadline.elapsed_s - begun_s
         if proof is not None:
             bound = proof.usd_per_h
-            course.facts["relaxed_usd_per_h"] = proof.relaxed.value
-    return replace(layout, bound_usd_per_h=bound, prices=prices, columns=course.columns, facts=course.facts)
+            phases.facts["relaxed_usd_per_h"] = proof.relaxed.value
+    return replace(layout, bound_usd_per_h=bound, prices=prices, columns=phases.columns, facts=phases.facts)
 
 
-def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
+def _grouped(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, ...]], deadline: Deadline) -> Layout:
     order, first, groups = begin
     done: list[tuple[Group, Layout]] = []
     priced: list[tuple[Rows, Floats, Whole]] = []
@@ -88,13 +184,13 @@ def _grouped(problem: JointProblem, begin: Begin, deadline: Deadline) -> Layout:
         inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm))
         own = Layout(patterns=(), counts=())
         within = portion(deadline, part)
-        course = Course(problem=group.problem, order=inside, deadline=within, first=own)
-        layout = course.run()
+        phases = Phases(problem=group.problem, order=inside, deadline=within, first=own)
+        layout = phases.run()
         charge(deadline, within)
-        done.append((group, replace(layout, columns=course.columns, facts=course.facts)))
-        if course.search is not None:
+        done.append((group, replace(layout, columns=phases.columns, facts=phases.facts)))
+        if phases.search is not None:
             workloads = np.unique(problem.variant_workload[group.variants])
-            priced.append((course.search[0].rows, course.search[2].row_duals, workloads))
+            priced.append((phases.search[0].rows, phases.search[2].row_duals, workloads))
     merged = together(done)
     if missing_of(problem, merged).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)

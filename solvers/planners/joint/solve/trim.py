@@ -1,29 +1,37 @@
-"""Trimming: who may stand with whom is decided, how the shares are split and how many devices it takes is not.
+"""Trimming: members are decided, how shares are split and how many devices it takes is not.
 
-Owns three steps. *Close*: in the relaxed problem around the layout, the devices of every cast (same members on the same
-kind) become whole, a few at a time, nearest first, while the rest adapts. *Settle*: the mixture that each cast is left
-with becomes whole percent of share on whole devices; since that loses a little, a little more than the rates is asked
-for, and where it lost more, more of that is asked for next time. *Descend*: single exact moves make up what is still
-lost. A step whose outcome is worth less than what it began with is not taken.
+The linear programme around a solution knows every pattern with its neighbourhood. A *group* is what one pattern
+became: its devices may carry it, any neighbour of it, or nothing. A *composition* is all columns of one kind with the
+same members: a mixture within it stands for shares in between, one across compositions for nothing that a device could
+do. Columns are judged exactly, so nothing is approximated but the mixing.
+
+*Close*: the devices of every composition become whole, a few at a time, nearest first, while the rest adapts.
+*Settle*: the mixture that each is left with becomes whole percent of share on whole devices; since that loses a
+little, a little more than the rates is asked for, and where it lost more, more of that is asked for next time.
+*Descend*: single exact moves make up what is still lost. A step whose outcome is worth less than what it began with is
+not taken.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
+from solvers.engines.columns import ColumnMaster, Columns
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.descent import descend
-from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.planners.joint.solve.near import DUST, Near
-from solvers.planners.joint.solve.rules import Rules
-from solvers.planners.joint.solve.sheet import Sheet
+from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
+from solvers.planners.joint.solve.local_search import descend, neighbours
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import Flags, Floats, JointProblem, Whole
 from solvers.problems.layout import Layout
 
+DUST = 1e-6
+_ENTRIES_PER_UNIT = 600_000
 _COARSE = (10, 3, 1)
 _FINE = ((10, 3, 1), (3, 1))
 _AT_ONCE = 0.34
-"""Of the broken casts, how many are made whole at once."""
+"""Of the broken compositions, how many are made whole at once."""
 _UP = 0.5
 _SOLVES_MAX = 400
 _COLUMNS_PER_UNIT = 80
@@ -33,26 +41,201 @@ _RESERVE_MORE = 1.5
 _RESERVE_MAX = 0.05
 
 
+@dataclass(slots=True)
+class Compositions:
+    """Columns of one kind with the same members."""
+
+    of: Whole
+    """By column."""
+    first: Whole
+    """By composition: one of its columns."""
+    row: Whole = field(init=False)
+    """By composition: its row in the programme; -1 where it has none."""
+    least: Floats = field(init=False)
+    most: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.first)
+        self.row = np.full(count, -1, dtype=np.int64)
+        self.least, self.most = np.full(count, -np.inf), np.full(count, np.inf)
+
+
+class LocalProgramme:
+    """See the module. Patterns: demand (part of each rate), groups (devices), rules, least replicas (part of them)."""
+
+    def __init__(self, solution: Solution, steps_pct: tuple[int, ...], reserve: Floats | float = 0.0) -> None:
+        """`reserve`: part of each rate that is asked for beyond it."""
+        problem = solution.rules.judge.problem
+        self.rules, self.problem = solution.rules, problem
+        self.groups, self.demands = len(solution.counts), len(problem.workloads)
+        self.devices_min = np.zeros(self.groups)
+        self.devices_max = solution.counts.astype(np.float64)
+        self._rule_at = self.demands + self.groups
+        self._floor_at = self._rule_at + len(self.rules)
+        floors = np.where(self.rules.floor > 0, 1.0, 0.0)
+        wanted = np.where(problem.rate_rps > 0, 1.0, 0.0)
+        # What already breaks a rule must not be made worse; it need not be made better.
+        limit = np.maximum(self.rules.upper, self.rules.usage(solution.judged, solution.counts))
+        free = np.full(self.groups, -np.inf), np.full(len(self.rules), -np.inf)
+        open_end = np.full(self.demands, np.inf), np.full(len(floors), np.inf)
+        self._programme = ColumnMaster(
+            np.concatenate([wanted * (1 + reserve), *free, floors]),
+            np.concatenate([open_end[0], self.devices_max, limit, open_end[1]]),
+        )
+        self._slack = self._add_slack()
+        self.judged: Judged = solution.judged
+        self.group: Whole = np.arange(self.groups)
+        self._known = {row.tobytes() for row in _keys(solution.judged.rows, self.group)}
+        self._programme.add(self._columns(solution.judged, self.group))
+        self.parts: Floats = np.zeros(0)
+        """Devices that carry each column."""
+        self.value = np.inf
+        self.widen(solution.judged.rows, self.group, steps_pct)
+
+    @property
+    def units_of_work(self) -> int:
+        """What solving it once more takes."""
+        rows = self.demands + self.groups + len(self.rules)
+        return 1 + len(self.group) * rows // _ENTRIES_PER_UNIT
+
+    def widen(self, rows: Patterns, group: Whole, steps_pct: tuple[int, ...]) -> int:
+        """Add the neighbours of some rows to their groups; how many were new."""
+        found, parent = neighbours(self.problem, rows, steps_pct)
+        return self.add(self.rules.judge.judge(found), group[parent])
+
+    def widen_used(self, steps_pct: tuple[int, ...]) -> int:
+        """Add the neighbours of all columns in use."""
+        used = np.flatnonzero(self.parts > DUST)
+        return self.widen(self.judged.rows.take(used), self.group[used], steps_pct)
+
+    def add(self, judged: Judged, group: Whole) -> int:
+        """Add columns to groups; unlawful and known ones are left out."""
+        fresh = []
+        for place, key in enumerate(_keys(judged.rows, group)):
+            name = key.tobytes()
+            if judged.lawful[place] and name not in self._known:
+                self._known.add(name)
+                fresh.append(place)
+        if fresh:
+            chosen = np.array(fresh, dtype=np.int64)
+            some, of = judged.take(chosen), group[chosen]
+            self._programme.add(self._columns(some, of))
+            self.judged = Judged.joined([self.judged, some])
+            self.group = np.concatenate([self.group, of])
+            self.parts = np.concatenate([self.parts, np.zeros(len(of))])
+        return len(fresh)
+
+    def bound(self, group: int, least: float, most: float) -> None:
+        """How many devices of a group may be in use."""
+        self.devices_min[group], self.devices_max[group] = least, most
+        self._programme.bound_row(self.demands + group, least, most)
+
+    def compositions(self) -> Compositions:
+        """All columns so far by kind and members; no columns may be added afterwards."""
+        rows = self.judged.rows
+        keys = np.hstack([rows.kind[:, None], rows.variants])
+        _, of = np.unique(keys, axis=0, return_inverse=True)
+        return Compositions(of=of.ravel(), first=np.unique(of.ravel(), return_index=True)[1])
+
+    def bound_composition(self, compositions: Compositions, composition: int, least: float, most: float) -> None:
+        """How many devices may carry columns of a composition."""
+        if compositions.row[composition] < 0:
+            columns = self._slack + np.flatnonzero(compositions.of == composition)
+            compositions.row[composition] = self._programme.add_row(columns, least, most)
+        else:
+            self._programme.bound_row(int(compositions.row[composition]), least, most)
+
+    def solve(self, *, primal: bool) -> bool:
+        """The optimum; False where there is none to be had."""
+        answer = self._programme.solve(primal=primal)
+        if answer is None:
+            return False
+        self.parts, self.value = answer.values[self._slack :], answer.value
+        return True
+
+    def devices(self) -> Floats:
+        """In use, by group."""
+        weights = np.bincount(self.group, weights=self.parts, minlength=self.groups)
+        return np.asarray(weights, dtype=np.float64)
+
+    def _add_slack(self) -> int:
+        """What may lack, at its price."""
+        usd = self.problem.unserved_usd
+        demand = np.flatnonzero(self.problem.rate_rps > 0)
+        floored = np.arange(len(self.rules.floored))
+        count = len(demand) + len(floored)
+        self._programme.add(
+            Columns(
+                cost=np.concatenate([usd[demand], usd[self.rules.floored]]),
+                lower=np.zeros(count),
+                upper=np.full(count, np.inf),
+                start=np.arange(count + 1),
+                row=np.concatenate([demand, self._floor_at + floored]),
+                value=np.ones(count),
+            )
+        )
+        return count
+
+    def _columns(self, judged: Judged, group: Whole) -> Columns:
+        rules, count = self.rules, len(group)
+        at, place = np.nonzero(judged.rows.variants >= 0)
+        work = rules.judge.workload[judged.rows.variants[at, place]]
+        rate = self.problem.rate_rps[work]
+        asked = np.flatnonzero(rate > 0)
+        used, floored = rules.entries(judged), rules.floor_entries(judged)
+        floor_part = floored.value / np.maximum(rules.floor[floored.rule], 1.0)
+        row = np.concatenate(
+            [work[asked], self.demands + group, self._rule_at + used.rule, self._floor_at + floored.rule]
+        )
+        column = np.concatenate([at[asked], np.arange(count), used.pattern, floored.pattern])
+        served = judged.capacity_rps[at, place][asked] / rate[asked]
+        value = np.concatenate([served, np.ones(count), used.value, floor_part])
+        row, column, value = summed(row, column, value)
+        return Columns(
+            cost=judged.usd_per_h,
+            lower=np.zeros(count),
+            upper=np.full(count, np.inf),
+            start=np.concatenate([[0], np.cumsum(np.bincount(column, minlength=count))]).astype(np.int64),
+            row=row,
+            value=value,
+        )
+
+
+def summed(row: Whole, column: Whole, value: Floats) -> tuple[Whole, Whole, Floats]:
+    """Entries by column and row, those of one place added up."""
+    if not len(row):
+        return row, column, value
+    order = np.lexsort((row, column))
+    row, column, value = row[order], column[order], value[order]
+    first = np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])])
+    begins = np.flatnonzero(first)
+    return row[begins], column[begins], np.add.reduceat(value, begins)
+
+
+def _keys(rows: Patterns, group: Whole) -> Whole:
+    return np.ascontiguousarray(np.hstack([group[:, None], rows.kind[:, None], rows.variants, rows.shares_pct]))
+
+
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
     """The same members or fewer at less cost and with less unserved; never worse."""
-    sheet = Sheet.of_layout(Rules(Judge(problem)), layout)
-    return trimmed(sheet, deadline).layout(layout)
+    solution = Solution.of_layout(Rules(Judge(problem)), layout)
+    return trimmed(solution, deadline).layout(layout)
 
 
 def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
     """As cheap as it gets with so much asked for beyond every rate; somebody may come out a little short."""
-    sheet = Sheet.of_layout(Rules(Judge(problem)), layout)
+    solution = Solution.of_layout(Rules(Judge(problem)), layout)
     parts = np.full(len(problem.workloads), reserve)
-    tried = _settled_down(_close(sheet, parts, deadline), parts, deadline)
-    return tried.layout(layout) if tried.kept() or not sheet.kept() else layout
+    tried = _settled_down(_close(solution, parts, deadline), parts, deadline)
+    return tried.layout(layout) if tried.kept() or not solution.kept() else layout
 
 
-def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
-    """As `trim`, on a sheet."""
-    best = sheet
-    reserve: Floats = np.full(len(sheet.rules.judge.problem.workloads), _RESERVE)
+def trimmed(solution: Solution, deadline: Deadline) -> Solution:
+    """As `trim`, on a solution."""
+    best = solution
+    reserve: Floats = np.full(len(solution.rules.judge.problem.workloads), _RESERVE)
     for way in (_shed, _close, _close):
-        if deadline.over or not len(sheet.counts):
+        if deadline.over or not len(solution.counts):
             break
         asked = reserve if way is _close else np.zeros(len(reserve))
         tried = _settled_down(way(best, asked, deadline), asked, deadline)
@@ -63,102 +246,104 @@ def trimmed(sheet: Sheet, deadline: Deadline) -> Sheet:
     return descend(best, deadline)
 
 
-def _settled_down(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
+def _settled_down(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
     """Shares moved about, coarsely and finely, and single moves at last."""
     for steps in _FINE:
-        sheet = _fine(sheet, steps, reserve, deadline)
-    return descend(sheet, deadline)
+        solution = _fine(solution, steps, reserve, deadline)
+    return descend(solution, deadline)
 
 
-def _judged(sheet: Sheet) -> tuple[bool, float]:
-    return bool(sheet.lacking().any()), sheet.worth()
+def _judged(solution: Solution) -> tuple[bool, float]:
+    return bool(solution.lacking().any()), solution.worth()
 
 
-def _close(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
+def _close(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
     """As few devices as the relaxed problem around the layout needs, made whole."""
-    near = Near(sheet, _COARSE[:1], reserve)
-    if not near.solve(primal=True):
-        return sheet
-    if near.widen_used(_COARSE) and not near.solve(primal=True):
-        return sheet
-    casts = near.casts()
-    deadline.spend(1 + len(near.group) // _COLUMNS_PER_UNIT)
+    programme = LocalProgramme(solution, _COARSE[:1], reserve)
+    if not programme.solve(primal=True):
+        return solution
+    if programme.widen_used(_COARSE) and not programme.solve(primal=True):
+        return solution
+    compositions = programme.compositions()
+    deadline.spend(1 + len(programme.group) // _COLUMNS_PER_UNIT)
     for _ in range(_SOLVES_MAX):
         if deadline.over:
-            return sheet
-        deadline.spend(near.units_of_work)
-        devices = np.bincount(casts.of, weights=near.parts, minlength=len(casts.first))
+            return solution
+        deadline.spend(programme.units_of_work)
+        devices = np.bincount(compositions.of, weights=programme.parts, minlength=len(compositions.first))
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(near, casts.of, near.judged.rows.take(casts.first))
+            return settled(programme, compositions.of, programme.judged.rows.take(compositions.first))
         nearest = broken[np.argsort(-np.abs(fraction[broken] - _UP), kind="stable")]
-        for cast in nearest[: max(1, int(_AT_ONCE * len(broken)))].tolist():
-            if fraction[cast] > _UP:
-                casts.least[cast] = np.ceil(devices[cast])
+        for composition in nearest[: max(1, int(_AT_ONCE * len(broken)))].tolist():
+            if fraction[composition] > _UP:
+                compositions.least[composition] = np.ceil(devices[composition])
             else:
-                casts.most[cast] = np.floor(devices[cast] + DUST)
-            near.bound_cast(casts, cast, float(casts.least[cast]), float(casts.most[cast]))
-        if not near.solve(primal=False):
+                compositions.most[composition] = np.floor(devices[composition] + DUST)
+            programme.bound_composition(
+                compositions, composition, float(compositions.least[composition]), float(compositions.most[composition])
+            )
+        if not programme.solve(primal=False):
             break
-    return sheet
+    return solution
 
 
-def _shed(sheet: Sheet, reserve: Floats, deadline: Deadline) -> Sheet:
-    """As `_close`, with whole groups: what one pattern became may be a mixture across casts. Only upwards, and nothing
-    in reserve: the way of few devices, where a thousandth is no matter.
+def _shed(solution: Solution, reserve: Floats, deadline: Deadline) -> Solution:
+    """As `_close`, with whole groups: what one pattern became may be a mixture across compositions. Only upwards,
+    and nothing in reserve: the way of few devices, where a thousandth is no matter.
     """
-    near = Near(sheet, _COARSE[:1], reserve)
-    if not near.solve(primal=True):
-        return sheet
+    programme = LocalProgramme(solution, _COARSE[:1], reserve)
+    if not programme.solve(primal=True):
+        return solution
     for _ in range(2):
-        if not near.widen_used(_COARSE[:2]) or not near.solve(primal=True):
+        if not programme.widen_used(_COARSE[:2]) or not programme.solve(primal=True):
             break
-    deadline.spend(1 + len(near.group) // _COLUMNS_PER_UNIT)
+    deadline.spend(1 + len(programme.group) // _COLUMNS_PER_UNIT)
     while not deadline.over:
-        deadline.spend(near.units_of_work)
-        devices = near.devices()
+        deadline.spend(programme.units_of_work)
+        devices = programme.devices()
         fraction = devices - np.floor(devices + DUST)
         broken = np.flatnonzero(fraction > DUST)
         if not len(broken):
-            return settled(near, near.group, sheet.judged.rows)
+            return settled(programme, programme.group, solution.judged.rows)
         most = max(1, int(_AT_ONCE * len(broken)))
         for group in broken[np.argsort(-fraction[broken], kind="stable")][:most].tolist():
-            near.bound(group, float(np.ceil(devices[group])), float(near.devices_max[group]))
-        if not near.solve(primal=False):
+            programme.bound(group, float(np.ceil(devices[group])), float(programme.devices_max[group]))
+        if not programme.solve(primal=False):
             break
-    return sheet
+    return solution
 
 
-def _fine(sheet: Sheet, steps_pct: tuple[int, ...], reserve: Floats, deadline: Deadline) -> Sheet:
+def _fine(solution: Solution, steps_pct: tuple[int, ...], reserve: Floats, deadline: Deadline) -> Solution:
     """Share moved about while the devices stay."""
-    if deadline.over or not len(sheet.counts):
-        return sheet
-    near = Near(sheet, steps_pct, reserve)
-    deadline.spend(2 + len(near.group) // _COLUMNS_PER_UNIT)
-    for group, count in enumerate(sheet.counts.tolist()):
-        near.bound(group, float(count), float(count))
-    return settled(near, near.group, sheet.judged.rows) if near.solve(primal=True) else sheet
+    if deadline.over or not len(solution.counts):
+        return solution
+    programme = LocalProgramme(solution, steps_pct, reserve)
+    deadline.spend(2 + len(programme.group) // _COLUMNS_PER_UNIT)
+    for group, count in enumerate(solution.counts.tolist()):
+        programme.bound(group, float(count), float(count))
+    return settled(programme, programme.group, solution.judged.rows) if programme.solve(primal=True) else solution
 
 
-def settled(near: Near, unit: Whole, base: Patterns) -> Sheet:
-    """Each unit's mixture (a group's or a cast's; by column, and its members) as whole devices with whole percents:
-    whole parts as they are, the rest as one average.
+def settled(programme: LocalProgramme, unit: Whole, base: Patterns) -> Solution:
+    """Each unit's mixture (a group's or a composition's; by column, and its members) as whole devices with whole
+    percents: whole parts as they are, the rest as one average.
     """
-    parts, count = near.parts, len(base)
+    parts, count = programme.parts, len(base)
     devices = np.rint(np.bincount(unit, weights=parts, minlength=count)).astype(np.int64)
     whole = np.floor(parts + DUST).astype(np.int64)
     rest = devices - np.bincount(unit, weights=whole, minlength=count).astype(np.int64)
     fraction = np.where(parts - whole > DUST, parts - whole, 0.0)
-    rows, counts = [near.judged.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
+    rows, counts = [programme.judged.rows.take(np.flatnonzero(whole))], [whole[whole > 0]]
     mixed = np.flatnonzero(rest > 0)
     if len(mixed):
-        heaviest = near.judged.rows.take(_heaviest(unit, mixed, fraction))
-        average = _averages(near, (unit, mixed), (base.take(mixed), heaviest.kind), fraction)
-        lawful = near.rules.judge.judge(average).lawful
+        heaviest = programme.judged.rows.take(_heaviest(unit, mixed, fraction))
+        average = _averages(programme, (unit, mixed), (base.take(mixed), heaviest.kind), fraction)
+        lawful = programme.rules.judge.judge(average).lawful
         rows.append(_either(lawful, average, heaviest))
         counts.append(rest[mixed])
-    return Sheet.of_rows(near.rules, Patterns.joined(rows), np.concatenate(counts))
+    return Solution.of_rows(programme.rules, Patterns.joined(rows), np.concatenate(counts))
 
 
 def _either(chosen: Flags, one: Patterns, other: Patterns) -> Patterns:
@@ -175,14 +360,16 @@ def _heaviest(unit: Whole, chosen: Whole, fraction: Floats) -> Whole:
     return np.asarray(order[np.searchsorted(unit[order], chosen)])
 
 
-def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Patterns, Whole], fraction: Floats) -> Patterns:
+def _averages(
+    programme: LocalProgramme, units: tuple[Whole, Whole], base: tuple[Patterns, Whole], fraction: Floats
+) -> Patterns:
     """Fractions of each chosen unit averaged into one row of whole steps, of these kinds."""
     (unit, chosen), (members, kind) = units, base
     place = np.full(int(unit.max()) + 1, -1, dtype=np.int64)
     place[chosen] = np.arange(len(chosen))
     used = np.flatnonzero((fraction > DUST) & (place[unit] >= 0))
     at, weight = place[unit[used]], fraction[used]
-    rows = near.judged.rows.take(used)
+    rows = programme.judged.rows.take(used)
     total = np.zeros(members.shares_pct.shape)
     taken = np.zeros((len(used), members.variants.shape[1]), dtype=bool)
     for column in range(rows.variants.shape[1]):
@@ -194,7 +381,9 @@ def _averages(near: Near, units: tuple[Whole, Whole], base: tuple[Patterns, Whol
         np.add.at(total, (at[hit], slot), weight[hit] * rows.shares_pct[hit, column])
     sums = np.bincount(at, weights=weight, minlength=len(chosen))
     shares = total / np.maximum(sums, DUST)[:, None]
-    return Patterns(kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, near.problem.share_step_pct))
+    return Patterns(
+        kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, programme.problem.share_step_pct)
+    )
 
 
 def _whole_steps(shares_pct: Floats, step: int) -> Whole:

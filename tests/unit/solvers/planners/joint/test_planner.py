@@ -22,7 +22,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.joint.planner import FIRST, SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout

@@ -23,7 +23,7 @@ from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, explaine
 from solvers.planners.joint.explain.prices import prices_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout

@@ -17,7 +17,7 @@ from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.reading.batches import Names, split
 from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from tests import builders
 from tests.oracle import optimum, worth

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.bound import Bound, lagrangian
+from solvers.planners.joint.solve.bound import Bound, lagrangian, proven, scale_of
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.pricing import Pricing
-from solvers.planners.joint.solve.proving import proven, scale_of
+from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.rows import Rows
-from solvers.planners.joint.solve.tables import levels_of, tables_of
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern, optimum
 from tests.unit.solvers.planners.joint.solve.scenes import scene

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve import groups as module
+from solvers.planners.joint.solve import solve as module
 from solvers.planners.joint.solve.first import first_layout
-from solvers.planners.joint.solve.groups import groups_of, together
 from solvers.planners.joint.solve.layouts import value_of, whole_rate_usd
-from solvers.planners.joint.solve.order import SolveOrder
-from solvers.planners.joint.solve.solve import solve
+from solvers.planners.joint.solve.phases import SolveOrder
+from solvers.planners.joint.solve.solve import groups_of, solve, together
 from solvers.problems.layout import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 

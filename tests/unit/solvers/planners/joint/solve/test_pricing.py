@@ -11,8 +11,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.generate import Pace, generate
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.pricing import Pricing, knapsack
-from solvers.planners.joint.solve.tables import levels_of, tables_of
+from solvers.planners.joint.solve.pricing import Pricing, knapsack, levels_of, tables_of
 from tests.unit.solvers.planners.joint.solve.oracle import every_pattern
 from tests.unit.solvers.planners.joint.solve.scenes import scene
 

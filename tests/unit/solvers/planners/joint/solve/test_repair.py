@@ -10,11 +10,8 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.packs import Packs, Wanted
-from solvers.planners.joint.solve.patch import hole_of
-from solvers.planners.joint.solve.repair import repair
-from solvers.planners.joint.solve.rules import Rules
-from solvers.planners.joint.solve.sheet import Sheet
+from solvers.planners.joint.solve.repair import Packs, Wanted, repair, ruin_of
+from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
@@ -27,7 +24,7 @@ def repaired(problem: JointProblem, layout: Layout, trials: int = 12, seed: int 
 
 def worth(problem: JointProblem, layout: Layout) -> float:
     """Cost and the price of what lacks."""
-    return Sheet.of_layout(Rules(Judge(problem)), layout).worth()
+    return Solution.of_layout(Rules(Judge(problem)), layout).worth()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,9 +48,9 @@ def test_places_what_lacks_where_there_is_room() -> None:
     )
     layout = first_layout(problem)
     less = replace(layout, patterns=layout.patterns[1:], counts=layout.counts[1:])
-    assert Sheet.of_layout(Rules(Judge(problem)), less).lacking().sum() > 0
+    assert Solution.of_layout(Rules(Judge(problem)), less).lacking().sum() > 0
     after = repaired(problem, less)
-    assert Sheet.of_layout(Rules(Judge(problem)), after).lacking().sum() == 0
+    assert Solution.of_layout(Rules(Judge(problem)), after).lacking().sum() == 0
 
 
 def test_equal_seeds_end_alike() -> None:
@@ -64,12 +61,12 @@ def test_equal_seeds_end_alike() -> None:
 
 def test_a_hole_asks_for_what_its_devices_served() -> None:
     problem = scene(3)
-    sheet = Sheet.of_layout(Rules(Judge(problem)), first_layout(problem))
-    hole = hole_of(sheet, np.array([0]), np.zeros(0, dtype=np.int64))
-    gone = sheet.judged.rows.variants[0]
-    assert set(hole.workloads.tolist()) == set(problem.variant_workload[gone[gone >= 0]].tolist())
-    assert hole.rest.counts.sum() == sheet.counts.sum() - 1
-    assert np.all(hole.room >= -1e-9)
+    solution = Solution.of_layout(Rules(Judge(problem)), first_layout(problem))
+    ruin = ruin_of(solution, np.array([0]), np.zeros(0, dtype=np.int64))
+    gone = solution.judged.rows.variants[0]
+    assert set(ruin.workloads.tolist()) == set(problem.variant_workload[gone[gone >= 0]].tolist())
+    assert ruin.rest.counts.sum() == solution.counts.sum() - 1
+    assert np.all(ruin.room >= -1e-9)
 
 
 def test_packs_hold_only_what_is_wanted_and_fits() -> None:

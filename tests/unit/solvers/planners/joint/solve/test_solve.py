@@ -10,7 +10,7 @@ import pytest
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.layouts import missing_of, value_of
-from solvers.planners.joint.solve.order import SolveOrder
+from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Standing

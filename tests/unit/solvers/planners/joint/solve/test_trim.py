@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.descent import descend
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.solve.moves import neighbours
-from solvers.planners.joint.solve.near import Near
-from solvers.planners.joint.solve.rules import Rules
-from solvers.planners.joint.solve.sheet import Sheet
-from solvers.planners.joint.solve.trim import trim
+from solvers.planners.joint.solve.local_search import descend, neighbours
+from solvers.planners.joint.solve.solution import Rules, Solution
+from solvers.planners.joint.solve.trim import LocalProgramme, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
@@ -26,9 +23,9 @@ def endless() -> Deadline:
     return Deadline(1e9, work_units=10_000)
 
 
-def sheet_of(problem: JointProblem, layout: Layout) -> Sheet:
+def sheet_of(problem: JointProblem, layout: Layout) -> Solution:
     """A layout as arrays."""
-    return Sheet.of_layout(Rules(Judge(problem)), layout)
+    return Solution.of_layout(Rules(Judge(problem)), layout)
 
 
 def roomy(seed: int, basis: str = "device") -> JointProblem:
@@ -91,10 +88,10 @@ def test_descent_moves_share_to_who_lacks_it() -> None:
 
 def test_the_relaxed_problem_bounds_the_layout_it_is_around() -> None:
     problem = scene(6)
-    sheet = sheet_of(problem, first_layout(problem))
-    near = Near(sheet, (10,))
-    assert near.solve(primal=True)
-    assert near.value <= sheet.worth() + 1e-6
+    solution = sheet_of(problem, first_layout(problem))
+    programme = LocalProgramme(solution, (10,))
+    assert programme.solve(primal=True)
+    assert programme.value <= solution.worth() + 1e-6
 
 
 def test_neighbours_take_nobody_new_and_keep_to_steps() -> None:

@@ -1,7 +1,7 @@
 """One problem from the relaxed optimum to whole devices: the phases and what each may spend.
 
-Owns their order: price patterns, dive, trim, make up what is short, polish where the problem is small, repair with what
-time is left. Every phase begins with the best so far and can only improve it. It refuses to prove bounds.
+Price patterns, dive, trim, make up what is short, polish where the problem is small, repair with what time is left.
+Every phase begins with the best so far and can only improve it. Bounds are proven elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
-from solvers.planners.joint.solve.generate import Pace, generate, singles
+from solvers.planners.joint.solve.generate import Pace, generate, singles, within_gap
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import (
     added,
@@ -30,15 +30,12 @@ from solvers.planners.joint.solve.layouts import (
     value_of,
 )
 from solvers.planners.joint.solve.master import Master
-from solvers.planners.joint.solve.order import SolveOrder
 from solvers.planners.joint.solve.polish import polished, shake, small_enough
-from solvers.planners.joint.solve.pricing import Pricing
-from solvers.planners.joint.solve.reach import reach
+from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import mend, repair
-from solvers.planners.joint.solve.tables import levels_of, tables_of
 from solvers.planners.joint.solve.trim import thin, trim
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices
+from solvers.problems.layout import Layout, Prices, Standing
 from solvers.problems.patterns import Pattern
 
 GENERATE_UNTIL = 0.65
@@ -51,25 +48,7 @@ MEND_PART = 0.5
 THIN_UNTIL = 0.25
 RESERVES = (0.003, 0.002, 0.004, 0.001, 0.006)
 """Parts of the rates that devices are made fewer with, in the order that pays best."""
-DEPTHS = (
-    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
-    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
-    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
-    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
-    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
-    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
-)
-"""Dives in order, and how long each takes beside the others, roughly."""
 DEVICES_TINY = 16.0
-DEPTHS_TINY = (
-    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
-    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
-    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
-    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
-    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
-    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
-)
-"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
 REACH_PART = 0.3
 POLISH_PART = 0.8
 REPAIR_PART = 0.3
@@ -81,8 +60,45 @@ URGENT_DEVICES = 1e5
 COLUMNS_KEPT = 400
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveOrder:
+    """One order. All fields have a meaning when left out: a solve from nothing."""
+
+    standing: tuple[Standing, ...] = ()
+    """What stands now; to keep one of these is cheaper by the launches that it saves."""
+    warm: tuple[Pattern, ...] = ()
+    """Patterns to begin with, from an earlier solve; those that no longer keep their promises are left out."""
+    gap: float = 0.003
+    """Stop when cost and bound are this near, as a fraction of the cost."""
+    seed: int = 1
+    launch_usd_per_s: float = 0.0002
+    """$/h that may be spent to avoid one second of launching."""
+    proof: bool = True
+    """Whether to keep time for a bound."""
+
+
+DEPTHS = (
+    (1.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (4.0, Depth(rounds=12, group_part=0.1, up_part=0.1)),
+    (2.0, Depth(rounds=10, group_part=0.2, up_part=0.25)),
+    (6.0, Depth(rounds=20, group_part=0.1, up_part=0.1)),
+    (3.0, Depth(rounds=10, group_part=1.0, up_part=0.1)),
+    (12.0, Depth(rounds=20, group_part=0.05, up_part=0.05)),
+)
+"""Dives in order, and how long each takes beside the others, roughly."""
+DEPTHS_TINY = (
+    (1.0, Depth(rounds=3, group_part=1.0, up_part=0.5)),
+    (1.5, Depth(rounds=6, group_part=1.0, up_part=0.25)),
+    (1.5, Depth(rounds=4, group_part=0.6, up_part=0.4)),
+    (1.5, Depth(rounds=3, group_part=0.2, up_part=0.25)),
+    (2.0, Depth(rounds=6, group_part=0.4, up_part=0.5)),
+    (3.0, Depth(rounds=6, group_part=0.1, up_part=0.1)),
+)
+"""A few devices are decided by luck: quick ways, each trimmed, and then an integer programme."""
+
+
 @dataclass(slots=True)
-class Course:
+class Phases:
     """One run. `found` is the answer so far, `facts` are told."""
 
     problem: JointProblem
@@ -136,7 +152,7 @@ class Course:
         if small_enough(master, relaxed) and not deadline.over:
             shake(state, deadline, np.random.default_rng(self.order.seed))
             if problem.by_memory:
-                relaxed = self._reach(master, relaxed)
+                relaxed = self._within_gap(master, relaxed)
             rng = np.random.default_rng(self.order.seed)
             self._within(
                 "polish_s",
@@ -153,12 +169,12 @@ class Course:
             )
         self.columns = patterns_of(problem, master.pool.judged.rows.take(promising(master, relaxed, COLUMNS_KEPT)))
 
-    def _reach(self, master: Master, relaxed: Relaxed) -> Relaxed:
+    def _within_gap(self, master: Master, relaxed: Relaxed) -> Relaxed:
         """Give the integer programme all that may be in something better than what is found so far."""
         best, before = self.first if self.found is None else self.found, len(master.pool)
         within = portion(self.deadline, REACH_PART)
         fewer_usd = float(self.problem.unserved_usd @ fewer_of(self.problem, best))
-        relaxed = reach(master, relaxed, (value_of(self.problem, best) + fewer_usd, best.usd_per_h), within)
+        relaxed = within_gap(master, relaxed, (value_of(self.problem, best) + fewer_usd, best.usd_per_h), within)
         self.facts["reached"] = float(len(master.pool) - before)
         charge(self.deadline, within)
         return relaxed
