@@ -56,7 +56,7 @@ $(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml | $(
 venv: $(VENV)/.dev-stamp ## Install everything a developer needs into .venv
 
 lock: $(VENV)/.dev-stamp ## Write the locks anew from pyproject.toml (LOCK_ARGS=--upgrade moves the pins)
-	$(COMPILE) --extra server --extra build --extra dev -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra server --extra convex --extra build --extra dev -o requirements-dev.lock pyproject.toml
 	$(COMPILE) --extra server --extra build -c requirements-dev.lock -o requirements-server.lock pyproject.toml
 	$(COMPILE) -c requirements-server.lock -o requirements.lock pyproject.toml
 	$(COMPILE) --extra server --extra build --extra rl -c requirements-dev.lock -o requirements-rl.lock pyproject.toml

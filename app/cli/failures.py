@@ -65,7 +65,6 @@ SERVER_MODULES = frozenset(
     {
         "alembic",
         "apscheduler",
-        "cvxpy",
         "fastapi",
         "highspy",
         "jinja2",
@@ -83,7 +82,12 @@ SERVER_MODULES = frozenset(
     }
 )
 
-EXTRAS: Mapping[str, str] = {**dict.fromkeys(SERVER_MODULES, "server"), "pyarrow": "arena", "torch": "rl"}
+EXTRAS: Mapping[str, str] = {
+    **dict.fromkeys(SERVER_MODULES, "server"),
+    "cvxpy": "convex",
+    "pyarrow": "arena",
+    "torch": "rl",
+}
 """By missing module: the extra that brings it."""
 
 

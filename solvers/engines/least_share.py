@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ class LeastShare:
     at_knee_ms: Floats
     target_ms: Floats
     floor: float
+
+
+def available() -> bool:
+    """Whether CVXPY is installed (extra `convex`)."""
+    return find_spec("cvxpy") is not None
 
 
 def least_shares(program: LeastShare) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
+from solvers.engines.least_share import available
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
@@ -23,7 +24,7 @@ from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
 from solvers.policies.mudi.coordinating import Coordinator, Host
 from solvers.policies.mudi.curves import Company, Curves
-from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.parameters import Parameters, ShareEngine
 from solvers.policies.mudi.remembering import Memory
 from solvers.policies.mudi.selecting import Slack
 from solvers.policies.mudi.sizing import Size, Sizer
@@ -61,6 +62,8 @@ class Mudi(Recalling):
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was read so far."""
+        if self.parameters.share_engine is ShareEngine.CONVEX and not available():
+            return Thought(proposal=_without_engine(), state=state)
         case = Case.of(request)
         memory = Memory.of(state).heard(case.snapshot, self.parameters.heed)
         round_ = Round.of(request, case, memory, self.parameters)
@@ -238,3 +241,9 @@ def _sized(need: Need, size: Size) -> Reason:
         Fact(name="evaluations", value=float(size.evaluations)),
     )
     return Reason(code=ReasonCode.CHEAPEST_FEASIBLE, subject=need.workload, facts=facts)
+
+
+def _without_engine() -> Proposal:
+    facts = (Fact(name="needs", value="cvxpy is not installed: install headroom[convex], or set share_engine: closed"),)
+    reason = Reason(code=ReasonCode.SOLVER_FAILED, subject=SPEC.name, facts=facts)
+    return Proposal(status=ProposalStatus.NOT_APPLICABLE, planner=SPEC.name, plan=None, reasons=(reason,))

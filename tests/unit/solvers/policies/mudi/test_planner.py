@@ -6,10 +6,12 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from solvers.domain.change import Target
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import DeviceId, Generation
-from solvers.domain.plan import Assignment, Plan
+from solvers.domain.plan import Assignment, Plan, ProposalStatus
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import ReplicaTelemetry
 from solvers.domain.workload import WorkloadKind
@@ -178,3 +180,12 @@ def test_the_reasons_tell_share_slope_and_tuning() -> None:
 def test_both_engines_give_the_same_plan() -> None:
     first, second = (plan_of(thought(room(jobs=2), settings={"share_engine": name})) for name in ("closed", "convex"))
     assert first.assignments == second.assignments
+
+
+def test_without_cvxpy_its_convex_shares_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not replaced in silence by the closed form."""
+    monkeypatch.setattr("solvers.policies.mudi.planner.available", lambda: False)
+    refused = registry.create("mudi", {"share_engine": "convex"})
+    proposal = registry.think(refused, builders.request(room()), None, SilentReporter()).proposal
+    assert proposal.status is ProposalStatus.NOT_APPLICABLE
+    assert "headroom[convex]" in str(proposal.reasons[0].facts[0].value)
