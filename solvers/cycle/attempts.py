@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from solvers.cycle.gate import DUST, fatal_codes
+from solvers.cycle.gate import fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.objective import RISING, Objective, Term
+from solvers.domain.objective import Term
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.policy import Choice
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
+from solvers.models.worth import worth_of
+from solvers.models.worthwhile import Step, worth_acting
 from solvers.planners.base import PlanRequest
 from solvers.verify.checks import is_fatal
 
@@ -78,37 +80,25 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
         attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
         asking.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
         refuted = refuted or Chosen((), proposal, findings)
-    found = _best(request.snapshot, sound) or refuted or Chosen(())
+    found = _best(request, sound) or refuted or Chosen(())
     return replace(found, attempts=tuple(attempts))
 
 
-def _best(snapshot: Snapshot, sound: list[Chosen]) -> Chosen | None:
-    """By the policy's terms, one after the other, those that are as good as the best; of these the first of the chain.
-    Imbalance is no reason to prefer one planner to another.
+def _best(request: PlanRequest, sound: list[Chosen]) -> Chosen | None:
+    """Of those that can be acted on at once, by the policy's terms, one after the other: those that the best one does
+    not outweigh; of these the first of the chain. Imbalance is no reason to prefer one planner to another.
     """
-    left = [(each, each.plan.objective) for each in sound if each.plan is not None]
+    if len(sound) < 2:
+        return sound[0] if sound else None
+    snapshot, target = request.snapshot, request.snapshot.target
+    now = worth_of(snapshot, request.movable, target.assignments, target.settings).objective
+    steps = [Step.of(snapshot, now, each.plan) for each in sound if each.plan is not None]
+    left = worth_acting(steps)
     for term in snapshot.policy.terms:
         if len(left) > 1 and term is not Term.BALANCE:
-            losses = [_loss(snapshot, objective, term) for _, objective in left]
-            most = min(losses) + _margin(snapshot, min(losses), term)
-            left = [item for item, loss in zip(left, losses, strict=True) if loss <= most]
-    return left[0][0] if left else None
-
-
-def _loss(snapshot: Snapshot, objective: Objective, term: Term) -> float:
-    """What counts of a term: cost with what the launches are worth, as at the gate."""
-    if term is Term.COST:
-        return objective.cost_usd_per_h + snapshot.policy.launch_usd_per_s * objective.churn
-    return objective.key((term,))[0]
-
-
-def _margin(snapshot: Snapshot, best: float, term: Term) -> float:
-    """By how much a plan may be worse in a term and still count as equal: nothing while nothing stands."""
-    policy = snapshot.policy
-    part = policy.gain_pct_min / 100 * abs(best)
-    if not snapshot.target.assignments or term not in (Term.UNSERVED, Term.COST, *RISING):
-        return DUST
-    return max(DUST, max(policy.gain_usd_per_h_min, part) if term is Term.COST else part)
+            best = min(left, key=lambda number: steps[number].plan.objective.key((term,)))
+            left = [number for number in left if not steps[best].outweighs(steps[number].plan.objective, term)]
+    return sound[left[0]]
 
 
 def _ask(asking: Asking, planner: str, request: PlanRequest) -> tuple[Attempt, Proposal | None]:

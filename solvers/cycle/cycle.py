@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeVar
 
 from solvers.cycle.attempts import Asking, Chosen, try_chain
-from solvers.cycle.diff import diff
 from solvers.cycle.dividing import Part
 from solvers.cycle.gate import Case, gate
 from solvers.cycle.order import CycleOrder, movable_workloads
@@ -25,6 +24,7 @@ from solvers.cycle.ports import Ports, memory_key
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition
 from solvers.domain.codec import bytes_digest, digest, picture_digest
+from solvers.domain.diff import diff
 from solvers.domain.ids import Digest, Generation, PolicyName
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot

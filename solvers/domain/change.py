@@ -1,6 +1,6 @@
 """The way there and the proof: changes between target and plan, what agents must hold, what they read back.
 
-Owns the values; computing a difference is `solvers.cycle.diff`, carrying it out is the agents' work.
+Owns the values; computing a difference is `solvers.domain.diff`, carrying it out is the agents' work.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.cycle.diff import apply, diff
 from solvers.domain.change import Target
 from solvers.domain.device import DeviceMode
+from solvers.domain.diff import apply, diff
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from solvers.cycle.attempts import Chosen
-from solvers.cycle.diff import diff
 from solvers.cycle.record import Attempt
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
+from solvers.domain.diff import diff
 from solvers.domain.evidence import Finding, Severity
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName
 from solvers.domain.plan import Plan

@@ -14,6 +14,7 @@ from solvers.domain.plan import Proposal
 from solvers.domain.policy import Choice, Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
+from solvers.models.worth import worth_of
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest
 from solvers.verify.checks import verify
@@ -22,13 +23,15 @@ from tests import builders
 NAMES = ("one", "two", "three")
 
 
-def picture(*, standing: bool = False, **policy: object) -> Snapshot:
-    made = builders.lab([builders.service()], policy=builders.policy(planners=NAMES, **policy))
+def picture(*, standing: bool = False, rate_rps: float = 50.0, **policy: object) -> Snapshot:
+    made = builders.lab(
+        [builders.service(rate_rps_declared=rate_rps)], policy=builders.policy(planners=NAMES, **policy)
+    )
     if not standing:
         return made
     plan = registry.propose("greedy", request_of(made)).plan
     assert plan is not None
-    return replace(made, target=replace(made.target, assignments=plan.assignments, settings=plan.settings))
+    return replace(made, target=builders.target(plan.assignments, settings=plan.settings))
 
 
 def request_of(snapshot: Snapshot) -> PlanRequest:
@@ -36,10 +39,13 @@ def request_of(snapshot: Snapshot) -> PlanRequest:
 
 
 def chosen(snapshot: Snapshot, *objectives: Objective | None) -> Chosen:
-    """What the chain chooses when its planners make plans that differ in nothing but what they say of themselves."""
+    """What the chain chooses when its planners make plans that differ in nothing but what they say of themselves; one
+    that tells of launches restarts what stands.
+    """
     asked = request_of(snapshot)
     plan = registry.propose("greedy", asked).plan
     assert plan is not None
+    restarted = tuple(replace(item, share_pct_sm=item.share_pct_sm - 1) for item in plan.assignments)
     says = dict(zip(NAMES, objectives, strict=False))
 
     def propose(planner: str, request: PlanRequest) -> Proposal:
@@ -47,7 +53,8 @@ def chosen(snapshot: Snapshot, *objectives: Objective | None) -> Chosen:
         objective = says[planner]
         if objective is None:
             raise EngineError("gone")
-        return replace(proposal, planner=planner, plan=replace(plan, objective=objective))
+        made = replace(plan, objective=objective, assignments=restarted if objective.churn else plan.assignments)
+        return replace(proposal, planner=planner, plan=made)
 
     asking = Asking(propose=propose, verify=lambda *_: (), reporter=SilentReporter())
     return try_chain(asking, NAMES[: len(objectives)], asked)
@@ -97,12 +104,27 @@ def test_equal_plans_leave_the_choice_to_the_chain() -> None:
     assert winner(picture(choice=Choice.BEST), same, replace(same, imbalance=0.0)) == "one"
 
 
-@pytest.mark.parametrize(("cost_usd_per_h", "takes"), [(0.97, "one"), (0.90, "two")])
-def test_a_small_saving_does_not_outweigh_what_stands(cost_usd_per_h: float, takes: str) -> None:
+def restating(standing: Snapshot, part: float = 1.0, **changes: object) -> Objective:
+    """What stands is worth this much; `part`: of what it costs."""
+    target = standing.target
+    now = worth_of(standing, builders.everything_movable(standing), target.assignments, target.settings).objective
+    return replace(now, cost_usd_per_h=part * now.cost_usd_per_h, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("part", "takes"), [(0.97, "one"), (0.90, "two")])
+def test_a_small_saving_does_not_outweigh_what_stands(part: float, takes: str) -> None:
     standing = picture(standing=True, choice=Choice.BEST, gain_pct_min=5.0)
-    keeps, changes = Objective(cost_usd_per_h=1.0), Objective(cost_usd_per_h=cost_usd_per_h, churn=10.0)
+    keeps, changes = restating(standing), restating(standing, part, churn=10.0)
     assert winner(standing, keeps, changes) == takes
     assert winner(standing, changes, keeps) == {"one": "two", "two": "one"}[takes]
+
+
+def test_what_the_gate_would_hold_gives_way_to_what_it_would_promote() -> None:
+    standing = picture(standing=True, rate_rps=2000.0, choice=Choice.BEST, gain_pct_min=5.0, changes_max=1)
+    many, none = restating(standing, 0.5, churn=10.0), restating(standing)
+    assert len(standing.target.assignments) > 1
+    assert winner(standing, many, none) == "two"
+    assert winner(standing, many) == "one"
 
 
 def test_with_nothing_standing_the_cheapest_is_taken() -> None:
@@ -114,7 +136,7 @@ def test_launches_count_as_at_the_gate() -> None:
     standing = picture(
         standing=True, choice=Choice.BEST, gain_pct_min=0.0, gain_usd_per_h_min=0.0, launch_usd_per_s=0.01
     )
-    keeps, changes = Objective(cost_usd_per_h=1.0), Objective(cost_usd_per_h=0.95, churn=10.0)
+    keeps, changes = restating(standing), restating(standing, 0.95, churn=10.0)
     assert winner(standing, keeps, changes) == "one"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.gate import Case, gate, lost_replicas
+from solvers.cycle.gate import Case, gate
 from solvers.cycle.order import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
@@ -17,6 +17,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
+from solvers.models.worthwhile import lost_replicas
 from tests import builders
 
 T4 = builders.device("a", 0, "t4")

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.cycle.gate import Case, gate
+from solvers.cycle.order import CycleOrder
+from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Target
-from solvers.domain.ids import Generation, ReplicaId
+from solvers.domain.diff import diff
+from solvers.domain.ids import CycleId, Generation, ReplicaId
 from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Plan
+from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
 from solvers.planners.joint.choosing import better
@@ -85,6 +93,59 @@ def test_a_saving_too_small_for_what_it_touches_gives_way_to_one_that_is_not() -
     assert chosen(picture, plan(picture, cost_usd_per_h=now), worth_it) == 1
     assert chosen(picture, acts, waits) == 1
     assert chosen(picture, acts, worth_it) == 1
+
+
+def decided(picture: Snapshot, made: Plan) -> Decision:
+    """What the gate says of a plan, long after the last promotion."""
+    order = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=1, software_version="0")
+    launch_s = {model.name: model.launch_s for model in picture.models}
+    return gate(
+        Case(
+            order=order,
+            snapshot=picture,
+            movable=builders.everything_movable(picture),
+            plan=made,
+            transition=diff(picture.target, made, launch_s),
+            standing=plan(picture),
+        )
+    )
+
+
+SAVINGS = st.sampled_from([0.0, 0.02, 0.03, 0.2])
+RIVAL = st.fixed_dictionaries(
+    {"moved": st.integers(0, 4), "unserved": st.sampled_from([0.0, 0.5]), "part": SAVINGS, "slo_risk": SAVINGS}
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rivals=st.lists(RIVAL, min_size=1, max_size=4),
+    basis=st.sampled_from(list(CostBasis)),
+    changes_max=st.integers(1, 4),
+    dear_launches=st.booleans(),
+)
+def test_the_gate_would_act_on_what_is_chosen_if_on_any(
+    rivals: list[dict[str, float]], basis: CostBasis, changes_max: int, dear_launches: bool
+) -> None:
+    """Never is chosen what the gate would hold for too small a gain, nor dropped what it would promote."""
+    launch_usd_per_s = 0.01 if dear_launches else 0.0
+    picture = standing(cost_basis=basis, changes_max=changes_max, launch_usd_per_s=launch_usd_per_s)
+    now = plan(picture).objective
+    plans = [
+        plan(
+            picture,
+            moved=int(rival["moved"]),
+            unserved=now.unserved + rival["unserved"],
+            slo_risk=now.slo_risk + rival["slo_risk"],
+            cost_usd_per_h=now.cost_usd_per_h * (1 - rival["part"]),
+        )
+        for rival in rivals
+    ]
+    able = [made for made in plans if made.objective.key() <= plans[0].objective.key()]
+    taken = plans[chosen(picture, *plans)]
+    decision = decided(picture, taken)
+    if any(decided(picture, made).promote for made in able):
+        assert decision.promote or decision.reasons == (HoldReason.NOTHING_TO_CHANGE,)
 
 
 def test_more_changes_than_one_promotion_may_cause_give_way() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.diff import apply, diff
 from solvers.domain.change import Change, ChangeKind, Target
 from solvers.domain.device import DeviceMode
+from solvers.domain.diff import apply, diff
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName
 from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
