@@ -131,7 +131,7 @@ class Joint(Recalling):
         # How long it took is told but is no part of the answer: equal answers are equal.
         told = {name: float(number) for name, number in layout.facts.items() if not name.endswith("_s")}
         facts = tuple(Fact(name=name, value=number) for name, number in sorted(told.items()))
-        kept = remember(reading.problem, answer.patterns)
+        kept = remember(reading.problem, answer.patterns, answer.full_at_s)
         proposal = _proposal(rivals, chosen, facts=facts)
         return Thought(proposal=_with_insight(proposal, request, (reading, begun), layout), state=kept)
 

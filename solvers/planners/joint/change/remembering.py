@@ -1,4 +1,4 @@
-"""Patterns kept from one solve to the next, as bytes.
+"""Patterns kept from one solve to the next, and when everything was open last, as bytes.
 
 Owns their compact form: members by the names of workload and network, kinds by pool and clock, so that they survive
 whatever comes and goes between two snapshots. What no longer exists is left out; bytes of any other kind are as good
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,12 +21,24 @@ from solvers.problems.patterns import Pattern
 
 KEPT_MAX = 20_000
 """Patterns; the first ones win, so the most useful come first."""
-_FORM = "joint-3"
+_FORM = "joint-4"
 _TAB = "\t"
 
 
-def remember(problem: JointProblem, patterns: Iterable[Pattern]) -> bytes:
-    """These patterns, each once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the solves before have left."""
+
+    patterns: tuple[Pattern, ...] = ()
+    full_at_s: float | None = None
+    """Of the snapshot of the last full solve; None: there was none that is known."""
+
+
+NOTHING = Kept()
+
+
+def remember(problem: JointProblem, patterns: Iterable[Pattern], full_at_s: float | None) -> bytes:
+    """These patterns, each once, and the moment."""
     chosen = list({item.key: item for item in patterns}.values())[:KEPT_MAX]
     kinds = list(_kinds(problem))
     variants = [_TAB.join(name) for name in variant_numbers(problem)]
@@ -33,6 +46,7 @@ def remember(problem: JointProblem, patterns: Iterable[Pattern]) -> bytes:
     np.savez_compressed(
         store,
         form=np.array(_FORM),
+        full_at_s=np.array([] if full_at_s is None else [full_at_s], dtype=np.float64),
         kinds=np.array(kinds, dtype=np.str_),
         variants=np.array(variants, dtype=np.str_),
         kind=np.array([item.kind for item in chosen], dtype=np.int32),
@@ -43,19 +57,20 @@ def remember(problem: JointProblem, patterns: Iterable[Pattern]) -> bytes:
     return store.getvalue()
 
 
-def recall(state: bytes, problem: JointProblem) -> tuple[Pattern, ...]:
-    """Those of the kept patterns that this problem still knows and that keep its rules."""
+def recall(state: bytes, problem: JointProblem) -> Kept:
+    """The moment, and those of the kept patterns that this problem still knows and that keep its rules."""
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as kept:
             if "form" not in kept or str(kept["form"]) != _FORM:
-                return ()
+                return NOTHING
             rows = _rows({name: np.asarray(kept[name]) for name in kept.files}, problem)
+            moments = kept["full_at_s"].tolist()
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile):
-        return ()
+        return NOTHING
     judge = Judge(problem)
     judged = judge.judge(rows)
     good = np.flatnonzero(judged.lawful & (judged.rows.variants[:, 0] >= 0))
-    return tuple(judge.patterns(judged.take(good)))
+    return Kept(patterns=tuple(judge.patterns(judged.take(good))), full_at_s=moments[0] if moments else None)
 
 
 def _rows(kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], problem: JointProblem) -> Patterns:

@@ -1,9 +1,9 @@
 """How much of what stands is opened: everything now and then, else only what has a reason to change.
 
-Owns the decision, from the snapshot alone, so that a repeated cycle decides alike. A workload has a reason when what
-stands of it is short, breaks a rule or a promise, or could do with notably less (but for who can always use more). A
-full solve is due when nothing stands, when many have reasons, or when its hour has come. It refuses to know what was
-decided before.
+Owns the decision, from the snapshot and the moment of the last full solve, so that a repeated cycle decides alike and
+it matters to nobody at which moments cycles run. A workload has a reason when what stands of it is short, breaks a rule
+or a promise, or could do with notably less (but for who can always use more). A full solve is due when nothing stands,
+when many have reasons, or when the last one is long past or unknown. It refuses to know what else was decided before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.layout import Standing
 
 FULL_EVERY_S = 300.0
-FULL_FOR_S = 30.0
-"""In the first so many seconds of every `FULL_EVERY_S` everything is open."""
+"""So long after the last full solve the next cycle is one again."""
 OPEN_PART_MAX = 0.3
 """With more workloads open than this, all are."""
 SURPLUS = 1.5
@@ -25,12 +24,17 @@ SURPLUS = 1.5
 DUST = 1e-6
 
 
-def scope_of(reading: Reading, standing: tuple[Standing, ...], restless: frozenset[int]) -> frozenset[int] | None:
-    """Workloads that may change, by number; None for all."""
-    snapshot, problem = reading.snapshot, reading.problem
-    if not standing or snapshot.taken_at_s % FULL_EVERY_S < FULL_FOR_S:
+def scope_of(
+    reading: Reading, standing: tuple[Standing, ...], restless: frozenset[int], full_at_s: float | None
+) -> frozenset[int] | None:
+    """Workloads that may change, by number; None for all. `full_at_s`: when the last full solve was, as snapshots
+    count; None: nobody knows.
+    """
+    if not standing or full_at_s is None:
         return None
-    if len(restless) > max(1.0, OPEN_PART_MAX * len(problem.workloads)):
+    if not 0.0 <= reading.snapshot.taken_at_s - full_at_s < FULL_EVERY_S:
+        return None  # also where the clock was put back: the last one would be ahead for ever
+    if len(restless) > max(1.0, OPEN_PART_MAX * len(reading.problem.workloads)):
         return None
     return restless
 

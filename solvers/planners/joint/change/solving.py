@@ -13,7 +13,7 @@ from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.change.holding import held
 from solvers.planners.joint.change.narrowing import narrow
-from solvers.planners.joint.change.remembering import recall
+from solvers.planners.joint.change.remembering import NOTHING, recall
 from solvers.planners.joint.change.scope import restless_of, scope_of
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.phases import SolveOrder
@@ -34,21 +34,24 @@ class Solved:
     held: Layout | None
     """What changes least, where something stands; which of both is better shows when they are seated."""
     patterns: tuple[Pattern, ...]
+    full_at_s: float | None
+    """When the last full solve was, this one or an earlier one."""
 
 
 def solved(solve: Solve, asked: tuple[PlanRequest, Reading], state: bytes, deadline: Deadline) -> Solved:
     """Raises EngineError as `solve` does."""
     request, reading = asked
     policy, problem, standing = request.snapshot.policy, reading.problem, reading.standing_patterns()
+    kept = recall(state, problem) if state else NOTHING
     order = SolveOrder(
         standing=standing,
-        warm=recall(state, problem) if state else (),
+        warm=kept.patterns,
         gap=policy.gap_pct_target / 100,
         seed=request.seed,
         launch_usd_per_s=policy.launch_usd_per_s,
     )
     restless = restless_of(reading, standing)
-    opened = scope_of(reading, standing, restless)
+    opened = scope_of(reading, standing, restless, kept.full_at_s)
     found = solve(problem, order, deadline) if opened is None else _narrowly(solve, problem, (order, opened), deadline)
     count = len(problem.workloads) if opened is None else len(opened)
     found = replace(found, facts=found.facts | {"workloads_open": float(count)})
@@ -56,6 +59,7 @@ def solved(solve: Solve, asked: tuple[PlanRequest, Reading], state: bytes, deadl
         found=found,
         held=held(problem, standing, restless) if standing else None,
         patterns=(*found.patterns, *found.columns, *order.warm),
+        full_at_s=request.snapshot.taken_at_s if opened is None else kept.full_at_s,
     )
 
 

@@ -1,4 +1,4 @@
-"""Patterns survive as bytes by name, and bytes of any other kind are as good as none."""
+"""Patterns and the last full solve survive as bytes, and bytes of any other kind are as good as none."""
 
 from __future__ import annotations
 
@@ -9,60 +9,63 @@ import pytest
 
 from solvers.domain.ids import WorkloadId
 from solvers.planners.joint.change import remembering
-from solvers.planners.joint.change.remembering import recall, remember
+from solvers.planners.joint.change.remembering import NOTHING, recall, remember
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem
 
 
 def test_what_is_remembered_is_recalled() -> None:
     made = problem(devices=(4, 2))
     kept = (pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40), kind=2), pattern(made, (0, 20), kind=3))
-    state = remember(made, kept)
-    assert set(recall(state, made)) == set(kept)
-    assert remember(made, kept) == state
-    assert remember(made, (*kept, kept[0])) == state
+    state = remember(made, kept, 7.5)
+    assert set(recall(state, made).patterns) == set(kept)
+    assert recall(state, made).full_at_s == 7.5
+    assert remember(made, kept, 7.5) == state
+    assert remember(made, (*kept, kept[0]), 7.5) == state
+    assert recall(remember(made, kept, None), made).full_at_s is None
 
 
 def test_patterns_follow_their_names() -> None:
     made = problem()
-    state = remember(made, (pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40)), pattern(made, (3, 80))))
+    state = remember(made, (pattern(made, (0, 20), (1, 60)), pattern(made, (2, 40)), pattern(made, (3, 80))), None)
     order = (3, 1, 0)
     names = [replace(made.workloads[number], id=made.workloads[number].id) for number in order]
     later = problem(3, workloads=tuple(names))
     variants = tuple(replace(made.variants[number], workload=place) for place, number in enumerate(order))
-    found = recall(state, replace(later, variants=variants))
+    found = recall(state, replace(later, variants=variants)).patterns
     assert {(item.variants, item.shares_pct) for item in found} == {((1, 2), (60, 20)), ((0,), (80,))}
 
 
 def test_what_keeps_no_rule_any_more_is_left_out() -> None:
     made = problem()
-    state = remember(made, (pattern(made, (0, 20)), pattern(made, (1, 20))))
+    state = remember(made, (pattern(made, (0, 20)), pattern(made, (1, 20))), None)
     allowed = made.allowed.copy()
     allowed[0, 1] = False
-    assert [item.variants for item in recall(state, replace(made, allowed=allowed))] == [(0,)]
+    assert [item.variants for item in recall(state, replace(made, allowed=allowed)).patterns] == [(0,)]
 
 
 @pytest.mark.parametrize("state", [b"", b"nonsense", b"PK\x03\x04broken"])
 def test_bytes_of_another_kind_are_nothing(state: bytes) -> None:
-    assert recall(state, problem()) == ()
+    assert recall(state, problem()) == NOTHING
 
 
 def test_an_older_form_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     with monkeypatch.context() as patched:
         patched.setattr(remembering, "_FORM", "joint-0")
-        state = remember(made, (pattern(made, (0, 20)),))
-    assert recall(state, made) == ()
+        state = remember(made, (pattern(made, (0, 20)),), 7.5)
+    assert recall(state, made) == NOTHING
 
 
 def test_no_more_is_kept_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     monkeypatch.setattr(remembering, "KEPT_MAX", 1)
     first = pattern(made, (3, 100))
-    assert recall(remember(made, (first, pattern(made, (0, 20)))), made) == (first,)
+    assert recall(remember(made, (first, pattern(made, (0, 20))), None), made).patterns == (first,)
 
 
 def test_a_world_without_patterns_is_remembered_too() -> None:
     made = problem()
-    assert recall(remember(made, ()), made) == ()
-    assert recall(remember(made, ()), replace(made, allowed=np.zeros_like(made.allowed))) == ()
+    state = remember(made, (), None)
+    assert recall(state, made) == NOTHING
+    assert recall(state, replace(made, allowed=np.zeros_like(made.allowed))) == NOTHING
     assert WorkloadId("demo/w0") == made.workloads[0].id

@@ -1,4 +1,4 @@
-"""Only what has a reason to change is opened, but for a full solve now and then."""
+"""Only what has a reason to change is opened, but for a full solve now and then, whenever cycles run."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
+
+from app.settings import Settings
+from solvers.cycle.cycle import run_cycle
+from solvers.cycle.order import CycleOrder
+from solvers.cycle.record import Lane
 from solvers.domain.change import Target
-from solvers.domain.ids import Generation, ModelName
+from solvers.domain.ids import CycleId, Generation, ModelName
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import SloScope
-from solvers.planners.joint.change.scope import FULL_EVERY_S, FULL_FOR_S, restless_of, scope_of
-from solvers.planners.joint.reading.formulation import read
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.change.remembering import remember
+from solvers.planners.joint.change.scope import FULL_EVERY_S, restless_of, scope_of
+from solvers.planners.joint.change.solving import solved
+from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
+from solvers.problems.joint import JointProblem
+from solvers.problems.layout import Layout
 from tests import builders
+from tests.memory import MemoryMemory, World
 
-QUIET_S = 10 * FULL_EVERY_S + FULL_FOR_S
+FULL_AT_S = 1_000_000.0
+QUIET_S = FULL_AT_S + FULL_EVERY_S - 1.0
 
 
 @cache
@@ -34,10 +47,10 @@ def world(**changes: Any) -> Snapshot:
     return replace(served(), **changes)
 
 
-def opened(picture: Snapshot) -> set[str] | None:
+def opened(picture: Snapshot, full_at_s: float | None = FULL_AT_S) -> set[str] | None:
     reading = read(picture, builders.everything_movable(picture))
     standing = reading.standing_patterns()
-    scope = scope_of(reading, standing, restless_of(reading, standing))
+    scope = scope_of(reading, standing, restless_of(reading, standing), full_at_s)
     return None if scope is None else {reading.problem.workloads[number].id for number in scope}
 
 
@@ -47,8 +60,55 @@ def test_what_is_served_and_has_nothing_to_spare_rests() -> None:
 
 def test_everything_opens_when_its_hour_comes_and_before_anything_stands() -> None:
     picture = world()
-    assert opened(replace(picture, taken_at_s=QUIET_S - 1.0)) is None
+    assert opened(replace(picture, taken_at_s=FULL_AT_S + FULL_EVERY_S)) is None
     assert opened(replace(picture, target=Target())) is None
+
+
+def test_everything_opens_where_the_last_time_is_unknown_or_ahead() -> None:
+    assert opened(world(), None) is None
+    assert opened(world(), QUIET_S + 1.0) is None
+
+
+@cache
+def read_once() -> Reading:
+    return read(served(), builders.everything_movable(served()))
+
+
+@pytest.mark.parametrize("phase_s", range(60))
+def test_every_pace_has_full_solves(phase_s: int) -> None:
+    """The planner's own interval, from any second of a minute on, on a fleet where nothing happens."""
+    interval_s = Settings(database_url="postgresql://").place_interval_s
+    reading, full_at_s, state = read_once(), list[float](), b""
+    whole = reading.problem
+
+    def nothing(problem: JointProblem, order: object, deadline: Deadline) -> Layout:
+        if problem is whole:
+            full_at_s.append(now_s)
+        return Layout(patterns=(), counts=())
+
+    moments_s = [FULL_AT_S + phase_s + interval_s * number for number in range(15)]
+    for now_s in moments_s:
+        at = world(taken_at_s=now_s)
+        answer = solved(nothing, (builders.request(at), replace(reading, snapshot=at)), state, Deadline(60.0))
+        state = remember(whole, answer.patterns, answer.full_at_s)
+    gaps_s = [later - earlier for earlier, later in zip(full_at_s, [*full_at_s[1:], moments_s[-1]], strict=True)]
+    assert full_at_s[0] == moments_s[0]
+    assert FULL_EVERY_S <= max(gaps_s) <= FULL_EVERY_S + interval_s
+    assert len(full_at_s) == 3
+
+
+def test_a_planner_that_began_late_in_a_minute_solves_everything_again() -> None:
+    """Cycles of a calm fleet with the planner as it is."""
+    order = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=7, software_version="0.1.0")
+    policy, memory = replace(served().policy, planners=("joint",)), MemoryMemory()
+    opened_each: list[object] = []
+    for number in range(7):
+        ports = World(world(policy=policy, taken_at_s=FULL_AT_S + 45.0 + 60.0 * number), memory=memory).ports
+        proposal = run_cycle(ports, order).proposal
+        assert proposal is not None
+        assert proposal.insight is not None
+        opened_each += [fact.value for fact in proposal.insight.facts if fact.name == "workloads_open"]
+    assert opened_each == [10.0, 0.0, 0.0, 0.0, 0.0, 10.0, 0.0]
 
 
 def test_who_needs_more_is_opened() -> None:
