@@ -70,7 +70,7 @@ def _run(config: AgentConfig, asked: int) -> int:
 def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, Offering | None]:
     """The back end, and whoever takes simulated load."""
     if config.nvidia is not None:
-        from agents.devices.nvidia.opening import open_host
+        from agents.opening import open_host
 
         host = open_host(config, config.nvidia, state, time.monotonic)
         if host.state_lost:

@@ -11,8 +11,8 @@ import random
 import threading
 
 from agents.log import Log
-from agents.loop.transport import Connection, StatusError, UnreachableError
 from agents.loop.uplink import Mailbox, Uplink
+from agents.transport import Connection, StatusError, UnreachableError
 
 PATH = "/v1/doorbell"
 SILENCE_S_MAX = 90.0

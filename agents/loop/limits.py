@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agents.devices.base import Mode
+from agents.devices.specs import held_mib, held_pct_sm
 from agents.errors import TargetRefusedError
-from agents.wanted import held_mib, held_pct_sm
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget
 
 

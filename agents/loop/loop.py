@@ -27,12 +27,12 @@ from agents.loop.collect import Collector
 from agents.loop.doorbell import listen
 from agents.loop.governing import Governing
 from agents.loop.sampling import Samples
-from agents.loop.transport import Connection
 from agents.loop.uplink import Identity, Mailbox, Uplink
 from agents.profiling.control import Control
 from agents.profiling.desk import Desk, DeskParts
 from agents.profiling.loads import Loads
 from agents.state import TARGET_FILE, StateDirectory
+from agents.transport import Connection
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
 
 REPORT_INTERVAL_S = 5.0

@@ -13,8 +13,8 @@ from dataclasses import replace
 from agents.devices.base import Devices, DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.errors import DeviceError, StateFileError
 from agents.loop.apply import Applier
-from agents.loop.transport import Connection, UnreachableError
 from agents.state import TARGET_FILE, TOKEN_FILE, StateDirectory
+from agents.transport import Connection, UnreachableError
 from agents.wire import DeviceInventory, NodeTarget, WireError, decode_node_target
 
 PASSES_MAX = 1000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from agents.devices.base import WorkerReading, WorkerState
-from agents.wanted import overdue
+from agents.loop.wanted import overdue
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 FORGIVEN_AFTER_S = 120.0

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
-from agents.wanted import drain_over, held_mib, held_pct_sm, overdue, same_process, spec_of
+from agents.devices.specs import held_mib, held_pct_sm
+from agents.loop.wanted import drain_over, overdue, same_process, spec_of
 from agents.wire import DeviceInventory, DeviceTarget
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
-from agents.loop.transport import Answer, Connection, UnreachableError
 from agents.state import TOKEN_FILE, StateDirectory
+from agents.transport import Answer, Connection, UnreachableError
 from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode_node_target, encode
 
 POLL_S = 30.0

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.errors import AgentError
-from agents.loop.transport import Answer, Connection, UnreachableError
 from agents.profiling.points import Point
+from agents.transport import Answer, Connection, UnreachableError
 from agents.wire import ProfileOrder, WireError, decode_points_asked, decode_profile_orders
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from agents.devices.base import Devices, DeviceSample, WorkerSpec
 from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
-from agents.loop.transport import UnreachableError
 from agents.profiling.control import Control, RefusedError
 from agents.profiling.course import Errand, Outcome, PairErrand, run, run_pairs
 from agents.profiling.loads import Loads
 from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.reservations import Reservations
 from agents.profiling.session import Bench
+from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
 LOOK_S = 20.0

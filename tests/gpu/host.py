@@ -12,8 +12,8 @@ from typing import Any
 from agents.config import read_config
 from agents.devices.base import Mode, WorkerReading, WorkerSpec, WorkerState
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.opening import open_host
 from agents.errors import DeviceError
+from agents.opening import open_host
 from agents.state import StateDirectory
 from agents.wire import WarmUpTarget, WorkerTarget
 from tests.gpu.rig import WORKER, NotHereError, Rig

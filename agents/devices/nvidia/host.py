@@ -17,8 +17,8 @@ from agents.devices.nvidia.register import Part, Register, share_order
 from agents.devices.nvidia.roster import Roster
 from agents.devices.nvidia.strangers import Strangers
 from agents.devices.parts import CrewOrder
+from agents.devices.specs import held_mib, held_pct_sm
 from agents.errors import BusyError, DeviceError, NotFoundError, OutOfMemoryError, OutOfRangeError
-from agents.wanted import held_mib, held_pct_sm
 from agents.wire import DeviceInventory
 
 

@@ -1,6 +1,6 @@
 """What a real GPU host is made of, handed over as one.
 
-Owns the record only; who opens the parts is `agents.devices.nvidia.opening`, and tests bring their own.
+Owns the record only; who opens the parts is `agents.opening`, and tests bring their own.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agents.log import Log
-from agents.loop.transport import Connection, UnreachableError
 from agents.profiling.control import Control
 from agents.profiling.desk import Desk, DeskParts
 from agents.profiling.loads import HttpLoads, Loads
 from agents.profiling.points import Point
 from agents.profiling.reservations import Reservations
+from agents.transport import Connection, UnreachableError
 from agents.wire import ProfileOrder, ProfileSubject
 from tests.unit.agents.builders import NODE, worker_spec
 from tests.unit.agents.profiling.staging import Saturating, Stage

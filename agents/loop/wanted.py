@@ -1,7 +1,7 @@
 """What the target of a replica asks of a process, and how long that process may take for what.
 
-Owns the comparison of a running worker with the one that is wanted, what a worker holds of its device, and the
-deadlines of launching and draining. Pure; it refuses to decide what is done about any of it.
+Owns the comparison of a running worker with the one that is wanted, and the deadlines of launching and draining. Pure;
+it refuses to decide what is done about any of it.
 """
 
 from __future__ import annotations
@@ -52,16 +52,6 @@ def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
     return same and not restart_needed(held, wanted)
 
 
-def held_pct_sm(spec: WorkerSpec | ReplicaTarget) -> int:
-    """Share of the device that a worker takes: each of its processes has the share to itself."""
-    return spec.share_pct_sm * _processes(spec)
-
-
-def held_mib(spec: WorkerSpec | ReplicaTarget) -> int:
-    """Memory of the device that a worker may take: each of its processes has the limit to itself."""
-    return spec.memory_mib_limit * _processes(spec)
-
-
 def overdue(worker: WorkerReading) -> bool:
     """Whether a worker that starts should long be ready."""
     return worker.state_s > max(LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s)
@@ -71,7 +61,3 @@ def drain_over(worker: WorkerReading, route_grace_s: float) -> bool:
     """Whether a worker that drains has had its time, which begins when the routers have forgotten it."""
     allowed_s = DRAIN_S_MAX if worker.spec.worker is None else worker.spec.worker.drain_s + route_grace_s
     return worker.drained or worker.state_s > allowed_s
-
-
-def _processes(spec: WorkerSpec | ReplicaTarget) -> int:
-    return 1 if spec.worker is None else spec.worker.processes_max

@@ -6,7 +6,7 @@ import pytest
 
 from agents.errors import ConfigError
 from agents.loop.doorbell import heard
-from agents.loop.transport import Answer, Connection, UnreachableError
+from agents.transport import Answer, Connection, UnreachableError
 
 
 @pytest.mark.parametrize("address", ["api:8080", "ftp://api", "http://", "/v1"])
