@@ -17,8 +17,6 @@ from solvers.control.governor import Morak
 from solvers.control.records import Cause, Decision, DeviceEnvelope, DeviceReading, DeviceState, Setting, Settings
 
 DEFAULT = "morak"
-CLOCK_ONLY = frozenset({"dfs"})
-"""Controllers that keep a limit by the clock and by nothing else."""
 
 
 class Controller(Protocol):

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from solvers.domain.evidence import Finding, FindingCode
+from solvers.domain.governor import governor_of
 from solvers.domain.ids import ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
@@ -24,8 +25,6 @@ from solvers.verify.report import about, fatal, promise, shortage, warning
 from solvers.verify.token_promises import check_tokens, token_memory_mib, token_service, tokens_rps
 
 BATCH_MAX = 65536
-KEEPS_LATENCY = frozenset({"morak", "clipper_l"})
-"""Controllers that make batches smaller for as long as a replica is late."""
 
 
 def check_promises(picture: Picture) -> Iterator[Finding]:
@@ -111,14 +110,13 @@ def _kept_by_nobody(picture: Picture, item: Assignment) -> Iterator[Finding]:
     a controller that heeds it: that one comes back towards the planned setting, where all of it is proven above.
     """
     device, lowest = picture.devices[item.device], item.envelope.clock_mhz_sm_min
-    governor = picture.policy_at(device.id).governor
-    heedful = governor in KEEPS_LATENCY or lowest >= picture.clock_mhz_sm(device)
-    if heedful or item.kind is not WorkloadKind.SERVICE:
+    governor = governor_of(picture.policy_at(device.id).governor)
+    if governor.keeps_latency or lowest >= picture.clock_mhz_sm(device) or item.kind is not WorkloadKind.SERVICE:
         return
     corner = execution(picture, item, device, item.envelope.batch_max, lowest)
     if corner is None or not keeps_promise(_slo(picture, item), corner, max(1, item.envelope.batch_max)):
         facts = {"clock_mhz_sm_min": float(lowest), "batch_max": float(item.envelope.batch_max)}
-        yield warning(FindingCode.ENVELOPE_UNKEPT, item.replica, governor=governor, **facts)
+        yield warning(FindingCode.ENVELOPE_UNKEPT, item.replica, governor=governor.name, **facts)
 
 
 def _service(picture: Picture, service: Service, proven: dict[WorkloadId, float]) -> Iterator[Finding]:

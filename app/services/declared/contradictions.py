@@ -18,9 +18,9 @@ from app import kinds
 from app.kinds import Kind
 from app.services.planning.snapshots import DEFAULT_POLICY, read_policy
 from app.store import documents
-from solvers.control import registry as controllers
 from solvers.domain.codec import from_plain
 from solvers.domain.device import ColocationClass, Device, Node
+from solvers.domain.governor import governor_of
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import Owners, Work, by_name, claims_on, device_owners, gpus_of
 from solvers.domain.policy import Policy
@@ -152,7 +152,7 @@ def fleet_faults(session: Session, item: Node | Device) -> Iterator[Contradictio
 def _clock(policy: Policy) -> Iterator[Contradiction]:
     """A controller that can do nothing but move the clock needs a plan that leaves it open."""
     known = set(registry.names())
-    if policy.governor not in controllers.CLOCK_ONLY or not set(policy.planners) <= known:
+    if not governor_of(policy.governor).clock_alone or not set(policy.planners) <= known:
         return
     if not any(registry.create(name).spec.leaves_clock_open for name in policy.planners):
         said = (

@@ -20,6 +20,7 @@ from solvers.control.records import (
     state_to_plain,
 )
 from solvers.control.registry import DEFAULT, controller, names
+from solvers.domain.governor import GOVERNORS, governor_of
 from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, envelope_for
 
 ONE = Plant(models=(Model(fixed_ms=2.0, input_ms=0.5, power_w=160.0),))
@@ -50,6 +51,32 @@ def test_the_names_are_known_and_others_are_refused() -> None:
     assert set(names()) == {DEFAULT, *BASELINES}
     with pytest.raises(ValueError, match="batchdvfs, clipper_l"):
         controller("nobody")
+
+
+def test_the_domain_knows_every_controller() -> None:
+    assert {item.name for item in GOVERNORS} == set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_who_is_said_to_keep_latencies_makes_late_batches_smaller_and_no_other_does(name: str) -> None:
+    envelope = envelope_for(ONE, 260.0, (25.0,))
+    planned = Setting(batches=(64,), clock_mhz_sm=CLOCKS_MHZ[-1])
+    late = ONE.reading(planned).replicas[0].latency_ms
+    assert late is not None
+    assert late > 25.0
+    loop = controller(name)
+    state = loop.first(envelope, planned)
+    for _ in range(60):
+        state = loop.step(envelope, state, ONE.reading(state.setting)).state
+    on_time = (ONE.reading(replace(state.setting, clock_mhz_sm=CLOCKS_MHZ[-1])).replicas[0].latency_ms or 0.0) <= 27.5
+    assert governor_of(name).keeps_latency is on_time
+
+
+@pytest.mark.parametrize("name", names())
+def test_who_is_said_to_move_the_clock_alone_leaves_batches_and_no_other_does(name: str) -> None:
+    decisions = driven(name, ONE, envelope_for(ONE, 130.0, (25.0,)), 60)
+    batches = {decision.state.setting.batches for decision in decisions}
+    assert governor_of(name).clock_alone is (len(batches) == 1)
 
 
 def test_morak_begins_low_where_the_clock_is_open_and_never_above_what_was_planned() -> None:

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.control import registry as controllers
-from solvers.control.records import DeviceEnvelope, DeviceReading, ReplicaEnvelope, ReplicaReading, Setting
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import Generation, WorkloadId
@@ -16,7 +14,6 @@ from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import ServiceMode, SloScope, WorkloadKind
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify
-from solvers.verify.promises import KEEPS_LATENCY
 from tests import builders
 
 VISION = (WorkloadId("demo/vision"),)
@@ -219,15 +216,3 @@ class TestOpenClocks:
         )
         slow = replace(picture, profiles=measured)
         assert severities(verify(slow, opened, VISION), FindingCode.ENVELOPE_UNKEPT) == set()
-
-    @pytest.mark.parametrize("name", controllers.names())
-    def test_who_is_said_to_heed_latencies_does(self, name: str) -> None:
-        replica = ReplicaEnvelope(
-            replica="r", batch_min=1, batch_max=32, latency_ms_limit=50.0, share_pct_sm=100, execution_only=True
-        )
-        envelope = DeviceEnvelope(uuid="u", power_w_cap=100.0, clocks_mhz_sm=(600, 900, 1200), replicas=(replica,))
-        loop = controllers.controller(name)
-        state = loop.first(envelope, Setting(batches=(16,), clock_mhz_sm=1200))
-        late = DeviceReading(power_w=97.0, replicas=(ReplicaReading(replica="r", latency_ms=100.0),))
-        smaller = loop.step(envelope, state, late).state.setting.batches < state.setting.batches
-        assert smaller == (name in KEEPS_LATENCY)
