@@ -1,7 +1,4 @@
-"""Programmes written row by row and turned into columns at once.
-
-Owns the transposition; callers add columns and rows in any order. It refuses to scale, to presolve and to name things.
-"""
+"""Programmes written row by row, in any order, and turned into columns at once."""
 
 from __future__ import annotations
 
@@ -49,16 +46,17 @@ class Rows:
 
     def program(self, offset: float = 0.0) -> Program:
         """All of it."""
-        row = np.concatenate([item[0] for item in self._entries])
-        column = np.concatenate([item[1] for item in self._entries])
-        value = np.concatenate([item[2] for item in self._entries])
+        none = np.zeros(0, dtype=np.int64)
+        row = np.concatenate([none, *(rows for rows, _, _ in self._entries)])
+        column = np.concatenate([none, *(columns for _, columns, _ in self._entries)])
+        value = np.concatenate([np.zeros(0), *(values for _, _, values in self._entries)])
         order = np.lexsort((row, column))
         counts = np.bincount(column, minlength=self.columns)
         return Program(
-            cost=np.concatenate(self._cost),
-            lower=np.concatenate(self._lower),
-            upper=np.concatenate(self._upper),
-            integer=np.concatenate(self._integer),
+            cost=np.concatenate([np.zeros(0), *self._cost]),
+            lower=np.concatenate([np.zeros(0), *self._lower]),
+            upper=np.concatenate([np.zeros(0), *self._upper]),
+            integer=np.concatenate([np.zeros(0, dtype=bool), *self._integer]),
             start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             row=row[order].astype(np.int64),
             value=value[order],

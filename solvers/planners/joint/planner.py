@@ -27,15 +27,14 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Tho
 from solvers.planners.joint.bounding import bound_of
 from solvers.planners.joint.change.remembering import remember
 from solvers.planners.joint.change.solving import Solve, Solved, solved
-from solvers.planners.joint.change.whole_changes import ChangeTerms, gentle, slights_usd
-from solvers.planners.joint.change.whole_devices import Counted, counted
+from solvers.planners.joint.change.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd
 from solvers.planners.joint.choosing import better
 from solvers.planners.joint.explain.explaining import explained, seconds_of
 from solvers.planners.joint.reading.formulation import Reading, read
-from solvers.planners.joint.seat.breaks import breaks_usd, interrupted_rps
 from solvers.planners.joint.seat.floor import Floor, floor_of
 from solvers.planners.joint.seat.seating import Terms, seat
 from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.standing import breaks_usd, interrupted_rps
 from solvers.planners.joint.solve.solve import solve
 from solvers.planners.joint.spare.filling import fill, open_ended
 from solvers.planners.joint.spare.pursuing import held, pursued, pursues
@@ -112,7 +111,7 @@ class Joint(Recalling):
         self, request: PlanRequest, reading: Reading, state: bytes, begun: _Begun, reporter: Reporter
     ) -> Thought:
         whole = _counted(request, reading, begun.whole)
-        answer = solved(self.solve, (request, reading), state, _deadline(request, reading, begun.whole))
+        answer = solved(self.solve, request, reading, state, _deadline(request, reading, begun.whole))
         layout, seats = answer.found, _seated(request, reading, (answer, whole), begun.first)
         more = open_ended(reading.snapshot)
         draft = Seated(request=request, reading=reading, seats=seats, first=begun.first, open_ended=more)

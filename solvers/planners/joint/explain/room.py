@@ -1,8 +1,8 @@
-"""What a plan leaves over, and what those who are short could do with it.
+"""What a plan leaves over, and what workloads that are short could do with it.
 
-Owns a second picture of the fleet in which only those who are short are left, on any GPU type, with any latency, and
-with one more GPU of every type to be had; and the books of what the plan leaves: free devices, watts, quotas. It
-refuses to look at room beside others on a device: whoever planned has filled that already.
+A second picture of the fleet in which only the short workloads are left, on any GPU type, with any latency, and with
+one more GPU of every type to be had; and what the plan leaves: free devices, watts, quotas. Room beside others on a
+device is not looked at: the planner has filled that already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from solvers.problems.fleet import Fleet, open_fleet
 NEW = "more-"
 """Beginning of the names of GPUs that are not there."""
 LOOSE = 1e4
-"""Times a promise: looser than anybody would ask for."""
+"""Times a promise: looser than any owner would ask for."""
 CELLS_MAX = 32
 """Groups of like free devices; the largest ones count."""
 NEW_MAX = 1000
@@ -55,17 +55,24 @@ class CapLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLeft:
+    """A project's quota and what the plan leaves of it, GPUs."""
+
+    whole: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """See the module."""
 
     picture: Snapshot
     """As it is, offers standing ready."""
     elastic: Reading
-    """Of those who are short alone."""
+    """Of the short workloads alone."""
     cells: tuple[Cell, ...]
     caps: tuple[CapLeft, ...]
-    quotas: dict[ProjectName, tuple[float, float]]
-    """Whole and left, GPUs."""
+    quotas: dict[ProjectName, QuotaLeft]
     spent_usd_per_h: dict[WorkloadId, float]
     held: dict[WorkloadId, list[Assignment]]
     types: Counter[GpuTypeName]
@@ -77,7 +84,7 @@ class Room:
 
 
 def rooms_of(picture: Snapshot, plan: Plan, short: Sequence[WorkloadId]) -> Rooms:
-    """The rooms that a plan leaves to some who are short."""
+    """The rooms that a plan leaves to some short workloads."""
     fleet = open_fleet(picture, {item.device: item for item in plan.settings})
     elastic = read(_elastic(picture, set(short)), tuple(sorted(short)))
     return Rooms(picture=picture, plan=plan, elastic=elastic, fleet=fleet)
@@ -85,7 +92,7 @@ def rooms_of(picture: Snapshot, plan: Plan, short: Sequence[WorkloadId]) -> Room
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms:
-    """What a plan leaves over; those who may be planned anew give back devices where one replica of theirs is alone."""
+    """What a plan leaves over; workloads planned anew give back devices on which a replica of theirs is alone."""
 
     picture: Snapshot
     plan: Plan
@@ -230,7 +237,7 @@ def _caps_left(
 
 def _quotas_left(
     picture: Snapshot, fleet: Fleet, held: dict[WorkloadId, list[Assignment]]
-) -> dict[ProjectName, tuple[float, float]]:
+) -> dict[ProjectName, QuotaLeft]:
     used: dict[str, float] = defaultdict(float)
     for name, items in held.items():
         project = str(name).partition("/")[0]
@@ -238,7 +245,7 @@ def _quotas_left(
             fleet.gpus(fleet.index[item.device], item.share_pct_sm) for item in items if item.device in fleet.index
         )
     return {
-        item.name: (item.quota_gpus, max(0.0, item.quota_gpus - used[item.name]))
+        item.name: QuotaLeft(whole=item.quota_gpus, left=max(0.0, item.quota_gpus - used[item.name]))
         for item in picture.projects
         if item.quota_gpus is not None
     }

@@ -1,8 +1,8 @@
-"""Who is short, and what would have to give: for each every single thing that is enough, and the least for all.
+"""What is short, and what would have to give: per workload every single thing that is enough, and the least for all.
 
-Owns the order of questions to the elastic programme, and the two that it cannot ask: how much longer a promise would
-have to be, and which workload of lower priority could yield. What is told is enough while all else stays as planned;
-with everything planned anew it may be less. It refuses to tell what does not serve them wholly.
+Beside the elastic programme two questions are asked that it knows nothing of: how much longer a promise would have to
+be, and which workload of lower priority could yield. What is told is enough while all else stays as planned; with
+everything planned anew it may be less. What does not serve a workload wholly is not told.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.evidence import ReasonCode
-from solvers.domain.ids import DeviceId, WorkloadId
+from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.insight import Relaxation, Resource
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
@@ -22,7 +22,7 @@ from solvers.planners.joint.explain.elastic import Ask, Give, configs_of, settle
 from solvers.planners.joint.explain.room import Room, rooms_of
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.needs import Need
 
 SHORT_MAX = 8
@@ -47,7 +47,7 @@ _EVERYTHING = frozenset(
 
 
 def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple[Relaxation, ...]:
-    """What would have to give for those who are short in a plan; nothing where nobody is."""
+    """What would have to give for workloads that are short in a plan; nothing where none is."""
     needs = {need.workload: need for need in reading.needs if need.refusal is None}
     gaps = [gap for gap in plan.unplaced if gap.workload in needs and gap.kind is not WorkloadKind.JOB]
     gaps.sort(key=lambda gap: (-needs[gap.workload].priority, -gap.rate_rps_short, gap.workload))
@@ -65,8 +65,8 @@ def relaxations_of(reading: Reading, plan: Plan, most: int = SHORT_MAX) -> tuple
                 found += ways
                 break
     if 1 < len(gaps) <= most:
-        everybody = rooms.room(gap.workload for gap in told)
-        found += _Teller(reading=reading, plan=plan, room=everybody, needs=needs).together(told)
+        together = rooms.room(gap.workload for gap in told)
+        found += _Teller(reading=reading, plan=plan, room=together, needs=needs).together(told)
     return tuple(found)
 
 
@@ -80,7 +80,7 @@ class _Teller:
 
     @property
     def problem(self) -> JointProblem:
-        """Of those who are short alone."""
+        """Of the short workloads alone."""
         return self.room.elastic.problem
 
     def ways(self, gap: Unplaced) -> Iterator[Relaxation]:
@@ -126,30 +126,34 @@ class _Teller:
                 yield replace(item, workload=None, way=0)
 
     def _told(self, given: dict[Give, float], workload: WorkloadId | None, way: int) -> Iterator[Relaxation]:
-        for (resource, subject, _), amount in given.items():
-            now = self._now(resource, subject)
-            whole = resource in (Resource.GPU, Resource.REPLICA, Resource.GPU_TYPE)
+        for give, amount in given.items():
+            now = self._now(give)
+            whole = give.resource in (Resource.GPU, Resource.REPLICA, Resource.GPU_TYPE)
             needed = now + (math.ceil(amount - FULLY) if whole else amount)
             yield Relaxation(
-                resource=resource,
-                subject=subject,
+                resource=give.resource,
+                subject=give.subject,
                 workload=workload,
                 value_now=round(now, 6),
                 value_needed=needed if whole else math.ceil(needed * 1e4 - FULLY) / 1e4,
                 way=way,
             )
 
-    def _now(self, resource: Resource, subject: str) -> float:
-        if resource is Resource.GPU:
-            return float(sum(count for name, count in self.room.types.items() if name == subject))
-        if resource is Resource.POWER_W:
-            return next(cap.limit_w for cap in self.room.caps if cap.name == subject)
-        if resource is Resource.QUOTA_GPU:
-            return next(whole for name, (whole, _) in self.room.quotas.items() if name == subject)
-        if resource is Resource.GPU_TYPE:
-            return 0.0
-        need = self.needs[WorkloadId(subject)]
-        return float(need.replicas_max) if resource is Resource.REPLICA else need.budget_usd_per_h or 0.0
+    def _now(self, give: Give) -> float:
+        room, subject = self.room, give.subject
+        match give.resource:
+            case Resource.GPU:
+                return float(room.types[GpuTypeName(subject)])
+            case Resource.POWER_W:
+                return next(cap.limit_w for cap in room.caps if cap.name == subject)
+            case Resource.QUOTA_GPU:
+                return room.quotas[ProjectName(subject)].whole
+            case Resource.REPLICA:
+                return float(self.needs[WorkloadId(subject)].replicas_max)
+            case Resource.BUDGET_USD:
+                return self.needs[WorkloadId(subject)].budget_usd_per_h or 0.0
+            case _:
+                return 0.0
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -171,7 +175,7 @@ class _Teller:
             project=need.project,
             rate_rps=max(0.0, need.rate_rps_least - served - gained),
             replicas=missing,
-            configs=configs_of(self.problem, lambda variants: _judged(judge, variants), number),
+            configs=configs_of(judge, number),
             allowed=frozenset(need.gpu_types_allowed),
             budget_left=math.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - spent,
             replicas_left=float(need.replicas_max - len(held)),
@@ -304,17 +308,6 @@ def _promised(problem: JointProblem, number: int, limit_ms: float) -> JointProbl
     works = list(problem.workloads)
     works[number] = replace(works[number], limit_ms=limit_ms)
     return replace(problem, workloads=tuple(works))
-
-
-def _judged(judge: Judge, variants: Whole) -> tuple[Floats, Floats]:
-    """Rate and watts of every kind x variant x share, flat; 0 where nothing can be."""
-    problem = judge.problem
-    kind, variant, share = (
-        item.ravel() for item in np.meshgrid(np.arange(problem.kinds), variants, problem.shares_pct, indexing="ij")
-    )
-    judged = judge.judge(Patterns(kind=kind, variants=variant[:, None], shares_pct=share[:, None]))
-    rate = np.where(judged.lawful, judged.capacity_rps[:, 0], 0.0)
-    return np.asarray(rate), np.asarray(judged.draw_w - judge.idle_w[problem.kind_pool[kind]])
 
 
 def _rounded_up(milliseconds: float) -> float:

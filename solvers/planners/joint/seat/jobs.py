@@ -1,30 +1,42 @@
-"""Training jobs in what services leave over.
+"""Training jobs beside services that are seated already, in one of two orders.
 
-Owns the last step of seating: a job that waits gets a place where it takes nothing from anybody, on a device in use
-before an idle one; where there is none, half of what the largest job has, because to wait counts more than to be slow
-and two that share get more done than one. A job that is seated gets more of what is spare beside it, up to a bound; one
-that stands only if that makes up for its restart several times. It refuses to move services.
+Where cost counts first (`seat_jobs`), a job that waits gets a place where it takes nothing from any other, on a device
+in use before an idle one; where there is none, half of what the largest job has, because to wait counts more than to be
+slow and two that share get more done than one. A seated job then grows into what is spare beside it.
+
+Where training counts first (`spread_jobs`), what stands stays while its room is there; waiting jobs, the one with least
+left to do first, go where all jobs together become fastest: an idle device, what services leave over, or half of what
+another job has. Part of a device is believed to do more than that part of the work.
+
+Either way a standing job moves or grows only if that makes up for its restart several times. Services are not moved,
+nothing that they need is taken, and no GPU is opened that would have to be rented first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.offer import OFFERED
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.mend import affordable
-from solvers.planners.joint.seat.power import DUST_W
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import DUST, Move, Seats, judged, members_of, reshared
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern
 
 JOBS_PER_DEVICE_MAX = 3
-HALVED_MAX = 24
-"""Devices that are tried for a job that waits."""
+"""How several jobs together press on one is not known."""
+TRIED_MAX = 24
+"""Places that are tried for a job, those that promise most."""
+ALIKE_MAX = 3
+"""Devices that are looked at of those that carry the same."""
+PASSES_MAX = 3
 RESTARTS_WORTH = 5.0
 """So many times its launch a standing job must save by more share."""
+PART_EXPONENT = 0.74
+"""With half of a GPU's SMs a job is taken to do 0.6 of what it does with all: few networks fill a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,160 +47,354 @@ class JobTerms:
     """The share that each may grow to."""
     left_s: Mapping[int, float] = field(default_factory=dict)
     """What each has still to do, in seconds of a whole GPU of its reference type; left out: unknown."""
-    quotas: Mapping[str, float] = field(default_factory=dict)
-    """GPUs left to projects that have a quota."""
-    kept_free: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """By device, share and memory (MiB) of those who go on there until they are replaced elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a job runs or could."""
+
+    device: int
+    share_pct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """A place with what it is worth; `halves` if half of another job's share."""
+
+    place: _Place
+    worth: float
+    halves: bool = False
 
 
 def seat_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
-    """Seat what waits and widen what is seated."""
-    most_pct = terms.most_pct
-    order = sorted(most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
+    """Seat what waits and widen what is seated, where cost counts first."""
+    jobs = _Jobs(seats=seats, terms=terms)
+    order = sorted(terms.most_pct, key=lambda job: (-seats.floor.problem.workloads[job].priority, job))
     for job in order:
         if deadline.over:
             return
-        if not seats.replicas[job] and not _seat(seats, job, terms):
-            _halve(seats, job, terms)
+        if not seats.replicas[job] and not jobs.seat(job):
+            jobs.halve(job)
     for job in order:
-        _widen(seats, job, terms)
+        jobs.widen(job)
 
 
-def _seat(seats: Seats, job: int, terms: JobTerms) -> bool:
-    """A place in what is spare; whether there is one."""
-    floor, most_pct = seats.floor, terms.most_pct[job]
-    familiar = {
-        device
-        for device, items in floor.held.items()
-        if any(floor.problem.variants[item.variant].workload == job for item in items)
-    }
-    spare = {device: spare_pct(seats, device, terms) for device in range(len(floor.names))}
-    order = sorted(
-        spare,
-        key=lambda device: (
-            device not in familiar,
-            seats.patterns[device] is None,
-            -min(spare[device], most_pct),
-            floor.problem.pools[int(floor.pool_of[device])].usd_per_h,
-            device,
-        ),
-    )
-    for device in order:
-        for after in _with_job(seats, device, job, min(spare[device], most_pct)):
-            if harmless(seats, device, (job, after), terms):
-                seats.put(device, after)
-                return True
-    return False
-
-
-def _halve(seats: Seats, job: int, terms: JobTerms) -> None:
-    """A place in the share of the job that has most, on a device with few of them and no service: nobody knows how
-    several jobs together press on one.
-    """
-    problem = seats.floor.problem
-    found: list[tuple[int, int, int]] = []
-    for device, pattern in enumerate(seats.patterns):
-        if pattern is None or not problem.allowed[int(seats.floor.pool_of[device]), variant_of(problem, job)]:
-            continue
-        members = zip(pattern.variants, pattern.shares_pct, strict=True)
-        jobs = [
-            (share, place)
-            for place, (variant, share) in enumerate(members)
-            if problem.variants[variant].workload in terms.most_pct
-        ]
-        if len(pattern.variants) == len(jobs) < JOBS_PER_DEVICE_MAX:
-            share, place = max(jobs)
-            found.append((-share, device, place))
-    for _, device, place in sorted(found)[:HALVED_MAX]:
-        after = halved(seats, device, place, (job, terms.most_pct[job]))
-        if after is not None and harmless(seats, device, (job, after), terms):
-            seats.put(device, after)
+def spread_jobs(seats: Seats, terms: JobTerms, deadline: Deadline) -> None:
+    """Seat all jobs anew, starting from where they stand, where training counts first."""
+    works = seats.floor.problem.workloads
+    order = sorted(terms.most_pct, key=lambda job: (-works[job].priority, terms.left_s.get(job, 0.0), job))
+    jobs = _Jobs(seats=seats, terms=terms)
+    for device in range(len(seats.patterns)):
+        jobs.clear(device)
+    for job in order:
+        jobs.stay(job)
+    for job in order:
+        if deadline.over:
+            return
+        if not seats.replicas[job]:
+            jobs.place(job)
+    for _ in range(PASSES_MAX):
+        moved = [job for job in reversed(order) if not deadline.over and jobs.hasten(job)]
+        if not moved:
             return
 
 
-def halved(seats: Seats, device: int, place: int, other: tuple[int, int]) -> Pattern | None:
-    """A device with half of one member's share given to another job, which may have so much at most."""
-    problem, before = seats.floor.problem, seats.patterns[device]
-    job, most_pct = other
-    if before is None:
-        return None
-    whole = before.shares_pct[place]
-    steps = [int(step) for step in problem.shares_pct if 2 * step <= whole]
-    rest = [int(step) for step in problem.shares_pct if step <= min(most_pct, whole - steps[-1])] if steps else []
-    if not rest:
-        return None
-    shares = (*before.shares_pct[:place], steps[-1], *before.shares_pct[place + 1 :], rest[-1])
-    return judge(problem, careful_kind(seats, device), (*before.variants, variant_of(problem, job)), shares)
+@dataclass(slots=True, kw_only=True)
+class _Jobs:
+    """The jobs of one floor in the making."""
 
+    seats: Seats
+    terms: JobTerms
+    at: dict[int, _Place] = field(default_factory=dict)
+    """Seated jobs."""
+    stood: dict[int, _Place] = field(default_factory=dict)
+    """Standing jobs."""
+    speeds: dict[int, dict[int, float]] = field(default_factory=dict)
+    """By job and pool on a whole device, as parts of the job's best."""
 
-def variant_of(problem: JointProblem, job: int) -> int:
-    """The one variant of a job."""
-    return next(number for number, item in enumerate(problem.variants) if item.workload == job)
+    def __post_init__(self) -> None:
+        for device, items in self.seats.floor.held.items():
+            for item in items:
+                job = self._problem.variants[item.variant].workload
+                if job in self.terms.most_pct:
+                    self.stood[job] = _Place(device=device, share_pct=item.share_pct)
 
+    # Where cost counts first.
 
-def careful_kind(seats: Seats, device: int) -> int:
-    """Nobody knows how a job presses, so it stands where everybody may."""
-    problem, before, pool = seats.floor.problem, seats.patterns[device], int(seats.floor.pool_of[device])
-    last = int(np.flatnonzero(problem.kind_pool == pool)[-1] if before is None else before.kind)
-    return problem.like(pool, int(problem.kind_clock_mhz[last]))[-1]
+    def seat(self, job: int) -> bool:
+        """A place in what is spare; whether there is one."""
+        seats, most_pct = self.seats, self.terms.most_pct[job]
+        familiar = {
+            device
+            for device, items in seats.floor.held.items()
+            if any(self._problem.variants[item.variant].workload == job for item in items)
+        }
+        spare = {device: seats.spare_pct(device) for device in range(len(seats.floor.names))}
+        order = sorted(
+            spare,
+            key=lambda device: (
+                device not in familiar,
+                seats.patterns[device] is None,
+                -min(spare[device], most_pct),
+                self._problem.pools[int(seats.floor.pool_of[device])].usd_per_h,
+                device,
+            ),
+        )
+        for device in order:
+            steps = self._steps(job, device, min(spare[device], most_pct))
+            for share_pct in dict.fromkeys((steps[-1], steps[0])) if steps else ():
+                if self._put(job, _Place(device=device, share_pct=share_pct)):
+                    return True
+        return False
 
+    def halve(self, job: int) -> None:
+        """A place in the share of the job that has most, on a device with few of them and no service."""
+        seats, variant = self.seats, self._variant(job)
+        found: list[tuple[int, int, int]] = []
+        for device, pattern in enumerate(seats.patterns):
+            allowed = self._problem.allowed[int(seats.floor.pool_of[device]), variant]
+            if not allowed or pattern is None:
+                continue
+            if len(pattern.variants) == len(self._jobs(pattern)) < JOBS_PER_DEVICE_MAX:
+                share_pct, place = max((share_pct, place) for place, share_pct in enumerate(pattern.shares_pct))
+                found.append((-share_pct, device, place))
+        for _, device, place in sorted(found)[:TRIED_MAX]:
+            move = self._halved(job, device, place)
+            if move.after is not None and seats.accepts(move, job):
+                seats.make(move)
+                return
 
-def spare_pct(seats: Seats, device: int, terms: JobTerms) -> int:
-    """Share of a device that nobody has, and nobody needs until he is replaced."""
-    pattern, (kept_pct, _) = seats.patterns[device], terms.kept_free.get(device, (0, 0.0))
-    return 100 - kept_pct - (0 if pattern is None else sum(pattern.shares_pct))
+    def widen(self, job: int) -> None:
+        """More share for a seated job."""
+        seats, problem, most_pct = self.seats, self._problem, self.terms.most_pct[job]
+        for device, pattern in enumerate(seats.patterns):
+            if pattern is None or self._variant(job) not in pattern.variants:
+                continue
+            place = pattern.variants.index(self._variant(job))
+            share_pct = pattern.shares_pct[place]
+            most = min(most_pct, share_pct + seats.spare_pct(device))
+            steps = [int(step) for step in problem.shares_pct if share_pct < step <= most]
+            saved_s = self.terms.left_s.get(job, 0.0) * (100 / share_pct - 100 / steps[-1]) if steps else 0.0
+            worth_s = RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s
+            stands = any(
+                problem.variants[item.variant].workload == job and item.share_pct == share_pct
+                for item in seats.floor.held.get(device, ())
+            )
+            if not steps or (stands and saved_s < worth_s):
+                continue
+            after = judged(problem, pattern.kind, reshared(pattern, {place: steps[-1]}))
+            move = Move(device=device, after=after)
+            if after is not None and seats.accepts(move, job):
+                seats.make(move)
 
+    # Where training counts first.
 
-def _with_job(seats: Seats, device: int, job: int, most_pct: int) -> Iterator[Pattern]:
-    """The device with the job beside what it carries: the largest share first, then the smallest."""
-    problem, before = seats.floor.problem, seats.patterns[device]
-    variant = variant_of(problem, job)
-    if not problem.allowed[int(seats.floor.pool_of[device]), variant]:
-        return
-    kind = careful_kind(seats, device)
-    runs = np.isfinite(problem.mean_ms[int(problem.kind_table[kind]), variant]).any(axis=1)
-    steps = [int(share) for share, able in zip(problem.shares_pct, runs, strict=True) if able and share <= most_pct]
-    for share in dict.fromkeys((steps[-1], steps[0])) if steps else ():
-        members = () if before is None else before.variants
-        shares = () if before is None else before.shares_pct
-        after = judge(problem, kind, (*members, variant), (*shares, share))
-        if after is not None:
-            yield after
+    def clear(self, device: int) -> None:
+        """Take a device's jobs off; what stays presses least where only known neighbours may come."""
+        seats, problem, before = self.seats, self._problem, self.seats.patterns[device]
+        if before is None or not self._jobs(before):
+            return
+        members = [item for item in members_of(before) if problem.variants[item[0]].workload not in self.terms.most_pct]
+        kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[before.kind]))
+        moves = (Move(device=device, after=judged(problem, kind, members)) for kind in kinds)
+        able = (item for item in moves if item.after is not None and not seats.hurts(item, -1))
+        move = next(able, None) if members else Move(device=device, after=None)
+        if move is not None:
+            seats.make(move)
+            return
+        for job, share_pct in self._jobs(before):
+            self.at[job] = _Place(device=device, share_pct=share_pct)
 
+    def stay(self, job: int) -> None:
+        """Where and as it stands, if there is room."""
+        if job in self.stood and job not in self.at:
+            place = self.stood[job]
+            if place.share_pct <= self._most(job, place.device):
+                self._put(job, place)
 
-def harmless(seats: Seats, device: int, what: tuple[int, Pattern], terms: JobTerms) -> bool:
-    """Whether power, memory, quotas and everybody else's needs bear a job with a device's new contents."""
-    (job, after), before = what, seats.patterns[device]
-    watts = seats.floor.dynamic_w(after) - seats.dynamic_w(device)
-    _, kept_mib = terms.kept_free.get(device, (0, 0.0))
-    room_mib = seats.floor.problem.pools[int(seats.floor.pool_of[device])].memory_mib
-    return (
-        watts <= seats.left_at(device) + DUST_W
-        and (not kept_mib or kept_mib + sum(after.memory_mib) <= room_mib)
-        and not seats.hurts(before, after, job)
-        and affordable(seats, job, (before, after), terms.quotas)
-    )
+    def place(self, job: int) -> None:
+        """Where all jobs together become fastest."""
+        options = sorted((*self._rooms(job), *self._parts(job)), key=self._order)
+        for option in options[:TRIED_MAX]:
+            if self._part(job, option.place.device) if option.halves else self._put(job, option.place):
+                return
 
-
-def _widen(seats: Seats, job: int, terms: JobTerms) -> None:
-    """More share for a seated job."""
-    problem, most_pct = seats.floor.problem, terms.most_pct[job]
-    variants = {number for number, item in enumerate(problem.variants) if item.workload == job}
-    for device, pattern in enumerate(seats.patterns):
-        if pattern is None or variants.isdisjoint(pattern.variants):
-            continue
-        place = next(number for number, variant in enumerate(pattern.variants) if variant in variants)
-        share = pattern.shares_pct[place]
-        stands = any(item.variant in variants and item.share_pct == share for item in seats.floor.held.get(device, ()))
-        steps = [
-            int(step)
-            for step in problem.shares_pct
-            if share < step <= min(most_pct, share + spare_pct(seats, device, terms))
+    def hasten(self, job: int) -> bool:
+        """Move a job on, or give it more, where all who gain by it end earlier by several restarts; whether it was."""
+        if job not in self.at:
+            return False
+        at, seats = self.at[job], self.seats
+        most = min(self.terms.most_pct[job], at.share_pct + seats.spare_pct(at.device))
+        wider = [_Place(device=at.device, share_pct=step) for step in self._steps(job, at.device, most)[-1:]]
+        moves = [
+            _Option(place=place, worth=self._saved_s(job, place)) for place in wider if place.share_pct > at.share_pct
         ]
-        saved_s = terms.left_s.get(job, 0.0) * (100 / share - 100 / steps[-1]) if steps else 0.0
-        if not steps or (stands and saved_s < RESTARTS_WORTH * problem.variants[pattern.variants[place]].launch_s):
-            continue
-        shares = (*pattern.shares_pct[:place], steps[-1], *pattern.shares_pct[place + 1 :])
-        after = judge(problem, pattern.kind, pattern.variants, shares)
-        if after is not None and harmless(seats, device, (job, after), terms):
-            seats.put(device, after)
+        heir = self._heir(job, at.device)
+        inherited_s = 0.0 if heir is None else max(0.0, self._saved_s(*heir))
+        for room in self._rooms(job):
+            if room.place.device != at.device:
+                worth = self._saved_s(job, room.place)
+                moves.append(_Option(place=room.place, worth=worth if heir is None else worth + inherited_s))
+        moves.sort(key=lambda item: (-round(item.worth, 6), item.place.device != at.device, item.place.device))
+        return any(self._move(job, item.place) for item in moves[:ALIKE_MAX] if item.worth > DUST)
+
+    def _saved_s(self, job: int, place: _Place) -> float:
+        """By how much sooner a job ends there, less what its restart must be worth."""
+        now = self._speed(job, self.at[job])
+        then = self._speed(job, place)
+        left_s = self.terms.left_s.get(job, 0.0)
+        launch_s = self._problem.variants[self._variant(job)].launch_s
+        worth_s = RESTARTS_WORTH * launch_s if self.stood.get(job) == self.at[job] else 0.0
+        return left_s / now - left_s / then - worth_s
+
+    def _heir(self, job: int, home: int) -> tuple[int, _Place] | None:
+        """The job that would have a job's share if it left: the one with most left to do; and its place then."""
+        others = [item for item in self._jobs(self.seats.patterns[home]) if item[0] != job]
+        if not others:
+            return None
+        heir, share_pct = max(others, key=lambda item: (self.terms.left_s.get(item[0], 0.0), item))
+        most = share_pct + self.seats.spare_pct(home) + self.at[job].share_pct
+        steps = self._steps(heir, home, min(self.terms.most_pct[heir], most))
+        return (heir, _Place(device=home, share_pct=steps[-1])) if steps and steps[-1] > share_pct else None
+
+    def _order(self, option: _Option) -> tuple[object, ...]:
+        device = option.place.device
+        pool = self._problem.pools[int(self.seats.floor.pool_of[device])]
+        return -round(option.worth, 9), option.halves, self.seats.patterns[device] is None, pool.usd_per_h, device
+
+    def _rooms(self, job: int) -> Iterator[_Option]:
+        """Places wherever something is spare, by the job's speed there."""
+        seen: Counter[object] = Counter()
+        for device, pattern in enumerate(self.seats.patterns):
+            key = int(self.seats.floor.pool_of[device]), None if pattern is None else pattern.key
+            seen[key] += 1
+            if seen[key] > ALIKE_MAX or not self._open(device) or len(self._jobs(pattern)) >= JOBS_PER_DEVICE_MAX:
+                continue
+            steps = self._steps(job, device, self._most(job, device))
+            if steps:
+                place = _Place(device=device, share_pct=steps[-1])
+                yield _Option(place=place, worth=self._speed(job, place))
+
+    def _parts(self, job: int) -> Iterator[_Option]:
+        """The same, less what others lose, where a job with only jobs beside it could give half."""
+        for device, pattern in enumerate(self.seats.patterns):
+            others = self._jobs(pattern)
+            if pattern is None or not others or len(others) >= JOBS_PER_DEVICE_MAX or not self._open(device):
+                continue
+            if len(others) < len(pattern.variants):
+                continue
+            other, share_pct = max(others, key=lambda item: (item[1], item[0]))
+            kept = [step for step in self._steps(other, device, share_pct) if 2 * step <= share_pct][-1:]
+            steps = self._steps(job, device, min(self.terms.most_pct[job], share_pct - kept[0])) if kept else []
+            if steps:
+                now = self._speed(other, _Place(device=device, share_pct=share_pct))
+                lost = now - self._speed(other, _Place(device=device, share_pct=kept[0]))
+                place = _Place(device=device, share_pct=steps[-1])
+                yield _Option(place=place, worth=self._speed(job, place) - lost, halves=True)
+
+    def _part(self, job: int, device: int) -> bool:
+        """Half of the largest job's share to this one; whether it could be."""
+        before = self.seats.patterns[device]
+        if before is None:
+            return False
+        largest = max(range(len(before.shares_pct)), key=lambda at: (before.shares_pct[at], before.variants[at]))
+        move = self._halved(job, device, largest)
+        if move.after is None or not self.seats.accepts(move, job):
+            return False
+        self.seats.make(move)
+        for variant, share_pct in members_of(move.after):
+            self.at[self._problem.variants[variant].workload] = _Place(device=device, share_pct=share_pct)
+        return True
+
+    def _move(self, job: int, place: _Place) -> bool:
+        """From where it is to another device, or to more on its own; whether it could be."""
+        home = self.at[job].device
+        before = self.seats.patterns[home]
+        assert before is not None
+        members = [item for item in members_of(before) if item[0] != self._variant(job)]
+        rest = judged(self._problem, before.kind, members)
+        if members and rest is None:
+            return False
+        self.seats.put(home, rest)
+        if self._put(job, place):
+            return True
+        self.seats.put(home, before)
+        return False
+
+    # Whichever counts first.
+
+    @property
+    def _problem(self) -> JointProblem:
+        return self.seats.floor.problem
+
+    def _put(self, job: int, place: _Place) -> bool:
+        """The job beside what a device carries, if everything bears it."""
+        members = [*members_of(self.seats.patterns[place.device]), (self._variant(job), place.share_pct)]
+        after = judged(self._problem, self._careful_kind(place.device), members)
+        move = Move(device=place.device, after=after)
+        if after is None or not self.seats.accepts(move, job):
+            return False
+        self.seats.make(move)
+        self.at[job] = place
+        return True
+
+    def _halved(self, job: int, device: int, place: int) -> Move:
+        """Half of one member's share given to another job; it may not be lawful."""
+        before, problem = self.seats.patterns[device], self._problem
+        assert before is not None
+        whole = before.shares_pct[place]
+        steps = [int(step) for step in problem.shares_pct if 2 * step <= whole]
+        most = min(self.terms.most_pct[job], whole - steps[-1]) if steps else 0
+        rest = [int(step) for step in problem.shares_pct if step <= most]
+        members = [*reshared(before, {place: steps[-1]}), (self._variant(job), rest[-1])] if rest else []
+        return Move(device=device, after=judged(problem, self._careful_kind(device), members))
+
+    def _careful_kind(self, device: int) -> int:
+        """How a job presses is not known, so it stands where any neighbour may."""
+        before, pool = self.seats.patterns[device], int(self.seats.floor.pool_of[device])
+        last = int(np.flatnonzero(self._problem.kind_pool == pool)[-1] if before is None else before.kind)
+        return self._problem.like(pool, int(self._problem.kind_clock_mhz[last]))[-1]
+
+    def _most(self, job: int, device: int) -> int:
+        """The share that a job may have of what is spare."""
+        return min(self.terms.most_pct[job], self.seats.spare_pct(device))
+
+    def _open(self, device: int) -> bool:
+        floor = self.seats.floor
+        return self.seats.patterns[device] is not None or not floor.names[device].startswith(OFFERED)
+
+    def _jobs(self, pattern: Pattern | None) -> list[tuple[int, int]]:
+        """Jobs of a pattern with their shares."""
+        of = self._problem.variant_workload
+        return [(int(of[item]), share) for item, share in members_of(pattern) if int(of[item]) in self.terms.most_pct]
+
+    def _variant(self, job: int) -> int:
+        """The one variant of a job."""
+        return next(number for number, item in enumerate(self._problem.variants) if item.workload == job)
+
+    def _steps(self, job: int, device: int, most_pct: int) -> list[int]:
+        """Shares that a job could run with there."""
+        problem, variant = self._problem, self._variant(job)
+        if not problem.allowed[int(self.seats.floor.pool_of[device]), variant]:
+            return []
+        runs = np.isfinite(problem.mean_ms[int(problem.kind_table[self._careful_kind(device)]), variant]).any(axis=1)
+        return [int(step) for step, can in zip(problem.shares_pct, runs, strict=True) if can and step <= most_pct]
+
+    def _speed(self, job: int, place: _Place) -> float:
+        """As a part of what the job does on the best whole device; 0 where it cannot run."""
+        if job not in self.speeds:
+            rates = self._whole(job)
+            best = max(rates.values())
+            self.speeds[job] = {pool: rate / best if best > 0 else 0.0 for pool, rate in rates.items()}
+        whole = self.speeds[job][int(self.seats.floor.pool_of[place.device])]
+        return whole * float((place.share_pct / 100) ** PART_EXPONENT)
+
+    def _whole(self, job: int) -> dict[int, float]:
+        """Iterations per second on a whole device, by pool."""
+        problem, variant = self._problem, self._variant(job)
+        found = dict.fromkeys(range(len(problem.pools)), 0.0)
+        for pool, table in zip(problem.kind_pool.tolist(), problem.kind_table.tolist(), strict=True):
+            whole_ms = float((problem.mean_ms[table, variant] * problem.shares_pct[:, None] / 100).min())
+            if problem.allowed[pool, variant] and np.isfinite(whole_ms):
+                found[pool] = max(found[pool], 1000 / whole_ms)
+        return found

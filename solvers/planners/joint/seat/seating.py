@@ -1,9 +1,9 @@
 """Counts of patterns become named devices, so that the fewest replicas start and every single node bears its power.
 
-Owns the order of steps: match to what stands, place the rest by power, snap shares to what stands, move to idle devices
-what would interrupt, spread over failure domains, keep every budget and power domain, make up what that took, and give
-away what is spare: to jobs, and to others where it costs nothing. A layout knows power only as sums over like nodes, no
-failure domains, and may put a floor of replicas above a budget; all are made exact here. It refuses to write plans.
+A layout knows power only as sums over like nodes, no failure domains, and may put a floor of replicas above a budget;
+all are made exact here, in this order: match to what stands, place the rest by power, snap shares to what stands, spare
+what would be interrupted, spread over failure domains, keep every budget and power domain, make up what that took, and
+give away what is spare: to jobs, and to others where it costs nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.seat.breaks import make_before_break, replaced
-from solvers.planners.joint.seat.budget import within_budgets
-from solvers.planners.joint.seat.claims import claim_from_those_who_can_spare
+from solvers.planners.joint.seat.excess import within_budgets, within_power
 from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.jobs import JobTerms, seat_jobs
-from solvers.planners.joint.seat.match import match
-from solvers.planners.joint.seat.mend import mend, spread
-from solvers.planners.joint.seat.power import place, within_power
+from solvers.planners.joint.seat.jobs import JobTerms, seat_jobs, spread_jobs
+from solvers.planners.joint.seat.match import match, place
 from solvers.planners.joint.seat.seats import Seats
-from solvers.planners.joint.seat.snap import snap
-from solvers.planners.joint.seat.training import spread_jobs
-from solvers.planners.joint.seat.widen import widen
+from solvers.planners.joint.seat.shortage import mend, spread
+from solvers.planners.joint.seat.standing import make_before_break, replaced, snap, take_spare_devices, widen
 from solvers.problems.layout import Layout
 
 
@@ -42,26 +37,21 @@ class Terms:
 
 def seat(floor: Floor, layout: Layout, terms: Terms) -> Seats:
     """Every device with what it is to carry."""
-    seats = Seats.empty(floor)
+    seats = Seats.empty(floor, terms.quotas)
     matching = match(floor, layout)
     for device, pattern in sorted(matching.seated.items()):
         seats.put(device, pattern)
     place(seats, matching.loose)
-    # What is served is known only now, so only now can anybody tell who has more than he needs.
-    snap(seats, sorted(matching.seated), terms.launch_usd_per_s, terms.quotas)
+    # What is served is known only now, and with it which workload has more than it needs.
+    snap(seats, sorted(matching.seated), terms.launch_usd_per_s)
     make_before_break(seats, terms.job_most_pct)
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     within_budgets(seats)
-    spread(seats, terms.deadline, terms.quotas)
+    spread(seats, terms.deadline)
     within_power(seats)
-    mend(seats, terms.deadline, terms.quotas)
-    jobs = JobTerms(
-        most_pct=terms.job_most_pct,
-        left_s=terms.job_left_s,
-        quotas=terms.quotas,
-        kept_free=replaced(seats, terms.job_most_pct),
-    )
+    mend(seats, terms.deadline)
+    seats.kept = replaced(seats, terms.job_most_pct)
     seat_them = spread_jobs if terms.jobs_first else seat_jobs
-    seat_them(seats, jobs, terms.deadline)
-    widen(seats, terms.job_most_pct, terms.quotas)
+    seat_them(seats, JobTerms(most_pct=terms.job_most_pct, left_s=terms.job_left_s), terms.deadline)
+    widen(seats, terms.job_most_pct)
     return seats

@@ -1,22 +1,57 @@
-"""The floor while it is being seated: what is on each device, what power is left, what is served.
+"""A seating in the making: what each device carries, what power is left, what is served, and what a move would change.
 
-Owns these books and the one look at what a change would do to them. It refuses to search.
+A move is new contents for one device. Every step of seating weighs its moves here: `loss_usd` says what a move leaves
+unserved in dollars, `accepts` whether power, memory, the other workloads' rates, budgets and quotas bear a move that
+gives one workload more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from solvers.planners.joint.seat.floor import NO_DOMAIN, Floor
-from solvers.problems.joint import Floats
-from solvers.problems.patterns import Pattern
+from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.patterns import Pattern, judge
 
 DUST = 1e-6
+DUST_W = 1e-6
+DUST_USD = 1e-9
+Member = tuple[int, int]
+"""Variant and share, in percent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """New contents for a device; None leaves it empty."""
+
+    device: int
+    after: Pattern | None
 
 
 @dataclass(slots=True)
+class Delta:
+    """What a move adds to a workload."""
+
+    rps: float = 0.0
+    replicas: int = 0
+    share_pct: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Room on a device for replicas that go on until they are replaced elsewhere."""
+
+    share_pct: int = 0
+    memory_mib: float = 0.0
+
+
+NOTHING_KEPT = Kept()
+
+
+@dataclass(slots=True, kw_only=True)
 class Seats:
     """Mutable books of one seating."""
 
@@ -27,14 +62,25 @@ class Seats:
     served_rps: Floats
     replicas: list[int]
     """Of each workload."""
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    """GPUs left to projects that have a quota."""
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+    """By device."""
     eager: bool = False
     """Whether what stands goes on with the largest batches that it bears, instead of its own."""
 
     @staticmethod
-    def empty(floor: Floor) -> Seats:
-        """Nobody is seated."""
+    def empty(floor: Floor, quotas: Mapping[str, float] | None = None) -> Seats:
+        """No device carries anything."""
         workloads = len(floor.problem.workloads)
-        return Seats(floor, [None] * len(floor.names), floor.room_w.copy(), np.zeros(workloads), [0] * workloads)
+        return Seats(
+            floor=floor,
+            patterns=[None] * len(floor.names),
+            left_w=floor.room_w.copy(),
+            served_rps=np.zeros(workloads),
+            replicas=[0] * workloads,
+            quotas=quotas or {},
+        )
 
     def put(self, device: int, pattern: Pattern | None) -> None:
         """Make this the contents of a device."""
@@ -54,6 +100,10 @@ class Seats:
             self.served_rps[workload] += sign * capacity
             self.replicas[workload] += sign
 
+    def make(self, move: Move) -> None:
+        """Carry out a move."""
+        self.put(move.device, move.after)
+
     def dynamic_w(self, device: int) -> float:
         """What a device draws above idle."""
         pattern = self.patterns[device]
@@ -65,6 +115,11 @@ class Seats:
         known = domains[domains != NO_DOMAIN]
         return float(self.left_w[known].min()) if len(known) else float("inf")
 
+    def spare_pct(self, device: int) -> int:
+        """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
+        pattern = self.patterns[device]
+        return 100 - self.kept.get(device, NOTHING_KEPT).share_pct - (0 if pattern is None else sum(pattern.shares_pct))
+
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""
         least = self.floor.problem.workloads[workload].rate_least_rps
@@ -75,44 +130,117 @@ class Seats:
         """Replicas missing below the owner's floor."""
         return max(0, self.floor.problem.workloads[workload].replicas_min - self.replicas[workload])
 
-    def hurts(self, before: Pattern | None, after: Pattern | None, but: int) -> bool:
-        """Whether a device's change leaves any workload but this one with less than it must be served."""
-        problem = self.floor.problem
-        change: dict[int, float] = {}
-        for pattern, sign in ((before, -1), (after, 1)):
-            for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True) if pattern else ():
-                workload = problem.variants[variant].workload
-                change[workload] = change.get(workload, 0.0) + sign * capacity
-        return any(
-            by_rps < 0
-            and workload != but
-            and self.served_rps[workload] + by_rps < problem.workloads[workload].rate_least_rps * (1 - DUST)
-            for workload, by_rps in change.items()
-        )
-
-    def loss_usd(self, before: Pattern | None, after: Pattern | None) -> float:
-        """$/h that a device's change counts in demand and replicas that it leaves unserved; below 0 for a gain."""
-        problem = self.floor.problem
-        change: dict[int, list[float]] = {}
-        for pattern, sign in ((before, -1), (after, 1)):
+    def change(self, move: Move) -> dict[int, Delta]:
+        """What a move adds to each workload that it touches."""
+        of = self.floor.problem.variants
+        found: dict[int, Delta] = {}
+        for pattern, sign in ((self.patterns[move.device], -1), (move.after, 1)):
             if pattern is None:
                 continue
-            for variant, capacity in zip(pattern.variants, pattern.capacity_rps, strict=True):
-                entry = change.setdefault(problem.variants[variant].workload, [0.0, 0.0])
-                entry[0] += sign * capacity
-                entry[1] += sign
+            for variant, share, capacity in zip(
+                pattern.variants, pattern.shares_pct, pattern.capacity_rps, strict=True
+            ):
+                delta = found.setdefault(of[variant].workload, Delta())
+                delta.rps += sign * capacity
+                delta.replicas += sign
+                delta.share_pct += sign * share
+        return found
+
+    def loss_usd(self, move: Move) -> float:
+        """$/h that a move counts in demand and replicas that it leaves unserved; below 0 for a gain."""
         loss = 0.0
-        for workload, (capacity, replicas) in change.items():
-            work = problem.workloads[workload]
+        for workload, delta in self.change(move).items():
+            work = self.floor.problem.workloads[workload]
             least = work.rate_least_rps
             now = max(0.0, least - self.served_rps[workload])
-            then = max(0.0, least - self.served_rps[workload] - capacity)
+            then = max(0.0, least - self.served_rps[workload] - delta.rps)
             if least > 0:
                 loss += work.unserved_usd * (then - now) / least
             lack = self.missing(workload)
-            then_lack = max(0, work.replicas_min - self.replicas[workload] - int(replicas))
+            then_lack = max(0, work.replicas_min - self.replicas[workload] - delta.replicas)
             loss += work.unserved_usd * (then_lack - lack) / max(1, work.replicas_min)
         return loss
+
+    def accepts(self, move: Move, workload: int) -> bool:
+        """Whether everything bears a move that gives this workload more, and no other one misses what it needs."""
+        return (
+            self.powers(move)
+            and self._remembers(move)
+            and not self.hurts(move, workload)
+            and self.affords(move, workload)
+        )
+
+    def powers(self, move: Move) -> bool:
+        """Whether the power domains bear it."""
+        watts = 0.0 if move.after is None else self.floor.dynamic_w(move.after)
+        return watts - self.dynamic_w(move.device) <= self.left_at(move.device) + DUST_W
+
+    def _remembers(self, move: Move) -> bool:
+        """Whether it leaves the memory that is kept on the device."""
+        kept_mib = self.kept.get(move.device, NOTHING_KEPT).memory_mib
+        room_mib = self.floor.problem.pools[int(self.floor.pool_of[move.device])].memory_mib
+        return not kept_mib or move.after is None or kept_mib + sum(move.after.memory_mib) <= room_mib
+
+    def hurts(self, move: Move, but: int) -> bool:
+        """Whether it leaves any workload but this one with less than must be served."""
+        works = self.floor.problem.workloads
+        return any(
+            delta.rps < 0
+            and number != but
+            and self.served_rps[number] + delta.rps < works[number].rate_least_rps * (1 - DUST)
+            for number, delta in self.change(move).items()
+        )
+
+    def affords(self, move: Move, workload: int) -> bool:
+        """Whether the workload's bound on replicas, its budget and its project's quota bear it."""
+        delta, work = self.change(move).get(workload, Delta()), self.floor.problem.workloads[workload]
+        if self.replicas[workload] + delta.replicas > work.replicas_max:
+            return False
+        pool = self.floor.problem.pools[int(self.floor.pool_of[move.device])]
+        if np.isfinite(work.budget_usd_per_h):
+            usd = self.spent_usd()[workload] + pool.usd_per_h * delta.share_pct / 100
+            if usd > work.budget_usd_per_h + DUST_USD:
+                return False
+        return self._allots(work.project, pool.gpu_part * delta.share_pct / 100)
+
+    def allots(self, move: Move) -> bool:
+        """Whether the quotas of all projects on a device bear a move, or are no worse off for it."""
+        grown: dict[str, int] = {}
+        for workload, delta in self.change(move).items():
+            name = self.floor.problem.workloads[workload].project
+            grown[name] = grown.get(name, 0) + delta.share_pct
+        part = self.floor.problem.pools[int(self.floor.pool_of[move.device])].gpu_part
+        return all(self._allots(name, part * share / 100) for name, share in grown.items())
+
+    def _allots(self, project: str, gpus: float) -> bool:
+        quota = self.quotas.get(project)
+        return quota is None or gpus <= 0 or self.gpus_of(project) + gpus <= quota + DUST
+
+    def spent_usd(self) -> dict[int, float]:
+        """What the replicas of each workload cost by share, as budgets count."""
+        problem = self.floor.problem
+        total = dict.fromkeys(range(len(problem.workloads)), 0.0)
+        for pattern in self.patterns:
+            if pattern is not None:
+                for workload in set(problem.variant_workload[list(pattern.variants)].tolist()):
+                    total[workload] += usd_of(problem, pattern, workload)
+        return total
+
+    def gpus_of(self, project: str) -> float:
+        """GPUs that a project has, parts by share."""
+        problem = self.floor.problem
+        mine = {
+            number
+            for number, item in enumerate(problem.variants)
+            if problem.workloads[item.workload].project == project
+        }
+        return sum(
+            problem.pools[int(problem.kind_pool[pattern.kind])].gpu_part * share / 100
+            for pattern in self.patterns
+            if pattern is not None
+            for variant, share in zip(pattern.variants, pattern.shares_pct, strict=True)
+            if variant in mine
+        )
 
     def worth(self, launch_usd_per_s: float, restart_part: float) -> float:
         """$/h of all devices, of what is left unserved, and of what must start: each launch by its seconds, and a part
@@ -135,3 +263,32 @@ class Seats:
                 total += work.unserved_usd * self.short_rps(number) / work.rate_least_rps
             total += work.unserved_usd * self.missing(number) / max(1, work.replicas_min)
         return total
+
+
+def usd_of(problem: JointProblem, pattern: Pattern | None, workload: int) -> float:
+    """What one workload's replicas on a device cost by share."""
+    if pattern is None:
+        return 0.0
+    share = sum(part for variant, part in members_of(pattern) if problem.variants[variant].workload == workload)
+    return problem.pools[int(problem.kind_pool[pattern.kind])].usd_per_h * share / 100
+
+
+def members_of(pattern: Pattern | None) -> list[Member]:
+    """Variants of a device with their shares."""
+    return [] if pattern is None else list(zip(pattern.variants, pattern.shares_pct, strict=True))
+
+
+def judged(problem: JointProblem, kind: int, members: Iterable[Member]) -> Pattern | None:
+    """Contents of these members; None where a rule forbids them, or where there is none."""
+    chosen = list(members)
+    return judge(problem, kind, [item for item, _ in chosen], [share for _, share in chosen]) if chosen else None
+
+
+def reshared(pattern: Pattern, shares_pct: Mapping[int, int]) -> list[Member]:
+    """Members, those at some places with another share."""
+    return [(variant, shares_pct.get(place, share)) for place, (variant, share) in enumerate(members_of(pattern))]
+
+
+def without(members: Sequence[Member], place: int) -> list[Member]:
+    """All members but one."""
+    return [*members[:place], *members[place + 1 :]]

@@ -1,11 +1,11 @@
 """Spare share for services that can always use more, on devices that are in use anyway.
 
-Owns who these are and what they get. A service whose demand nobody counts and whose promise says nothing of waiting
-(execution time alone, or a floor under the rate) is open-ended: its declared rate is a floor, and whatever more it
-serves counts by its priority. On devices that carry nothing but such services, and on which nothing stands yet,
-contents are exchanged for contents that serve more in all, copies of a service included; declared rates come
-first, and no cap is exceeded. Whole devices are never added, and a device is paid whole, so only energy is spent. It
-refuses to touch what stands, and services with budgets, quotas or spread.
+A service whose demand is not counted and whose promise says nothing of waiting (execution time alone, or a floor under
+the rate) is open-ended: its declared rate is a floor, and whatever more it serves counts by its priority. On devices
+that carry nothing but such services, and on which nothing stands yet, contents are exchanged for contents that serve
+more in all, copies of a service included; declared rates come first, and no cap is exceeded. What was filled once
+stays. Whole devices are never added, and a device is paid whole, so only energy is spent. Services with budgets, quotas
+or spread are left alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy as np
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
-from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.planners.joint.spare.standing import keep_standing
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.write.members import CEILING_PART
 from solvers.problems.joint import Floats, JointProblem
 from solvers.problems.open_ended import open_ended_services
@@ -37,7 +36,6 @@ KEPT_MAX = 250
 GAIN_PART_MIN = 1e-3
 DECLARED_FACTOR = 20.0
 """What is declared counts so many times as much as what comes on top."""
-DUST_W = 1e-6
 _NO_CLOCKS: Mapping[DeviceId, int] = MappingProxyType({})
 
 
@@ -63,7 +61,7 @@ def fill(seats: Seats, open_to: Collection[WorkloadId], clocks_mhz: Mapping[Devi
     """
     problem = seats.floor.problem
     mine = frozenset(number for number, item in enumerate(problem.workloads) if item.id in open_to)
-    changed = keep_standing(seats, mine, clocks_mhz)
+    changed = _keep_standing(seats, mine, clocks_mhz)
     for pool in range(len(problem.pools) if mine else 0):
         devices = [
             device
@@ -117,7 +115,49 @@ def _partings(shares_pct: Sequence[int], size: int, most: int) -> list[tuple[int
     return [(even,) * size] if even and most else []
 
 
-@dataclass(frozen=True, slots=True)
+def _keep_standing(seats: Seats, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> bool:
+    """Give devices their standing contents back, as far as these are of such workloads alone; whether anything changed.
+    A solve sees declared rates alone, so it would take away what fills a device, for the energy it draws, cycle after
+    cycle.
+    """
+    changed = False
+    for device in sorted(seats.floor.held):
+        now, stood = seats.patterns[device], _standing(seats, device, mine, clocks_mhz)
+        if now is None or stood is None or stood.key == now.key or not _all_of(seats.floor.problem, now, mine):
+            continue
+        move = Move(device=device, after=stood)
+        if seats.powers(move) and _keeps_bounds(seats, move):
+            seats.make(move)
+            changed = True
+    return changed
+
+
+def _standing(seats: Seats, device: int, mine: Collection[int], clocks_mhz: Mapping[DeviceId, int]) -> Pattern | None:
+    """What stands on a device at its clock, or at the highest that bears it; None where it may not go on so."""
+    floor, problem = seats.floor, seats.floor.problem
+    held, pool = floor.held[device], int(floor.pool_of[device])
+    if not all(problem.variants[item.variant].workload in mine for item in held):
+        return None
+    listed = sorted({int(clock) for clock in problem.kind_clock_mhz[problem.kind_pool == pool]}, reverse=True)
+    stands = clocks_mhz.get(floor.names[device], listed[0])
+    clocks = [stands] * (stands in listed) + [clock for clock in listed if clock != stands]
+    variants, shares = [item.variant for item in held], [item.share_pct for item in held]
+    judged = (judge(problem, kind, variants, shares) for clock in clocks for kind in problem.like(pool, clock))
+    return next((pattern for pattern in judged if pattern is not None), None)
+
+
+def _keeps_bounds(seats: Seats, move: Move) -> bool:
+    """Whether no workload falls short by it, or below or above its numbers of replicas, further than it is."""
+    for number, delta in seats.change(move).items():
+        work, served, count = seats.floor.problem.workloads[number], seats.served_rps[number], seats.replicas[number]
+        if served + delta.rps < min(work.rate_least_rps, served) * (1 - DUST):
+            return False
+        if not min(work.replicas_min, count) <= count + delta.replicas <= max(work.replicas_max, count):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
     """Contents of one pool, none worse than another in everything: what they serve, in all and by workload."""
 
@@ -144,11 +184,11 @@ class _Table:
             if not kept or not (merits[kept] >= merits[index] - DUST).all(axis=1).any():
                 kept.append(index)
         return _Table(
-            tuple(found[index] for index in kept),
-            value[kept],
-            rates[kept],
-            np.array([rows[index][1] for index in kept]).reshape(len(kept), -1),
-            watts[kept],
+            patterns=tuple(found[index] for index in kept),
+            value=value[kept],
+            rates_rps=rates[kept],
+            replicas=np.array([rows[index][1] for index in kept]).reshape(len(kept), -1),
+            dynamic_w=watts[kept],
         )
 
 

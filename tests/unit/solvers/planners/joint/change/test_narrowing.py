@@ -9,8 +9,8 @@ import pytest
 
 from solvers.domain.ids import ProjectName
 from solvers.planners.joint.change import narrowing
-from solvers.planners.joint.change.holding import held
 from solvers.planners.joint.change.narrowing import narrow
+from solvers.planners.joint.change.solving import held
 from solvers.planners.joint.solve.first import first_layout
 from solvers.problems.joint import Cap, JointProblem
 from solvers.problems.layout import Layout, Standing

@@ -15,8 +15,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.change.whole_changes import ChangeTerms, gentle, slights_usd
-from solvers.planners.joint.change.whole_devices import Gentle
+from solvers.planners.joint.change.whole_devices import ChangeTerms, Gentle, gentle, slights_usd
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.seat.floor import Floor, Held
 from solvers.planners.joint.seat.seats import Seats

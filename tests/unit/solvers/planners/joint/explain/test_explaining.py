@@ -19,8 +19,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, explained, seconds_of
-from solvers.planners.joint.explain.prices import prices_of
+from solvers.planners.joint.explain.explaining import AT_UNSERVED_PART, explained, prices_of, seconds_of
 from solvers.planners.joint.planner import Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.phases import SolveOrder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.planners.joint.seat import match as seating_match
-from solvers.planners.joint.seat.match import match, saved_s
+from solvers.planners.joint.seat.match import Copies, match, saved_s
 from solvers.problems.layout import Layout
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem
 
@@ -19,7 +19,7 @@ def test_equal_contents_stay_where_they_are() -> None:
     both, single = pattern(made, (0, 20), (1, 60)), pattern(made, (0, 40))
     found = match(floor(made, stands), Layout(patterns=(both, single), counts=(1, 3)))
     assert found.seated == {1: both, 0: single, 3: single}
-    assert found.loose == ((single, 1),)
+    assert found.loose == (Copies(pattern=single, count=1),)
 
 
 def test_the_same_network_at_another_share_is_better_than_nothing() -> None:
@@ -71,6 +71,6 @@ def test_many_devices_are_matched_greedily_and_each_once(monkeypatch: pytest.Mon
     counts = {item: patterns.count(item) for item in patterns}
     monkeypatch.setattr(seating_match, "EXACT_CELLS_MAX", 0)
     found = match(floor(made, stands), Layout(patterns=tuple(counts), counts=tuple(counts.values())))
-    loose = sum(count for _, count in found.loose)
+    loose = sum(item.count for item in found.loose)
     assert len(found.seated) + loose == len(patterns)
     assert sum(saved_s(item, item.variants, stands[device]) for device, item in found.seated.items()) > 0

@@ -8,7 +8,7 @@ import pytest
 
 from solvers.planners.joint.seat.floor import Held
 from solvers.planners.joint.seat.seats import Seats
-from solvers.planners.joint.seat.widen import widen
+from solvers.planners.joint.seat.standing import widen
 from solvers.problems.joint import JointProblem
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
@@ -33,7 +33,7 @@ def shares(seats: Seats) -> tuple[int, ...]:
 def test_one_alone_gets_all_but_a_step() -> None:
     seats = seated(billed(), (0, 40))
     before = seats.patterns[0]
-    widen(seats, (), {})
+    widen(seats, ())
     after = seats.patterns[0]
     assert before is not None
     assert after is not None
@@ -41,20 +41,20 @@ def test_one_alone_gets_all_but_a_step() -> None:
     assert after.usd_per_h == before.usd_per_h > 0
     assert seats.served_rps[0] == pytest.approx(99.0)
     coarse = seated(billed(share_step_pct=20), (0, 40))
-    widen(coarse, (), {})
+    widen(coarse, ())
     assert shares(coarse) == (80,)
 
 
 def test_several_get_equal_parts() -> None:
     seats = seated(billed(share_step_pct=20), (0, 20), (1, 20))
-    widen(seats, (), {})
+    widen(seats, ())
     assert shares(seats) == (40, 40)
 
 
 @pytest.mark.parametrize("basis", ["by_share", "device"])
 def test_where_share_or_devices_are_paid_nobody_gets_more(basis: str) -> None:
     seats = seated(replace(billed(), by_memory=False, by_share=basis == "by_share"), (0, 40))
-    widen(seats, (), {})
+    widen(seats, ())
     assert shares(seats) == (40,)
 
 
@@ -65,7 +65,7 @@ def test_what_stands_jobs_and_whole_devices_are_left_as_they_are() -> None:
         (seated(billed(), (0, 100)), ()),
     ):
         before = shares(seats)
-        widen(seats, jobs, {})
+        widen(seats, jobs)
         assert shares(seats) == before
 
 
@@ -76,5 +76,6 @@ def test_power_quotas_and_budgets_hold() -> None:
         (seated(billed(), (0, 40)), {"demo": 0.5}),
         (seated(poor, (0, 40)), {}),
     ):
-        widen(seats, (), quotas)
+        seats.quotas = quotas
+        widen(seats, ())
         assert shares(seats) == (40,)

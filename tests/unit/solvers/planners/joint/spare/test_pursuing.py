@@ -16,8 +16,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.judge import Judge
-from solvers.planners.joint.spare.contents import contents_of
-from solvers.planners.joint.spare.pursuing import pursues
+from solvers.planners.joint.spare.pursuing import contents_of, pursues
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solvers.planners.joint.seat.breaks import breaks_usd
-from solvers.planners.joint.seat.claims import claim_from_those_who_can_spare
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.standing import breaks_usd, take_spare_devices
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
@@ -32,7 +31,7 @@ def test_who_has_plenty_gives() -> None:
     new, stays = pattern(of.problem, (2, 100)), pattern(of.problem, (1, 100))
     seats = seated(of, at0=new, at2=stays)
     assert breaks_usd(seats, 60.0) > 0.0
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     assert seats.patterns == [None, new, stays]
     assert breaks_usd(seats, 60.0) == 0.0
 
@@ -44,7 +43,7 @@ def test_nobody_is_taken_from_who_misses_it_as_much() -> None:
     dearer = (works[0], replace(works[1], unserved_usd=1000.0), works[2])
     dear = replace(of, problem=replace(of.problem, workloads=dearer))
     seats = seated(dear, at0=new, at2=stays)
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     assert seats.patterns == [new, None, stays]
 
 
@@ -52,7 +51,7 @@ def test_what_is_planned_stays_planned() -> None:
     of = crowded(rate_rps=90.0)
     new, stays = pattern(of.problem, (2, 100)), pattern(of.problem, (1, 100))
     seats = seated(of, at0=new, at1=stays, at2=stays)
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     assert seats.patterns == [new, stays, stays]
 
 
@@ -62,7 +61,7 @@ def test_a_power_domain_must_bear_it() -> None:
     weak.room_w[1] = 50.0
     new = pattern(of.problem, (2, 100))
     seats = seated(weak, at0=new, at2=pattern(of.problem, (1, 100)))
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     assert seats.patterns[0] == new
 
 
@@ -72,5 +71,5 @@ def test_what_keeps_a_part_of_what_stands_is_left_alone() -> None:
     of = floor(made, {0: [held(0, 100)], 1: [held(1, 100)]})
     mixed = pattern(made, (0, 80), (1, 20))
     seats = seated(of, at0=mixed)
-    claim_from_those_who_can_spare(seats)
+    take_spare_devices(seats)
     assert seats.patterns == [mixed, None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.planners.joint.seat.breaks import breaks_usd, ended, make_before_break, replaced
 from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.mend import add
-from solvers.planners.joint.seat.seats import Seats
+from solvers.planners.joint.seat.seats import Kept, Seats
+from solvers.planners.joint.seat.shortage import add
+from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced
 from solvers.problems.patterns import Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
@@ -79,14 +79,14 @@ class TestRemedy:
     def test_who_is_short_gets_another_replica_rather_than_an_interruption(self) -> None:
         made = problem(1, devices=(2,), workloads=(workload(0, 70.0),))
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
-        assert add(seats, 0, {})
+        assert add(seats, 0)
         assert seats.served_rps[0] >= 70.0
         assert ended(seats, 0, seats.patterns[0]) == ()
 
     def test_where_there_is_nothing_else_it_grows_all_the_same(self) -> None:
         made = problem(1, devices=(1,), workloads=(workload(0, 90.0, replicas_max=1),))
         seats = seated(floor(made, {0: [held(0, 60)]}), at0=pattern(made, (0, 60)))
-        assert add(seats, 0, {})
+        assert add(seats, 0)
         assert seats.patterns[0] == pattern(made, (0, 100))
 
 
@@ -109,4 +109,4 @@ class TestJobsYield:
         stands = floor(made, {0: [held(0, 40), held(1, 20)], 2: [held(2, 60)]})
         seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
-        assert replaced(seats, {2}) == {0: (40, 1400.0)}
+        assert replaced(seats, {2}) == {0: Kept(share_pct=40, memory_mib=1400.0)}

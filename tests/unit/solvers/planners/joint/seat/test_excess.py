@@ -14,7 +14,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget
-from solvers.planners.joint.seat.budget import spent_usd, within_budgets
+from solvers.planners.joint.seat.excess import within_budgets
 from solvers.planners.joint.seat.seating import Terms, seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.registry import propose
@@ -43,7 +43,7 @@ def test_a_floor_beyond_the_budget_keeps_what_the_budget_bears() -> None:
     of = bounded(0.5, replicas_min=3)
     seats = seats_of(of, pattern(of, (0, 20), (1, 20)), pattern(of, (0, 20)), pattern(of, (0, 20)))
     within_budgets(seats)
-    assert spent_usd(seats)[0] == pytest.approx(0.4)
+    assert seats.spent_usd()[0] == pytest.approx(0.4)
     assert seats.replicas == [2, 1]
 
 
@@ -73,7 +73,7 @@ def test_failure_domains_are_not_bought_beyond_the_budget() -> None:
         seats = seat(floor(made), Layout(patterns=(one,), counts=(2,)), TERMS)
         homes = {int(seats.floor.pool_of[device]) for device, item in enumerate(seats.patterns) if item is not None}
         assert homes == spread
-        assert spent_usd(seats)[0] <= 0.5
+        assert seats.spent_usd()[0] <= 0.5
 
 
 def planned(picture: Snapshot) -> Plan:

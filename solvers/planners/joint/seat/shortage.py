@@ -1,0 +1,246 @@
+"""What is still missing once patterns have devices: failure domains, replicas, rates that power took.
+
+A small local search: one replica more, or one share larger, on the device where a dollar serves most, with room for it
+under every rule, promise and cap. Layouts leave little to mend; what no move here can serve stays short. No workload
+loses anything to another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice, product
+
+import numpy as np
+
+from solvers.engines.deadline import Deadline
+from solvers.planners.joint.seat.seats import DUST, DUST_USD, DUST_W, Member, Move, Seats, judged, members_of
+from solvers.planners.joint.seat.standing import ended
+from solvers.planners.joint.solve.judge import Patterns
+from solvers.problems.joint import Whole
+from solvers.problems.patterns import Pattern
+
+EXCHANGED_MAX = 24
+"""Devices of each pool that are tried for an exchange."""
+REPLICAS_ADDED_MAX = 64
+"""To one workload: layouts are wrong by little."""
+USED_MAX = 48
+EMPTY_MAX = 4
+"""Devices of each pool that are tried for one replica."""
+SHARES_MAX = 8
+"""Of all that a device has left, both ends among them."""
+
+
+def mend(seats: Seats, deadline: Deadline) -> None:
+    """Add for what is short, the weightiest first, until nothing helps or time is up."""
+    works = seats.floor.problem.workloads
+    for workload in sorted(range(len(works)), key=lambda number: (-works[number].unserved_usd, number)):
+        for _ in range(REPLICAS_ADDED_MAX):
+            if deadline.over or not (seats.short_rps(workload) or seats.missing(workload)):
+                break
+            if not add(seats, workload):
+                break
+
+
+def spread(seats: Seats, deadline: Deadline) -> None:
+    """Bring workloads that ask for several failure domains into as many: patterns change places with equals elsewhere,
+    else one replica is added.
+    """
+    for workload, item in enumerate(seats.floor.problem.workloads):
+        if item.domains_min < 2:
+            continue
+        for _ in range(item.domains_min):
+            homes = [device for device, there in enumerate(seats.patterns) if workload in _workloads(seats, there)]
+            used = Counter(_domain(seats, device) for device in homes)
+            if deadline.over or not homes or len(used) >= item.domains_min:
+                break
+            if not _exchange(seats, homes, used) and not add(seats, workload, shunned=used):
+                break
+
+
+def _domain(seats: Seats, device: int) -> int:
+    return seats.floor.problem.pools[int(seats.floor.pool_of[device])].failure_domain
+
+
+def _workloads(seats: Seats, pattern: Pattern | None) -> set[int]:
+    return (
+        set() if pattern is None else {seats.floor.problem.variants[variant].workload for variant in pattern.variants}
+    )
+
+
+def _exchange(seats: Seats, homes: list[int], used: Counter[int]) -> bool:
+    """Exchange one of several replicas in a domain against what stands on a device elsewhere, or nothing."""
+    spreading = {number for number, item in enumerate(seats.floor.problem.workloads) if item.domains_min > 1}
+    crowded = (item for item in homes if used[_domain(seats, item)] > 1)
+    for device, other in ((item, other) for item in crowded for other in _elsewhere(seats, item, used)):
+        here, there = seats.patterns[device], seats.patterns[other]
+        if spreading & _workloads(seats, there):
+            continue
+        new_there, new_here = _at(seats, here, other), _at(seats, there, device)
+        if new_there is None or (there is not None and new_here is None):
+            continue
+        seats.put(device, new_here)
+        seats.put(other, new_there)
+        if min(seats.left_at(device), seats.left_at(other)) >= -DUST_W and _still_affordable(seats, {device, other}):
+            return True
+        seats.put(other, there)
+        seats.put(device, here)
+    return False
+
+
+def _still_affordable(seats: Seats, devices: set[int]) -> bool:
+    """Whether the workloads on two devices, which were exchanged, are within their bounds there."""
+    problem = seats.floor.problem
+    pools = [problem.pools[int(seats.floor.pool_of[device])] for device in devices]
+    if len({(pool.usd_per_h, pool.gpu_part) for pool in pools}) == 1:
+        return True
+    moved = {workload for device in devices for workload in _workloads(seats, seats.patterns[device])}
+    spent = seats.spent_usd()
+    if any(spent[number] > problem.workloads[number].budget_usd_per_h + DUST_USD for number in moved):
+        return False
+    projects = {problem.workloads[number].project for number in moved}
+    return all(seats.gpus_of(name) <= seats.quotas[name] + DUST for name in projects if name in seats.quotas)
+
+
+def _elsewhere(seats: Seats, device: int, used: Collection[int]) -> Iterator[int]:
+    """Devices in domains not used yet, of the same type: empty ones first, a few of each pool."""
+    problem, floor = seats.floor.problem, seats.floor
+    mine = problem.pools[int(floor.pool_of[device])]
+    for wanted_empty in (True, False):
+        for number, pool in enumerate(problem.pools):
+            if pool.failure_domain not in used and pool.gpu_type == mine.gpu_type:
+                found = (item for item in floor.devices(number) if (seats.patterns[item] is None) is wanted_empty)
+                yield from islice(found, EXCHANGED_MAX)
+
+
+def _at(seats: Seats, pattern: Pattern | None, device: int) -> Pattern | None:
+    """The same members on another device, at the clock they have."""
+    problem = seats.floor.problem
+    if pattern is None:
+        return None
+    kinds = problem.like(int(seats.floor.pool_of[device]), int(problem.kind_clock_mhz[pattern.kind]))
+    found = (judged(problem, kind, members_of(pattern)) for kind in kinds)
+    return next((item for item in found if item is not None), None)
+
+
+def add(seats: Seats, workload: int, shunned: Collection[int] = ()) -> bool:
+    """One replica more, or a larger one, where a dollar serves most; outside the shunned failure domains."""
+    # No replica ends before it is replaced where anything else serves too.
+    for move in sorted(_offers(seats, workload, shunned), key=lambda item: _interrupts(seats, item)):
+        grown = len(members_of(move.after)) > len(members_of(seats.patterns[move.device]))
+        gains = seats.loss_usd(move) < -DUST
+        if (gains or (shunned and grown)) and seats.accepts(move, workload):
+            seats.make(move)
+            return True
+    return False
+
+
+def _interrupts(seats: Seats, move: Move) -> bool:
+    """Whether a move would interrupt what stands on a device and would go on without it."""
+    now = seats.patterns[move.device]
+    return len(ended(seats, move.device, move.after)) > len(ended(seats, move.device, now))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Drafts:
+    """Moves in the making: device and contents."""
+
+    allowed: list[int]
+    """Variants of the workload that the pool allows."""
+    replicas_max: int
+    """On one device of the pool."""
+    device: list[int] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    members: list[list[Member]] = field(default_factory=list)
+
+    def draft(self, seats: Seats, device: int) -> None:
+        """One replica more on this device where there is a place, or one that is there with more share."""
+        problem, before = seats.floor.problem, seats.patterns[device]
+        members = members_of(before)
+        pool = int(seats.floor.pool_of[device])
+        kinds = (
+            np.flatnonzero(problem.kind_pool == pool).tolist()
+            if before is None
+            else problem.like(pool, int(problem.kind_clock_mhz[before.kind]))
+        )
+        steps = _some(problem.shares_pct[problem.shares_pct <= 100 - sum(share for _, share in members)])
+        for share, kind, variant in product(steps, kinds, self.allowed if len(members) < self.replicas_max else ()):
+            self._add(device, kind, [*members, (variant, share)])
+        grown = [place for place, (variant, _) in enumerate(members) if variant in self.allowed]
+        for more, kind, place in product(steps, kinds, grown):
+            variant, share = members[place]
+            self._add(device, kind, [*members[:place], (variant, share + more), *members[place + 1 :]])
+
+    def _add(self, device: int, kind: int, members: list[Member]) -> None:
+        self.device.append(device)
+        self.kind.append(kind)
+        self.members.append(members)
+
+    def rows(self, width: int) -> Patterns:
+        """As rows to judge."""
+        made = np.zeros((len(self.kind), width, 2), dtype=np.int64)
+        made[:, :, 0] = -1
+        for row, members in enumerate(self.members):
+            made[row, : len(members)] = members
+        return Patterns(kind=np.array(self.kind, dtype=np.int64), variants=made[:, :, 0], shares_pct=made[:, :, 1])
+
+
+def _offers(seats: Seats, workload: int, shunned: Collection[int]) -> Iterator[Move]:
+    """Lawful moves for a workload outside the shunned failure domains; the cheapest per rate served first."""
+    judge = seats.floor.judge
+    mine = np.flatnonzero(seats.floor.problem.variant_workload == workload)
+    drafts = _drafts(seats, mine, shunned)
+    if not drafts.device:
+        return
+    verdicts = judge.judge(drafts.rows(judge.width))
+    own = np.isin(verdicts.rows.variants, mine)
+    device = np.array(drafts.device, dtype=np.int64)
+    before = [seats.patterns[number] for number in drafts.device]
+    usd = verdicts.usd_per_h - np.array([0.0 if item is None else item.usd_per_h for item in before])
+    held = np.array([_served(seats, item, workload) for item in before])
+    short = max(seats.short_rps(workload), DUST)
+    gain = np.minimum((verdicts.capacity_rps * own).sum(axis=1) - held, short)
+    score = (np.maximum(usd, 0.0) + DUST) / np.maximum(gain, DUST * short)
+    order = np.lexsort((device, usd, score))
+    for row in order[verdicts.lawful[order]]:
+        (pattern,) = judge.patterns(verdicts.take(np.array([row], dtype=np.int64)))
+        yield Move(device=int(device[row]), after=pattern)
+
+
+def _served(seats: Seats, pattern: Pattern | None, workload: int) -> float:
+    of = seats.floor.problem.variant_workload
+    members = () if pattern is None else zip(pattern.variants, pattern.capacity_rps, strict=True)
+    return sum((capacity for variant, capacity in members if of[variant] == workload), start=0.0)
+
+
+def _drafts(seats: Seats, mine: Whole, shunned: Collection[int]) -> _Drafts:
+    problem, drafts = seats.floor.problem, _Drafts(allowed=[], replicas_max=0)
+    for pool, item in enumerate(problem.pools):
+        drafts.allowed = [int(variant) for variant in mine if problem.allowed[pool, variant]]
+        drafts.replicas_max = min(seats.floor.judge.width, item.clients)
+        if drafts.allowed and item.failure_domain not in shunned:
+            for device in _few(seats, seats.floor.devices(pool), drafts.allowed):
+                drafts.draft(seats, device)
+    return drafts
+
+
+def _some(steps: Whole) -> list[int]:
+    if not len(steps):
+        return []
+    places = np.unique(np.linspace(0, len(steps) - 1, SHARES_MAX).round().astype(np.int64))
+    return [int(steps[place]) for place in places]
+
+
+def _few(seats: Seats, devices: Iterable[int], variants: list[int]) -> list[int]:
+    """Devices that carry the workload already, those with most share left, and a few empty ones."""
+    used: list[tuple[int, int]] = []
+    empty: list[tuple[float, int]] = []
+    for device in devices:
+        pattern = seats.patterns[device]
+        if pattern is None:
+            empty.append((-seats.left_at(device), device))
+            continue
+        carries = any(variant in variants for variant in pattern.variants)
+        used.append((-100 if carries else sum(pattern.shares_pct), device))
+    return [*(device for _, device in sorted(used)[:USED_MAX]), *(device for _, device in sorted(empty)[:EMPTY_MAX])]

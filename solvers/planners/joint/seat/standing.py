@@ -1,0 +1,294 @@
+"""What stands while a plan is carried out: replicas that end early, and remedies that spare them.
+
+A node starts what replaces a standing replica before it ends that, unless both do not fit; then the replica ends first,
+and what it served counts as unserved while the other launches. The remedies: shares as they stand where these are good
+enough, since a replica with another share is another process; contents that would interrupt go to an idle device of the
+same pool, or to one whose own contents end anyway and are missed less; and where share costs nothing, what starts anew
+gets spare share, so that later demand is served by a larger batch in place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from solvers.planners.joint.seat.floor import Held
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Kept, Move, Seats, judged, members_of, reshared
+from solvers.problems.joint import WHOLE_PCT
+from solvers.problems.patterns import Pattern
+
+DUST_MISSED_USD = 1e-9
+
+
+def ended(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
+    """Standing replicas of a device that end before their replacements are ready if it is to carry this."""
+    if pattern is None:
+        return ()
+    going = leaving(seats, device, pattern)
+    pool = seats.floor.problem.pools[int(seats.floor.pool_of[device])]
+    share_pct = sum(pattern.shares_pct) + sum(item.share_pct for item in going)
+    memory_mib = sum(pattern.memory_mib) + sum(item.memory_mib for item in going)
+    return () if share_pct <= 100 and memory_mib <= pool.memory_mib else going
+
+
+def leaving(seats: Seats, device: int, pattern: Pattern | None) -> tuple[Held, ...]:
+    """Standing replicas of a device that are no part of what it is to carry."""
+    kept = Counter(_networks(seats, pattern))
+    going: list[Held] = []
+    for item in seats.floor.held.get(device, ()):
+        if kept[item.variant, item.share_pct] > 0:
+            kept[item.variant, item.share_pct] -= 1
+        else:
+            going.append(item)
+    return tuple(going)
+
+
+def _networks(seats: Seats, pattern: Pattern | None) -> list[tuple[int, int]]:
+    """Networks of a pattern's members with their shares: a replica goes on as another variant of its network."""
+    if pattern is None:
+        return []
+    return list(zip(seats.floor.problem.networks(pattern.variants), pattern.shares_pct, strict=True))
+
+
+def breaks_usd(seats: Seats, period_s: float) -> float:
+    """What is left unserved while replacements launch, $/h: so long interrupted counts as never served (`period_s`)."""
+    work = seats.floor.problem.workloads
+    parts = (
+        work[number].unserved_usd * rate / work[number].rate_least_rps
+        for number, rate in interrupted_rps(seats, period_s).items()
+    )
+    return sum(parts, start=0.0)
+
+
+def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
+    """By workload that interrupts: the rate never served in `period_s` that counts as much."""
+    floor, problem = seats.floor, seats.floor.problem
+    stands_rps: dict[int, float] = defaultdict(float)
+    lost_rps: dict[int, float] = defaultdict(float)
+    launch_s: dict[int, float] = defaultdict(float)
+    for device, held in floor.held.items():
+        for item in held:
+            stands_rps[problem.variants[item.variant].workload] += item.capacity_rps
+        for item in ended(seats, device, seats.patterns[device]):
+            workload = problem.variants[item.variant].workload
+            lost_rps[workload] += item.capacity_rps
+            launch_s[workload] = max(launch_s[workload], item.launch_s)
+    found = dict[int, float]()
+    for workload in sorted(lost_rps):
+        least = problem.workloads[workload].rate_least_rps
+        before, after = stands_rps[workload], stands_rps[workload] - lost_rps[workload]
+        missing_rps = min(least, before) - min(least, after)
+        if missing_rps > 0.0:
+            found[workload] = missing_rps * launch_s[workload] / period_s
+    return found
+
+
+def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, Kept]:
+    """By device, the room of standing replicas that go while others of their workload start; no job is waited for."""
+    floor, owners = seats.floor, seats.floor.problem.variant_workload
+    starting: set[int] = set()
+    for device, pattern in enumerate(seats.patterns):
+        stand = Counter((item.variant, item.share_pct) for item in floor.held.get(device, ()))
+        starting |= {int(owners[variant]) for variant, _ in Counter(members_of(pattern)) - stand}
+    found: dict[int, Kept] = {}
+    for device in floor.held:
+        going = [
+            item
+            for item in leaving(seats, device, seats.patterns[device])
+            if (owner := int(owners[item.variant])) in starting and owner not in jobs
+        ]
+        if going:
+            memory_mib = float(sum(item.memory_mib for item in going))
+            found[device] = Kept(share_pct=sum(item.share_pct for item in going), memory_mib=memory_mib)
+    return found
+
+
+def make_before_break(seats: Seats, jobs: Collection[int] = ()) -> None:
+    """Contents that would interrupt go where nothing stands and nothing is planned but these jobs, if power allows:
+    jobs are seated last, wherever there is room then.
+    """
+    owners = seats.floor.problem.variant_workload
+    for device in sorted(seats.floor.held):
+        pattern = seats.patterns[device]
+        if pattern is None or all(int(owners[item.variant]) in jobs for item in ended(seats, device, pattern)):
+            continue
+        idle: dict[int, int] = {}
+        for other in _bearing(seats, device, pattern):
+            there = {item.variant for item in seats.floor.held.get(other, ())}
+            there |= {variant for variant, _ in members_of(seats.patterns[other])}
+            if all(int(owners[variant]) in jobs for variant in there):
+                idle[other] = len(there)
+        if idle:
+            seats.put(device, None)
+            seats.put(min(idle, key=lambda other: (idle[other], other)), pattern)
+
+
+def _bearing(seats: Seats, device: int, pattern: Pattern) -> Iterator[int]:
+    """Other devices of the same pool whose power domains bear these contents of a device."""
+    floor = seats.floor
+    mine = floor.domain_of[device].tolist()
+    for other in floor.devices(int(floor.pool_of[device])):
+        same = floor.domain_of[other].tolist() == mine
+        if other != device and (same or floor.dynamic_w(pattern) <= seats.left_at(other) + DUST_W):
+            yield other
+
+
+@dataclass(slots=True, kw_only=True)
+class _Spares:
+    """What every workload may lose at once before it is missed; below 0 what is missing already."""
+
+    seats: Seats
+    rps: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def __post_init__(self) -> None:
+        problem = self.seats.floor.problem
+        for held in self.seats.floor.held.values():
+            self.book(held, 1)
+        for work, stands_rps in self.rps.items():
+            self.rps[work] = max(0.0, stands_rps - problem.workloads[work].rate_least_rps)
+        for device in self.seats.floor.held:
+            self.book(ended(self.seats, device, self.seats.patterns[device]), -1)
+
+    def book(self, ends: Sequence[Held], sign: int) -> None:
+        """These end at once, or no longer do."""
+        for item in ends:
+            self.rps[self.seats.floor.problem.variants[item.variant].workload] += sign * item.capacity_rps
+
+    def missing_usd(self, *ends: Sequence[Held]) -> float:
+        """What the workloads of these miss now, $/h as if never served."""
+        problem, total = self.seats.floor.problem, 0.0
+        for number in {problem.variants[item.variant].workload for each in ends for item in each}:
+            work = problem.workloads[number]
+            if work.rate_least_rps > 0:
+                total += work.unserved_usd * max(0.0, -self.rps[number]) / work.rate_least_rps
+        return total
+
+    def gain_usd(self, ends: Sequence[Held], others: Sequence[Held]) -> float:
+        """What is missed less if the others end instead of these."""
+        before_usd = self.missing_usd(ends, others)
+        self.book(ends, 1)
+        self.book(others, -1)
+        after_usd = self.missing_usd(ends, others)
+        self.book(others, 1)
+        self.book(ends, -1)
+        return before_usd - after_usd
+
+
+def take_spare_devices(seats: Seats) -> None:
+    """Where contents would interrupt and keep nothing that stands, another device of the pool on which nothing is
+    planned, if what stands there is missed less; of like devices the first.
+    """
+    spares, floor = _Spares(seats=seats), seats.floor
+    for device in sorted(floor.held):
+        pattern = seats.patterns[device]
+        ends = ended(seats, device, pattern)
+        if pattern is None or not ends or spares.missing_usd(ends) <= DUST_MISSED_USD:
+            continue
+        if {item.variant for item in floor.held[device]} & set(pattern.variants):
+            continue
+        gains, seen = dict[int, float](), set()
+        for other in _bearing(seats, device, pattern):
+            key = floor.held.get(other, ()), tuple(floor.domain_of[other].tolist())
+            if other in floor.held and seats.patterns[other] is None and key not in seen:
+                seen.add(key)
+                gains[other] = spares.gain_usd(ends, ended(seats, other, pattern))
+        best = max(gains, key=lambda other: gains[other], default=None)
+        if best is not None and gains[best] > DUST_MISSED_USD:
+            spares.book(ends, 1)
+            spares.book(ended(seats, best, pattern), -1)
+            seats.put(device, None)
+            seats.put(best, pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nearer:
+    """A member's share as it stands, and what it saves."""
+
+    place: int
+    share_pct: int
+    launch_s: float
+
+
+def snap(seats: Seats, devices: Iterable[int], launch_usd_per_s: float) -> None:
+    """On devices that carry nearly what stands, the shares that stand: as long as every promise and quota keeps, no
+    workload is served less than it is sized for, and what it costs more is worth the launches saved.
+    """
+    for device in devices:
+        before, held = seats.patterns[device], seats.floor.held.get(device, ())
+        for nearer in () if before is None else _nearer(before, _networks(seats, before), held):
+            assert before is not None
+            members = reshared(before, {item.place: item.share_pct for item in nearer})
+            move = Move(device=device, after=judged(seats.floor.problem, before.kind, members))
+            saved_usd = launch_usd_per_s * sum(item.launch_s for item in nearer)
+            if move.after is None or move.after.usd_per_h > before.usd_per_h + saved_usd:
+                continue
+            if _serves_as_sized(seats, move) and seats.allots(move):
+                seats.make(move)
+                break
+
+
+def _nearer(
+    pattern: Pattern, members: Sequence[tuple[int, int]], held: Sequence[Held]
+) -> Iterator[tuple[_Nearer, ...]]:
+    """Changes of shares towards what stands: all of them at once, then one by one. `members`: network and share."""
+    left = list(held)
+    open_places: list[int] = []
+    for place, member in enumerate(members):
+        same = next((item for item in left if (item.variant, item.share_pct) == member), None)
+        if same is None:
+            open_places.append(place)
+        else:
+            left.remove(same)
+    changes: list[_Nearer] = []
+    for place in open_places:
+        near = next((item for item in left if item.variant == members[place][0]), None)
+        if near is not None:
+            left.remove(near)
+            changes.append(_Nearer(place=place, share_pct=near.share_pct, launch_s=near.launch_s))
+    room = 100 - sum(pattern.shares_pct)
+    grows = [item.share_pct - pattern.shares_pct[item.place] for item in changes]
+    if len(changes) > 1 and sum(grows) <= room:
+        yield tuple(changes)
+    for change in sorted(changes, key=lambda item: (-item.launch_s, item.place)):
+        if change.share_pct - pattern.shares_pct[change.place] <= room:
+            yield (change,)
+
+
+def _serves_as_sized(seats: Seats, move: Move) -> bool:
+    works = seats.floor.problem.workloads
+    return all(
+        delta.rps >= 0 or seats.served_rps[number] + delta.rps >= works[number].rate_rps * (1 - DUST)
+        for number, delta in seats.change(move).items()
+    )
+
+
+def widen(seats: Seats, jobs: Collection[int]) -> None:
+    """Spare share for what starts anew, where share costs nothing until a device is all one's own: on every device
+    where only such replicas are planned that do not stand there. `jobs`: workloads left alone.
+    """
+    problem = seats.floor.problem
+    for device, before in enumerate(seats.patterns if problem.by_memory else ()):
+        standing = {(item.variant, item.share_pct) for item in seats.floor.held.get(device, ())}
+        if before is None or standing & set(_networks(seats, before)):
+            continue
+        works = {problem.variants[item].workload for item in before.variants}
+        move = Move(device=device, after=None if works & set(jobs) else _wider(seats, before))
+        if move.after is not None and seats.powers(move) and all(seats.affords(move, work) for work in works):
+            seats.make(move)
+
+
+def _wider(seats: Seats, before: Pattern) -> Pattern | None:
+    """With what is left, less one step, in equal parts, if all then serve as much and it costs no more."""
+    problem = seats.floor.problem
+    step = max(1, problem.share_step_pct)
+    spare = (WHOLE_PCT - 1) // step * step - sum(before.shares_pct)
+    more = spare // len(before.variants) // step * step
+    if more <= 0:
+        return None
+    after = judged(problem, before.kind, [(variant, share + more) for variant, share in members_of(before)])
+    if after is None or after.usd_per_h > before.usd_per_h + DUST:
+        return None
+    # Members of one network stay in their order, since all grow alike.
+    pairs = zip(before.capacity_rps, after.capacity_rps, strict=True)
+    return after if all(now >= then * (1 - DUST) for then, now in pairs) else None
