@@ -108,7 +108,7 @@ def _classes(module: ModuleType) -> list[str]:
 def _check(planner: object, name: str) -> None:
     spec = getattr(planner, "spec", None)
     if not isinstance(spec, PlannerSpec):
-        raise InputError(f"{name} has no spec; it must be a PlannerSpec (see docs/own-policy.md)")
+        raise InputError(f"{name} has no spec; it must be a PlannerSpec (see docs/reference/own-policy.md)")
     try:
         check_name("name", spec.name)
     except FieldError as error:
@@ -118,7 +118,7 @@ def _check(planner: object, name: str) -> None:
     for method, count in _ARGUMENTS.items():
         found = getattr(planner, method, None)
         if not callable(found):
-            raise InputError(f"{name} has no method {method} (see docs/own-policy.md)")
+            raise InputError(f"{name} has no method {method} (see docs/reference/own-policy.md)")
         try:
             inspect.signature(found).bind(*[None] * count)
         except TypeError as error:

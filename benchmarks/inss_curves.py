@@ -1,4 +1,4 @@
-"""The curves of several trainings of InSS' actor in one file, and as the table of docs/learning.md.
+"""The curves of several trainings of InSS' actor in one file, and as the table of docs/lab/learning.md.
 
 Owns what of an artefact's record is kept beside the one that is shipped: reward, part late or lost, throughput, by
 setting and seed. `python -m benchmarks.inss_curves ARTEFACT… --out solvers/policies/inss/artefacts/curves.json`.

@@ -1,6 +1,6 @@
 """A policy of one's own in one file: the cheapest GPUs first, sized for the peak that this hour of the day usually has.
 
-Try it without a server, tune it, and let it compete (docs/own-policy.md says more):
+Try it without a server, tune it, and let it compete (docs/reference/own-policy.md says more):
 
     headroom plan --snapshot fleet.json --planner examples/my_policy.py:MyPlanner
     headroom planners examples/my_policy.py:MyPlanner

@@ -1,7 +1,7 @@
 """Exit codes and one-line errors: what the command line says when it cannot do what was asked.
 
-Owns the table of exit codes (documented in docs/cli.md) and the mapping from every expected exception to one of them.
-It refuses tracebacks for anything that is not a bug of ours.
+Owns the table of exit codes (documented in docs/reference/cli.md) and the mapping from every expected exception to one
+of them. It refuses tracebacks for anything that is not a bug of ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every installation knows before anything is measured: GPU types with prices, networks, fitted coefficients.
 
-Owns where these files lie and how they are read; `docs/library.md` says what they hold and where it comes from. The
-files are written by `make library` and never by hand. It refuses to interpret them.
+Owns where these files lie and how they are read; `docs/reference/library.md` says what they hold and where it comes
+from. The files are written by `make library` and never by hand. It refuses to interpret them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reads the shipped step costs of LLMs. The file is written by `make library`; `docs/library.md` says from what."""
+"""Reads the shipped step costs of LLMs. The file is written by `make library`; `docs/reference/library.md` says from
+what."""
 
 from __future__ import annotations
 

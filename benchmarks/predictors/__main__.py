@@ -1,6 +1,6 @@
 """Every predictor on every suitable public data set: `python -m benchmarks.predictors [--quick | --full]`.
 
-By default it takes some minutes and prints the tables; `--full` is what `docs/models.md` is written from. Needs the
+By default it takes some minutes and prints the tables; `--full` is what `docs/lab/models.md` is written from. Needs the
 folder of public measurements in HEADROOM_DATA. Runs on one core.
 
     python -m benchmarks.predictors --full --write                      everything anew, into the page and the plots

@@ -1,4 +1,4 @@
-"""Draws the results into `docs/plots/`: few-shot curves, calibration, slowdowns at unseen pairs, error by split.
+"""Draws the results into `docs/lab/plots/`: few-shot curves, calibration, slowdowns at unseen pairs, error by split.
 
 Owns the pictures. Curves are SVG; the scatter, whose points stem from rows that may not be passed on, is a small PNG.
 """

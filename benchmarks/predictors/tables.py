@@ -1,6 +1,6 @@
 """Writes results as Markdown tables: errors by data set and split, interference, speed, goals and claims.
 
-Owns the text between the markers of `docs/models.md`. A predictor that failed stands in the table with its reason.
+Owns the text between the markers of `docs/lab/models.md`. A predictor that failed stands in the table with its reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.measured.metrics import points_to_reach
 from solvers.models.suite import suites
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lab" / "models.md"
 OURS = "headroom"
 LABELS = {dataset.name: dataset.label for dataset in DATASETS}
 GROUPS = "groups: "

@@ -19,7 +19,7 @@ VIEWS = (
 )  # fmt: skip
 
 # Views read with their owner's rights, so the reader needs none on the tables. Without the role (no right to make one)
-# nothing is granted; `docs/sql.md` says how to do it by hand.
+# nothing is granted; `docs/reference/sql.md` says how to do it by hand.
 GRANT = f"""
 DO $body$
 BEGIN

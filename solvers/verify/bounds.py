@@ -1,8 +1,8 @@
 """What a replica of a plan can be shown to do: how long it executes beside its neighbours, what it may be given, what
 it needs and draws.
 
-Owns the slowdown by neighbours and the product's queueing rule, both documented in docs/planning.md and written here a
-second time on purpose; what measurements prove of a replica alone is `proof`. Standard library only.
+Owns the slowdown by neighbours and the product's queueing rule, both documented in docs/reference/planning.md and
+written here a second time on purpose; what measurements prove of a replica alone is `proof`. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How fast an LLM's replica answers on a whole GPU: first token, next tokens and sustainable rate from its steps.
 
-Owns the verifier's own reading of the model that docs/serving.md documents, for the lengths that a service declares. It
-refuses to know plans. Milliseconds, tokens, MiB, requests/s. Standard library only.
+Owns the verifier's own reading of the model that docs/reference/serving.md documents, for the lengths that a service
+declares. It refuses to know plans. Milliseconds, tokens, MiB, requests/s. Standard library only.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.fluid import MOST, Case, cases, compared
 
 GRID = [case for case in cases() if case.batch > 2]
-"""With batches of two some worlds are beyond: docs/simulator.md says which."""
+"""With batches of two some worlds are beyond: docs/lab/simulator.md says which."""
 SOME = GRID[::37]
 
 

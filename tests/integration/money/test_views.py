@@ -1,4 +1,5 @@
-"""What people and BI tools read: every query of docs/sql.md, the views' own promises, and the read-only role."""
+"""What people and BI tools read: every query of docs/reference/sql.md, the views' own promises, and the read-only
+role."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.integration.store.samples import put, put_project, task
 
 pytestmark = pytest.mark.integration
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "sql.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
 BLOCKS = re.findall(r"^### ([^\n]+)\n(?:(?!^###).)*?^```sql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
 QUERIES = dict(BLOCKS)
 VIEWS = (

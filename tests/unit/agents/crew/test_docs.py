@@ -12,7 +12,7 @@ from agents.crew.templates import INHERITED, PLACEHOLDERS
 from solvers.domain.codec import from_plain
 from solvers.domain.worker import WorkerCommand
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "workers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "reference" / "workers.md").read_text(encoding="utf-8")
 
 
 def test_the_example_is_a_worker() -> None:

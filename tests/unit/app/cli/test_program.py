@@ -106,7 +106,7 @@ def test_no_command_and_help_print_every_command(headroom: Headroom) -> None:
 
 
 def test_the_documentation_lists_every_command_and_status() -> None:
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     command = typer.main.get_command(app)
     for name, child in command.commands.items():  # type: ignore[attr-defined]
         for leaf in getattr(child, "commands", {"": None}):

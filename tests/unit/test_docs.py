@@ -1,0 +1,44 @@
+"""Pages lead somewhere: every relative link meets a file and, where it names one, a heading of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """How GitHub names the headings of a page."""
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
+    return {word.replace(" ", "-") for word in words}
+
+
+def broken(page: Path) -> Iterator[str]:
+    """Links of a page that lead nowhere."""
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        missing = not target.exists()
+        if missing or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert list(broken(page)) == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# One `two`\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("[a](there.md) [b](there.md#one-two) [c](gone.md) [d](there.md#three) [e](#four)", encoding="utf-8")
+    assert list(broken(page)) == ["gone.md", "there.md#three", "#four"]
