@@ -72,11 +72,7 @@ class Remaining:
     def _parts(self) -> dict[DeviceId, float]:
         """Part of a whole GPU by device."""
         types = self.fleet.gpu_types_by_name()
-        return {
-            item.id: item.memory_mib / types[item.gpu_type].memory_mib if item.mig is not None else 1.0
-            for item in self.fleet.devices
-            if item.gpu_type in types
-        }
+        return {item.id: types[item.gpu_type].part_of(item) for item in self.fleet.devices if item.gpu_type in types}
 
     @cached_property
     def _drawn_w(self) -> dict[DeviceId, float]:

@@ -23,7 +23,9 @@ from solvers.errors import FieldError
 
 
 class PriceKind(StrEnum):
-    """How the GPU is paid for; `owned` means that only energy is charged beside the row's own (amortised) price."""
+    """How the GPU is paid for; the price of an `owned` one is what its owner writes off. Energy is paid beside the
+    price of any of them, as the policy says that decides on the GPU.
+    """
 
     ON_DEMAND = "on_demand"
     RESERVED = "reserved"
@@ -116,11 +118,6 @@ class GpuType:
         """Highest SM clock the table lists."""
         return self.clocks_mhz_sm[-1]
 
-    def price_usd_per_h(self, kind: PriceKind, region: str) -> float | None:
-        """Price of a whole GPU per hour: the region's own row, else the `default` region's, else None."""
-        row = self.price_row(kind, region)
-        return None if row is None else row.usd_per_h
-
     def price_row(self, kind: PriceKind, region: str) -> PriceRow | None:
         """The region's own row, else the `default` region's, else None."""
         for wanted in (region, "default"):
@@ -128,6 +125,12 @@ class GpuType:
                 if row.kind is kind and row.region == wanted:
                     return row
         return None
+
+    def part_of(self, device: Device) -> float:
+        """Part of a whole GPU that a device of this type is, for price, idle power and quotas: of a MIG slice, its part
+        of the memory.
+        """
+        return 1.0 if device.mig is None else min(1.0, device.memory_mib / self.memory_mib)
 
     def sm_count_of_share(self, share_pct_sm: int) -> int:
         """SMs a share really gives: rounded down to the granularity, at least one unit."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from solvers.domain.device import PriceKind
+from solvers.domain.device import Device, GpuType, Node, PriceKind, PriceRow
 from solvers.domain.ids import PolicyName
 from solvers.domain.objective import ALWAYS, Term
 from solvers.domain.pool import Pool
@@ -103,7 +103,7 @@ class Policy:
     caution_std: float = 1.0
     """Where nothing was measured, latency is planned as the expected one plus so many standard deviations."""
     price_kind: PriceKind | None = None
-    """Overrides the price kind of nodes in planning; None uses each node's own."""
+    """How its GPUs are paid for, whatever their nodes say, in planning and in bills; None: as each node says."""
     cost_basis: CostBasis = CostBasis.DEVICE
     objective: tuple[Term, ...] = ALWAYS
     """Terms by falling weight; of those left out, the ones that every plan is judged by come last, in the order of
@@ -196,6 +196,15 @@ class Policy:
     @property
     def _asks_all(self) -> bool:
         return self.choice is Choice.BEST and len(self.planners) > 1
+
+    def price_row(self, gpu_type: GpuType, node: Node) -> PriceRow | None:
+        """The price at which a whole GPU of this type on that node is planned and billed; None where there is none."""
+        return gpu_type.price_row(self.price_kind or node.price_kind, node.region)
+
+    def usd_per_h(self, device: Device, gpu_type: GpuType, node: Node) -> float:
+        """What an hour of a device is billed at, without its energy; 0 without a price."""
+        row = self.price_row(gpu_type, node)
+        return 0.0 if row is None else row.usd_per_h * gpu_type.part_of(device)
 
     def usd_per_wh(self, at_s: float) -> float:
         """What one watt-hour drawn by a GPU costs at a moment (seconds since the epoch): price of the hour and of its

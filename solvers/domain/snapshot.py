@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from solvers.domain.change import Target
-from solvers.domain.device import Device, GpuType, Node, PowerCap, PriceKind
+from solvers.domain.device import Device, GpuType, Node, PowerCap
 from solvers.domain.ids import (
     ClusterName,
     DeviceId,
@@ -182,13 +182,3 @@ class Snapshot:
     def demands_by_service(self) -> dict[ServiceId, Demand]:
         """Demand look-up."""
         return {demand.service: demand for demand in self.demands}
-
-    def price_usd_per_h(self, device: Device) -> float:
-        """Price of a whole hour of a device's GPU; a MIG slice pays by its part of the memory. 0 when no price row
-        matches.
-        """
-        gpu_type = self.gpu_types_by_name()[device.gpu_type]
-        node = self.nodes_by_id()[device.node]
-        kind: PriceKind = self.policy.price_kind or node.price_kind
-        whole = gpu_type.price_usd_per_h(kind, node.region) or 0.0
-        return whole * device.memory_mib / gpu_type.memory_mib if device.mig is not None else whole

@@ -340,8 +340,7 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
 def _class_of(
     snapshot: Snapshot, device: Device, node: Node, gpu_type: GpuType, held: DeviceSetting | None
 ) -> DeviceClass:
-    part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
-    row = gpu_type.price_row(snapshot.policy.price_kind or node.price_kind, node.region)
+    part, row = gpu_type.part_of(device), snapshot.policy.price_row(gpu_type, node)
     price = 0.0 if row is None else row.usd_per_h
     clock = (held.clock_mhz_sm if held is not None else None) or gpu_type.clock_mhz_sm_max
     unlimited = held is not None and held.mode is DeviceMode.TIME_SLICED

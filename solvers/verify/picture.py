@@ -202,7 +202,8 @@ class Picture:
 
     def gpu_part(self, device: Device) -> float:
         """Part of a whole GPU, for price, power and quota."""
-        return device.memory_mib / self.types[device.gpu_type].memory_mib if device.mig is not None else 1.0
+        whole_mib = self.types[device.gpu_type].memory_mib
+        return min(device.memory_mib, whole_mib) / whole_mib if device.mig is not None else 1.0
 
     def share_of_gpu_pct(self, item: Assignment, device: Device) -> float:
         """Share in percent of a whole GPU's SMs, which is what profiles measure."""

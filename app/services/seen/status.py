@@ -38,9 +38,10 @@ from app.store.summaries import FleetCounts, ServedRow
 from solvers.cycle.owners import Standing, knob_owners
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
-from solvers.domain.device import GpuType, PriceKind
+from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.ids import DeviceId, PlanId, PolicyName, WorkloadId
 from solvers.domain.ownership import Owners
+from solvers.domain.policy import Policy
 from solvers.domain.workload import Slo, WorkloadKind
 
 ATTAINMENT_WINDOW_S = 300.0
@@ -111,29 +112,31 @@ def _world(session: Session, cluster: str) -> _World:
     node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
     devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
     types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, kinds.GPU_TYPE)}
+    owners, listed = read_owners(session), [from_plain(Device, spec) for spec in devices.values()]
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,
         node_specs=node_specs,
-        prices={uuid: _price(spec, node_specs, types) for uuid, spec in devices.items()},
+        prices={
+            item.id: _price(item, node_specs.get(item.node), types.get(item.gpu_type), owners.policy_at(item.id))
+            for item in listed
+        },
         readings={row.uuid: row for row in observations.devices(session, silent_s)},
         replicas=observations.replicas(session, silent_s),
         target=target,
         plan=plans.get(session, PlanId(target.plan)) if target.plan is not None else None,
         served={row.service: row for row in summaries.served(session, ATTAINMENT_WINDOW_S)},
         silent_s=silent_s,
-        owners=read_owners(session),
+        owners=owners,
         standing=standing_of(session, target),
     )
 
 
-def _price(device: Plain, node_specs: dict[str, Plain], types: dict[str, GpuType]) -> float:
-    """Dollars per hour of a device by its node's price kind; a MIG slice pays by its part of the memory."""
-    node, gpu_type = node_specs.get(device["node"]), types.get(device["gpu_type"])
+def _price(device: Device, node: Plain | None, gpu_type: GpuType | None, policy: Policy) -> float:
+    """Dollars per hour of a device; 0 while what it depends on is not there."""
     if node is None or gpu_type is None:
         return 0.0
-    whole = gpu_type.price_usd_per_h(PriceKind(node["price_kind"]), node["region"]) or 0.0
-    return whole * device["memory_mib"] / gpu_type.memory_mib if device["mig"] is not None else whole
+    return policy.usd_per_h(device, gpu_type, from_plain(Node, node))
 
 
 def _plan_line(plan: PlanSummary | None) -> PlanLine | None:

@@ -169,7 +169,7 @@ def power_w_of(snapshot: Snapshot, plan: Plan) -> float:
         if device is None:
             continue
         gpu_type = types[device.gpu_type]
-        part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
+        part = gpu_type.part_of(device)
         limit_w = limits.get(name) or gpu_type.power_limit_w_max
         total_w += min(part * gpu_type.idle_w + dynamic_w, part * limit_w)
     return total_w

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from solvers.domain.ids import DeviceId, GpuTypeName, WorkloadId
+from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
@@ -118,16 +119,12 @@ def _rates(snapshot: Snapshot) -> dict[_Key, float]:
 
 
 def price_by_device(snapshot: Snapshot) -> dict[DeviceId, float]:
-    """Price of a whole hour of every device; a MIG slice pays by its part of the memory."""
-    types, nodes = snapshot.gpu_types_by_name(), snapshot.nodes_by_id()
-    found = {}
-    for device in snapshot.devices:
-        node = nodes[device.node]
-        gpu_type = types[device.gpu_type]
-        whole = gpu_type.price_usd_per_h(snapshot.policy.price_kind or node.price_kind, node.region) or 0.0
-        part = device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0
-        found[device.id] = whole * part
-    return found
+    """Price of an hour of every device, by the policy that decides on it."""
+    types, nodes, owners = snapshot.gpu_types_by_name(), snapshot.nodes_by_id(), owners_of(snapshot)
+    return {
+        device.id: owners.policy_at(device.id).usd_per_h(device, types[device.gpu_type], nodes[device.node])
+        for device in snapshot.devices
+    }
 
 
 def _serving(

@@ -14,11 +14,10 @@ from solvers.control import registry
 from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
-from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.ids import DeviceId, Generation
 from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy
-from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError, InputError
 from solvers.sim.kernel import Kernel
@@ -33,7 +32,7 @@ from solvers.sim.world.loads import Loads
 from solvers.sim.world.memory import may_swap
 from solvers.sim.world.metrics import ServiceBook
 from solvers.sim.world.nodes import Nodes
-from solvers.sim.world.ports import CLUSTER, InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
+from solvers.sim.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
 from solvers.sim.world.profiling import known_truth, profiles_of
 from solvers.sim.world.run import Run
 from solvers.sim.world.serving import Requests
@@ -194,8 +193,8 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
             gpu_type=gpu_type,
             truth=truth_of(device),
             host=host,
-            usd_per_h=_usd_per_h(device, gpu_type, host.node, policy),
-            gpu_part=device.memory_mib / gpu_type.memory_mib if device.mig is not None else 1.0,
+            usd_per_h=policy.usd_per_h(device, gpu_type, host.node),
+            gpu_part=gpu_type.part_of(device),
             cap_w=min(
                 (
                     cap.limit_w
@@ -235,12 +234,6 @@ def _memory_mib(state: State) -> float:
     """Of all devices, where any job's memory may move."""
     moves = any(map(may_swap, state.works.values()))
     return float(sum(cell.device.memory_mib for cell in state.cells.values())) if moves else 0.0
-
-
-def _usd_per_h(device: Device, gpu_type: GpuType, node: Node, policy: Policy) -> float:
-    """As pictures price it."""
-    alone = Snapshot(cluster=CLUSTER, taken_at_s=0.0, policy=policy, gpu_types=(gpu_type,), nodes=(node,))
-    return alone.price_usd_per_h(device)
 
 
 def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from app.store.tables.documents import TABLES
 from app.store.tables.documents import devices as devices_table
 from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_log
 from solvers.domain.codec import to_plain
-from solvers.domain.device import Device, GpuType, MigSlice, Node, PriceKind, PriceRow
+from solvers.domain.device import Device, DeviceMode, GpuType, MigSlice, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.policy import Policy
 from tests.integration.postgres import Server
@@ -90,16 +90,13 @@ class Fleet:
         spec = to_plain(make_gpu_type(name, memory_mib, prices))
         self._session.execute(insert(TABLES[kinds.GPU_TYPE]).values(name=name, spec=spec))
 
-    def policy(self, energy_usd_per_kwh: float, power_usage_effectiveness: float) -> None:
-        """Declare the default policy's energy price."""
-        spec = to_plain(
-            Policy(
-                name=PolicyName("default"),
-                energy_usd_per_kwh=energy_usd_per_kwh,
-                power_usage_effectiveness=power_usage_effectiveness,
-            )
+    def policy(self, energy_usd_per_kwh: float, power_usage_effectiveness: float, **changes: Any) -> None:
+        """Declare a policy's energy price; the default one's unless a name is given."""
+        spec = {"name": PolicyName("default")} | changes
+        policy = Policy(
+            energy_usd_per_kwh=energy_usd_per_kwh, power_usage_effectiveness=power_usage_effectiveness, **spec
         )
-        self._session.execute(insert(TABLES[kinds.POLICY]).values(name="default", spec=spec))
+        self._session.execute(insert(TABLES[kinds.POLICY]).values(name=policy.name, spec=to_plain(policy)))
 
     def node(self, node: str, *, price_kind: PriceKind = PriceKind.ON_DEMAND, region: str = "default") -> None:
         """Declare a host."""
@@ -115,6 +112,7 @@ class Fleet:
         memory_mib: int = 16384,
         billed: tuple[datetime, datetime | None] = (T0, None),
         parent: str | None = None,
+        mode: DeviceMode = DeviceMode.MPS,
     ) -> None:
         """Declare a GPU or, with a parent, a slice of one."""
         spec = Device(
@@ -125,6 +123,7 @@ class Fleet:
             memory_mib=memory_mib,
             sm_count=40,
             mig=None if parent is None else MigSlice(parent=DeviceId(parent), profile="slice"),
+            mode=mode,
         )
         values = {"uuid": uuid, "node_id": node, "gpu_type": gpu_type, "spec": to_plain(spec)}
         self._session.execute(insert(devices_table).values(billed_from=billed[0], billed_until=billed[1], **values))

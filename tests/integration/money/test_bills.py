@@ -15,6 +15,9 @@ from app.store.ledger import account, account_again
 from app.store.tables.documents import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
+from solvers.domain.ids import NodeId, PolicyName
+from solvers.domain.policy import Policy
+from solvers.domain.pool import Pool
 from tests.integration.money.books import FULL, ON_DEMAND, assert_sums, ledger, only, price, report_minutes
 from tests.integration.money.telemetry import T0, Fleet, Holding, after, make_gpu_type
 
@@ -71,8 +74,8 @@ def test_slices_cost_their_memory_and_the_cut_gpu_no_more_than_a_whole_one(sessi
     assert {row[0]: row[1] for row in bills} == {"half": 2, "quarter": 1, "whole": 1}
 
 
-def test_owned_hardware_pays_its_energy_beside_its_price(session: Session, fleet: Fleet) -> None:
-    """6 kJ a minute at $0.36 per kWh and PUE 1.5: 0.0009 dollars, two thirds of it the replica's."""
+def test_energy_is_paid_beside_the_price_whoever_owns_the_gpu(session: Session, fleet: Fleet) -> None:
+    """6 kJ a minute at $0.36 per kWh and PUE 1.5: 0.0009 dollars, two thirds of the first one's the replica's."""
     fleet.policy(0.36, 1.5)
     fleet.gpu_type("t4", 16384, price(0.6, kind=PriceKind.OWNED), price(3.6))
     fleet.node("n1", price_kind=PriceKind.OWNED)
@@ -87,8 +90,49 @@ def test_owned_hardware_pays_its_energy_beside_its_price(session: Session, fleet
     account(session, after(80))
     assert_sums(session)
     bills = session.execute(text("SELECT device_uuid, usd, usd_energy FROM device_bills ORDER BY 1")).all()
-    assert [tuple(row) for row in bills] == [("g1", Decimal("0.01"), Decimal("0.0009")), ("g2", Decimal("0.06"), 0)]
+    cents = [("g1", Decimal("0.01"), Decimal("0.0009")), ("g2", Decimal("0.06"), Decimal("0.0009"))]
+    assert [tuple(row) for row in bills] == cents
     assert only(ledger(session), subject="p/a#0").usd_energy == pytest.approx(Decimal("0.0006"), abs=Decimal("1e-9"))
+
+
+def test_energy_costs_what_the_policy_of_the_device_says_for_the_hour(session: Session, fleet: Fleet) -> None:
+    """Ten o'clock at $0.30 and 400 g of carbon at $50 a tonne, PUE 2; outside the pool $0.10 all day, PUE 1.2."""
+    by_hour = tuple(0.3 if hour == T0.hour else 9.9 for hour in range(24))
+    carbon: dict[str, Any] = {"carbon_g_per_kwh": 400.0, "carbon_usd_per_t": 50.0}
+    fleet.policy(0.1, 1.2)
+    pooled: dict[str, Any] = {"name": "pooled", "pool": Pool(nodes=(NodeId("n2"),))}
+    fleet.policy(7.7, 2.0, energy_usd_per_kwh_by_hour=by_hour, **carbon, **pooled)
+    fleet.gpu_type("t4", 16384, price(3.6))
+    for node, uuid in (("n1", "g1"), ("n2", "g2")):
+        fleet.node(node)
+        fleet.device(uuid, node=node)
+        for nth in range(1, 13):
+            fleet.report(node, after(5 * nth), {uuid: 3000.0})
+    fleet.write()
+    account(session, after(80))
+    bills = session.execute(text("SELECT policy, usd_per_kwh, usd_energy FROM device_bills ORDER BY device_uuid")).all()
+    assert [tuple(row) for row in bills] == [
+        ("default", Decimal("0.12"), Decimal("0.0012")),
+        ("pooled", Decimal("0.64"), Decimal("0.0064")),
+    ]
+
+
+def test_a_minute_keeps_the_price_of_its_energy(session: Session, fleet: Fleet) -> None:
+    """As that of its GPU: what a policy says later counts from then on, or on request."""
+    fleet.policy(0.36, 1.5)
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1", billed=(T0, after(60)))
+    report_minutes(fleet, 1, [FULL])
+    account(session, after(80))
+    dearer = to_plain(Policy(name=PolicyName("default"), energy_usd_per_kwh=0.72, power_usage_effectiveness=1.5))
+    session.execute(update(TABLES[kinds.POLICY]).values(spec=dearer))
+    paid = text("SELECT usd_energy FROM device_bills")
+    account_again(session, T0, after(60))
+    assert session.execute(paid).scalar_one() == Decimal("0.0009")
+    account_again(session, T0, after(60), reprice=True)
+    assert session.execute(paid).scalar_one() == Decimal("0.0018")
+    assert_sums(session)
 
 
 def test_a_minute_keeps_the_price_it_was_billed_at(session: Session, fleet: Fleet) -> None:

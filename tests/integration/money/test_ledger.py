@@ -9,10 +9,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.store.ledger import account
+from solvers.domain.device import DeviceMode
 from tests.integration.money.books import FULL, assert_sums, ledger, only, price, report_minutes
 from tests.integration.money.telemetry import T0, Fleet, Holding, after
 
 pytestmark = pytest.mark.integration
+
+TIME_SLICED = DeviceMode.TIME_SLICED
 
 
 @pytest.mark.parametrize(
@@ -26,12 +29,30 @@ def test_hetsev_accounting_of_used_and_whole_memory(
     """The paper's normalised prices per GB·s, with GB = 1024 MiB: 3 GB for 600 s, and the whole device."""
     fleet.gpu_type("gpu", memory_gib * 1024, price(round(usd_per_gib_s * memory_gib * 3600, 6)))
     fleet.node("n1")
-    fleet.device("g1", gpu_type="gpu", memory_mib=memory_gib * 1024, billed=(T0, after(600)))
+    fleet.device("g1", gpu_type="gpu", memory_mib=memory_gib * 1024, billed=(T0, after(600)), mode=TIME_SLICED)
     report_minutes(fleet, 10, [Holding(replica="vision/a#0", uuid="g1", share_pct_sm=100, memory_mib_used=3072)])
     account(session, after(700))
     assert_sums(session)
     totals = text("SELECT sum(usd_memory), sum(usd_whole) FROM ledger WHERE kind = 'replica'")
     assert session.execute(totals).one() == tuple(map(Decimal, expected))
+
+
+def test_a_whole_share_pays_for_all_the_memory_unless_in_time_slices(session: Session, fleet: Fleet) -> None:
+    """As planned: nobody else can be there. Memory used is told as it is, and in time slices paid so."""
+    fleet.gpu_type("t4", 16384, price(3.6))
+    fleet.node("n1")
+    fleet.device("g1")
+    fleet.device("g2", mode=TIME_SLICED)
+    alone = [Holding(replica=f"p/{uuid}#0", uuid=uuid, share_pct_sm=100, memory_mib_used=4096) for uuid in ("g1", "g2")]
+    report_minutes(fleet, 1, alone)
+    account(session, after(80))
+    assert_sums(session)
+    rows = ledger(session)
+    assert only(rows, subject="p/g1#0").usd_memory == Decimal("0.06")
+    assert only(rows, subject="p/g2#0").usd_memory == Decimal("0.015")
+    assert {row.memory_mib_seconds for row in rows if row.subject} == {4096 * 60}
+    idle = only(rows, device_uuid="g1", kind="idle")
+    assert (idle.usd_memory, idle.memory_mib_seconds) == (0, 12288 * 60)
 
 
 def test_three_accountings_of_a_shared_device(session: Session, fleet: Fleet) -> None:

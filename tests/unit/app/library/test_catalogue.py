@@ -56,18 +56,20 @@ def test_prices_say_where_they_come_from() -> None:
     priced = [gpu_type for gpu_type in load_gpu_types() if gpu_type.prices]
     assert len(priced) >= 15
     for gpu_type in priced:
-        assert gpu_type.price_usd_per_h(PriceKind.ON_DEMAND, "nowhere-known") is not None or all(
+        assert gpu_type.price_row(PriceKind.ON_DEMAND, "nowhere-known") is not None or all(
             price.region != "default" for price in gpu_type.prices
         )
         for price in gpu_type.prices:
             assert price.usd_per_h > 0
             assert price.source.startswith(("AWS", "Azure", "GCP"))
-    assert TYPES["t4"].price_usd_per_h(PriceKind.ON_DEMAND, "us-east-1") == 0.526
-    spot = TYPES["l4"].price_usd_per_h(PriceKind.SPOT, "us-central1")
-    on_demand = TYPES["l4"].price_usd_per_h(PriceKind.ON_DEMAND, "us-central1")
+    t4 = TYPES["t4"].price_row(PriceKind.ON_DEMAND, "us-east-1")
+    assert t4 is not None
+    assert t4.usd_per_h == 0.526
+    spot = TYPES["l4"].price_row(PriceKind.SPOT, "us-central1")
+    on_demand = TYPES["l4"].price_row(PriceKind.ON_DEMAND, "us-central1")
     assert spot is not None
     assert on_demand is not None
-    assert spot < on_demand
+    assert spot.usd_per_h < on_demand.usd_per_h
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))

@@ -59,15 +59,15 @@ def test_a_regions_own_price_comes_before_the_default() -> None:
     prices = (PriceRow(kind=SPOT, usd_per_h=0.2), PriceRow(kind=SPOT, usd_per_h=0.1, region="north"))
     for order in (prices, prices[::-1]):
         made = builders.gpu_type("t4", prices=order)
-        assert made.price_usd_per_h(SPOT, "north") == 0.1
-        assert made.price_usd_per_h(SPOT, "south") == 0.2
+        assert made.price_row(SPOT, "north") is prices[1]
+        assert made.price_row(SPOT, "south") is prices[0]
 
 
 def test_a_kind_without_a_row_has_no_price() -> None:
     made = builders.gpu_type("t4", prices=(PriceRow(kind=SPOT, usd_per_h=0.0, region="north"),))
-    assert made.price_usd_per_h(SPOT, "north") == 0.0
-    assert made.price_usd_per_h(SPOT, "south") is None
-    assert made.price_usd_per_h(PriceKind.OWNED, "north") is None
+    assert made.price_row(SPOT, "north") is made.prices[0]
+    assert made.price_row(SPOT, "south") is None
+    assert made.price_row(PriceKind.OWNED, "north") is None
 
 
 def test_the_highest_clock_is_the_last_of_a_rising_table() -> None:

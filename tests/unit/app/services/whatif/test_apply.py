@@ -99,8 +99,12 @@ def test_caps_prices_and_policy() -> None:
     types = after.gpu_types_by_name()
     before = PICTURE.gpu_types_by_name()
     t4 = builders.gpu_type("t4").name
-    assert types[t4].price_usd_per_h(PriceKind.ON_DEMAND, "default") == 2 * before[t4].prices[0].usd_per_h
-    assert types[builders.gpu_type("l4").name].price_usd_per_h(PriceKind.SPOT, "default") == 0.2
+    doubled = types[t4].price_row(PriceKind.ON_DEMAND, "default")
+    added = types[builders.gpu_type("l4").name].price_row(PriceKind.SPOT, "default")
+    assert doubled is not None
+    assert doubled.usd_per_h == 2 * before[t4].prices[0].usd_per_h
+    assert added is not None
+    assert added.usd_per_h == 0.2
     assert after.policy == replace(PICTURE.policy, utilisation_max=0.9, planners=("greedy",))
 
 
