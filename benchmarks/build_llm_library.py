@@ -18,9 +18,9 @@ from statistics import median, pstdev
 import numpy as np
 
 from app.library import load_gpu_types, load_models
+from benchmarks.token_fit import ServedSamples, StepFit, StepSamples, fit_served, fit_steps
 from solvers.domain.codec import canonical_json
 from solvers.errors import InputError
-from solvers.models.serving.token_fit import ServedSamples, StepFit, StepSamples, fit_served, fit_steps
 from solvers.models.serving.token_library import Efficiency, LlmEntry, LlmLibrary, Rates
 from solvers.models.serving.tokens import StepCosts
 

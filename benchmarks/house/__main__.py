@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,13 @@ LARGEST = 10
 def measured(root: Path) -> dict[str, Any]:
     """All numbers by name, and beside them the places that they count."""
     house = source.modules(root, source.PRODUCT + source.LABORATORY)
-    pyproject = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    parts = (_sizes(root, house), _walls(house), _syntax(root, house), _arrows(house, pyproject), _trip(root, house))
+    parts = (
+        _sizes(root, house),
+        _walls(house),
+        _syntax(root, house),
+        _arrows(house, arrows.started(root)),
+        _trip(root, house),
+    )
     numbers: dict[str, float] = {}
     places: dict[str, Any] = {}
     for found, where in (*parts, _installed(root)):
@@ -106,18 +110,11 @@ def _syntax(root: Path, house: list[source.Module]) -> Part:
     return numbers, places
 
 
-def _arrows(house: list[source.Module], pyproject: dict[str, Any]) -> Part:
+def _arrows(house: list[source.Module], begun: arrows.Started) -> Part:
     edges = source.edges(source.imports(house))
-    broken = arrows.against_layers(edges, pyproject)
+    broken = arrows.against_layers(edges, begun.product)
     turning = {parent: arrows.circles(edges, parent) for parent in ("app", "agents")}
-    # What only the laboratory leads to is not reached in production.
-    product = [item for item in house if item.package in source.PRODUCT]
-    lost = arrows.unreached(product, arrows.entry_points(pyproject, product))
-    lost += [
-        item
-        for item in arrows.unreached(house, arrows.entry_points(pyproject, house))
-        if item.package in source.LABORATORY
-    ]
+    lost = arrows.lost(house, begun)
     numbers: dict[str, float] = {
         "imports": len(edges),
         "arrows_against_layers": len(broken),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.house.source import Import, Module, edges, imports
+from benchmarks.house.source import PRODUCT, Import, Module, edges, imports
 
+SIMULATOR = "solvers.sim"
+RUN_BY_MAKE = re.compile(r"python -m ([a-z_.]+)")
 DOTTED = re.compile(r"[a-z_][a-z_0-9]*(\.[a-z_][a-z_0-9]*)*\.?")
 Edges = set[tuple[str, str]]
 
@@ -87,8 +91,43 @@ def _reached(roots: Iterable[str], arrows: Mapping[str, Iterable[str]]) -> set[s
     return seen
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What starts modules: both distributions' pyproject.toml and the Makefile."""
+
+    product: Mapping[str, Any]
+    laboratory: Mapping[str, Any]
+    makefile: str
+
+
+def started(root: Path) -> Started:
+    """As a checkout says it."""
+    product, laboratory = (
+        tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for path in (root / "pyproject.toml", root / "lab" / "pyproject.toml")
+    )
+    return Started(product=product, laboratory=laboratory, makefile=(root / "Makefile").read_text(encoding="utf-8"))
+
+
+def lost(house: Iterable[Module], begun: Started) -> list[Module]:
+    """Modules of the product that none of its own entry points leads to, and those of the laboratory that none at all
+    does. The simulator is the one room of the product that only the laboratory runs.
+    """
+    each = list(house)
+    made = {item.name for item in each} & set(RUN_BY_MAKE.findall(begun.makefile))
+    product = [item for item in each if item.package in PRODUCT]
+    own = made | entry_points(begun.product, product)
+    all_of_it = {item.name for item in unreached(each, own | entry_points(begun.laboratory, each))}
+    left = {item.name for item in unreached(product, own)}
+    return [
+        item
+        for item in each
+        if (item.name in left and not item.name.startswith(f"{SIMULATOR}.")) or item.name in all_of_it
+    ]
+
+
 def entry_points(pyproject: Mapping[str, Any], given: Iterable[Module]) -> set[str]:
-    """Modules that are started: console scripts, and what `python -m` runs of a package."""
+    """Modules that are started: console scripts, what is found by name, and what `python -m` runs of a package."""
     project = pyproject.get("project", {})
     tables = [project.get("scripts", {}), project.get("gui-scripts", {}), *project.get("entry-points", {}).values()]
     scripts = {target.partition(":")[0] for table in tables for target in table.values()}
@@ -100,9 +139,10 @@ def unreached(given: Iterable[Module], roots: Iterable[str]) -> list[Module]:
     """Modules to which neither imports nor names in strings lead from the roots.
 
     A string constant that names a module (`solvers.planners.joint.planner`, with or without `:attribute`) leads to it,
-    and one that ends in a dot after a package's name leads to all that stands directly in the package; so does a call
-    of `iter_modules` beside an import of the package. Importing a module imports the packages above it. An `__init__`
-    that says no more than what its package is, is not counted.
+    and one that ends in a dot after a package's name leads to all that stands directly in the package. So does a call
+    of `iter_modules` beside an import of the package; one of `walk_packages` leads to all that stands below it.
+    Importing a module imports the packages above it. An `__init__` that says no more than what its package is, is not
+    counted.
     """
     each = list(given)
     stands = {item.name: item for item in each}
@@ -145,11 +185,19 @@ def _children(given: Iterable[Module]) -> dict[str, list[str]]:
 def _listed(given: list[Module], imported: Edges) -> Edges:
     children, doors = _children(given), {item.name for item in given if item.is_door}
     listing = {item.name for item in given if "iter_modules(" in item.source}
-    return {
+    walking = {item.name for item in given if "walk_packages(" in item.source}
+    direct = {
         (importer, child)
         for importer, door in imported
         if importer in listing and door in doors
         for child in children.get(door, ())
+    }
+    return direct | {
+        (importer, item.name)
+        for importer, door in imported
+        if importer in walking and door in doors
+        for item in given
+        if item.name.startswith(f"{door}.")
     }
 
 

@@ -2,19 +2,32 @@
 
 Owns a seeded generator. The inputs behind the published runs were drawn at random and are not on record, so these are
 others of the same form and size: a square grid of lengths, a two-humped mix of requests over it, types that differ in
-price, in how well they prefill and decode, and in the lengths they can hold. It refuses to solve anything.
+price, in how well they prefill and decode, and in the lengths they can hold.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.counts import Slices
+from solvers.engines.base import Floats, Whole
 
 PART_TOO_LONG = 0.25
 """Share of the types that cannot hold the longest requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Buckets of like requests, cut into slices; one slice on a type keeps a part of one of its GPUs busy."""
+
+    load: Floats
+    """Bucket x type: GPUs one slice keeps busy; `inf` where the type cannot serve the bucket."""
+    slices: Whole
+    """By bucket."""
+    usd: Floats
+    """By type: of one GPU."""
 
 
 def melange_slices(buckets: int, types: int, slices: int, rate_rps: float, seed: int) -> Slices:

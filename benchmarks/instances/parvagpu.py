@@ -1,8 +1,7 @@
-"""ParvaGPU's scenarios: services with latencies and rates to be served by MIG instances of A100s.
+"""ParvaGPU's scenarios: services with latencies and rates, as snapshots of whole A100s under MPS.
 
-Owns the reading of its profile and scenario files, its latency rule (a batch must take less than 0.9 of half the SLO)
-and the choice of batch and processes for each instance size. Any file of the same form works. A snapshot has whole
-A100s under MPS instead, with shares of as many SMs as the instances have; fewer GPUs can do there.
+Its profile and scenario files are read as published, its latency rule is kept (a batch must take less than 0.9 of half
+the SLO). Any file of the same form works. Shares are of as many SMs as its MIG instances have; fewer GPUs can do there.
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.sources.rows import SourceMissingError, table
 from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant, Service, Slo, SloScope
-from solvers.planners.counting.cuttings import MIG_SIZES, a100_cuttings
-from solvers.problems.counts import Cuttings
 
 FOLDER = "parvagpu-a100-mig"
 LATENCY_PART = 0.9 / 2
@@ -102,22 +97,6 @@ def files_of(data: Path) -> Files:
 def models_of(rows: tuple[Row, ...]) -> tuple[str, ...]:
     """In the order of the scenario files' columns."""
     return tuple(sorted({row.model for row in rows}))
-
-
-def cuttings(rows: tuple[Row, ...], demands: tuple[Demand, ...]) -> Cuttings:
-    """For every service and size the most that a configuration within the rule serves."""
-    rate = np.zeros((len(demands), len(MIG_SIZES)))
-    for number, demand in enumerate(demands):
-        for row in _within(rows, demand):
-            size = MIG_SIZES.index(row.gpcs)
-            rate[number, size] = max(rate[number, size], row.rate_rps)
-    return Cuttings(demand=np.array([demand.rate_rps for demand in demands]), rate=rate, cuttings=a100_cuttings())
-
-
-def _within(rows: tuple[Row, ...], demand: Demand) -> Iterator[Row]:
-    for row in rows:
-        if row.model == demand.model and row.latency_ms < LATENCY_PART * demand.slo_ms:
-            yield row
 
 
 def parvagpu_snapshot(data: Path, number: int, gpus: int, files: Files | None = None) -> Snapshot:

@@ -1,18 +1,18 @@
 """Melange's and Inferno's problems as snapshots with GPUs to rent.
 
-Owns the dressing. A bucket of requests (or a service) is a service with a throughput to keep; a replica's rate grows
-with its share of the GPU, so that parts of GPUs are worth what they are there. It refuses replicas on several GPUs.
+A bucket of requests (or a service) is a service with a throughput to keep; a replica's rate grows
+with its share of the GPU, so that parts of GPUs are worth what they are there. Replicas on several GPUs are left out.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.instances.melange import Slices
 from lab.benches.rolling.fleet import Kind
 from lab.benches.rolling.inferno import Inferno
 from lab.benches.rolling.wishes import Wish, inferno_wishes, rented
 from solvers.domain.snapshot import Snapshot
-from solvers.problems.counts import Slices
 
 RENTED_MAX = 1000
 

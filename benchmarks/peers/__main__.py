@@ -1,8 +1,7 @@
-"""Runs the peers' problems and says how far from the bound we end: `python -m benchmarks.peers [name ...] [--long]`.
+"""Runs the peers' problems and says how far from the bound we end: `python -m benchmarks.peers [name ...]`.
 
-Names: inferno, melange, parvagpu, gavel, igniter, openb; all of them by default. `--scenarios 5,6`, perhaps with
-`--latency-file` and `--rate-file`, runs other scenarios of ParvaGPU's form. Writes benchmarks/results/peers.json when
-all are run.
+Names: inferno, parvagpu, igniter, openb; all of them by default. `--scenarios 5,6`, perhaps with `--latency-file` and
+`--rate-file`, runs other scenarios of ParvaGPU's form. Writes benchmarks/results/peers.json when all are run.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.instances.parvagpu import Files
-from benchmarks.peers import gavel, inferno, melange, parvagpu
+from benchmarks.peers import inferno
 from benchmarks.peers.record import Record, table
 from benchmarks.sources.rows import SourceMissingError, data_folder
 
-NAMES = ("inferno", "melange", "parvagpu", "gavel", "igniter", "openb")
+NAMES = ("inferno", "parvagpu", "igniter", "openb")
+SCENARIOS = (1, 2, 3, 4)
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "peers.json"
 
 
@@ -26,7 +26,6 @@ def main() -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
-    parser.add_argument("--long", action="store_true", help="also run what needs minutes only to show that it does")
     parser.add_argument("--scenarios", default="", help="ParvaGPU's, numbers with commas between")
     parser.add_argument("--latency-file", type=Path)
     parser.add_argument("--rate-file", type=Path)
@@ -51,23 +50,17 @@ def main() -> int:
 def run(name: str, asked: argparse.Namespace) -> Iterator[Record]:
     """One peer's records."""
     data = data_folder()
-    match name:
-        case "inferno":
-            return inferno.records(data)
-        case "melange":
-            return melange.records(long=asked.long)
-        case "parvagpu":
-            both = asked.latency_file and asked.rate_file
-            files = Files(latency=asked.latency_file, rate=asked.rate_file) if both else None
-            numbers = tuple(int(number) for number in asked.scenarios.split(",") if number)
-            return parvagpu.records(data, numbers or tuple(parvagpu.PUBLISHED), files)
-        case "gavel":
-            return gavel.records()
-        case _:
-            # The planner and all it needs take a while to load.
-            from benchmarks.peers import planned
+    if name == "inferno":
+        return inferno.records(data)
+    # The planner and all it needs take a while to load.
+    from benchmarks.peers import planned
 
-            return planned.igniter_records(data) if name == "igniter" else planned.openb_records(data)
+    if name == "parvagpu":
+        both = asked.latency_file and asked.rate_file
+        files = Files(latency=asked.latency_file, rate=asked.rate_file) if both else None
+        numbers = tuple(int(number) for number in asked.scenarios.split(",") if number)
+        return planned.parvagpu_records(data, numbers or SCENARIOS, files)
+    return planned.igniter_records(data) if name == "igniter" else planned.openb_records(data)
 
 
 if __name__ == "__main__":

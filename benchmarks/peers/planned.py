@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.instances.igniter import igniter_snapshot
 from benchmarks.instances.openb import FOLDER, asked_share_pct, openb_snapshot
+from benchmarks.instances.parvagpu import Files, parvagpu_snapshot
 from benchmarks.peers.record import Record, timed
 from benchmarks.sources.rows import table
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
-from solvers.engines.deadline import Deadline
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.counting.lodging import lodge
-from solvers.planners.joint.reading.formulation import read
-from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import solve
 from solvers.planners.registry import create
 from solvers.verify.checks import verify
 
 FGD_RESULTS = ("fgd-openb-results", "allocation.csv")
 FGD_POLICY = "06-FGD"
+PARVAGPU_GPUS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 7.0}
+A100S = 20
 SECONDS = 20.0
 ENOUGH_S = 1.0
 
@@ -31,11 +30,7 @@ ENOUGH_S = 1.0
 def igniter_records(data: Path) -> Iterator[Record]:
     """Three services, up to three V100s."""
     snapshot = igniter_snapshot(data)
-    plan = planned(snapshot, ENOUGH_S)
-    problem = read(snapshot, everything(snapshot)).problem
-    layout, seconds = timed(lambda: lodge(problem))
-    assert layout is not None
-    _, whole_s = timed(lambda: solve(problem, SolveOrder(), Deadline(seconds=ENOUGH_S)))
+    plan, seconds = timed(lambda: planned(snapshot, ENOUGH_S))
     yield Record(
         case="iGniter's example, 3 services on V100s",
         unit="GPUs",
@@ -47,9 +42,28 @@ def igniter_records(data: Path) -> Iterator[Record]:
         bound=1.0,
         unserved=len(plan.unplaced),
         seconds=seconds,
-        note=f"{complaints(snapshot, plan)}; packed whole: {layout.devices(problem).sum():g} GPUs; "
-        f"solved jointly: {whole_s:.3f} s",
+        note=complaints(snapshot, plan),
     )
+
+
+def parvagpu_records(data: Path, numbers: tuple[int, ...], files: Files | None = None) -> Iterator[Record]:
+    """Its scenarios on whole A100s under MPS; its own answers are in MIG instances."""
+    for number in numbers:
+        snapshot = parvagpu_snapshot(data, number, A100S, files)
+        plan, seconds = timed(partial(planned, snapshot, ENOUGH_S))
+        yield Record(
+            case=f"ParvaGPU S{number}, {len(snapshot.services)} services, under MPS",
+            unit="GPUs",
+            peer=PARVAGPU_GPUS.get(number) if files is None else None,
+            same_inputs=True,
+            yardstick=None,
+            yardstick_is="",
+            ours=float(len({item.device for item in plan.assignments})),
+            bound=None,
+            unserved=len(plan.unplaced),
+            seconds=seconds,
+            note=complaints(snapshot, plan),
+        )
 
 
 def openb_records(data: Path) -> Iterator[Record]:

@@ -67,9 +67,6 @@ class _Timed:
         with _clock(self._spent_s):
             return self._planner.propose(request, state, reporter)
 
-    def learn(self, state: bytes, outcome: bytes) -> bytes:
-        return self._planner.learn(state, outcome)
-
 
 class _TimedRemembering(_Timed):
     """A planner that remembers, with a clock."""

@@ -34,37 +34,6 @@ class EngineStatus(StrEnum):
     """The engine gave up; `note` says why."""
 
 
-class Capability(StrEnum):
-    """What an engine can do; callers choose by this, never by name."""
-
-    LINEAR = "linear"
-    INTEGER = "integer"
-    DUALS = "duals"
-    WARM_START = "warm_start"
-    """It takes a hint and is never worse than a feasible one."""
-    ADD_COLUMNS = "add_columns"
-    """It keeps its basis when columns are added."""
-    BOUND = "bound"
-    """It proves bounds also when cut off."""
-    DETERMINISTIC_LIMIT = "deterministic_limit"
-    """It can be cut off by work done instead of by time."""
-
-
-OF_WHOLE_NUMBERS = frozenset(
-    {Capability.INTEGER, Capability.BOUND, Capability.WARM_START, Capability.DETERMINISTIC_LIMIT}
-)
-"""What engines for whole numbers alone can do."""
-OF_ALL_NUMBERS = OF_WHOLE_NUMBERS | {Capability.LINEAR, Capability.DUALS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
-    """Who an engine is."""
-
-    name: str
-    capabilities: frozenset[Capability]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """min cost*x with row_lower <= A x <= row_upper and lower <= x <= upper; A by columns (start, row, value as in
@@ -148,8 +117,8 @@ class Engine(Protocol):
     """What callers hold."""
 
     @property
-    def spec(self) -> EngineSpec:
-        """Name and capabilities."""
+    def name(self) -> str:
+        """As in the registry."""
         ...
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pulp
 
-from solvers.engines.base import OF_ALL_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
 from solvers.engines.box import box_bound
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict
 from solvers.errors import EngineError
@@ -47,11 +47,11 @@ _BEYOND = 1e29
 class Cbc:
     """See the module."""
 
-    spec = EngineSpec(name="cbc", capabilities=OF_ALL_NUMBERS)
+    name = "cbc"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense and for a CBC that does not run."""
-        refuse_nonsense(program, self.spec.name)
+        refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from solvers.engines.base import OF_WHOLE_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program, Whole
+from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program, Whole
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, verdict
 
@@ -48,11 +48,11 @@ class Scaled:
 class CpSat:
     """See the module."""
 
-    spec = EngineSpec(name="cp-sat", capabilities=OF_WHOLE_NUMBERS)
+    name = "cp-sat"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense."""
-        refuse_nonsense(program, self.spec.name)
+        refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early

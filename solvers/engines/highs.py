@@ -12,7 +12,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.engines.base import OF_ALL_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
 from solvers.errors import EngineError
 
@@ -46,11 +46,11 @@ STATUSES = {
 class Highs:
     """See the module."""
 
-    spec = EngineSpec(name="highs", capabilities=OF_ALL_NUMBERS)
+    name = "highs"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense."""
-        refuse_nonsense(program, self.spec.name)
+        refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early

@@ -12,7 +12,6 @@ _FACTORIES = {
     "highs": ("solvers.engines.highs", "Highs"),
     "cp-sat": ("solvers.engines.cpsat", "CpSat"),
     "cbc": ("solvers.engines.cbc", "Cbc"),
-    "exhaustive": ("solvers.engines.exhaustive", "Exhaustive"),
 }
 
 

@@ -89,15 +89,11 @@ class Planner(Protocol):
         ...
 
     def first_state(self) -> bytes:
-        """State before anything was learned."""
+        """State before anything was proposed."""
         ...
 
     def propose(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Proposal:
         """Answer within the budget. Infeasible is a status."""
-        ...
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:
-        """New state after an outcome."""
         ...
 
 
@@ -121,15 +117,11 @@ class Remembering(Protocol):
 
 
 class Stateless:
-    """Mix-in for planners that learn nothing."""
+    """Mix-in for planners that keep nothing."""
 
     def first_state(self) -> bytes:
         """No state."""
         return b""
-
-    def learn(self, state: bytes, outcome: bytes) -> bytes:  # noqa: ARG002 - the contract names both
-        """Nothing to learn."""
-        return state
 
 
 class Recalling(Stateless, ABC):

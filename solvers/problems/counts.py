@@ -1,11 +1,9 @@
 """Problems that are answered by counts: how many of each, never which one.
 
-Owns four aggregated forms, engine-neutral, each with the judgement of an answer, so that no engine's word is needed for
-it. `Scaling`: by how many instances of each type one service grows or shrinks (HetSev's programme). `Covers`: how many
-replicas of each kind serve each demand when units are limited. `Slices`: how much of each bucket of requests goes to
-each type when GPUs are rented whole (Melange's form). `Cuttings`: how many GPUs are cut how, so that every demand gets
-its pieces (MIG). Interchangeable things share one whole number, because a binary for each of them makes the same search
-many times as long. It refuses to know how a count is found.
+Two aggregated forms, engine-neutral, each with the judgement of an answer, so that no engine's word is needed for it.
+`Scaling`: by how many instances of each type one service grows or shrinks (HetSev's programme). `Covers`: how many
+replicas of each kind serve each demand when units are limited. Interchangeable things share one whole number, because a
+binary for each of them makes the same search many times as long.
 """
 
 from __future__ import annotations
@@ -125,50 +123,3 @@ class Covers:
         """Whether the units suffice."""
         used = np.bincount(self.option_resource, weights=self.option_units * counts, minlength=len(self.units))
         return bool((counts >= 0).all() and (used <= self.units + DUST).all())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slices:
-    """Buckets of like requests, cut into slices; one slice on a type keeps a part of one of its GPUs busy."""
-
-    load: Floats
-    """Bucket x type: GPUs one slice keeps busy; `inf` where the type cannot serve the bucket."""
-    slices: Whole
-    """By bucket."""
-    usd: Floats
-    """By type: of one GPU."""
-    gpus_max: Whole | None = None
-
-    def gpus(self, counts: Whole) -> Whole:
-        """GPUs of each type that these slices (bucket x type) need."""
-        busy = (counts * np.where(np.isfinite(self.load), self.load, 0.0)).sum(axis=0)
-        return np.asarray(np.ceil(busy - 1e-7), dtype=np.int64)
-
-    def objective(self, counts: Whole) -> float:
-        """Cost of the GPUs."""
-        return float(self.usd @ self.gpus(counts))
-
-    def feasible(self, counts: Whole) -> bool:
-        """Whether every slice has a place where it can run."""
-        placed = bool((counts >= 0).all() and (counts.sum(axis=1) == self.slices).all())
-        able = not bool((counts[~np.isfinite(self.load)] > 0).any())
-        return placed and able and (self.gpus_max is None or bool((self.gpus(counts) <= self.gpus_max).all()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cuttings:
-    """Demands served by pieces of several sizes, and the ways of cutting a GPU into pieces."""
-
-    demand: Floats
-    rate: Floats
-    """Demand x size: what the best configuration of one piece covers; 0 where none keeps the promise."""
-    cuttings: Whole
-    """Cutting x size: pieces one GPU gives."""
-    usd: float = 1.0
-    """Of a GPU; 1 counts GPUs."""
-
-    def feasible(self, pieces: Whole, gpus: Whole) -> bool:
-        """Whether pieces (demand x size) cover the demands and the GPUs (by cutting) give them."""
-        covered = (pieces * self.rate).sum(axis=1) >= self.demand * (1 - 1e-7)
-        given = gpus @ self.cuttings >= pieces.sum(axis=0)
-        return bool(covered.all() and given.all() and (pieces >= 0).all() and (pieces[self.rate <= 0] == 0).all())

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
-from agents.devices.recorded import RecordingBoards
 from agents.errors import AgentError
 from tests.gpu import boards, handover, models, sharing
+from tests.gpu.recorded import RecordingBoards
 from tests.gpu.rig import NotHereError, Rig, chosen
 
 STEPS: dict[str, Callable[[Rig], None]] = {

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from agents.devices.nvml import NvmlBoards, NvmlSetters
-from agents.devices.recorded import RecordingBoards
 from agents.wire import DeviceInventory
+from tests.gpu.recorded import RecordingBoards
 from tests.waiting import spend
 
 WORKER = Path(__file__).with_name("worker.py")

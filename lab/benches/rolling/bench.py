@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.ports import Ports
-from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.domain.change import Transition
 from solvers.domain.evidence import Finding, FindingCode
@@ -37,6 +36,7 @@ from solvers.sim.outcome import (
     metric,
 )
 from solvers.sim.world.ports import Counting, InProcessRunner, LastRecord, StateMemory
+from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import policy_of
 from solvers.verify.checks import verify
 from solvers.verify.cost import usd_per_h

@@ -16,8 +16,8 @@ from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type
 from solvers.policies.hetsev.queues import weight
-from solvers.problems.accounting import Usage, bill
 from solvers.problems.counts import Direction, Scaling, Whole
+from solvers.sim.world.accounting import Usage, bill
 
 ENGINES = ("cbc", "cp-sat", "highs")
 """PuLP's own solver and OR-Tools', as the paper's two, and the one that plans by default."""

@@ -19,7 +19,6 @@ import numpy as np
 from app.demo.examples import examples_path
 from lab.arena.contenders import PlannersOf, entry_of
 from lab.arena.loading import load
-from solvers.cycle.promoting import next_target
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
@@ -32,6 +31,7 @@ from solvers.policies.mudi.planner import Mudi, Round
 from solvers.policies.mudi.remembering import Memory
 from solvers.policies.mudi.selecting import Slack
 from solvers.problems.needs import Need
+from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import World
 
 SEED = 1000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from solvers.problems.accounting import Usage, bill
 from solvers.sim.outcome import Better, JobOutcome, Metric, ServiceOutcome, Window, metric
+from solvers.sim.world.accounting import Usage, bill
 from solvers.sim.world.metrics import JOULES_PER_KWH, ServiceBook, Sums
 
 SECONDS_PER_HOUR = 3600.0

@@ -19,9 +19,9 @@ from solvers.domain.ids import ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.problems.accounting import Usage
 from solvers.sim.kernel import Priority
 from solvers.sim.serving.requests import Carried
+from solvers.sim.world.accounting import Usage
 from solvers.sim.world.memory import SwappedMemory, may_swap
 from solvers.sim.world.state import Cell, Host, Process, State, Wish
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.cycle.leaving import leaving
-from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, CycleStep
 from solvers.domain.change import Target, Transition
 from solvers.domain.codec import canonical_json
@@ -32,6 +31,7 @@ from solvers.planners.base import Planner, PlanRequest, Thought
 from solvers.sim.outcome import Planners, Setting
 from solvers.sim.scenario import Saturating, WorldScenario
 from solvers.sim.world.loads import Loads
+from solvers.sim.world.promoting import next_target
 from solvers.sim.world.reports import NodeReport, read_node
 from solvers.sim.world.state import Host, Lane, Leave, State, Wish
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.devices.recorded import RecordedBoards
+from tests.gpu.recorded import RecordedBoards
 from tests.standins.hosts import HostStandIn
 from tests.standins.nvml.fixtures import nvml_library
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agents.devices.parts import BoardEvent, BoardReading, Boards, BoardSettings, ComputeMode, GpuProcess
-from agents.devices.recorded import RecordedBoards, RecordingBoards
 from agents.errors import ConfigError, LostError, NotFoundError
 from agents.wire import DeviceInventory
+from tests.gpu.recorded import RecordedBoards, RecordingBoards
 
 UUID = "GPU-a"
 

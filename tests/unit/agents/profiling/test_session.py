@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from agents.devices.base import DeviceSample, WorkerSpec
-from agents.devices.fake.bench import measure as measure_alone
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError, WorkerError
 from agents.profiling.course import Errand, run
 from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.session import StoppedError, measure
+from benchmarks.fake_profiles import measure as measure_alone
 from tests.unit.agents.builders import worker_spec
 from tests.unit.agents.profiling.staging import Stage
 

@@ -10,7 +10,6 @@ import pytest
 
 from solvers.cycle.cycle import CycleOrder, run_cycle
 from solvers.cycle.dividing import Division
-from solvers.cycle.promoting import next_target
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.replay import replay
 from solvers.domain.codec import canonical_json, digest, from_json
@@ -27,6 +26,7 @@ from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest, Thought
+from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import verify
 from tests import builders
 from tests.memory import MemoryMemory, MemoryRunner, World

@@ -10,10 +10,11 @@ import pulp
 import pytest
 from ortools.sat.python import cp_model
 
-from solvers.engines import cbc, cpsat, exhaustive, highs
+from solvers.engines import cbc, cpsat, highs
 from solvers.engines.base import EngineStatus, Limits, Program
 from solvers.engines.cpsat import scaled
 from solvers.errors import EngineError
+from tests.unit.solvers.engines import exhaustive
 from tests.unit.solvers.engines.programmes import INF, hard, program
 
 

@@ -12,7 +12,7 @@ from solvers.errors import EngineError
 
 LAZY = """
 import sys
-import solvers.engines.registry, solvers.engines.shares
+import solvers.engines.registry, solvers.engines.least_share
 heavy = {"highspy", "ortools", "pulp", "cvxpy"} & set(sys.modules)
 assert not heavy, heavy
 print("light")

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from solvers.cycle.promoting import next_target
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
@@ -18,6 +17,7 @@ from solvers.policies.oltunes.planner import Oltunes
 from solvers.policies.oltunes.planning.memory import Memory
 from solvers.policies.oltunes.planning.parameters import Parameters
 from solvers.policies.oltunes.window import Pace
+from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

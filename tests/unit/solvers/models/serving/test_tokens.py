@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.token_fit import ServedSamples, StepSamples, fit_served, fit_steps
 from solvers.domain.ids import ModelName
 from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError, InputError
-from solvers.models.serving.token_fit import ServedSamples, StepSamples, fit_served, fit_steps
 from solvers.models.serving.tokens import (
     LengthBucket,
     StepCosts,

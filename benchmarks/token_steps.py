@@ -1,8 +1,6 @@
-"""How far the waiting and token models are from simulations of single requests and from public LLM measurements.
+"""How far step costs of LLMs are from public measurements: `python -m benchmarks.token_steps`, needs HEADROOM_DATA.
 
-Owns three tables: queueing quantiles against a request-by-request simulation at random servers; step costs of LLMs on
-measurements their fit did not see; and the scaled rungs of belief with entries left out. `python -m benchmarks.waiting`
-needs HEADROOM_DATA for the last two.
+Two tables: step costs on measurements that their fit did not see, and the scaled rungs of belief with entries left out.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import csv
 import math
 import os
 import sys
-import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -20,55 +17,11 @@ import numpy as np
 
 from app.library import load_gpu_types, load_models
 from app.library.llm import load_llm_library
-from benchmarks.build_queue_table import arrivals, finished
-from solvers.models.serving.queueing import Server, latency_ms
-from solvers.models.serving.token_fit import StepSamples, fit_steps
+from benchmarks.token_fit import StepSamples, fit_steps
 from solvers.models.serving.token_library import believed_costs
 from solvers.models.serving.tokens import StepCosts
 
-PERCENTILES = (50.0, 95.0, 98.0, 99.0)
-SERVERS = 60
-REQUESTS = 200_000
 MUXSERVE = ("muxserve-llama-a100", "cost.csv")
-
-
-def queueing() -> None:
-    """Errors of the table at servers drawn between its nodes."""
-    rng = np.random.default_rng(2024)
-    off: dict[bool, list[list[float]]] = {False: [], True: []}
-    for index in range(SERVERS):
-        batch = int(rng.integers(1, 65))
-        full, fixed_part, load = rng.uniform(3, 50), rng.uniform(0, 1), rng.uniform(0.06, 0.93)
-        bursty = index % 2 == 1
-        wait = rng.uniform(0, 3 * full) if index % 3 == 0 else 0.0
-        dispersion = rng.uniform(1.5, 6) if bursty else 1.0
-        rate = load * batch / full
-        arrived = arrivals(rng, np.array([rate * full]), dispersion, REQUESTS)
-        done = finished(arrived, batch, np.array([fixed_part]), np.array([wait / full]))
-        latency = ((done - arrived) * full)[0, REQUESTS // 10 :]
-        server = Server(
-            batch=batch,
-            fixed_ms=fixed_part * full,
-            per_input_ms=(1 - fixed_part) * full / batch,
-            wait_ms=wait,
-            dispersion=dispersion,
-        )
-        told = [float(latency_ms(server, 1000 * rate, percentile)) for percentile in PERCENTILES]
-        seen = np.quantile(latency, np.array(PERCENTILES) / 100)
-        off[bursty].append([abs(one / other - 1) for one, other in zip(told, seen, strict=True)])
-    print("queueing, error of the latency quantile against single requests (%)")
-    for bursty, rows in off.items():
-        errors = 100 * np.array(rows)
-        cells = ", ".join(
-            f"p{percentile:g} {mean:.1f} (worst {worst:.1f})"
-            for percentile, mean, worst in zip(PERCENTILES, errors.mean(axis=0), errors.max(axis=0), strict=True)
-        )
-        print(f"  {'bursts' if bursty else 'Poisson'}, {len(rows)} servers: {cells}")
-    many = Server(batch=rng.integers(1, 65, 500_000).astype(float), fixed_ms=3.0, per_input_ms=1.0)
-    rates = rng.uniform(1, 300, 500_000)
-    started = time.process_time()
-    latency_ms(many, rates, 99)
-    print(f"  {0.5 / (time.process_time() - started):.2f} million questions a second")
 
 
 def muxserve(data: Path) -> None:
@@ -138,8 +91,7 @@ def rungs() -> None:
 
 
 def main() -> int:
-    """Print all three."""
-    queueing()
+    """Print both."""
     data = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))
     if not data.joinpath(*MUXSERVE).is_file():
         print(f"there is no {'/'.join(MUXSERVE)} in {data}; set HEADROOM_DATA", file=sys.stderr)

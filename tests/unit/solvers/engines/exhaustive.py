@@ -1,6 +1,6 @@
 """Every combination of a tiny all-integer programme tried: the engine that the others are checked against.
 
-Owns the enumeration of at most `COMBINATIONS_MAX` combinations, after rows have bounded the columns. Exact and slow. It
+At most `COMBINATIONS_MAX` combinations are enumerated, after rows have bounded the columns. Exact and slow. It
 refuses continuous columns and anything larger; work is counted in combinations.
 """
 
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from solvers.engines.base import OF_WHOLE_NUMBERS, Answer, EngineSpec, EngineStatus, Floats, Limits, Program
+from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.deadline import Deadline
 from solvers.engines.judgement import FEASIBILITY, Claim, refuse_nonsense, settled_early, verdict
@@ -22,11 +22,11 @@ _CHUNK = 16_384
 class Exhaustive:
     """See the module."""
 
-    spec = EngineSpec(name="exhaustive", capabilities=OF_WHOLE_NUMBERS)
+    name = "exhaustive"
 
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
         """Answer within the limits. Raises EngineError for nonsense."""
-        refuse_nonsense(program, self.spec.name)
+        refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early

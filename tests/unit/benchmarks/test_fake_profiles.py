@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.measure import BATCHES, COLUMNS, GPU_TYPES, MODELS, SHARES_PCT_SM, as_csv, rows
+from benchmarks.fake_profiles import BATCHES, COLUMNS, GPU_TYPES, MODELS, SHARES_PCT_SM, as_csv, rows
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import ProfileOrigin, ProfilePoint
 from solvers.sim.truth.catalogue import GPUS

@@ -1,9 +1,9 @@
 """Measures simulated devices the way an operator measures real ones, and writes the profile points as CSV.
 
-Owns the grid, the noise of a short measurement, and the columns (those of `solvers.domain.profile.ProfilePoint`). Run
-as `python -m agents.measure [MODEL …] > profiles.csv`. Equal arguments give equal bytes: the noise comes from a stream
-seeded with the point's own key. `power_w` is what the replica adds to a device that already holds an idle process; the
-board's idle power is not in it. `memory_mib` is the least limit with which the process starts.
+The columns are those of `solvers.domain.profile.ProfilePoint`. Run as `python -m benchmarks.fake_profiles [MODEL …] >
+profiles.csv`. Equal arguments give equal bytes: the noise comes from a stream seeded with the point's own key.
+`power_w` is what the replica adds to a device that already holds an idle process; the board's idle power is not in it.
+`memory_mib` is the least limit with which the process starts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import math
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from agents.devices.fake.bench import BenchReading, measure
+from agents.errors import ConfigError
+from solvers.sim.truth.truth import Resident, clock_reached_mhz, dynamic_power_w, execution_ms, gpu_truth, memory_mib
 
 MODELS = (
     "resnet50",
@@ -47,6 +49,33 @@ COLUMNS = (
 SOURCE = "agents.measure: simulated devices"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReading:
+    """What was seen. The clock is the one asked for: a default clock that the power limit holds down stays the
+    default.
+    """
+
+    times_ms: tuple[float, ...]
+    clock_mhz_sm: int
+    memory_mib: float
+    power_w_dynamic: float
+
+
+def measure(model: str, gpu_type: str, share_pct_sm: int, batch: int, noises: Sequence[float]) -> BenchReading:
+    """One replica alone at its default clock, one execution for each of `noises` (standard normal numbers)."""
+    gpu = gpu_truth(gpu_type)
+    if gpu is None:
+        raise ConfigError(f"no simulated GPU type {gpu_type!r}")
+    alone = Resident(model=model, share_pct_sm=share_pct_sm, batch=batch)
+    clock_mhz = clock_reached_mhz(gpu, [alone], gpu.clock_mhz_sm_max, gpu.tdp_w)
+    return BenchReading(
+        times_ms=tuple(execution_ms(gpu, alone, clock_mhz, (), noise) for noise in noises),
+        clock_mhz_sm=gpu.clock_mhz_sm_max,
+        memory_mib=memory_mib(model, batch),
+        power_w_dynamic=dynamic_power_w(gpu, alone, clock_mhz),
+    )
+
+
 def rows(models: Sequence[str] = MODELS, gpu_types: Sequence[str] = GPU_TYPES) -> Iterator[tuple[str, ...]]:
     """Every point of the grid as text, in the order of COLUMNS."""
     for model, gpu_type, share, batch in itertools.product(models, gpu_types, SHARES_PCT_SM, BATCHES):
@@ -55,7 +84,7 @@ def rows(models: Sequence[str] = MODELS, gpu_types: Sequence[str] = GPU_TYPES) -
 
 def _row(model: str, gpu_type: str, share_pct_sm: int, batch: int) -> tuple[str, ...]:
     draw = random.Random(f"{model}/{gpu_type}/{share_pct_sm}/{batch}").gauss
-    reading: BenchReading = measure(model, gpu_type, share_pct_sm, batch, [draw(0.0, 1.0) for _ in range(RUNS)])
+    reading = measure(model, gpu_type, share_pct_sm, batch, [draw(0.0, 1.0) for _ in range(RUNS)])
     times_ms = sorted(reading.times_ms)
     mean_ms = math.fsum(times_ms) / len(times_ms)
     p99_ms = times_ms[min(len(times_ms) - 1, math.ceil(0.99 * len(times_ms)) - 1)]
