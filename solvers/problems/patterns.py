@@ -156,7 +156,7 @@ def judge(problem: JointProblem, kind: int, variants: Sequence[int], shares_pct:
         memory_mib=tuple(
             float(problem.memory_mib[table, variant, column]) for variant, column in zip(members, columns, strict=True)
         ),
-        usd_per_h=_price(problem, kind, (members, shares), draw_w),
+        usd_per_h=_price(problem, kind, members, shares, draw_w),
         draw_w=draw_w,
     )
 
@@ -206,10 +206,8 @@ def _steps_down(rates: list[Floats], needs: list[Floats], columns: list[int]) ->
                 yield (1 - rate[lower] / rate[column]) / saved, place, lower
 
 
-def _price(problem: JointProblem, kind: int, held: tuple[tuple[int, ...], tuple[int, ...]], draw_w: float) -> float:
-    """`held`: members and shares."""
+def _price(problem: JointProblem, kind: int, members: tuple[int, ...], shares: tuple[int, ...], draw_w: float) -> float:
     pool = problem.pools[int(problem.kind_pool[kind])]
     if problem.by_replica:
-        members, shares = held
         return float(problem.held_usd(kind, np.array(members), np.array(shares)).sum())
     return pool.usd_per_h + problem.usd_per_wh * draw_w

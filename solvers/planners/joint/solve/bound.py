@@ -16,11 +16,11 @@ import numpy as np
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.cells import CellTables, Priced, shares_of
-from solvers.planners.joint.solve.generate import STEPS_PCT, Pace, generate, improving_neighbours
+from solvers.planners.joint.solve.generate import STEPS_PCT, Generation, Pace, generate, improving_neighbours
 from solvers.planners.joint.solve.judge import Judge, Patterns, members_max
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.nodes import Front, Look, Tree
-from solvers.planners.joint.solve.pricing import Pricing, levels_of
+from solvers.planners.joint.solve.pricing import levels_of
 from solvers.planners.joint.solve.rows import Rows
 from solvers.problems.joint import Floats, JointProblem, Whole
 
@@ -47,7 +47,6 @@ NEAR_ENOUGH = 0.001
 STEADY = 0.5
 ROUNDS = 4
 """Of ordinary pricing between two looks."""
-Search = tuple[Master, Pricing, Relaxed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +206,9 @@ class Proof:
     relaxed: Relaxed
 
 
-def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | None:
+def proven(search: Generation, deadline: Deadline, until_part: float) -> Proof | None:
     """None where there was no time for any proof. Adds columns to the master."""
-    master, pricing, relaxed = search
+    master, relaxed = search.master, search.relaxed
     problem = master.problem
     bound = Bound(problem, master.judge, master.rows)
     scale = scale_of(problem)
@@ -225,7 +224,7 @@ def proven(search: Search, deadline: Deadline, until_part: float) -> Proof | Non
         if best is None or deadline.left_part <= until_part:
             break
         pace = Pace(rounds=ROUNDS, until_part=until_part, thorough=False, prior=duals)
-        relaxed = _added((master, pricing, relaxed), ceilings, deadline, pace)
+        relaxed = _added(replace(search, relaxed=relaxed), ceilings, deadline, pace)
         best = replace(best, relaxed=relaxed)
         if best.usd_per_h >= relaxed.value - NEAR_ENOUGH * abs(relaxed.value):
             break
@@ -261,14 +260,14 @@ def scale_of(problem: JointProblem) -> Floats:
     return np.array([max(problem.idle_usd_per_h(at), pool.usd_per_h) for at, pool in enumerate(problem.pools)])
 
 
-def _added(search: Search, ceilings: Ceilings, deadline: Deadline, pace: Pace) -> Relaxed:
+def _added(search: Generation, ceilings: Ceilings, deadline: Deadline, pace: Pace) -> Relaxed:
     """The relaxed optimum with what was seen, its neighbours, and what they make worth adding."""
-    master, pricing, relaxed = search
+    master, relaxed = search.master, search.relaxed
     first = len(master.pool)
     if not master.offer(ceilings.seen):
         return relaxed
     duals = relaxed.row_duals if pace.prior is None else pace.prior
     for turn in range(len(STEPS_PCT)):
         master.offer(improving_neighbours(master, np.arange(first, len(master.pool)), duals, turn), relaxed.row_duals)
-    found = generate(master, pricing, deadline, pace)
+    found = generate(master, search.pricing, deadline, pace)
     return relaxed if found is None else found.best

@@ -14,7 +14,7 @@ import numpy as np
 from solvers.engines.base import Engine
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.solve.generate import Pace, generate
+from solvers.planners.joint.solve.generate import Generation, Pace, generate
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Master, picked
 from solvers.planners.joint.solve.pricing import Pricing, Tables
@@ -72,8 +72,9 @@ class Dive:
         self.replicas = np.zeros(len(scene.problem.workloads))
         self.chosen: list[Chosen] = []
 
-    def run(self, master: Master, pricing: Pricing, relaxed: Relaxed, deadline: Deadline) -> Chosen:
+    def run(self, begin: Generation, deadline: Deadline) -> Chosen:
         """Whole devices for all that the master asks."""
+        master, pricing, relaxed = begin.master, begin.pricing, begin.relaxed
         width = master.width
         for _ in range(STAGES_MAX):
             deadline.spend(STAGE_UNITS)

@@ -106,11 +106,22 @@ def _members_changed(master: Master, rows: Patterns) -> Iterator[tuple[Patterns,
         yield rows.take(chosen).of_kind(other), chosen
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A restricted master with its pricing and its relaxed optimum."""
+
+    master: Master
+    pricing: Pricing
+    relaxed: Relaxed
+
+
+@dataclass(slots=True, kw_only=True)
 class Relaxation:
-    """Where column generation ended."""
+    """Where column generation is, and ended."""
 
     best: Relaxed
+    smooth: Floats
+    """Duals, smoothed over the rounds."""
     rounds: int = 0
     trail: list[float] = field(default_factory=list)
     """Value after every round."""
@@ -161,33 +172,31 @@ def generate(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace) -
     solved = master.solve()
     if solved is None:
         return None
-    state = Relaxation(best=solved, trail=[solved.value])
     smooth = solved.row_duals if pace.prior is None else fitted(pace.prior, master.rows.count)
-    smooth = _converge(master, pricing, deadline, pace, (state, smooth))
+    state = Relaxation(best=solved, smooth=smooth, trail=[solved.value])
+    _converge(master, pricing, deadline, pace, state)
     state.plain = state.best
     if pace.cut_rounds and deadline.left_part > pace.until_part and master.tighten(state.best):
         answer = master.solve(max(0.1, deadline.left_s), primal=False)
         if answer is not None:
             state.best, state.trail = answer, [answer.value]
             pace = replace(pace, rounds=state.rounds + pace.cut_rounds, thorough=False)
-            _converge(master, pricing, deadline, pace, (state, fitted(smooth, master.rows.count)))
+            state.smooth = fitted(state.smooth, master.rows.count)
+            _converge(master, pricing, deadline, pace, state)
     return state
 
 
-def _converge(
-    master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, at: tuple[Relaxation, Floats]
-) -> Floats:
-    """Price with the rows as they are; the smoothed duals."""
-    state, smooth = at
+def _converge(master: Master, pricing: Pricing, deadline: Deadline, pace: Pace, state: Relaxation) -> None:
+    """Price with the rows as they are."""
     while state.rounds < pace.rounds and deadline.left_part > pace.until_part:
         deadline.spend(_units(master, pricing))
         state.rounds += 1
         solved = state.best
-        smooth = SMOOTH * smooth + (1 - SMOOTH) * solved.row_duals
-        added = _round(master, pricing, (solved, smooth), (pace.repeats, state.rounds))
+        state.smooth = SMOOTH * state.smooth + (1 - SMOOTH) * solved.row_duals
+        added = _round(master, pricing, state, repeats=pace.repeats, turn=state.rounds)
         for turn in range(0 if added or not pace.thorough else len(STEPS_PCT)):
-            smooth = solved.row_duals
-            added += _round(master, pricing, (solved, smooth), (pace.repeats, turn), everything=True)
+            state.smooth = solved.row_duals
+            added += _round(master, pricing, state, repeats=pace.repeats, turn=turn, everything=True)
         if not added:
             break
         answer = master.solve(max(0.1, deadline.left_s))
@@ -197,7 +206,6 @@ def _converge(
         state.trail.append(answer.value)
         if _stalled(state.trail):
             break
-    return smooth
 
 
 def _units(master: Master, pricing: Pricing) -> int:
@@ -212,9 +220,9 @@ def fitted(duals: Floats, rows: int) -> Floats:
 
 
 def _round(
-    master: Master, pricing: Pricing, at: tuple[Relaxed, Floats], how: tuple[int, int], *, everything: bool = False
+    master: Master, pricing: Pricing, state: Relaxation, *, repeats: int, turn: int, everything: bool = False
 ) -> int:
-    (solved, duals), (repeats, turn) = at, how
+    solved, duals = state.best, state.smooth
     found = pricing.price(master.rows.item_prices(duals), repeats, everything=everything)
     pricing.learn(found)
     added = master.offer(found.rows, duals)
@@ -231,15 +239,15 @@ def _stalled(trail: list[float]) -> bool:
     return before - now <= STALL_PART * max(abs(now), 1e-9)
 
 
-def within_gap(master: Master, relaxed: Relaxed, best: tuple[float, float], deadline: Deadline) -> Relaxed:
-    """Add what is found of them to the master, and the relaxed optimum then. `best`: what the best layout costs, what
-    it leaves undone priced in, and the part of that which is paid, $/h.
+def within_gap(master: Master, relaxed: Relaxed, best_usd: float, paid_usd: float, deadline: Deadline) -> Relaxed:
+    """Add what is found of them to the master, and the relaxed optimum then. `best_usd`: what the best layout costs,
+    what it leaves undone priced in, and `paid_usd` the part of that which is paid, $/h.
     """
     problem, begun, asked = master.problem, len(master.pool), set[int]()
     added = len(problem.variants) * len(problem.shares_pct)
     most = int(np.clip(CANDIDATES_AT_ONCE // max(1, added), 1, GAP_PARENTS_MAX))
     for _ in range(ROUNDS):
-        gap_usd = max(0.0, best[0] - relaxed.value) + STEP_PART * best[1]
+        gap_usd = max(0.0, best_usd - relaxed.value) + STEP_PART * paid_usd
         cost = _reduced(master, relaxed)
         order = np.argsort(cost, kind="stable")
         near = order[cost[order] <= gap_usd].tolist()

@@ -163,7 +163,7 @@ class Master:
         row = np.concatenate([rows.base + first + np.arange(len(work)), row])
         value = np.concatenate([cut_slack(steps), value])
         before = self.columns
-        self._parts = [_widened(before, (column, row, value))]
+        self._parts = [_widened(before, column, row, value)]
         order = np.lexsort((column, row))
         start = np.searchsorted(row[order], rows.base + first + np.arange(len(work) + 1))
         self.programme.add_rows((steps + 1).astype(np.float64), (start, column[order], value[order]))
@@ -187,11 +187,11 @@ class Master:
         return picked(self.columns, chosen)
 
 
-def _widened(columns: Columns, entries: tuple[Whole, Whole, Floats]) -> Columns:
-    """With more entries (column, row, value) in rows behind all others."""
+def _widened(columns: Columns, column: Whole, row: Whole, value: Floats) -> Columns:
+    """With more entries in rows behind all others."""
     number = np.repeat(np.arange(len(columns)), np.diff(columns.start))
     column, row, value = (
-        np.concatenate([old, new]) for old, new in zip((number, columns.row, columns.value), entries, strict=True)
+        np.concatenate([old, new]) for old, new in ((number, column), (columns.row, row), (columns.value, value))
     )
     order = np.lexsort((row, column))
     return Columns(

@@ -119,6 +119,24 @@ class Front:
         return Front(_joined(self.nodes, other.nodes), _joined(self.options, moved))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branch:
+    """By node: on what it is cut in two."""
+
+    workload: Whole
+    """The least decided one."""
+    whole: Flags
+    """Whether to decide that it is there at all, rather than how large."""
+    share: Floats
+    """Its mean."""
+    doubt: Floats
+    """How little decided it is."""
+
+    def take(self, some: Flags) -> _Branch:
+        """Of some nodes."""
+        return _Branch(**{item.name: getattr(self, item.name)[some] for item in fields(self)})
+
+
 _Part = TypeVar("_Part", Nodes, Options)
 
 
@@ -205,7 +223,7 @@ class Tree:
         most, must, node = np.maximum.reduceat(net, begin), options.must[begin], options.node[begin]
         gain = np.where(must, most, np.maximum(most, 0.0))
         copies = np.where(gain > 0, self.copies[options.work[begin]], 1)
-        taken, least = self._taken(nodes, node, (gain, must, copies))
+        taken, least = self._taken(nodes, node, gain, must, copies)
         total = np.bincount(node, weights=taken * gain, minlength=count)
         held = np.bincount(node, weights=must, minlength=count)
         ceiling = total + usd[:, 0] + usd[:, 1] * nodes.high + usd[:, 2] - self.fixed[nodes.kind]
@@ -221,9 +239,8 @@ class Tree:
         return Look(ceiling=ceiling, spare=np.array(spare).T, chosen=chosen,
                     forced=ceiling[options.node] - lost[segment] + net)  # fmt: skip
 
-    def _taken(self, nodes: Nodes, node: Whole, items: tuple[Floats, Flags, Whole]) -> tuple[Whole, Floats]:
+    def _taken(self, nodes: Nodes, node: Whole, gain: Floats, must: Flags, copies: Whole) -> tuple[Whole, Floats]:
         """How many of each workload's replicas are among the best that fit by number, and the worth of the last one."""
-        gain, must, copies = items
         clients = self.clients[nodes.kind]
         order = np.lexsort((-np.where(must, CROWD_OUT, gain), node))
         sorted_node, sorted_copies = node[order], copies[order]
@@ -266,7 +283,8 @@ class Tree:
         """Every node in two: by pressure where that is what makes it look good, else by a workload or its share; and
         the nodes that cannot be cut any more.
         """
-        pick, whole, mean, doubt = self._branch(front)
+        branch = self._branch(front)
+        doubt = branch.doubt
         width = front.nodes.high - front.nodes.low
         able = width > WIDTH_LEAST
         wide = self._wide(front, look, target) | (doubt <= 0) | (width > WIDTH_FIRST * self.high)
@@ -274,18 +292,12 @@ class Tree:
         stuck = (doubt <= 0) & ~able
         ended = front.nodes.take(stuck)
         if stuck.any():
-            front, pick, whole, mean, wide = (
-                front.where(~stuck),
-                pick[~stuck],
-                whole[~stuck],
-                mean[~stuck],
-                wide[~stuck],
-            )
-        return self._halves(front, wide, (pick, whole, mean)), ended
+            front, branch, wide = front.where(~stuck), branch.take(~stuck), wide[~stuck]
+        return self._halves(front, wide, branch), ended
 
-    def _halves(self, front: Front, wide: Flags, branch: tuple[Whole, Flags, Floats]) -> Front:
+    def _halves(self, front: Front, wide: Flags, branch: _Branch) -> Front:
         nodes, options = front.nodes, front.options
-        pick, whole, mean = branch
+        pick, whole, mean = branch.workload, branch.whole, branch.share
         middle = (nodes.low + nodes.high) / 2
         mine = pick[options.node] == options.work
         mine &= ~wide[options.node]
@@ -329,10 +341,7 @@ class Tree:
         over = nodes.ceiling - target[nodes.kind]
         return np.asarray(lost > WIDTH_PART * over)
 
-    def _branch(self, front: Front) -> tuple[Whole, Flags, Floats, Floats]:
-        """By node: the least decided workload, whether to decide that it is there at all or how large, its mean share,
-        and how little decided it is.
-        """
+    def _branch(self, front: Front) -> _Branch:
         options, count = front.options, len(front.nodes)
         begin = np.flatnonzero(_new(options))
         node, work = options.node[begin], options.work[begin]
@@ -347,7 +356,12 @@ class Tree:
         most = np.maximum(spread, doubt)
         order = np.lexsort((-most, node))
         first = order[np.searchsorted(node[order], np.arange(count))]
-        return work[first], np.asarray(doubt[first] >= spread[first]), mean[first], most[first]
+        return _Branch(
+            workload=work[first],
+            whole=np.asarray(doubt[first] >= spread[first]),
+            share=mean[first],
+            doubt=most[first],
+        )
 
 
 def _peopled(front: Front) -> Front:

@@ -16,7 +16,7 @@ from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
-from solvers.planners.joint.solve.generate import Pace, generate, singles, within_gap
+from solvers.planners.joint.solve.generate import Generation, Pace, generate, singles, within_gap
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import (
     added,
@@ -32,7 +32,7 @@ from solvers.planners.joint.solve.layouts import (
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.polish import polished, shake, small_enough
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
-from solvers.planners.joint.solve.repair import mend, repair
+from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.trim import thin, trim
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices, Standing
@@ -108,7 +108,7 @@ class Phases:
     found: Layout | None = None
     facts: dict[str, float] = field(default_factory=dict)
     columns: tuple[Pattern, ...] = ()
-    search: tuple[Master, Pricing, Relaxed] | None = None
+    search: Generation | None = None
 
     def run(self) -> Layout:
         """All phases, as far as the deadline lets them; the first layout at worst."""
@@ -123,41 +123,48 @@ class Phases:
         relaxation = generate(master, pricing, deadline, Pace.of(problem, GENERATE_UNTIL))
         self.facts |= {"columns": float(len(master.pool)), "generate_s": deadline.elapsed_s - begun_s}
         if relaxation is not None:
-            self.search = (master, pricing, relaxation.plain or relaxation.best)
-            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search[2].value}
+            found = Generation(master=master, pricing=pricing, relaxed=relaxation.best)
+            self.search = replace(found, relaxed=relaxation.plain or relaxation.best)
+            self.facts |= {"rounds": float(relaxation.rounds), "relaxed_usd_per_h": self.search.relaxed.value}
             scene = Scene(problem=problem, judge=exact, tables=tables, engine=create("highs"))
-            self._dive(scene, (master, pricing, relaxation.best))
-            self._finish(scene, (master, pricing, relaxation.best))
+            self._dive(scene, found)
+            self._finish(scene, found)
         return (
             self.found if self.found is not None and self._worth(self.found) <= self._worth(self.first) else self.first
         )
 
-    def _dive(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
+    def _dive(self, scene: Scene, begin: Generation) -> None:
         """The first dive is quick; slower ones follow as long as there is time for what they take."""
         deadline, slowness, took = self.deadline, 0.0, 0.0
-        tiny = float(state[2].values[state[0].slacks :].sum()) <= DEVICES_TINY
+        tiny = float(begin.relaxed.values[begin.master.slacks :].sum()) <= DEVICES_TINY
         for times, depth in DEPTHS_TINY if tiny else DEPTHS:
             if slowness and deadline.left_part - took * times / slowness < DIVE_UNTIL:
                 break
             before, dive = deadline.left_part, Dive(scene, replace(depth, until_part=DIVE_UNTIL))
-            self._try("dive_s", partial(_dived, (scene, dive, state), (deadline, tiny)))
+            self._try("dive_s", partial(self._dived, dive, begin, trimmed=tiny))
             slowness, took = times, before - deadline.left_part
 
-    def _finish(self, scene: Scene, state: tuple[Master, Pricing, Relaxed]) -> None:
-        master, _, relaxed = state
+    def _dived(self, dive: Dive, begin: Generation, _before: Layout, *, trimmed: bool) -> Layout:
+        """A dive begins at the relaxed optimum, whatever was found before."""
+        layout = layout_of(self.problem, dive.run(begin, self.deadline))
+        return trim(self.problem, layout, portion(self.deadline, TRIM_PART)) if trimmed else layout
+
+    def _finish(self, scene: Scene, search: Generation) -> None:
+        master, relaxed = search.master, search.relaxed
         problem, deadline = self.problem, self.deadline
         self._thin(scene, prices_of(master, relaxed.row_duals))
         if self.found is not None and missing_of(problem, self.found).any():
             self._try("complete_s", lambda layout: completed(scene, layout, deadline))
         if small_enough(master, relaxed) and not deadline.over:
-            shake(state, deadline, np.random.default_rng(self.order.seed))
+            shake(search, deadline, np.random.default_rng(self.order.seed))
             if problem.by_memory:
                 relaxed = self._within_gap(master, relaxed)
+            search = replace(search, relaxed=relaxed)
             rng = np.random.default_rng(self.order.seed)
             self._within(
                 "polish_s",
                 POLISH_PART,
-                lambda layout, within: polished(scene, (master, relaxed), layout, within, rng),
+                lambda layout, within: polished(scene, search, layout, within, rng),
             )
             self._within("trim_s", TRIM_PART, lambda layout, within: trim(problem, layout, within))
         if self.found is not None and self._worth(self.found) > relaxed.value * (1 + self.order.gap):
@@ -173,15 +180,15 @@ class Phases:
         """Give the integer programme all that may be in something better than what is found so far."""
         best, before = self.first if self.found is None else self.found, len(master.pool)
         within = portion(self.deadline, REACH_PART)
-        fewer_usd = float(self.problem.unserved_usd @ fewer_of(self.problem, best))
-        relaxed = within_gap(master, relaxed, (value_of(self.problem, best) + fewer_usd, best.usd_per_h), within)
+        best_usd = value_of(self.problem, best) + float(self.problem.unserved_usd @ fewer_of(self.problem, best))
+        relaxed = within_gap(master, relaxed, best_usd, best.usd_per_h, within)
         self.facts["reached"] = float(len(master.pool) - before)
         charge(self.deadline, within)
         return relaxed
 
     def _thin(self, scene: Scene, prices: Prices) -> None:
         """Fewer devices, with less and with more in reserve, as long as there is time for what it takes. The cheapest
-        is kept; where it leaves somebody a little short, that is made up first.
+        is kept; where it leaves any rate a little short, that is made up first.
         """
         base = self.first if self.found is None else self.found
         short: list[Layout] = []
@@ -190,7 +197,7 @@ class Phases:
             if took and self.deadline.left_part - took < THIN_UNTIL:
                 break
             before = self.deadline.left_part
-            tried = self._within("trim_s", THIN_PART, partial(_thinned, scene.problem, (base, reserve)))
+            tried = self._within("trim_s", THIN_PART, partial(self._thinned, base, reserve))
             took = before - self.deadline.left_part
             if missing_of(scene.problem, tried).any():
                 short.append(tried)
@@ -202,8 +209,17 @@ class Phases:
             or cheapest.usd_per_h < self.found.usd_per_h
             or missing_of(scene.problem, self.found).any()
         ):
-            how = (prices, self.order.seed)
-            self._within("mend_s", MEND_PART, partial(_served, scene, (cheapest, how)))
+            self._within("mend_s", MEND_PART, partial(self._served, scene, cheapest, prices))
+
+    def _thinned(self, base: Layout, reserve: float, _before: Layout, deadline: Deadline) -> Layout:
+        """All begin at the same layout."""
+        return thin(self.problem, base, reserve, deadline)
+
+    def _served(self, scene: Scene, short: Layout, prices: Prices, _before: Layout, deadline: Deadline) -> Layout:
+        """What lacks a little is served by packing a few devices anew, else by another device."""
+        problem, rng = self.problem, np.random.default_rng(self.order.seed)
+        layout = repair(problem, short, prices, portion(deadline, MEND_PART), rng, until_served=True)
+        return completed(scene, layout, deadline) if missing_of(problem, layout).any() else layout
 
     def _try(self, name: str, phase: Callable[[Layout], Layout]) -> Layout:
         """Run a phase on the answer so far, and keep what it makes of it where that is better; what it made."""
@@ -259,43 +275,11 @@ def charge(deadline: Deadline, portion: Deadline) -> None:
         deadline.spend(round((1 - portion.left_part) * portion.work_units))
 
 
-def _dived(
-    begin: tuple[Scene, Dive, tuple[Master, Pricing, Relaxed]],
-    how: tuple[Deadline, bool],
-    before: Layout,  # noqa: ARG001 - a dive begins at the relaxed optimum
-) -> Layout:
-    (scene, dive, state), (deadline, trimmed) = begin, how
-    layout = layout_of(scene.problem, dive.run(*state, deadline))
-    return trim(scene.problem, layout, portion(deadline, TRIM_PART)) if trimmed else layout
-
-
 def _urgent(problem: JointProblem) -> JointProblem:
     """The same with a price on what is unserved that makes any device worth it, however little is missing."""
     price = URGENT_DEVICES * max(problem.dearest_usd, 1e-3)
     works = (replace(work, unserved_usd=max(work.unserved_usd, price)) for work in problem.workloads)
     return replace(problem, workloads=tuple(works))
-
-
-def _thinned(
-    problem: JointProblem,
-    what: tuple[Layout, float],
-    before: Layout,  # noqa: ARG001 - all begin at the same layout
-    deadline: Deadline,
-) -> Layout:
-    layout, reserve = what
-    return thin(problem, layout, reserve, deadline)
-
-
-def _served(
-    scene: Scene,
-    what: tuple[Layout, tuple[Prices, int]],
-    before: Layout,  # noqa: ARG001 - who is short is so in another layout
-    deadline: Deadline,
-) -> Layout:
-    """Who is a little short is served by packing a few devices anew, else by another device."""
-    layout, (prices, seed) = what
-    layout = mend(scene.problem, layout, prices, portion(deadline, MEND_PART), np.random.default_rng(seed))
-    return completed(scene, layout, deadline) if missing_of(scene.problem, layout).any() else layout
 
 
 def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
@@ -309,4 +293,5 @@ def completed(scene: Scene, layout: Layout, deadline: Deadline) -> Layout:
         return layout
     depth = Depth(until_part=SERVE_UNTIL)
     dive = Dive(scene, depth, taken_by(whole, layout))
-    return added(layout, layout_of(scene.problem, dive.run(rest, pricing, relaxation.best, deadline)))
+    begin = Generation(master=rest, pricing=pricing, relaxed=relaxation.best)
+    return added(layout, layout_of(scene.problem, dive.run(begin, deadline)))

@@ -17,9 +17,9 @@ from solvers.engines.base import Limits, Program
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.dive import Chosen, Scene, promising
+from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.layouts import column_number, counts_in, keys_of, layout_of
 from solvers.planners.joint.solve.master import Master, picked
-from solvers.planners.joint.solve.pricing import Pricing
 from solvers.problems.joint import Flags, Floats, Whole
 from solvers.problems.layout import Layout
 
@@ -107,11 +107,11 @@ class Swaps:
         if len(alone):
             pick = int(alone[np.argmin(self.cost[alone])])
             best, budget = Swap(out=out, into=(pick,)), float(self.cost[pick]) - GAIN
-        pair = self._pair(some, (rows, need), room, budget)
+        pair = self._pair(some, rows, need, room, budget)
         return Swap(out=out, into=pair) if pair is not None else best
 
-    def _pair(self, some: Whole, asked: tuple[Whole, Floats], room: Floats, budget: float) -> tuple[int, int] | None:
-        rows, need = asked
+    def _pair(self, some: Whole, rows: Whole, need: Floats, room: Floats, budget: float) -> tuple[int, int] | None:
+        """`rows`: those that ask for something of `need`."""
         cost = self.cost[some]
         fine = (cost[:, None] + cost[None, :] < budget) & np.tri(len(some), dtype=np.bool_)
         for row in rows.tolist():
@@ -136,9 +136,9 @@ def small_enough(master: Master, relaxed: Relaxed) -> bool:
     return len(master.problem.workloads) <= WORKLOADS_MAX and relaxed.values[master.slacks :].sum() <= DEVICES_MAX
 
 
-def shake(search: tuple[Master, Pricing, Relaxed], deadline: Deadline, rng: np.random.Generator) -> None:
+def shake(search: Generation, deadline: Deadline, rng: np.random.Generator) -> None:
     """Patterns that would be best if demand were priced somewhat differently."""
-    master, pricing, relaxed = search
+    master, pricing, relaxed = search.master, search.pricing, search.relaxed
     for _ in range(SHAKES):
         if deadline.left_part < SHAKE_UNTIL:
             break
@@ -151,11 +151,9 @@ def shake(search: tuple[Master, Pricing, Relaxed], deadline: Deadline, rng: np.r
         master.offer(found.rows)
 
 
-def polished(
-    scene: Scene, state: tuple[Master, Relaxed], layout: Layout, deadline: Deadline, rng: np.random.Generator
-) -> Layout:
+def polished(scene: Scene, search: Generation, layout: Layout, deadline: Deadline, rng: np.random.Generator) -> Layout:
     """The best layout that swaps and the engine find; the given one at worst."""
-    master, relaxed = state
+    master, relaxed = search.master, search.relaxed
     master.offer(master.of_patterns(layout.patterns))
     held = counts_in(column_number(keys_of(master.pool.judged.rows)), layout, len(master.pool))
     chosen = np.union1d(promising(master, relaxed, _columns_most(master, deadline)), np.flatnonzero(held))

@@ -11,7 +11,7 @@ was found; whether a pattern is any good is for `Judge` to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,7 @@ def tables_of(problem: JointProblem, judge: Judge, levels: Levels) -> Tables:
     for table in range(tables):
         for at in range(0, variants, step):
             some = np.arange(at, min(at + step, variants))
-            best, batch = _best(problem, judge, levels, (table, some, press[table, some]))
+            best, batch = _best(judge, levels, table, some, press[table, some])
             here = np.s_[table, :, at : at + len(some)]
             rates[here] = best
             watts = problem.power_w[table, some]
@@ -97,11 +97,9 @@ def tables_of(problem: JointProblem, judge: Judge, levels: Levels) -> Tables:
     return Tables(rate=rates, power=power, memory=memory, press=press.astype(np.float32), levels=levels)
 
 
-def _best(
-    problem: JointProblem, judge: Judge, levels: Levels, cells: tuple[int, Whole, Floats]
-) -> tuple[Floats, Whole]:
+def _best(judge: Judge, levels: Levels, table: int, some: Whole, press: Floats) -> tuple[Floats, Whole]:
     """Highest rate over batches and its batch: level x variant x share."""
-    table, some, press = cells
+    problem = judge.problem
     felt = problem.sensitivity[table, some][None, :, None] * np.maximum(levels.edge[:, None, None] - press[None], 0.0)
     factor = problem.crowd[table, some][None, :, None] * (1 + felt)
     factor[0] = 1.0
@@ -121,6 +119,14 @@ class Found:
     value: Floats
     of_class: Whole
     """Which each came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Items:
+    """Class x workload x share: what each is worth, and the variant it comes from; None where there is one of each."""
+
+    value: Singles
+    variant: Whole | None
 
 
 class Pricing:
@@ -203,23 +209,21 @@ class Pricing:
         )
 
     def _some(self, classes: Whole, prices: ItemPrices, repeats: int) -> list[Found]:
-        values, variants = self._values(classes, prices)
+        items = self._values(classes, prices)
         self._margin[classes] = -np.inf
         found = []
         for barred in _compatible(self._conflicts, self._turn):
-            value = values
+            value = items.value
             if barred.any():
-                value = values.copy()
+                value = value.copy()
                 value[:, barred] = BEYOND
-            found += self._peaceful(classes, (value, variants), prices, repeats)
+            found += self._peaceful(classes, replace(items, value=value), prices, repeats)
         return found
 
-    def _peaceful(
-        self, classes: Whole, items: tuple[Singles, NDArray[np.int64] | None], prices: ItemPrices, repeats: int
-    ) -> list[Found]:
+    def _peaceful(self, classes: Whole, items: _Items, prices: ItemPrices, repeats: int) -> list[Found]:
         """The best patterns of workloads that all bear each other."""
-        value, variant = items
-        work, value = self._best_items(value)
+        variant = items.variant
+        work, value = self._best_items(items.value)
         if variant is not None:
             variant = np.take_along_axis(variant, work[:, :, None], axis=1)
         found = []
@@ -232,15 +236,19 @@ class Pricing:
             alive = np.flatnonzero(best > prices.fixed[self.pool[classes]] * 0.5)
             if not len(alive):
                 break
-            one = self._patterns(classes[alive], (work[alive], None if variant is None else variant[alive]),
-                                 (place[alive], option[alive]))  # fmt: skip
+            one = self._patterns(
+                classes[alive],
+                work[alive],
+                None if variant is None else variant[alive],
+                place[alive],
+                option[alive],
+            )
             found.append(Found(rows=one, value=best[alive], of_class=classes[alive]))
             rows, members = np.nonzero(place >= 0)
             value[rows, place[rows, members]] = BEYOND
         return found
 
-    def _values(self, classes: Whole, prices: ItemPrices) -> tuple[Singles, NDArray[np.int64] | None]:
-        """Value of every workload at every share: class x workload x share; and the variant it comes from."""
+    def _values(self, classes: Whole, prices: ItemPrices) -> _Items:
         problem = self.problem
         table, level, pool = problem.kind_table[self.kind[classes]], self.level[classes], self.pool[classes]
         work = self._work
@@ -264,12 +272,12 @@ class Pricing:
         never = ~self._allowed[pool] | ((level > 0)[:, None] & self._alone[None, :])
         value[~self._able[table, level] | never[:, :, None]] = BEYOND
         if self._single:
-            return value[:, self._order], None
+            return _Items(value=value[:, self._order], variant=None)
         value = value[:, self._order]
         best = np.maximum.reduceat(value, self._starts, axis=1)
         group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(work)))
         first = np.where(value >= best[:, group], self._order[None, :, None], len(work))
-        return best, np.minimum.reduceat(first, self._starts, axis=1)
+        return _Items(value=best, variant=np.minimum.reduceat(first, self._starts, axis=1))
 
     def _started(self, steps: int) -> Singles:
         if steps not in self._steps:
@@ -304,8 +312,8 @@ class Pricing:
             value[first[None, :] >= self._copies[work]] = BEYOND
         return work, value
 
-    def _patterns(self, classes: Whole, names: tuple[Whole, Whole | None], chosen: tuple[Whole, Whole]) -> Patterns:
-        (work, variant), (place, option) = names, chosen
+    def _patterns(self, classes: Whole, work: Whole, variant: Whole | None, place: Whole, option: Whole) -> Patterns:
+        """Of class x item, what was chosen: class x member, -1 for none."""
         real = place >= 0
         safe = np.where(real, place, 0)
         item = np.take_along_axis(work, safe, axis=1)
@@ -393,12 +401,11 @@ def knapsack(value: Singles, weight: Whole, units: int, clients: Whole) -> tuple
             np.maximum(now[:, :, size:], offer, out=now[:, :, size:])
     depth, left = np.minimum(clients, deep), np.full(classes, units)
     best = tables[items, np.arange(classes), depth, left].astype(np.float64)
-    return best, *_retraced(tables, value, weight, (depth, left))
+    return best, *_retraced(tables, value, weight, depth, left)
 
 
-def _retraced(tables: Singles, value: Singles, weight: Whole, state: tuple[Whole, Whole]) -> tuple[Whole, Whole]:
+def _retraced(tables: Singles, value: Singles, weight: Whole, depth: Whole, left: Whole) -> tuple[Whole, Whole]:
     """Which items and options led to the best values: followed back from the full device."""
-    depth, left = state
     classes, items, _ = value.shape
     place = np.full((classes, tables.shape[2] - 1), -1, dtype=np.int64)
     option_of = np.full_like(place, -1)

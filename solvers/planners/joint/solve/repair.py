@@ -327,27 +327,15 @@ def _less(rules: Rules, ruin: Ruin, picked: Judged, times: Whole) -> Ruin:
 
 
 def repair(
-    problem: JointProblem, layout: Layout, prices: Prices | None, deadline: Deadline, rng: np.random.Generator
-) -> Layout:
-    """A layout worth at least as much."""
-    return _searched(problem, layout, prices, (deadline, False), rng)
-
-
-def mend(
-    problem: JointProblem, layout: Layout, prices: Prices | None, deadline: Deadline, rng: np.random.Generator
-) -> Layout:
-    """As `repair`, and done as soon as nothing lacks."""
-    return _searched(problem, layout, prices, (deadline, True), rng)
-
-
-def _searched(
     problem: JointProblem,
     layout: Layout,
     prices: Prices | None,
-    end: tuple[Deadline, bool],
+    deadline: Deadline,
     rng: np.random.Generator,
+    *,
+    until_served: bool = False,
 ) -> Layout:
-    deadline, until_served = end
+    """A layout worth at least as much. `until_served`: done as soon as nothing lacks."""
     rules = Rules(Judge(problem))
     solution = Solution.of_layout(rules, layout)
     usd = prices.demand_usd if prices is not None else _guessed(solution)

@@ -271,16 +271,26 @@ class Rows:
         return float(worth.sum())
 
 
-def gathered(rows: Rows, parts: list[tuple[Rows, Floats, Whole]]) -> Floats:
-    """Duals for a whole problem from those of its parts (rows, duals, which workloads they are): a workload's own as
-    they are, those of what all share as the mean by devices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDuals:
+    """Rows of a part of a problem with their duals, and which workloads they are about."""
+
+    rows: Rows
+    duals: Floats
+    workloads: Whole
+
+
+def gathered(rows: Rows, parts: list[PartDuals]) -> Floats:
+    """Duals for a whole problem from those of its parts: a workload's own as they are, those of what all share as the
+    mean by devices.
     """
     duals = np.zeros(rows.count)
     devices = np.zeros(len(rows.problem.pools))
     cap_usd = np.zeros(len(rows.problem.caps))
     quotas = slice(rows.quota_at, rows.quota_at + len(rows.problem.quotas))
-    total = max(float(sum(part.problem.pool_devices.sum() for part, _, _ in parts)), 1.0)
-    for part, own, workloads in parts:
+    total = max(float(sum(item.rows.problem.pool_devices.sum() for item in parts)), 1.0)
+    for item in parts:
+        part, own, workloads = item.rows, item.duals, item.workloads
         duals[workloads] = own[: part.pool_at]
         for name in ("_fewest", "_most", "_money"):
             there, here = getattr(part, name), getattr(rows, name)[workloads]

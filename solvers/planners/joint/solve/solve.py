@@ -19,7 +19,7 @@ from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.layouts import judged_usd, missing_of, prices_of, value_of, whole_rate_usd
 from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept_usd, portion
 from solvers.planners.joint.solve.repair import repair
-from solvers.planners.joint.solve.rows import Rows, gathered
+from solvers.planners.joint.solve.rows import PartDuals, Rows, gathered
 from solvers.problems.joint import Floats, JointProblem, Whole
 from solvers.problems.layout import Layout, Prices, Standing
 from solvers.problems.patterns import Pattern
@@ -75,12 +75,13 @@ def groups_of(problem: JointProblem, weight: Floats) -> tuple[Group, ...]:
         of[work] = int(np.argmin(load))
         load[of[work]] += weight[work]
     ends = np.concatenate([[0.0], np.cumsum(load) / load.sum()])
-    return tuple(_group(problem, of, number, (float(ends[number]), float(ends[number + 1]))) for number in range(count))
+    return tuple(
+        _group(problem, of, number, low=float(ends[number]), high=float(ends[number + 1])) for number in range(count)
+    )
 
 
-def _group(problem: JointProblem, of: Whole, number: int, span: tuple[float, float]) -> Group:
+def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: float) -> Group:
     """Devices from one part of every pool to the next, so that all groups together have all of them."""
-    low, high = span
     mine = of == number
     place = np.cumsum(mine) - 1
     variants = np.flatnonzero(mine[problem.variant_workload])
@@ -118,16 +119,24 @@ def _owned(problem: JointProblem, mine: np.ndarray[tuple[int, ...], np.dtype[np.
     return float(values[mine].sum() / values.sum()) if values.sum() > 0 else 1.0
 
 
-def together(layouts: list[tuple[Group, Layout]]) -> Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLayout:
+    """A group and its layout, in the group's numbers."""
+
+    group: Group
+    layout: Layout
+
+
+def together(done: list[GroupLayout]) -> Layout:
     """The layouts of all groups as one of the whole problem; bounds and duals are the groups' own and stay behind."""
     counts: Counter[Pattern] = Counter()
-    for group, layout in layouts:
-        for pattern, count in zip(group.outside(layout.patterns), layout.counts, strict=True):
+    for item in done:
+        for pattern, count in zip(item.group.outside(item.layout.patterns), item.layout.counts, strict=True):
             counts[pattern] += count
-    columns = tuple(item for group, layout in layouts for item in group.outside(layout.columns))
+    columns = tuple(pattern for item in done for pattern in item.group.outside(item.layout.columns))
     facts: Counter[str] = Counter()
-    for _, layout in layouts:
-        facts.update(layout.facts)
+    for item in done:
+        facts.update(item.layout.facts)
     return Layout(patterns=tuple(counts), counts=tuple(counts.values()), columns=columns, facts=dict(facts))
 
 
@@ -141,8 +150,10 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     if not problem.workloads or not problem.kinds or deadline.over:
         return replace(first, facts=facts | {"first_won": 1.0})
     groups = groups_of(problem, whole_rate_usd(problem))
-    solved = _whole if len(groups) == 1 else _grouped
-    found = solved(problem, (order, first, groups), deadline)
+    if len(groups) == 1:
+        found = _whole(problem, order, first, deadline)
+    else:
+        found = _grouped(problem, order, first, groups, deadline)
     best = min(found, first, key=lambda item: judged_usd(problem, item) - kept_usd(problem, order, item))
     return Layout(
         patterns=best.patterns,
@@ -154,8 +165,7 @@ def solve(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Layou
     )
 
 
-def _whole(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, ...]], deadline: Deadline) -> Layout:
-    order, first, _ = begin
+def _whole(problem: JointProblem, order: SolveOrder, first: Layout, deadline: Deadline) -> Layout:
     within = portion(deadline, 1 - PROOF_PART * order.proof)
     phases = Phases(problem=problem, order=order, deadline=within, first=first)
     layout = phases.run()
@@ -163,11 +173,10 @@ def _whole(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, 
     bound: float | None = None
     prices: Prices | None = None
     if phases.search is not None:
-        master, pricing, relaxed = phases.search
-        begun_s = deadline.elapsed_s
-        proof = proven((without_cuts(master), pricing, relaxed), deadline, END) if order.proof else None
-        duals = relaxed.row_duals if proof is None else proof.duals
-        prices = prices_of(master, duals)
+        search, begun_s = phases.search, deadline.elapsed_s
+        uncut = replace(search, master=without_cuts(search.master))
+        proof = proven(uncut, deadline, END) if order.proof else None
+        prices = prices_of(search.master, search.relaxed.row_duals if proof is None else proof.duals)
         phases.facts["bound_s"] = deadline.elapsed_s - begun_s
         if proof is not None:
             bound = proof.usd_per_h
@@ -175,10 +184,11 @@ def _whole(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, 
     return replace(layout, bound_usd_per_h=bound, prices=prices, columns=phases.columns, facts=phases.facts)
 
 
-def _grouped(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group, ...]], deadline: Deadline) -> Layout:
-    order, first, groups = begin
-    done: list[tuple[Group, Layout]] = []
-    priced: list[tuple[Rows, Floats, Whole]] = []
+def _grouped(
+    problem: JointProblem, order: SolveOrder, first: Layout, groups: tuple[Group, ...], deadline: Deadline
+) -> Layout:
+    done: list[GroupLayout] = []
+    priced: list[PartDuals] = []
     for place, group in enumerate(groups):
         part = (1 - GROUPS_UNTIL / max(deadline.left_part, GROUPS_UNTIL)) / (len(groups) - place)
         inside = replace(order, standing=group.standing(order.standing), warm=group.inside(order.warm))
@@ -187,10 +197,12 @@ def _grouped(problem: JointProblem, begin: tuple[SolveOrder, Layout, tuple[Group
         phases = Phases(problem=group.problem, order=inside, deadline=within, first=own)
         layout = phases.run()
         charge(deadline, within)
-        done.append((group, replace(layout, columns=phases.columns, facts=phases.facts)))
+        layout = replace(layout, columns=phases.columns, facts=phases.facts)
+        done.append(GroupLayout(group=group, layout=layout))
         if phases.search is not None:
             workloads = np.unique(problem.variant_workload[group.variants])
-            priced.append((phases.search[0].rows, phases.search[2].row_duals, workloads))
+            rows, duals = phases.search.master.rows, phases.search.relaxed.row_duals
+            priced.append(PartDuals(rows=rows, duals=duals, workloads=workloads))
     merged = together(done)
     if missing_of(problem, merged).any() and not deadline.over:
         rng = np.random.default_rng(order.seed)

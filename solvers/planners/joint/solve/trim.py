@@ -14,7 +14,7 @@ not taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -339,7 +339,8 @@ def settled(programme: LocalProgramme, unit: Whole, base: Patterns) -> Solution:
     mixed = np.flatnonzero(rest > 0)
     if len(mixed):
         heaviest = programme.judged.rows.take(_heaviest(unit, mixed, fraction))
-        average = _averages(programme, (unit, mixed), (base.take(mixed), heaviest.kind), fraction)
+        members = replace(base.take(mixed), kind=heaviest.kind)
+        average = _averages(programme, _Mixtures(unit=unit, chosen=mixed, members=members, fraction=fraction))
         lawful = programme.rules.judge.judge(average).lawful
         rows.append(_either(lawful, average, heaviest))
         counts.append(rest[mixed])
@@ -360,11 +361,22 @@ def _heaviest(unit: Whole, chosen: Whole, fraction: Floats) -> Whole:
     return np.asarray(order[np.searchsorted(unit[order], chosen)])
 
 
-def _averages(
-    programme: LocalProgramme, units: tuple[Whole, Whole], base: tuple[Patterns, Whole], fraction: Floats
-) -> Patterns:
-    """Fractions of each chosen unit averaged into one row of whole steps, of these kinds."""
-    (unit, chosen), (members, kind) = units, base
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mixtures:
+    """Units of which a part of a device is left."""
+
+    unit: Whole
+    """By column."""
+    chosen: Whole
+    members: Patterns
+    """Of each chosen unit, of the kind that it gets."""
+    fraction: Floats
+    """By column."""
+
+
+def _averages(programme: LocalProgramme, mixtures: _Mixtures) -> Patterns:
+    """Fractions of each chosen unit averaged into one row of whole steps."""
+    unit, chosen, members, fraction = mixtures.unit, mixtures.chosen, mixtures.members, mixtures.fraction
     place = np.full(int(unit.max()) + 1, -1, dtype=np.int64)
     place[chosen] = np.arange(len(chosen))
     used = np.flatnonzero((fraction > DUST) & (place[unit] >= 0))
@@ -381,9 +393,7 @@ def _averages(
         np.add.at(total, (at[hit], slot), weight[hit] * rows.shares_pct[hit, column])
     sums = np.bincount(at, weights=weight, minlength=len(chosen))
     shares = total / np.maximum(sums, DUST)[:, None]
-    return Patterns(
-        kind=kind, variants=members.variants, shares_pct=_whole_steps(shares, programme.problem.share_step_pct)
-    )
+    return replace(members, shares_pct=_whole_steps(shares, programme.problem.share_step_pct))
 
 
 def _whole_steps(shares_pct: Floats, step: int) -> Whole:

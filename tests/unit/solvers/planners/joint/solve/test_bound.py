@@ -9,6 +9,7 @@ import pytest
 
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import Bound, lagrangian, proven, scale_of
+from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
@@ -45,7 +46,7 @@ def test_the_bound_is_below_the_optimum_and_near_the_relaxed_one(seed: int) -> N
     solved = master.solve()
     assert solved is not None
     pricing = Pricing(problem, tables_of(problem, judge, levels_of(problem, master.width)), master.rows, master.width)
-    proof = proven((master, pricing, solved), Deadline(ENDLESS, 10_000), 0.0)
+    proof = proven(Generation(master=master, pricing=pricing, relaxed=solved), Deadline(ENDLESS, 10_000), 0.0)
     assert proof is not None
     assert proof.usd_per_h <= proof.relaxed.value + 1e-6
     assert proof.usd_per_h <= optimum(problem, 20) + 1e-6

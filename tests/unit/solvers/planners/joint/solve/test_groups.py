@@ -10,7 +10,7 @@ from solvers.planners.joint.solve import solve as module
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.layouts import value_of, whole_rate_usd
 from solvers.planners.joint.solve.phases import SolveOrder
-from solvers.planners.joint.solve.solve import groups_of, solve, together
+from solvers.planners.joint.solve.solve import GroupLayout, groups_of, solve, together
 from solvers.problems.layout import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
@@ -38,10 +38,10 @@ def test_nothing_is_lost_in_the_deal() -> None:
 def test_layouts_come_back_in_the_whole_problems_numbers() -> None:
     problem = scene(3, services=16, devices=9)
     groups = groups_of(problem, whole_rate_usd(problem))
-    layouts = [(group, first_layout(group.problem)) for group in groups]
+    layouts = [GroupLayout(group=group, layout=first_layout(group.problem)) for group in groups]
     merged = together(layouts)
     check_layout(problem, merged)
-    assert sum(merged.counts) == sum(sum(layout.counts) for _, layout in layouts) > 0
+    assert sum(merged.counts) == sum(sum(item.layout.counts) for item in layouts) > 0
     standing = tuple(Standing(pattern=item, devices=1) for item in merged.patterns)
     assert sum(len(group.standing(standing)) for group in groups) == len(standing)
 
