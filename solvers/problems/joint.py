@@ -1,11 +1,11 @@
 """The joint problem as arrays: what every workload could do on every kind of device, and what limits the choice.
 
-Owns the data of one solve, engine-neutral and free of names but for reports. A *pool* is a set of devices that are
-interchangeable to every workload; a *kind* is a pool at one clock (two where not of all it is known how they press on
-each other: one for those of whom it is, one for everybody, with a margin); a *variant* is a network that may serve a
-workload (each has at least one); a *table* is a GPU type (or slice size) at one clock, shared by the kinds that run it.
-A *pattern* (see `patterns`) is what stands on one device: kind and members (variant, share, batch). Solvers choose how
-many devices of each pool carry which pattern. It refuses to know devices by name, profiles and plans.
+Engine-neutral data of one solve, free of names but for reports, of devices, profiles and plans. A *pool* is a set of
+devices that are interchangeable to every workload; a *kind* is a pool at one clock (two where of some variants it is
+not known how they press on each other: one for those of which it is, one for all, with a margin); a *variant* is a
+network that may serve a workload (each has at least one); a *table* is a GPU type (or slice size) at one clock, shared
+by the kinds that run it. A *pattern* (see `patterns`) is what stands on one device: kind and members (variant, share,
+batch). Solvers choose how many devices of each pool carry which pattern.
 
 Conventions: latency and power arrays are table x variant x share x batch, `inf` where a configuration cannot run;
 shares are whole percent of the device; prices are $/h; powers are watts above idle; memory is what a replica's limit
@@ -50,8 +50,8 @@ class Pool:
     """Part of a whole GPU, for quotas."""
     failure_domain: int = 0
     capped: bool = False
-    """`limit_w` is a limit that the plan sets: nobody measured what it does to latencies, so nothing may be planned to
-    draw more.
+    """`limit_w` is a limit that the plan sets: it was never measured what it does to latencies, so nothing may be
+    planned to draw more.
     """
     rest: bool = False
     """What others leave of their devices, which are paid for: numbers are of the rest, and of one replica on each."""
@@ -178,7 +178,7 @@ class JointProblem:
         return len(self.kind_pool)
 
     def like(self, pool: int, clock_mhz: int) -> list[int]:
-        """Kinds of a pool at a clock; the last one is for everybody."""
+        """Kinds of a pool at a clock; the last one is for all variants."""
         same = (self.kind_pool == pool) & (self.kind_clock_mhz == clock_mhz)
         return [int(kind) for kind in np.flatnonzero(same)]
 
@@ -238,7 +238,7 @@ class JointProblem:
         return np.asarray(self.pool_usd[self.kind_pool][:, None] * np.minimum(part, 1.0))
 
     def held_usd(self, kind: Whole | int, variant: Whole | int, share_pct: Whole | int) -> Floats:
-        """$/h of replicas where cost is what they hold: on devices of these kinds, of these variants (-1: nobody), with
+        """$/h of replicas where cost is what they hold: on devices of these kinds, of these variants (-1: none), with
         these shares. Arrays of one shape, or such as fit each other.
         """
         usd, share, someone = self.pool_usd[self.kind_pool[kind]], np.asarray(share_pct), np.asarray(variant) >= 0

@@ -1,6 +1,6 @@
 """The answer to a joint problem: how many devices carry which pattern, what that leaves unserved, costs and is worth.
 
-Owns the values between the solver, which knows pools, and whoever seats patterns on named devices.
+The values between the solver, which knows pools, and the seating of patterns on named devices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Patterns: what stands on one device, judged exactly.
 
-Owns the judgement of one device: given a kind and members (variant and share), the pressure of all on each, the best
-batch of each that keeps its promise within the memory, and what the device then serves, draws and costs. Everybody who
-builds patterns (pricing, packing, trimming, repairing) comes here for the last word. It refuses to search for members.
+Given a kind and members (variant and share): the pressure of all on each, the best batch of each that keeps its promise
+within the memory, and what the device then serves, draws and costs. For one device; the solve judges thousands at once
+by `planners.joint.solve.judge`, and a test holds both together.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ UTILISATION_MIN = 0.05
 TOLERANCE = 1e-9
 """Part of a limit that rounding may add."""
 PERCENTILE_MAX = 99.99
-"""An infinite quantile has no finite queue; nobody can tell it from this one."""
+"""An infinite quantile has no finite queue; none can tell it from this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

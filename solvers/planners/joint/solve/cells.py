@@ -36,7 +36,7 @@ class Cells:
     watts: Floats
     """Never more than its share of what the device may draw: so they add up to no more than the device draws."""
     served: Floats
-    """Part of the rate beside neighbours who do not press at all."""
+    """Part of the rate beside neighbours that do not press at all."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -134,7 +134,7 @@ class Priced:
         return np.asarray(usd)
 
     def crowded(self, cells: Cells, costs: Floats) -> Floats:
-        """Value of each beside neighbours who do not press at all. `NEVER` where the promise cannot be kept."""
+        """Value of each beside neighbours that do not press at all. `NEVER` where the promise cannot be kept."""
         return np.asarray(np.where(cells.served > 0, self._value(cells.served, cells.work) - costs, NEVER))
 
     def _value(self, part: Floats, work: Whole) -> Floats:
@@ -146,7 +146,7 @@ class Priced:
         return value
 
     def worth(self, cells: Cells, low: Floats, costs: Floats) -> Floats:
-        """Value of each beside neighbours who, with itself, press at least `low`; alone on its device where that is
+        """Value of each beside neighbours that, with itself, press at least `low`; alone on its device where that is
         negative. `NEVER` where the promise cannot be kept.
         """
         problem = self.problem

@@ -167,7 +167,7 @@ class Dive:
 
     def _narrowest(self, master: Master, parts: Floats) -> Whole:
         """The columns in use that host the workloads with the fewest replicas: whole devices are hardest for those, and
-        easiest as long as everybody else can still fill what they leave.
+        easiest as long as all others can still fill what they leave.
         """
         used = np.flatnonzero(parts > DUST)
         rows = master.pool.judged.rows.take(used)

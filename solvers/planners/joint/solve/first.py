@@ -104,7 +104,7 @@ def _price(size_table: SizeTable) -> Floats:
 
 
 def _assign(problem: JointProblem, offers: _Offers, rate_rps: Floats, devices: Floats) -> _Parts:
-    """Pools are closed one by one, each filled with those who would lose most elsewhere, per device."""
+    """Pools are closed one by one, each filled with the workloads that would lose most elsewhere, per device."""
     pools = len(problem.pools)
     rest = np.where(rate_rps > 0, 1.0, 0.0)
     given: Floats = np.zeros((len(rate_rps), pools))

@@ -294,7 +294,7 @@ def _stepped(master: Master, rows: Patterns) -> Iterator[Patterns]:
 def _placed(
     rows: Patterns, place: int, variant: Whole | int, share_pct: Whole | int, chosen: Flags | None = None
 ) -> Patterns:
-    """With another one at a place (-1: nobody); of some rows only."""
+    """With another one at a place (-1: none); of some rows only."""
     member, share = rows.variants.copy(), rows.shares_pct.copy()
     member[:, place], share[:, place] = variant, share_pct
     kept = np.flatnonzero((member[:, 0] >= 0) | (member[:, 1:] >= 0).any(axis=1))

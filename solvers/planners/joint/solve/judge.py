@@ -173,8 +173,8 @@ class Judge:
         self.usd_per_h = np.array([item.usd_per_h for item in pools], dtype=np.float64)
         self._draw_max_w = np.array([item.limit_w if item.capped else np.inf for item in pools], dtype=np.float64)
         self._promises = promises_of([work[number] for number in self.workload.tolist()])
-        foes = [number * len(work) + other for number, item in enumerate(work) for other in item.avoids]
-        self._foes = np.array(sorted(foes), dtype=np.int64)
+        conflicts = [number * len(work) + other for number, item in enumerate(work) for other in item.avoids]
+        self._conflicts = np.array(sorted(conflicts), dtype=np.int64)
 
     def judge(self, rows: Patterns) -> Judged:
         """Judge every row. Members may stand in any place; the answer's rows are in order. A device without members
@@ -296,10 +296,10 @@ class Judge:
         times = ((work[:, :, None] == work[:, None, :]) & stands[:, None, :]).sum(axis=2)
         fit &= np.all((times <= self.per_device_max[work]) | ~stands, axis=1)
         fit &= ~((count > 1) & np.any(self.dedicated[work] & stands, axis=1))
-        if len(self._foes):
+        if len(self._conflicts):
             pairs = work[:, :, None] * len(self.dedicated) + work[:, None, :]
             both = stands[:, :, None] & stands[:, None, :]
-            fit &= ~np.any(np.isin(pairs, self._foes) & both, axis=(1, 2))
+            fit &= ~np.any(np.isin(pairs, self._conflicts) & both, axis=(1, 2))
         return np.asarray(fit)
 
     def _on_grid(self, shares_pct: Whole) -> _OnGrid:

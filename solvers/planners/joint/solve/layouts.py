@@ -69,8 +69,8 @@ def fewer_of(problem: JointProblem, layout: Layout) -> Floats:
 
 
 def judged_usd(problem: JointProblem, layout: Layout) -> float:
-    """What layouts are compared by: their value, the price of the least replicas that are missing, and for everybody
-    who is short of what must be served, however little, more than another device would cost.
+    """What layouts are compared by: their value, the price of the least replicas that are missing, and for every
+    workload that is short of what must be served, however little, more than another device would cost.
     """
     least = np.array([work.rate_least_rps for work in problem.workloads])
     short = layout.served_rps(problem) < least * (1 - SHORT_OF_LEAST)

@@ -182,7 +182,7 @@ class Packing:
         self.quota_left = np.array([limit for _, limit in problem.quotas])
         self._hosts: dict[int, list[Whole]] = {}
         self._placed: list[tuple[Whole, int, int]] = []
-        self._foes = _both_ways([item.avoids for item in problem.workloads])
+        self._conflicts = _both_ways([item.avoids for item in problem.workloads])
 
     def devices_left(self) -> Floats:
         """Unused devices of each pool."""
@@ -239,7 +239,7 @@ class Packing:
         fit &= self.memory_free[window] >= lot.memory_mib - _EPSILON
         fit &= self.pressure_free[window] >= lot.pressure - _EPSILON
         fit &= self.watts_free[window] >= lot.watts - _EPSILON
-        for shunned in (work, *self._foes[work]):
+        for shunned in (work, *self._conflicts[work]):
             for devices in self._hosts.get(shunned, ()):
                 inside = devices[(devices >= low) & (devices < high)]
                 fit[inside - low] = False
@@ -272,9 +272,9 @@ class Packing:
 
 
 def _both_ways(avoids: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Whom nobody may stand beside, whoever of the two said so."""
-    foes: list[set[int]] = [set(item) for item in avoids]
+    """By workload, which others may not stand beside it, whichever of the two said so."""
+    conflicts: list[set[int]] = [set(item) for item in avoids]
     for number, item in enumerate(avoids):
         for other in item:
-            foes[other].add(number)
-    return [tuple(sorted(item)) for item in foes]
+            conflicts[other].add(number)
+    return [tuple(sorted(item)) for item in conflicts]

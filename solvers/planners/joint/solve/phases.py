@@ -41,7 +41,7 @@ from solvers.problems.patterns import Pattern
 GENERATE_UNTIL = 0.65
 DIVE_UNTIL = 0.25
 SERVE_UNTIL = 0.05
-"""To serve everybody comes before proving anything."""
+"""To serve every rate comes before proving anything."""
 TRIM_PART = 0.25
 THIN_PART = 0.8
 MEND_PART = 0.5

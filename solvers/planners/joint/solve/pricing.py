@@ -136,7 +136,7 @@ class Pricing:
         self.problem, self.tables, self.width = problem, tables, width
         asked = rows.wanted | (rows.floored & (rows.rate <= 0))
         self.variant = np.flatnonzero(asked[problem.variant_workload])
-        """Those that anybody still asks for; all arrays below are about them."""
+        """Those of workloads that still ask for something; all arrays below are about them."""
         work = problem.variant_workload[self.variant]
         every = len(self.variant) == len(problem.variants)
         names = slice(None) if every else self.variant
@@ -353,7 +353,7 @@ class Pricing:
 
 
 def _conflicts(problem: JointProblem, workloads: Whole) -> Flags:
-    """Who avoids whom, both ways."""
+    """Which workloads avoid each other, both ways."""
     place = {int(number): at for at, number in enumerate(workloads)}
     conflicts = np.zeros((len(workloads), len(workloads)), dtype=np.bool_)
     for at, number in enumerate(workloads):
@@ -376,7 +376,7 @@ def _compatible(conflicts: Flags, turn: int) -> list[Flags]:
     left: Flags = torn.copy()
     while left.any():
         members = neutral.copy()
-        # First those in no camp yet, then whoever else bears them all.
+        # First those in no search yet, then all others that bear them all.
         for at in (*order[left[order]].tolist(), *order[~left[order]].tolist()):
             members[at] = not conflicts[at, members].any()
         outside.append(np.asarray(~members))

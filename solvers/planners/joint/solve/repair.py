@@ -49,7 +49,7 @@ _PATIENCE_DEVICES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """For whom to pack: variants, and by workload what a part of the rate is worth and how much is still asked."""
+    """What to pack: variants, and by workload what a part of the rate is worth and how much is still asked."""
 
     variants: Whole
     usd: Floats

@@ -27,7 +27,7 @@ from solvers.problems.patterns import Pattern
 WORKLOADS_MAX = 700
 WORKLOADS_EACH = 500
 PROOF_PART = 0.25
-"""Of the deadline, kept for the bound: to serve everybody comes before proving anything."""
+"""Of the deadline, kept for the bound: to serve every rate comes before proving anything."""
 END = 0.02
 """Of the deadline, kept for putting the answer together."""
 GROUPS_UNTIL = 0.15

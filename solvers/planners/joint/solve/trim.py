@@ -223,7 +223,7 @@ def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
 
 
 def thin(problem: JointProblem, layout: Layout, reserve: float, deadline: Deadline) -> Layout:
-    """As cheap as it gets with so much asked for beyond every rate; somebody may come out a little short."""
+    """As cheap as it gets with so much asked for beyond every rate; some rates may come out a little short."""
     solution = Solution.of_layout(Rules(Judge(problem)), layout)
     parts = np.full(len(problem.workloads), reserve)
     tried = _settled_down(_close(solution, parts, deadline), parts, deadline)
