@@ -24,8 +24,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from lab.gavel.problem import Floats, Table, deal, ungrouped, violation
+from lab.gavel.problem import Table, deal, ungrouped, violation
 from lab.gavel.programme import share, share_part
+from solvers.domain.arrays import Floats
 
 T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results" / "gavel.json"

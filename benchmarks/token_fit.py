@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
+from solvers.domain.arrays import Floats
 from solvers.errors import InputError
-from solvers.models.base import Floats
 from solvers.models.serving.tokens import StepCosts
 
 KNEES_PCT = (30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)

@@ -11,8 +11,9 @@ from itertools import combinations
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.workload import LayerCount, ModelVariant
-from solvers.models.base import Facts, Floats, Groups, GroupSamples, Queries, Samples
+from solvers.models.base import Facts, Groups, GroupSamples, Queries, Samples
 from tests import builders
 
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 from solvers.problems.patterns import Pattern, judge
-
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
 
 COMBINATIONS_MAX = 2_000_000
 SLACK = 1e-9

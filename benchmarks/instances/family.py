@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.problems.joint import Cap, Floats, JointProblem, Pool, Variant, Workload
+from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

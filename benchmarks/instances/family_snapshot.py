@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.instances import family as drawing
 from benchmarks.instances.family import CARDS, CLOCK_PARTS, Card, Family
+from solvers.domain.arrays import Floats
 from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import (
     ClusterName,
@@ -28,7 +29,6 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOr
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import ModelVariant, Project, Service, Slo, SloScope
 from solvers.models.options import MEMORY_FACTOR
-from solvers.problems.joint import Floats
 
 TAKEN_AT_S = 1_700_000_000.0
 PROJECT = ProjectName("family")

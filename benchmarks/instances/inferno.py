@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.sources.rows import SourceMissingError
 from lab.benches.rolling.inferno import FILES, FOLDER, Case, Inferno, Row
 from lab.benches.rolling.inferno import inferno as made_of
-from solvers.problems.counts import Whole
+from solvers.domain.arrays import Whole
 
 
 def inferno(data: Path, case: Case) -> Inferno:

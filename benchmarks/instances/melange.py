@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.engines.base import Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 
 PART_TOO_LONG = 0.25
 """Share of the types that cannot hold the longest requests."""

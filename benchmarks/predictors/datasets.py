@@ -26,7 +26,8 @@ from benchmarks.sources import (
     ribbon_t4,
 )
 from lab.measured import igniter_v100, rapp_v100
-from solvers.models.base import Floats, GroupSamples, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import GroupSamples, Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ from typing import Self
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Answer, Floats, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
+from solvers.models.base import Answer, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
 
 _Key = tuple[str, str, float, float, float]
 _RELATIVE_STD = 1e-3

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.models.base import Floats, Groups, Queries
+from solvers.domain.arrays import Floats
+from solvers.models.base import Groups, Queries
 
 Rows = NDArray[np.intp]
 TEST_SHARE = 0.2

@@ -19,7 +19,8 @@ from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import Fold, cells, group_count, member_out, pairs_out
 from lab.measured.metrics import Answered, calibration, joined, r_squared, summary
-from solvers.models.base import Facts, Floats
+from solvers.domain.arrays import Floats
+from solvers.models.base import Facts
 from solvers.models.suite import Suite, make_interference, suites
 
 PAIR = "r2_slowdown of "

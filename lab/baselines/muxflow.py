@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from lab.baselines.muxflow_jobs import Pairing
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.snapshot import Snapshot
@@ -25,7 +26,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
 from solvers.planners.tuning import Tune, check_tuned
-from solvers.problems.choice import Floats, Option
+from solvers.problems.choice import Option
 from solvers.problems.fleet import Places, open_fleet
 from solvers.problems.needs import Need
 

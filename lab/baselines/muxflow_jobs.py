@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
-from solvers.problems.choice import Flags, Floats
 from solvers.problems.fleet import Search, Seat
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
 

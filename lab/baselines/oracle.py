@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from lab.baselines.oracle_fillings import Filling, Fillings, TooManyError, assignment_on
+from solvers.domain.arrays import Floats
 from solvers.domain.device import PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.objective import Term
@@ -26,7 +27,6 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
 from solvers.planners.tuning import Tune, check_tuned
-from solvers.problems.choice import Floats
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(

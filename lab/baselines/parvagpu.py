@@ -14,6 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
@@ -22,7 +23,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled
 from solvers.planners.traits import Traits, limit_ms
 from solvers.planners.tuning import Tune, check_tuned
-from solvers.problems.choice import Floats, Option
+from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups, Ints
+from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, ints_of, part, read
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
 from solvers.policies.oltunes.history import Window
@@ -34,10 +35,10 @@ class Trees:
     where its feature is at most the threshold, to `right` otherwise.
     """
 
-    roots: Ints
-    left: Ints
-    right: Ints
-    feature: Ints
+    roots: Whole
+    left: Whole
+    right: Whole
+    feature: Whole
     threshold: Floats
     value: Floats
 
@@ -143,7 +144,7 @@ def _grown(features: Floats, targets: Floats, seed: int) -> Trees:
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(int(tree.node_count) for tree in trees)])[:-1]
 
-    def linked(name: str) -> Ints:
+    def linked(name: str) -> Whole:
         children = [np.asarray(getattr(tree, name), dtype=np.int64) for tree in trees]
         return np.concatenate(
             [np.where(part == _LEAF, _LEAF, part + root) for part, root in zip(children, roots, strict=True)]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Flags, Floats, Groups, ModelSpec
+from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.company import Company, utilisation
 from solvers.models.parts.disturbed import Disturbed
 from solvers.models.parts.lattice import Lattice

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.domain.device import GpuType
-from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries
+from solvers.models.base import Facts, Groups, ModelSpec, Queries
 from solvers.models.parts.company import Company, utilisation
 from solvers.models.parts.disturbed import Disturbed
 from solvers.models.parts.lattice import Lattice

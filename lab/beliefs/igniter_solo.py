@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, ModelSpec, Quantity
+from solvers.models.base import Facts, ModelSpec, Quantity
 from solvers.models.parts.curves import Curves, Rows
 from solvers.models.parts.regression import not_negative
 

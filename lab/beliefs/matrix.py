@@ -14,8 +14,9 @@ from typing import cast
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups, Ints
+from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, names_of, part, read
 from solvers.policies.oltunes.history import Window, combinations, places_by_key, places_of
 
@@ -61,7 +62,7 @@ class Columns:
             count += len(found)
         return Columns(places=places, first=first, count=count)
 
-    def nearest(self, groups: Groups, facts: Facts) -> Ints:
+    def nearest(self, groups: Groups, facts: Facts) -> Whole:
         """The column of every row; `count` where there is none."""
         column = np.full(len(groups), self.count, dtype=np.int64)
         places = places_of(groups, facts)
@@ -139,12 +140,12 @@ class MatrixRegressor:
         """Standardised targets."""
         return _product(self.by_model[self._lines(groups)], self.by_column[self.columns.nearest(groups, facts)]), None
 
-    def _lines(self, groups: Groups) -> Ints:
+    def _lines(self, groups: Groups) -> Whole:
         table = {name: line for line, name in enumerate(self.models)}
         lines = np.array([table.get(name, len(table)) for name in groups.members.models], dtype=np.int64)
         return np.asarray(lines[groups.members.model])
 
-    def _descend(self, lines: Ints, places: Ints, targets: Floats) -> None:
+    def _descend(self, lines: Whole, places: Whole, targets: Floats) -> None:
         """One pass, in place: only `fitted` calls it, on tables that nobody else has yet."""
         rate, shrinkage, size = self.settings.rate, self.settings.shrinkage, self.settings.rows_per_step
         for start in range(0, len(lines), size):

@@ -19,11 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from solvers.domain.arrays import Floats, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

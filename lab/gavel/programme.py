@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.gavel.problem import Allocation, Floats, Table, Whole, part_of, progress
+from lab.gavel.problem import Allocation, Table, part_of, progress
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Answer, Limits, Program
 from solvers.engines.registry import create
 from solvers.errors import EngineError

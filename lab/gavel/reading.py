@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.gavel.parameters import Parameters
-from lab.gavel.problem import Allocation, Floats, Table, Whole
+from lab.gavel.problem import Allocation, Table
 from lab.gavel.remembering import Memory, Place, kind_of
 from lab.gavel.rounds import Entrant
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.workload import TrainingJob

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Flags, Floats
+from solvers.domain.arrays import Flags, Floats
 
 SIDES_80 = 1.2816
 SIDES_95 = 1.96

@@ -10,7 +10,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from solvers.models.base import Floats, GroupSamples, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import GroupSamples, Samples
 
 
 def known_alone(solo: Samples, pairs: GroupSamples) -> tuple[GroupSamples, Floats]:

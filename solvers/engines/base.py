@@ -12,11 +12,8 @@ from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from solvers.domain.arrays import Flags, Floats, Whole
 
 
 class EngineStatus(StrEnum):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.engines.base import Floats, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Program
 
 ROUNDS = 10
 """Enough for chains of rows seen here; further rounds only tighten."""

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pulp
 
-from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Answer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict
 from solvers.errors import EngineError

@@ -14,7 +14,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.engines.base import Floats, Whole
+from solvers.domain.arrays import Floats, Whole
 from solvers.errors import EngineError
 
 _BY_COLUMN, _MINIMISE = 1, 1

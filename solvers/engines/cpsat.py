@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program, Whole
+from solvers.domain.arrays import Floats, Whole
+from solvers.engines.base import Answer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, verdict
 
@@ -115,7 +115,7 @@ def _add_rows(model: Any, columns: list[Any], program: Program, most: Floats) ->
     ends = np.searchsorted(program.row[order], np.arange(program.rows + 1))
     worst = 0.0
     for row in range(program.rows):
-        entries: NDArray[np.int64] = order[ends[row] : ends[row + 1]]
+        entries: Whole = order[ends[row] : ends[row + 1]]
         members = column[entries]
         whole = scaled(program.value[entries], most[members])
         worst = max(worst, whole.error)

@@ -12,7 +12,8 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Answer, EngineStatus, Limits, Program
 from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
 from solvers.errors import EngineError
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Answer, EngineStatus, Limits, Program
 from solvers.errors import EngineError
 
 FEASIBILITY = 1e-6

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.engines.base import Floats
+from solvers.domain.arrays import Floats
 from solvers.errors import EngineError
 
 

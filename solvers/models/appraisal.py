@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.workload import WorkloadKind
-from solvers.models.stacked import Floats, Key
+from solvers.models.stacked import Key
 from solvers.models.table import Grid
 from solvers.models.tables import Tables
 from solvers.models.token_options import standing_serving

@@ -20,15 +20,12 @@ from typing import Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
 from solvers.errors import InputError
 from solvers.models.library import Library
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class Quantity(StrEnum):
@@ -57,8 +54,8 @@ class Queries:
 
     models: tuple[str, ...]
     gpu_types: tuple[str, ...]
-    model: Ints
-    gpu_type: Ints
+    model: Whole
+    gpu_type: Whole
     batch: Floats
     share_pct: Floats
     clock_mhz: Floats
@@ -118,7 +115,7 @@ class Queries:
         return {key: found[key] for key in sorted(found)}
 
 
-def _indexed(names: list[str], length: int) -> tuple[tuple[str, ...], Ints]:
+def _indexed(names: list[str], length: int) -> tuple[tuple[str, ...], Whole]:
     table: dict[str, int] = {}
     index = np.array([table.setdefault(name, len(table)) for name in names], dtype=np.int64)
     return tuple(table), np.broadcast_to(index, (length,)).copy()
@@ -173,7 +170,7 @@ class Groups:
     """Replicas that run on one device at the same time: `group` gives each row of `members` its device, not falling."""
 
     members: Queries
-    group: Ints
+    group: Whole
 
     @staticmethod
     def pairs(first: Queries, second: Queries) -> Groups:
@@ -183,7 +180,7 @@ class Groups:
     def __len__(self) -> int:
         return len(self.members)
 
-    def take_groups(self, wanted: Iterable[int] | Ints) -> tuple[Groups, NDArray[np.intp]]:
+    def take_groups(self, wanted: Iterable[int] | Whole) -> tuple[Groups, NDArray[np.intp]]:
         """Some groups whole, renumbered by their order here, and the rows of `members` they were."""
         rows = np.flatnonzero(np.isin(self.group, np.fromiter(wanted, dtype=np.int64)))
         numbers = np.unique(self.group[rows], return_inverse=True)[1]
@@ -211,7 +208,7 @@ def interleaved(first: Queries, second: Queries) -> Queries:
     def mixed(one: Floats, two: Floats) -> Floats:
         return np.stack([one, two], axis=1).ravel()
 
-    def renamed(index: Ints, names: tuple[str, ...], table: dict[str, int]) -> Ints:
+    def renamed(index: Whole, names: tuple[str, ...], table: dict[str, int]) -> Whole:
         return np.array([table[name] for name in names], dtype=np.int64)[index]
 
     columns = [
@@ -236,7 +233,7 @@ class GroupSamples:
     groups: Groups
     latency_ms: Floats
 
-    def take_groups(self, wanted: Iterable[int] | Ints) -> GroupSamples:
+    def take_groups(self, wanted: Iterable[int] | Whole) -> GroupSamples:
         """Some groups whole."""
         groups, rows = self.groups.take_groups(wanted)
         return GroupSamples(groups=groups, latency_ms=self.latency_ms[rows])

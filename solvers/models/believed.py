@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile, ProfileOrigin, ProfilePoint
-from solvers.models.base import Answer, Flags, Floats, Origin, Quantity, Queries, SoloModel
+from solvers.models.base import Answer, Origin, Quantity, Queries, SoloModel
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 BATCHES_SUPPORTED = (64, 128)

@@ -17,6 +17,7 @@ from types import EllipsisType
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment
@@ -55,8 +56,8 @@ class _Judged:
 
     grid: Grid
     outcome: Outcome
-    power_w: NDArray[np.float64]
-    limits_mib: NDArray[np.int64]
+    power_w: Floats
+    limits_mib: Whole
     """Memory limit by batch."""
 
 
@@ -260,9 +261,7 @@ class Beliefs:
     def _alone(need: Need, device_class: DeviceClass) -> bool:
         return need.affinity.dedicated or device_class.exclusive or need.tokens is not None
 
-    def _settle(
-        self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[NDArray[np.float64], _Cells]
-    ) -> Outcome:
+    def _settle(self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[Floats, _Cells]) -> Outcome:
         factor = self.factor(need, device_class)
         busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
         promise = Promise(
@@ -348,7 +347,7 @@ def _column(grid: Grid, row: int, batch: int) -> int | None:
     return int(fitting[0]) if len(fitting) else None
 
 
-def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, whole: bool) -> NDArray[np.int64]:
+def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, whole: bool) -> Whole:
     """Share of the device to hand out for each measured share of a whole GPU; above 100 where the device is small."""
     exact = np.ceil(grid.shares_pct / device_class.sm_part - 1e-9)
     stepped = np.where(exact <= 100, np.minimum(100, np.ceil(exact / step_pct) * step_pct), exact).astype(np.int64)
@@ -361,7 +360,7 @@ def _shares_given(grid: Grid, device_class: DeviceClass, step_pct: int, *, whole
     return stepped
 
 
-def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> NDArray[np.float64]:
+def _dynamic_power_w(grid: Grid, device_class: DeviceClass) -> Floats:
     """Power above idle at full load; where none was measured, the share's part of the way from idle to the highest
     limit.
     """

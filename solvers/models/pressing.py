@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, ProfileOrigin
-from solvers.models.base import Floats, Groups, Ints, Origin, Queries
+from solvers.models.base import Groups, Origin, Queries
 from solvers.models.suite import Suite
 
 PARTNERS = 4
@@ -39,8 +40,8 @@ ALIKE = 0.1
 class Disturbances:
     """What neighbours add to the latency of 1: who suffers, who presses (by number), at what share."""
 
-    suffers: Ints
-    presses: Ints
+    suffers: Whole
+    presses: Whole
     share_pct: Floats
     added: Floats
 

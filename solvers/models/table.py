@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.models.stacked import Stack, rise, stacks
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +25,8 @@ class Grid:
     """Everything known at one clock; matrices are share x batch. `measured` marks cells with a point of their own."""
 
     clock_mhz_sm: int
-    batches: NDArray[np.int64]
-    shares_pct: NDArray[np.int64]
+    batches: Whole
+    shares_pct: Whole
     latency_ms_mean: Floats
     latency_ms_tail: Floats
     """The p99 where it was measured, else the mean."""
@@ -181,7 +179,7 @@ def _bracketed(measured: Flags) -> Flags:
     return from_left & from_right
 
 
-def _fill_rows(batches: NDArray[np.int64], cells: Floats, measured: Flags) -> Floats:
+def _fill_rows(batches: Whole, cells: Floats, measured: Flags) -> Floats:
     if measured.all():
         return cells
     rows = [np.interp(batches, batches[known], row[known]) for row, known in zip(cells, measured, strict=True)]

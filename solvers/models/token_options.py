@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.domain.arrays import Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.plan import Assignment
@@ -30,7 +30,7 @@ class TokenRow:
 
     grid: Grid
     outcome: Outcome
-    limits_mib: NDArray[np.int64]
+    limits_mib: Whole
 
 
 def token_row(need: Need, device_class: DeviceClass, policy: Policy) -> TokenRow | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
@@ -22,7 +23,7 @@ from solvers.planners.case import Case, affordable, put_pinned, take_standing, w
 from solvers.planners.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of
 from solvers.planners.writer import Answer, write_answer
-from solvers.problems.choice import Ask, Flags, Floats, Option, Options, choose
+from solvers.problems.choice import Ask, Option, Options, choose
 from solvers.problems.fleet import Fleet, Places, Search, open_fleet
 from solvers.problems.needs import Need
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.profile import Interference
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 DUST = 1e-9
 
 

@@ -13,11 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from solvers.domain.arrays import Flags, Floats, Whole
 
 DUST = 1e-9
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, Taint
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
@@ -30,8 +31,6 @@ from solvers.problems.company import UNKNOWN, Company, Press
 from solvers.problems.needs import Need
 from solvers.problems.power import PowerDomains, power_domains
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Places = NDArray[np.intp]
 """Devices by number, rising."""
 EPSILON = 1e-9

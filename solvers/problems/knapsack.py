@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.choice import Flags, Floats, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
 
 DUST = 1e-9
 

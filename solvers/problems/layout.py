@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.problems.joint import Floats, JointProblem
+from solvers.domain.arrays import Floats
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.joint import Floats, JointProblem, Workload
+from solvers.domain.arrays import Floats
+from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.promise import Promises, bearable
 
 TOLERANCE = 1e-9

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import Device, Node, PowerScope
 from solvers.domain.ids import NodeId
 from solvers.domain.snapshot import Snapshot
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 EPSILON = 1e-9
 
 

@@ -22,9 +22,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from solvers.domain.arrays import Flags, Floats, Whole
 
 UTILISATION_MIN = 0.05
 """A replica that must idle more than this to keep its promise is not worth its place."""
@@ -48,7 +47,7 @@ class Promise:
 class Outcome:
     """Element-wise: whether the promise can be kept, the planned latency at the granted rate, the granted rate."""
 
-    feasible: NDArray[np.bool_]
+    feasible: Flags
     latency_ms: Floats
     capacity_rps: Floats
 
@@ -61,10 +60,10 @@ class Promises:
     """`inf` where only throughput counts."""
     burst: Floats | float
     """ln(1/(1-quantile)); without meaning where only the execution counts."""
-    end_to_end: NDArray[np.bool_] | bool
+    end_to_end: Flags | bool
     utilisation_max: Floats | float
 
-    def take(self, which: NDArray[np.int64]) -> Promises:
+    def take(self, which: Whole) -> Promises:
         """Of arrays, some, with an axis for batches behind."""
         limit_ms, burst, end_to_end, busy = (
             np.asarray(values)[which][..., None]
@@ -79,7 +78,7 @@ class Load:
 
     utilisation: Floats
     latency_ms: Floats
-    kept: NDArray[np.bool_]
+    kept: Flags
 
     def rate_rps(self, batch: Floats, mean_ms: Floats) -> Floats:
         """What may be granted; 0 where the promise cannot be kept."""

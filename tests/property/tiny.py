@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.planners.joint.reading.batches import split
-from solvers.problems.joint import Cap, Floats, JointProblem, Pool, Variant, Workload
+from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
 
 STEP_PCT = 25
 SHARES = np.arange(STEP_PCT, 101, STEP_PCT)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from app import kinds, library
 from app.kinds import Kind
 from app.store import documents, pair_points, profiles
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
@@ -189,7 +189,7 @@ def _names(queries: Queries) -> tuple[list[str], list[str]]:
     )
 
 
-def _cells(*columns: NDArray[np.float64]) -> list[list[float | None]]:
+def _cells(*columns: Floats) -> list[list[float | None]]:
     """None for NaN, which would differ from itself."""
     return [[None if cell != cell else cell for cell in column.tolist()] for column in columns]  # noqa: PLR0124
 

@@ -21,6 +21,7 @@ from app.records import record
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress, source_of
 from app.services.profiles.forms import Sheet, SheetError, read_sheet
 from app.services.profiles.samples import answers_to, keys_of, written
+from solvers.domain.arrays import Floats
 from solvers.domain.profile import BATCH_MAX, CLOCK_MHZ_MAX, CLOCK_MHZ_MIN, SHARE_PCT_MIN
 from solvers.domain.value import check_range, check_text, value
 from solvers.errors import FieldError, NotFoundError
@@ -35,7 +36,6 @@ PERCENTILE_MIN, PERCENTILE_MAX = 50.0, 99.9
 _LATENCIES = (Quantity.LATENCY_MS, Quantity.LATENCY_MS_P99)
 _WORDS = {Origin.MEASURED: "measured", Origin.LIBRARY: "library", Origin.SCALED: "scaled"}
 
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from solvers.domain.arrays import Floats
 
 NAME_LENGTH_MAX = 256
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -39,7 +40,7 @@ class Rule:
         return None
 
 
-def checked_numbers(cells: Sequence[str], rule: Rule, *, required: bool) -> tuple[NDArray[np.float64], dict[int, str]]:
+def checked_numbers(cells: Sequence[str], rule: Rule, *, required: bool) -> tuple[Floats, dict[int, str]]:
     """The column's numbers (NaN where empty or wrong) and what is wrong, by row."""
     numbers = _converted(cells)
     if numbers is not None:
@@ -72,7 +73,7 @@ def checked_names(cells: Sequence[str]) -> tuple[list[str], dict[int, str]]:
     return [stripped[cell] for cell in cells], wrong
 
 
-def _converted(cells: Sequence[str]) -> NDArray[np.float64] | None:
+def _converted(cells: Sequence[str]) -> Floats | None:
     """All cells at once; None when any has to be looked at by itself."""
     if _SURPRISE.search("".join(cells)):
         return None

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.services.profiles.cells import Rule, checked_names, checked_numbers
 from solvers.domain import profile as limits
+from solvers.domain.arrays import Floats, Whole
 from solvers.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 class Form(StrEnum):
@@ -106,7 +104,7 @@ class Sheet:
     form: Form
     header: tuple[str, ...]
     rows: tuple[list[str], ...]
-    lines: NDArray[np.int64]
+    lines: Whole
     names: Mapping[str, list[str]]
     numbers: Mapping[str, Floats]
     faults: tuple[CellFault, ...]
@@ -184,7 +182,7 @@ class _Reading:
         self,
         columns: _Columns,
         cells: Mapping[str, Sequence[str]],
-        lines: NDArray[np.int64],
+        lines: Whole,
         faults: list[CellFault],
     ) -> None:
         self._columns = columns
@@ -225,7 +223,7 @@ def _text(body: bytes) -> str:
         raise SheetError(line, "", "this is not UTF-8 text") from None
 
 
-def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], NDArray[np.int64], list[CellFault]]:
+def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], Whole, list[CellFault]]:
     """Header, rows of the header's width with their lines, and the rows of another width as faults."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []

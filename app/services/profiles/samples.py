@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.services.profiles.forms import Form, Sheet
+from solvers.domain.arrays import Floats
 from solvers.errors import InputError
 from solvers.models.base import Answer, Groups, GroupSamples, Quantity, Queries, Samples
 from solvers.models.suite import Suite
 
-Floats = NDArray[np.float64]
 _MEASURED = ("throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dram_util_pct")
 SOLO_ANSWERS = ("latency_ms", "latency_ms_std", "throughput_rps", "power_w", "memory_mib")
 PAIR_ANSWERS = ("latency_ms_a", "latency_ms_b", "latency_ms_a_std", "latency_ms_b_std")

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from solvers.domain.arrays import Flags, Floats, Whole
 
 WHOLE_MILLI = 1000
 ABSENT = -1

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import Asks, Host, Rooms, Rule, Whole
+from lab.benches.packing.allocation import Asks, Host, Rooms, Rule
 from lab.benches.packing.fragmentation import LeastFragments, expected
 from lab.benches.packing.mixing import mix
 from lab.benches.packing.reserving import Reserving
 from lab.benches.packing.rules import SCORE_MAX, Anywhere, ByDotProduct, ByFit, ByPacking
+from solvers.domain.arrays import Whole
 from solvers.domain.streams import Streams
 from solvers.engines.registry import create
 from solvers.errors import EngineError

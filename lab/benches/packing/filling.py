@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Floats, Host, Whole
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Host
+from solvers.domain.arrays import Floats, Whole
 
 MILLI_STEP = 10
 CORE_MILLI = 1000

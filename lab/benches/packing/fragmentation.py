@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Flags, Floats, Room, Whole
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Room
+from solvers.domain.arrays import Flags, Floats, Whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import Asks, Floats, Host, Whole
+from lab.benches.packing.allocation import Asks, Host
 from lab.benches.packing.filling import CORE_MILLI, Filler, Filling
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Answer, Engine, Limits, Program
 
 ROUNDS_MAX = 200

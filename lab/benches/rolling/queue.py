@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.joint import Floats
+from solvers.domain.arrays import Floats
 
 EDGE = 1e-3
 """Rates are looked for between this part of the slowest service rate and just below the fastest."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.errors import InputError
-from solvers.models.base import Facts, Flags, Floats, Ints, Samples
+from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
 from solvers.policies.oltunes import beliefs
 from solvers.policies.oltunes.beliefs import MS_PER_S, Beliefs
@@ -84,7 +85,7 @@ class Floor:
 
     seats: tuple[Seat, ...]
     types: tuple[GpuTypeName, ...]
-    type: Ints
+    type: Whole
     """Of each seat, where in `types`."""
     sm_part: Floats
     demand: Floats

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.benches.tasks.run import Entry, Log
 from lab.benches.tasks.work import TaskKind, accuracy_lost_pct
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import ServiceId
 from solvers.policies.oltunes.scores import IDLE_W
 from solvers.sim.outcome import Better, Metric, ServiceOutcome, metric
 
 MS_PER_S = 1000.0
 PERCENT = 100.0
-Floats = NDArray[np.float64]
 
 
 def latencies_s(entries: Sequence[Entry], until_s: float) -> Floats:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from lab.claims.base import Effort, Evidence, found
+from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type
 from solvers.policies.hetsev.queues import weight
-from solvers.problems.counts import Direction, Scaling, Whole
+from solvers.problems.counts import Direction, Scaling
 from solvers.sim.world.accounting import Usage, bill
 
 ENGINES = ("cbc", "cp-sat", "highs")

@@ -16,9 +16,9 @@ from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
 from lab.measured import igniter_v100
 from lab.measured.known import facts_for
 from lab.measured.pairs import known_alone
+from solvers.domain.arrays import Whole
 from solvers.models.base import GroupSamples, Samples
 from solvers.models.suite import Suite
-from solvers.problems.choice import Whole
 
 SEED = 7
 SOLO_BATCHES, SOLO_SHARES_PCT = (1, 4, 8, 16), (20, 40, 60, 80)

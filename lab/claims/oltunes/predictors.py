@@ -21,7 +21,8 @@ from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
 from lab.measured import rapp_v100
 from lab.measured.known import facts_for
 from lab.measured.metrics import r_squared
-from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import Facts, Queries, Samples
 from solvers.models.suite import make_solo
 
 SEED = 7

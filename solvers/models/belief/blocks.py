@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.errors import InputError
-from solvers.models.base import Floats
 
 Prior = Callable[[str], tuple[Floats, Floats]]
 """Mean and standard deviation of the weights of a block, by its name."""

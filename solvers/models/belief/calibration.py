@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Flags, Floats
+from solvers.domain.arrays import Flags, Floats
 from solvers.models.belief import curve as curves
 from solvers.models.belief import points as measured
 from solvers.models.belief.curve import Curve

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 from solvers.models.belief import residual
 from solvers.models.belief.forms import Form
 from solvers.models.belief.points import Points

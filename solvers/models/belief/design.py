@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.device import GpuType
 from solvers.domain.value import check_positive, check_range, value
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Facts, Flags, Floats, Queries, SoloModel
+from solvers.models.base import Facts, Queries, SoloModel
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, knowledge
 from solvers.models.belief.curve import Curve

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Flags, Floats
 from solvers.models.parts.company import STRANGER_STEPS, STRANGERS_STEPS
 
 Kind = tuple[str, str, str]

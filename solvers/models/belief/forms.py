@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Floats, Origin
+from solvers.models.base import Origin
 from solvers.models.belief import shape
 from solvers.models.belief.prior import LogValue, ShapePrior, host_bound, sensitivity
 

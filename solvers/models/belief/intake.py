@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import Facts, Queries, Samples
 from solvers.models.belief.points import Points
 from solvers.models.library import gpu_key
 

@@ -16,20 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import (
-    Answer,
-    Facts,
-    Flags,
-    Floats,
-    Groups,
-    GroupSamples,
-    ModelSpec,
-    Origin,
-    Samples,
-    SoloModel,
-)
+from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
 from solvers.models.belief.blocks import Blocks, Rows
 from solvers.models.belief.encounters import Encounters, Kind
 from solvers.models.belief.pressure import PRIOR_MEAN, PRIOR_STD, WIDTHS, Loads, measured_ms

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 from solvers.models.belief import calibration, residual, siblings
 from solvers.models.belief import curve as curves
 from solvers.models.belief.calibration import Widening

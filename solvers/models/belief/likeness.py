@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Floats
 from solvers.models.belief import roofline, shape
 from solvers.models.library import LibraryEntry, gpu_key, spelled
 

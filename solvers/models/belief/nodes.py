@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.models.base import Flags, Floats, Ints
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.models.belief.points import Points
 
 Axes = tuple[Floats, Floats, Floats]
@@ -48,13 +48,13 @@ def _axis(usual: Floats, seen: Floats, limit: int) -> Floats:
     return np.unique(np.concatenate([usual, own]))
 
 
-def configurations(of: Axes, wanted: Ints | slice) -> tuple[Floats, Floats, Floats]:
+def configurations(of: Axes, wanted: Whole | slice) -> tuple[Floats, Floats, Floats]:
     """Batch, share and slowness of some nodes."""
     grid = np.meshgrid(*of, indexing="ij")
     return grid[0].ravel()[wanted], 1 / grid[1].ravel()[wanted], grid[2].ravel()[wanted]
 
 
-def nearest(of: Axes, points: Points) -> Ints:
+def nearest(of: Axes, points: Points) -> Whole:
     """Number of the node nearest to each point."""
     found = np.zeros(len(points), dtype=np.int64)
     for axis, wanted in zip(of, (points.batch, 1 / points.share, points.slowness), strict=True):

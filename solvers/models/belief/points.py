@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.models.base import Flags, Floats
+from solvers.domain.arrays import Flags, Floats
 
 # One usual step of a measuring grid: a doubling of batch, half a doubling of share, a quarter of one of the clock.
 _STEPS = np.array([1.0, 0.5, 0.25])

@@ -15,7 +15,8 @@ from typing import Self
 
 import numpy as np
 
-from solvers.models.base import Facts, Floats, Groups, Ints, Queries, SoloModel
+from solvers.domain.arrays import Floats, Whole
+from solvers.models.base import Facts, Groups, Queries, SoloModel
 from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
 from solvers.models.parts.lattice import Lattice, Places
 from solvers.models.parts.seen import joined_queries
@@ -68,7 +69,7 @@ class Loads:
             share=share,
         )
 
-    def take(self, rows: Ints) -> Self:
+    def take(self, rows: Whole) -> Self:
         """Some of the rows."""
         return type(self)(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
@@ -127,8 +128,8 @@ class _Alone:
 class Edges:
     """Ordered pairs of neighbours: rows of the members that suffer and that press."""
 
-    own: Ints
-    other: Ints
+    own: Whole
+    other: Whole
 
     @staticmethod
     def of(groups: Groups) -> Edges:

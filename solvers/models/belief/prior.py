@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Flags, Floats, Origin
+from solvers.domain.arrays import Flags, Floats
+from solvers.models.base import Origin
 from solvers.models.belief import shape
 
 LogValue = Callable[[Floats, Floats, Floats, Floats], Floats]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 
 BATCH, SHARE, CLOCK, BUSY, STEP, STEP_SCALE, FLAT, NOISE_BUSY, NOISE_FLAT = range(9)
 """Of a kernel, all logarithms: scales over batch, share and clock (doublings), amplitude where the share counts,

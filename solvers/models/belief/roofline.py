@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
-from solvers.models.base import Floats
 from solvers.models.belief import shape
 
 _WORK_GAIN = (0.45, 0.5)

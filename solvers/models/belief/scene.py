@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.models.base import Flags, Floats, Groups
+from solvers.domain.arrays import Flags, Floats
+from solvers.models.base import Groups
 from solvers.models.belief.encounters import Kind, places
 from solvers.models.belief.pressure import OVERSOLD_COST, Edges, Features, Loads, oversold
 

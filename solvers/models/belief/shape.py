@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 
 SHAPE_VERSION = "1"
 """Of the list and the formula; parameters of another version mean something else."""

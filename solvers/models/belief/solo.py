@@ -13,18 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import (
-    Answer,
-    Facts,
-    Floats,
-    ModelSpec,
-    Origin,
-    Quantity,
-    Queries,
-    Samples,
-    refuse_quantity,
-)
+from solvers.models.base import Answer, Facts, ModelSpec, Origin, Quantity, Queries, Samples, refuse_quantity
 from solvers.models.belief import curve as curves
 from solvers.models.belief import intake, knowledge, learning, state
 from solvers.models.belief import points as measured

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Floats, Origin
+from solvers.models.base import Origin
 from solvers.models.belief.calibration import Widening
 from solvers.models.belief.curve import Curve
 from solvers.models.belief.knowledge import FORMS, Knowledge

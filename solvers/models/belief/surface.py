@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.models.base import Floats, Ints
+from solvers.domain.arrays import Floats, Whole
 from solvers.models.belief import nodes, residual
 from solvers.models.belief import points as measured
 from solvers.models.belief.curve import Curve, Sight, sight
@@ -39,7 +39,7 @@ class Surface:
     curve: Curve
     axes: nodes.Axes
     at: tuple[Floats, Floats, Floats]
-    homes: Ints
+    homes: Whole
     sight: Sight
     given: Floats
     late: Floats

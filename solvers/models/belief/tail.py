@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 
 _USUAL, _USUAL_SPREAD = 0.12, 0.12
 _SCATTER = 0.05

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Facts, Floats, Origin
+from solvers.models.base import Facts, Origin
 from solvers.models.belief import roofline, shape
 from solvers.models.belief.likeness import Likeness, learned_likeness
 from solvers.models.belief.prior import ShapePrior

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from solvers.models.base import Answer, Floats, Groups, GroupSamples, Queries, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import Answer, Groups, GroupSamples, Queries, Samples
 from solvers.models.online.outcomes import Forecast, Outcome
 from solvers.models.online.points import TAUGHT, Point
 from solvers.models.suite import Suite

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.models.base import Flags, Floats, Queries
+from solvers.domain.arrays import Flags, Floats
+from solvers.models.base import Queries
 
 SHARE_STEP_PCT = 20.0
 CLOCK_STEP = 0.1

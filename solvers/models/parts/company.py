@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Flags, Floats, Groups, GroupSamples, Ints, Origin, Queries, Samples, SoloModel
+from solvers.models.base import Facts, Groups, GroupSamples, Origin, Queries, Samples, SoloModel
 from solvers.models.parts.cells import CLOCK_STEP, FREE
 from solvers.models.parts.lattice import Lattice, highest_clocks
 from solvers.models.parts.seen import (
@@ -91,7 +92,7 @@ class Company:
         slowdown = np.concatenate([self.slowdown, samples.latency_ms / alone_ms])
         return self.with_groups(groups, (np.concatenate([self.alone_ms, alone_ms]), slowdown))
 
-    def take_groups(self, wanted: Iterable[int] | Ints) -> Company:
+    def take_groups(self, wanted: Iterable[int] | Whole) -> Company:
         """Some groups whole."""
         groups, rows = self.groups.take_groups(wanted)
         return self.with_groups(groups, (self.alone_ms[rows], self.slowdown[rows]))
@@ -100,7 +101,7 @@ class Company:
         """Members whose slowdown was measured."""
         return np.isfinite(self.slowdown) & (self.groups.count_of_others() > 0)
 
-    def nearness(self, groups: Groups) -> tuple[Floats, Flags, Ints]:
+    def nearness(self, groups: Groups) -> tuple[Floats, Flags, Whole]:
         """Distance, support and origin of every member of other groups."""
         rows = np.arange(len(groups))
         if self.reach is None:
@@ -164,7 +165,7 @@ def utilisation(members: Queries, table: Lattice | None) -> tuple[Floats, Floats
     return np.where(np.isnan(l2), L2_PER_SHARE * share, l2), np.where(np.isnan(dram), DRAM_PER_SHARE * share, dram)
 
 
-def composition(groups: Groups) -> Ints:
+def composition(groups: Groups) -> Whole:
     """A number for who is in every member's group, whatever the order; the same in every run."""
     digests = [hashlib.sha256(name.encode()).digest() for name in groups.members.models]
     # 48 bits each: sums of many stay whole in a float.
@@ -173,7 +174,7 @@ def composition(groups: Groups) -> Ints:
     return (groups.sum_of_others(own) + own).astype(np.int64)
 
 
-def _members(groups: Groups, rows: Ints) -> Queries:
+def _members(groups: Groups, rows: Whole) -> Queries:
     """Members as questions of their own: the model is named by itself and the group it is in, and the clock's place is
     taken by the mean batch of the others, such that its doubling is one step.
     """

@@ -14,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Answer, Facts, Floats, ModelSpec, Quantity, Queries, Samples, refuse_quantity
+from solvers.models.base import Answer, Facts, ModelSpec, Quantity, Queries, Samples, refuse_quantity
 from solvers.models.parts.lattice import highest_clocks
 from solvers.models.parts.seen import joined, samples_from_plain, samples_to_plain
 from solvers.models.parts.static import Static, answered, errors_left_out

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Answer, Facts, Floats, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
+from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Samples, SoloModel
 from solvers.models.parts.company import Company, composition, latency_alone_ms
 from solvers.models.parts.seen import NO_SAMPLES
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Facts, Flags, Floats, Ints, Queries
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.models.base import Facts, Queries
 from solvers.models.parts.cells import AXES, Grid, Signs, coordinate, in_steps
 
 
@@ -31,17 +32,17 @@ def highest_clocks(queries: Queries, facts: Facts) -> dict[str, float]:
 class _Bracket:
     """Neighbours within the key, weight of the upper one, steps to the nearer one, inside or not: of every row."""
 
-    low: Ints
-    high: Ints
+    low: Whole
+    high: Whole
     weight: Floats
     steps: Floats
     inside: Flags
 
-    def side(self, upper: int) -> tuple[Ints, Floats]:
+    def side(self, upper: int) -> tuple[Whole, Floats]:
         """One neighbour and its weight."""
         return (self.high, self.weight) if upper else (self.low, 1.0 - self.weight)
 
-    def nearest(self) -> Ints:
+    def nearest(self) -> Whole:
         """The nearer neighbour."""
         return np.where(self.weight > 0.5, self.high, self.low)
 
@@ -54,8 +55,8 @@ class _Axis:
     coordinate: Floats
     steps: Floats
     coded: Floats
-    start: Ints
-    count: Ints
+    start: Whole
+    count: Whole
     low: float
     span: float
 
@@ -78,7 +79,7 @@ class _Axis:
             span=span,
         )
 
-    def bracket(self, key: Ints, wanted: Floats) -> _Bracket:
+    def bracket(self, key: Whole, wanted: Floats) -> _Bracket:
         """Where every row lies between the values of its key."""
         place = coordinate(self.name, wanted)
         code = np.clip(place - self.low, 0.0, 0.75 * self.span) + key * self.span
@@ -105,7 +106,7 @@ class Places:
     no such key. `lowest_clock_mhz` is that of the key.
     """
 
-    cells: tuple[Ints, ...]
+    cells: tuple[Whole, ...]
     weights: tuple[Floats, ...]
     known: Flags
     inside: Flags
@@ -121,7 +122,7 @@ class Lattice:
     keys: tuple[tuple[str, str], ...]
     tops_mhz: Floats
     axes: tuple[_Axis, ...]
-    start: Ints
+    start: Whole
     gap: Floats
     """Of every cell: steps to the nearest measured one."""
     between: Floats
@@ -153,7 +154,7 @@ class Lattice:
             },
         )
 
-    def key_index(self, queries: Queries) -> Ints:
+    def key_index(self, queries: Queries) -> Whole:
         """Key of every row; -1 where there is none."""
         table = {key: index for index, key in enumerate(self.keys)}
         codes = np.array(
@@ -205,5 +206,5 @@ class Lattice:
         return total
 
 
-def _cell(index: list[Ints], sizes: list[Ints]) -> Ints:
+def _cell(index: list[Whole], sizes: list[Whole]) -> Whole:
     return np.asarray((index[0] * sizes[1] + index[1]) * sizes[2] + index[2])

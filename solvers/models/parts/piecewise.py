@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 from solvers.models.parts.regression import not_negative
 
 KNEES = 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 
 _PENALTIES = 10.0 ** np.arange(-4.0, 4.1, 0.5)
 

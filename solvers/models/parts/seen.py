@@ -10,11 +10,11 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import Floats, Ints, Queries, Samples
+from solvers.models.base import Queries, Samples
 
 MEASURED = tuple(field.name for field in fields(Samples) if field.name != "queries")
 _NUMBERS = ("batch", "share_pct", "clock_mhz")
@@ -49,7 +49,7 @@ def floats_of(items: list[Plain]) -> Floats:
     return np.array([np.nan if item is None else item for item in items], dtype=np.float64)
 
 
-def ints_of(items: list[Plain]) -> Ints:
+def ints_of(items: list[Plain]) -> Whole:
     """Whole numbers from plain data."""
     return np.array(items, dtype=np.int64)
 
@@ -109,7 +109,7 @@ def joined_queries(first: Queries, second: Queries) -> Queries:
     )
 
 
-def _renamed(index: NDArray[np.int64], names: tuple[str, ...], table: tuple[str, ...]) -> Ints:
+def _renamed(index: Whole, names: tuple[str, ...], table: tuple[str, ...]) -> Whole:
     return np.array([table.index(name) for name in names], dtype=np.int64)[index]
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Engine, Limits
 from solvers.engines.columns import ColumnMaster, Columns
 from solvers.engines.deadline import Deadline
 from solvers.planners.counting.knapsack import Board, Duos, cheapest
 from solvers.planners.counting.rows import Rows
-from solvers.problems.counts import Covers, Floats, Whole
+from solvers.problems.counts import Covers
 
 ROUNDS_MAX = 60
 KEPT_EACH_ROUND = 2

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.problems.counts import DUST, Covers, Floats, Whole
+from solvers.domain.arrays import Floats, Whole
+from solvers.problems.counts import DUST, Covers
 
 NODES_MAX = 4000
 NEAR = 1e-9

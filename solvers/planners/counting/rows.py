@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.engines.base import Flags, Floats, Program, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Program
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from solvers.engines.base import Answer, Engine, Limits, Program, Whole
+from solvers.domain.arrays import Whole
+from solvers.engines.base import Answer, Engine, Limits, Program
 from solvers.planners.counting.rows import Rows
 from solvers.problems.counts import DUST, Scaling
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from solvers.domain.arrays import Flags
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.planners.case import Case
 from solvers.planners.greedy.pack import STAY_MARGIN
 from solvers.planners.seating import Settled
-from solvers.problems.choice import Ask, Choice, Flags, Options, choose
+from solvers.problems.choice import Ask, Choice, Options, choose
 
 _OF_ROOM = {
     ReasonCode.NO_SHARE_LEFT,

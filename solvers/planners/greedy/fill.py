@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.models.options import Beliefs
 from solvers.planners.case import Menu
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.problems.choice import Ask, Choice, Flags, Floats, Option, choose
+from solvers.problems.choice import Ask, Choice, Option, choose
 from solvers.problems.fleet import Fleet, Search
 from solvers.problems.needs import Need
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
 from solvers.engines.base import Limits
@@ -24,8 +25,8 @@ from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
 from solvers.policies.hetsev.parameters import Parameters
 from solvers.policies.hetsev.sharing import tenants_of
-from solvers.problems.choice import Floats, Option
-from solvers.problems.counts import Direction, Scaling, Whole
+from solvers.problems.choice import Option
+from solvers.problems.counts import Direction, Scaling
 from solvers.problems.needs import Need
 
 DUST = 1e-6

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.value import value
@@ -24,7 +25,7 @@ from solvers.policies.hetsev.deciding import Action, Controlled, Decision, Remem
 from solvers.policies.hetsev.parameters import Parameters
 from solvers.policies.hetsev.queues import Pending, grouped, seat_all
 from solvers.policies.hetsev.sharing import opened
-from solvers.problems.choice import Floats, Option
+from solvers.problems.choice import Option
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 

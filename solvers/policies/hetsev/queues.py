@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName, WorkloadId
 
 ROUNDS_OF_MEDIANS = 20
@@ -45,7 +46,7 @@ def grouped(pending: Sequence[Pending], groups: int, rng: np.random.Generator) -
     return [[number for number in order if label[number] == group] for group in sorted(set(label.tolist()))]
 
 
-def _medians(points: NDArray[np.float64], groups: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def _medians(points: Floats, groups: int, rng: np.random.Generator) -> NDArray[np.intp]:
     distinct = np.unique(points, axis=0)
     chosen = rng.choice(len(distinct), size=min(groups, len(distinct)), replace=False)
     centres = distinct[np.sort(chosen)]

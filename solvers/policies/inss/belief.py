@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from solvers.control.bisect import task_latency_ms
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.models.base import Floats
 from solvers.models.parts.company import L2_PER_SHARE
 from solvers.models.parts.curves import Rows
 from solvers.models.parts.regression import not_negative

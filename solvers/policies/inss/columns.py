@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Assignment
-from solvers.engines.base import Flags
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
 from solvers.policies.inss.belief import InssBelief, Member

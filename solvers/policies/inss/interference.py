@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries, Samples
+from solvers.models.base import Facts, Groups, ModelSpec, Queries, Samples
 from solvers.models.parts.company import L2_PER_SHARE, Company
 from solvers.models.parts.disturbed import Disturbed
 from solvers.models.parts.regression import not_negative

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.engines.base import Flags
+from solvers.domain.arrays import Flags
 from solvers.planners.draft import Draft
 from solvers.policies.inss.actor import NOWHERE
 from solvers.policies.inss.artefact import Artefact, shipped_for

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from solvers.engines.base import Engine, Flags, Limits, Program
+from solvers.domain.arrays import Flags
+from solvers.engines.base import Engine, Limits, Program
 from solvers.planners.counting.rows import Rows
 from solvers.problems.knapsack import DUST, Knapsack
 

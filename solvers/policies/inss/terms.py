@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 
 
 def transfer_ms(mib_per_input: Floats, batch: Floats, pcie_mib_per_ms: Floats) -> Floats:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups, ModelSpec
+from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.company import Company
 from solvers.models.parts.disturbed import Disturbed
 from solvers.models.parts.regression import not_negative

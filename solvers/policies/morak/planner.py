@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Assignment, Plan, Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
@@ -23,7 +24,6 @@ from solvers.planners.seating import Placed, seat_of
 from solvers.policies.morak.cutting import Cutter, Virtual, start_clocks
 from solvers.policies.morak.parameters import Goal, Leftover, Parameters
 from solvers.policies.morak.wishes import Wishes
-from solvers.problems.choice import Floats
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 

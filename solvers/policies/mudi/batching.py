@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.policies.mudi.parameters import Parameters
-from solvers.problems.choice import Floats
 
 LENGTH = 1.5
 """Of the kernel, in doublings of the batch."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import ProfilePoint
 from solvers.domain.workload import ModelVariant
@@ -22,7 +23,6 @@ from solvers.models.options import Beliefs
 from solvers.models.parts.piecewise import Piecewise, fitted
 from solvers.models.parts.regression import Ridge
 from solvers.models.table import Grid
-from solvers.problems.choice import Floats
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.domain.workload import ModelVariant
-from solvers.models.base import Facts, Floats, Groups, ModelSpec, Queries
+from solvers.models.base import Facts, Groups, ModelSpec, Queries
 from solvers.models.parts.company import Company
 from solvers.models.parts.curves import Fits, fits
 from solvers.models.parts.disturbed import Disturbed

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
@@ -28,7 +29,6 @@ from solvers.policies.mudi.parameters import Parameters, ShareEngine
 from solvers.policies.mudi.remembering import Memory
 from solvers.policies.mudi.selecting import Slack
 from solvers.policies.mudi.sizing import Size, Sizer
-from solvers.problems.choice import Floats
 from solvers.problems.fleet import Places, open_fleet
 from solvers.problems.needs import Need
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName
 from solvers.policies.mudi.coordinating import Host
 from solvers.policies.mudi.curves import Company, Curves
 from solvers.policies.mudi.parameters import Parameters
 from solvers.policies.mudi.sharing import target_ms
-from solvers.problems.choice import Floats
 from solvers.problems.fleet import Places
 
 LoadSet = tuple[int, tuple[tuple[str, float], ...], Company]

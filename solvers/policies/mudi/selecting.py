@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment
@@ -27,7 +28,6 @@ from solvers.policies.mudi.dividing import even, warmest_first
 from solvers.policies.mudi.optimum import best_spread
 from solvers.policies.mudi.parameters import Parameters, Selector
 from solvers.policies.mudi.scoring import Scores
-from solvers.problems.choice import Floats
 from solvers.problems.fleet import Places, Search, Seat
 from solvers.problems.needs import Need, job_memory_mib, job_memory_mib_least
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, ModelSpec, Quantity
+from solvers.models.base import Facts, ModelSpec, Quantity
 from solvers.models.parts import piecewise
 from solvers.models.parts.curves import Curves, Rows
 from solvers.models.parts.piecewise import Piecewise, best_knee, of_parts, parts_at

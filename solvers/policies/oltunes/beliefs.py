@@ -15,11 +15,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
-from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.models.base import Facts, Queries, Samples
 from solvers.models.suite import load_solo, make_solo
 from solvers.policies.oltunes.candidates import Candidates, Wish, scored
 from solvers.policies.oltunes.learned import LearnedSolo
@@ -69,7 +70,7 @@ def run_ms(inputs: float, batch: NDArray[Any], latency_ms: Floats) -> Floats:
     return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
 
 
-def ever_full(inputs: float, batch: NDArray[Any]) -> NDArray[np.bool_]:
+def ever_full(inputs: float, batch: NDArray[Any]) -> Flags:
     """Batches that a task of so many inputs fills at least by half; larger ones only cost memory."""
     return np.asarray(batch < 2 * inputs)
 
@@ -79,7 +80,7 @@ class Held:
     """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
 
     tdp_w: Floats
-    share_pct: Floats | NDArray[np.int64]
+    share_pct: Floats | Whole
     memory_part: Floats
 
 

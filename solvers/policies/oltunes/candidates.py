@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.value import check_not_negative, check_positive
 from solvers.errors import InputError
-from solvers.models.base import Floats, Queries
+from solvers.models.base import Queries
 from solvers.policies.oltunes.scores import is_latency_critical
 
 GPU_TYPES_KEPT = 2
@@ -93,7 +94,7 @@ def scored(candidates: Candidates, wish: Wish) -> Scored:
     )
 
 
-def _normalised(values: Floats, known: NDArray[np.bool_]) -> Floats:
+def _normalised(values: Floats, known: Flags) -> Floats:
     """Known values brought to 0..1; all 0 where they do not differ."""
     inside = values[known]
     low, high = (float(inside.min()), float(inside.max())) if len(inside) else (0.0, 0.0)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.models.base import Floats, Ints
+from solvers.domain.arrays import Floats, Whole
 from solvers.policies.oltunes.ftrl import FtrlSettings, accumulated, weights
 
 BIAS = 0
@@ -27,7 +27,7 @@ _CENTRE_STD = 0.01
 class Rows:
     """Sparse features: the active ones of every row and their values, padded with feature 0 of value 0."""
 
-    index: Ints
+    index: Whole
     value: Floats
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Rows:
             value=np.concatenate([self.value, other.value], axis=1),
         )
 
-    def take(self, rows: Ints) -> Rows:
+    def take(self, rows: Whole) -> Rows:
         """Some of the rows."""
         return Rows(index=self.index[rows], value=self.value[rows])
 
@@ -127,7 +127,7 @@ def _evaluated(coordinates: Floats, rows: Rows) -> tuple[Floats, Floats, Floats]
     return active[..., 0].sum(axis=1) + pairs, factors, sums
 
 
-def _gradient(coordinates: Floats, rows: Rows, targets: Floats) -> tuple[Ints, Floats]:
+def _gradient(coordinates: Floats, rows: Rows, targets: Floats) -> tuple[Whole, Floats]:
     """The features that are active in some row, and the gradient of the squared error by their coordinates."""
     predicted, factors, sums = _evaluated(coordinates, rows)
     slope = 2.0 * (predicted - targets)[:, None, :, None] * rows.value[:, :, None, None]

@@ -16,8 +16,9 @@ from typing import cast
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups, Ints, Queries
+from solvers.models.base import Facts, Groups, Queries
 from solvers.models.parts.seen import names_of, part, read
 from solvers.policies.oltunes.factorisation import BIAS, Rows
 
@@ -105,7 +106,7 @@ def feature_rows(groups: Groups, vocabulary: Vocabulary, facts: Facts) -> Rows:
     return rows
 
 
-def neighbours(group: Ints) -> list[Ints]:
+def neighbours(group: Whole) -> list[Whole]:
     """For k = 1, 2, ...: the row of each member's k-th neighbour, going round within the group; -1 where none is."""
     first = np.searchsorted(group, group, side="left")
     size = np.searchsorted(group, group, side="right") - first
@@ -123,7 +124,7 @@ def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) 
     offset = role * _BLOCK
     places = vocabulary.places()
 
-    def named(kind: str, names: tuple[str, ...], which: Ints) -> tuple[Ints, Floats]:
+    def named(kind: str, names: tuple[str, ...], which: Whole) -> tuple[Whole, Floats]:
         place = np.array([places.get(_word(kind, name, role), BIAS) for name in names], dtype=np.int64)
         return place[which][:, None], (place != BIAS).astype(np.float64)[which][:, None]
 
@@ -141,7 +142,7 @@ def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) 
     return Rows(index=np.where(value != 0.0, index, BIAS), value=value)
 
 
-def _between(position: Floats, bins: int, at: int) -> tuple[Ints, Floats]:
+def _between(position: Floats, bins: int, at: int) -> tuple[Whole, Floats]:
     """The bins below and above a position, weighted by nearness; one bin alone where it is met exactly."""
     inside = np.clip(position, 0.0, bins - 1.0)
     below = np.minimum(np.floor(inside), bins - 2.0)

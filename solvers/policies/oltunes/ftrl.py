@@ -15,8 +15,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.value import check_not_negative, check_positive
-from solvers.models.base import Floats
 
 
 class FtrlMode(StrEnum):

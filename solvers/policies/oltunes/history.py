@@ -12,8 +12,9 @@ from typing import cast
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Flags, Floats, Groups, Ints, Queries
+from solvers.models.base import Facts, Groups, Queries
 from solvers.models.parts.cells import in_steps
 from solvers.models.parts.seen import (
     floats_of,
@@ -96,7 +97,7 @@ class Nearness:
 
     distance: Floats
     support: Flags
-    points: Ints
+    points: Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +183,7 @@ def _highest_mhz(gpu_type: str, facts: Facts) -> float:
     return _USUAL_MHZ if device is None else float(device.clock_mhz_sm_max)
 
 
-def combinations(groups: Groups) -> dict[tuple[str, ...], Ints]:
+def combinations(groups: Groups) -> dict[tuple[str, ...], Whole]:
     """Rows of every combination of GPU type, own model and neighbours' models."""
     members = groups.members
     if not len(groups):
@@ -212,7 +213,7 @@ def combinations(groups: Groups) -> dict[tuple[str, ...], Ints]:
     }
 
 
-def companies(groups: Groups) -> Ints:
+def companies(groups: Groups) -> Whole:
     """A number for every group, the same for groups of the same models on the same GPU type."""
     numbers: dict[tuple[str, ...], int] = {}
     found = np.zeros(int(groups.group[-1]) + 1 if len(groups) else 0, dtype=np.int64)

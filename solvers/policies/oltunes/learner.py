@@ -15,8 +15,9 @@ from typing import Protocol, Self, cast
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Flags, Floats, Groups
+from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, part, read
 from solvers.policies.oltunes.history import Nearness, Reach, Window, companies
 

@@ -11,8 +11,9 @@ from typing import cast
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Floats, Groups
+from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, part, read
 from solvers.policies.oltunes.factorisation import FactorisationMachine
 from solvers.policies.oltunes.features import Vocabulary, feature_rows

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.evidence import ReasonCode, Reporter
 from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
@@ -33,7 +34,6 @@ from solvers.policies.oltunes.planning.telling import candidates_told, cycle_tol
 from solvers.policies.oltunes.queues import Queues
 from solvers.policies.oltunes.scores import is_latency_critical, urgency
 from solvers.policies.oltunes.window import Pace
-from solvers.problems.choice import Floats
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(

@@ -17,10 +17,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solvers.domain.arrays import Floats
 from solvers.domain.value import check_not_negative, check_positive, check_range
 from solvers.domain.workload import QualityClass
 from solvers.errors import InputError
-from solvers.models.base import Floats
 
 COMPUTE_RATIO_MIN = 1.2
 """From this ratio on a model is compute-intensive."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.problems.joint import Cap, Flags, Floats, JointProblem, Whole, Workload
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.problems.joint import Cap, JointProblem, Workload
 from solvers.problems.layout import Layout, Standing
 from solvers.problems.patterns import Pattern
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Whole
 from solvers.planners.joint.seat.floor import variant_numbers
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.joint import JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
 KEPT_MAX = 20_000

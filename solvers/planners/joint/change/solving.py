@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlanRequest
 from solvers.planners.joint.change.narrowing import narrow
@@ -24,7 +25,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.seats import judged, members_of, without
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.spare.filling import open_ended
-from solvers.problems.joint import Floats, JointProblem, Whole, Workload
+from solvers.problems.joint import JointProblem, Workload
 from solvers.problems.layout import Layout, Standing
 from solvers.problems.patterns import Pattern
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Limits
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
@@ -26,7 +27,7 @@ from solvers.planners.counting.rows import Rows
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seats import Seats
 from solvers.problems.counts import Covers
-from solvers.problems.joint import WHOLE_PCT, Floats, JointProblem, Whole
+from solvers.problems.joint import WHOLE_PCT, JointProblem
 from solvers.problems.layout import Layout
 from solvers.problems.patterns import Pattern, judge, serve
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.insight import Candidate
@@ -22,7 +23,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.batches import Names
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Prices
 
 ROWS_MAX = 200_000

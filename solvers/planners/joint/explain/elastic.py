@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.insight import Resource
 from solvers.engines.base import EngineStatus, Limits
@@ -20,7 +21,6 @@ from solvers.engines.registry import create
 from solvers.planners.counting.rows import Rows
 from solvers.planners.joint.explain.room import NEW_MAX, Cell, Room
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.joint import Floats, Whole
 
 CHARGE = 1000.0
 """For each thing that gives at all, beside its amount."""

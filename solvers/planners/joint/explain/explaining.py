@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Fact
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Insight, Resource, ShadowPrice
@@ -23,7 +24,7 @@ from solvers.planners.joint.explain.candidates import candidates_of
 from solvers.planners.joint.explain.short import SHORT_MAX, relaxations_of
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices
 
 AT_UNSERVED_PART = 0.999

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.joint import JointProblem
 
 GAIN_PART_MIN = 0.01
 """A batch that serves hardly more than a smaller one is no choice."""

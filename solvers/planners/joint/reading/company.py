@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.pools import Kin
 from solvers.planners.joint.reading.tables import Arrays, Table, pressures
-from solvers.problems.joint import Flags, Floats, Variant, Whole
+from solvers.problems.joint import Variant
 from solvers.problems.needs import Need
 
 DUST = 1e-9

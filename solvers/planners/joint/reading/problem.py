@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import ColocationClass
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
@@ -37,7 +38,7 @@ from solvers.planners.joint.reading.work import (
     workloads_of,
 )
 from solvers.problems.fleet import Fleet
-from solvers.problems.joint import WHOLE_PCT, Flags, Floats, JointProblem, Variant, Whole, Workload
+from solvers.problems.joint import WHOLE_PCT, JointProblem, Variant, Workload
 from solvers.problems.needs import Need
 
 Refusals = dict[tuple[WorkloadId, GpuTypeName], Reason]

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
 from solvers.models.stacked import Stack, stacks
 from solvers.models.table import ProfileTable
-from solvers.problems.joint import Flags, Floats, Whole
 from solvers.problems.patterns import between
 
 SHARE_DUST = 1e-9

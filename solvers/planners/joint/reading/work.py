@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import ColocationClass, GpuType
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.policy import Policy
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
 from solvers.planners.joint.reading.pools import Kin, Pools
 from solvers.planners.joint.reading.tables import Arrays, Table
-from solvers.problems.joint import Flags, Floats, Variant, Whole, Workload
+from solvers.problems.joint import Variant, Workload
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
 from solvers.problems.open_ended import utilisation_open
 from solvers.problems.patterns import promises_of

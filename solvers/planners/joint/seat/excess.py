@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seats import (
     DUST_USD,
@@ -23,7 +24,7 @@ from solvers.planners.joint.seat.seats import (
     usd_of,
     without,
 )
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.domain.device import PowerScope
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.snapshot import Snapshot
@@ -19,7 +20,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.seating import standing_seat
 from solvers.problems.fleet import Fleet, open_fleet
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern
 
 NO_DOMAIN = -1

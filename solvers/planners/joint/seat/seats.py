@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.planners.joint.seat.floor import NO_DOMAIN, Floor
-from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, judge
 
 DUST = 1e-6

@@ -14,11 +14,11 @@ from itertools import islice, product
 
 import numpy as np
 
+from solvers.domain.arrays import Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seats import DUST, DUST_USD, DUST_W, Member, Move, Seats, judged, members_of
 from solvers.planners.joint.seat.standing import ended
 from solvers.planners.joint.solve.judge import Patterns
-from solvers.problems.joint import Whole
 from solvers.problems.patterns import Pattern
 
 EXCHANGED_MAX = 24

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.cells import CellTables, Priced, shares_of
@@ -22,7 +23,7 @@ from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.nodes import Front, Look, Tree
 from solvers.planners.joint.solve.pricing import levels_of
 from solvers.planners.joint.solve.rows import Rows
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 NODES_AT_ONCE = 400
 TURNS = 8

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import TOLERANCE, between
 
 WHOLE_PCT = 100

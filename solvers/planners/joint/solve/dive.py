@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Engine
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
@@ -18,7 +19,7 @@ from solvers.planners.joint.solve.generate import Generation, Pace, generate
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Master, picked
 from solvers.planners.joint.solve.pricing import Pricing, Tables
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 DUST = 1e-6
 UP_LEAST = 0.5

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.packing import Lot, Packing, Sizes, SizeTable
 from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 
 _FULL_PART = 0.93

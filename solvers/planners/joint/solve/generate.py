@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.pricing import Pricing
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 STEPS_PCT = (10, 3, 1)
 BEST_OF_EACH = 3

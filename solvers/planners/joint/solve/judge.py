@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import TOLERANCE, Pattern, between, promises_of
 from solvers.problems.promise import bearable
 

@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.dive import Chosen
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import floor_of
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices
 from solvers.problems.patterns import Pattern, judge
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.judge import Judged, Patterns
 from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 _STEPS = (1, 2, 5)
 _MOVES_MAX = 400

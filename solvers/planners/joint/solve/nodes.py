@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.planners.joint.solve.cells import NEVER, WHOLE_PCT, Cells, Priced, joined
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 STEP = 0.7
 TURNS_FIRST = 20

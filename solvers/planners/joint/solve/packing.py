@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.planners.joint.solve.solution import Rules, floor_of
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 CROWDING = (0.0, 0.25, 0.5, 0.85)
 """Pressures in sum that packing allow; at 0 a replica stands alone."""

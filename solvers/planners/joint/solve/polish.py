@@ -13,6 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Limits, Program
 from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
@@ -20,7 +21,6 @@ from solvers.planners.joint.solve.dive import Chosen, Scene, promising
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.layouts import column_number, counts_in, keys_of, layout_of
 from solvers.planners.joint.solve.master import Master, picked
-from solvers.problems.joint import Flags, Floats, Whole
 from solvers.problems.layout import Layout
 
 TOLERANCE = 1e-9

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.planners.joint.solve.judge import Judge, Patterns, ordered
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 Singles = NDArray[np.float32]
 LEVEL_PARTS = (0.0, 0.12, 0.22, 0.33, 0.45, 0.58, 0.75, 1.0)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.columns import Columns
 from solvers.planners.joint.solve.judge import Judged
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 
 NO_LIMIT = 1_000_000
 SERVED = 1e-6

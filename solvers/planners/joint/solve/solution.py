@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout
 
 _UNLIMITED = 100_000

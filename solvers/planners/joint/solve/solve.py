@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats, Whole
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.solve.bound import proven, proven_at, without_cuts
 from solvers.planners.joint.solve.first import first_layout
@@ -20,7 +21,7 @@ from solvers.planners.joint.solve.layouts import judged_usd, missing_of, prices_
 from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept_usd, portion
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.rows import PartDuals, Rows, gathered
-from solvers.problems.joint import Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Prices, Standing
 from solvers.problems.patterns import Pattern
 

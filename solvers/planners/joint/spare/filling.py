@@ -17,12 +17,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.write.members import CEILING_PART
-from solvers.problems.joint import Floats, JointProblem
+from solvers.problems.joint import JointProblem
 from solvers.problems.open_ended import open_ended_services
 from solvers.problems.patterns import Pattern, judge
 

@@ -18,13 +18,14 @@ from math import comb
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.objective import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program
 from solvers.engines.registry import create
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
-from solvers.problems.joint import Flags, Floats, JointProblem, Whole
+from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Layout, Standing
 from solvers.problems.patterns import Pattern
 

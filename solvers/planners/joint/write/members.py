@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Flags, Floats
 from solvers.domain.plan import Assignment
 from solvers.planners.joint.reading.formulation import Stands
 from solvers.planners.joint.seat.seats import DUST, Seats
-from solvers.problems.joint import Flags, Floats, JointProblem
+from solvers.problems.joint import JointProblem
 from solvers.problems.patterns import Pattern, at_share, serve, slowdown, watts_at_share
 
 CEILING_PART = 0.99

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
@@ -15,7 +16,6 @@ from solvers.planners.seating import Placed
 from solvers.policies.oltunes.planning.groups import Groups
 from solvers.policies.oltunes.planning.memory import Memory
 from solvers.policies.oltunes.planning.parameters import Parameters
-from solvers.problems.choice import Floats
 from solvers.problems.needs import Need
 
 

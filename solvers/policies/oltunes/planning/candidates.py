@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
-from solvers.models.base import Floats, Queries
+from solvers.models.base import Queries
 from solvers.planners.draft import Draft
 from solvers.policies.oltunes.beliefs import MS_PER_S, Held, estimated_power, ever_full, run_ms
 from solvers.policies.oltunes.candidates import Candidates, Wish, best_rows, best_types, scored
@@ -61,7 +62,7 @@ class Rated:
     """The best types, best first."""
     latency_ms_mean: float
     """Of those kept."""
-    in_time: NDArray[np.bool_]
+    in_time: Flags
     """Which of all options keep the deadline."""
     _rows: dict[tuple[int, bool], list[int]] = field(default_factory=dict)
 
@@ -155,19 +156,19 @@ class Judge:
         )
         return estimated_power(held, run_ms / MS_PER_S, self.parameters.idle_w)
 
-    def _within_part(self, share_pct: NDArray[np.int64], open_to: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _within_part(self, share_pct: Whole, open_to: Flags) -> Flags:
         """Options in the part of a device that each of a full group gets, or with the smallest share there is."""
         part = 100.0 / max(1, self.group_max)
         least = float(share_pct[open_to].min())
         return np.asarray(open_to & (share_pct <= max(part, least)))
 
 
-def _first_of(wanted: NDArray[np.bool_], otherwise: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _first_of(wanted: Flags, otherwise: Flags) -> Flags:
     """The first of these that is not empty."""
     return wanted if wanted.any() else otherwise
 
 
-def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> NDArray[np.bool_]:
+def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> Flags:
     """Options that serve a service's rate with not much more of a GPU type than the thriftiest: a stream of requests
     would otherwise get the lowest latency that money can buy, and hold it for ever.
     """
@@ -179,7 +180,7 @@ def _thrifty(rate_rps: float, options: Options, types: NDArray[np.str_]) -> NDAr
     return found
 
 
-def _enough(need: Need, options: Options) -> NDArray[np.bool_]:
+def _enough(need: Need, options: Options) -> Flags:
     """Options of which as many replicas as the need may have serve its rate; all where there are none."""
     found = replicas_for(need.rate_rps, options.capacity_rps) <= need.replicas_max
     return np.asarray(found if found.any() else ~found)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.workload import ModelVariant, WorkloadKind
 from solvers.planners.draft import Draft
@@ -28,7 +28,7 @@ from solvers.policies.oltunes.planning.candidates import Rated
 from solvers.policies.oltunes.planning.parameters import Parameters
 from solvers.policies.oltunes.queues import Queues
 from solvers.policies.oltunes.scores import Character, affinity
-from solvers.problems.choice import Flags, Floats, Options
+from solvers.problems.choice import Options
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 
@@ -98,7 +98,7 @@ class Groups:
     utilisation: Floats
     """Of every device, 0…100."""
     first_group: int
-    tasks: NDArray[np.int64]
+    tasks: Whole
     """How many run on each device: services never end, so they count for affinity and not for a group's size."""
     sitting: dict[int, list[Character]] = field(default_factory=dict)
     begun: list[list[Newcomer]] = field(default_factory=list)

@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from solvers.engines.base import Answer, EngineStatus, Floats, Limits, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Answer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.deadline import Deadline
 from solvers.engines.judgement import FEASIBILITY, Claim, refuse_nonsense, settled_early, verdict

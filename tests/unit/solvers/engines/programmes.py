@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solvers.engines.base import Floats, Program
+from solvers.domain.arrays import Floats
+from solvers.engines.base import Program
 
 INF = float("inf")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import (
     Answer,
-    Floats,
     Groups,
     GroupSamples,
     ModelSpec,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solvers.models.base import Floats, Queries, Samples
+from solvers.domain.arrays import Floats
+from solvers.models.base import Queries, Samples
 from solvers.models.belief import shape
 
 NATURAL = np.array([4.0, 0.4, 0.03, 0.9, 0.3, 0.5, 0.5, 3.0, 8.0, 0.8])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.errors import InputError
-from solvers.models.base import Floats
 from solvers.models.belief.blocks import Blocks, Rows
 
 WIDTH = {"all": 2, "one": 1, "two": 1}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from app.library import facts as shipped
+from solvers.domain.arrays import Floats
 from solvers.errors import FieldError
-from solvers.models.base import Facts, Floats, Queries, Samples
+from solvers.models.base import Facts, Queries, Samples
 from solvers.models.belief import shape
 from solvers.models.belief.design import Configuration, candidates_of, next_points
 from solvers.models.belief.solo import HeadroomSolo, make

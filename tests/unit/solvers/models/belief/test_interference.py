@@ -8,20 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.errors import InputError
-from solvers.models.base import (
-    Answer,
-    Facts,
-    Floats,
-    Groups,
-    GroupSamples,
-    ModelSpec,
-    Origin,
-    Quantity,
-    Queries,
-    Samples,
-)
+from solvers.models.base import Answer, Facts, Groups, GroupSamples, ModelSpec, Origin, Quantity, Queries, Samples
 from solvers.models.belief.interference import PressureBelief, load, make
 from solvers.models.suite import Suite, make_interference
 

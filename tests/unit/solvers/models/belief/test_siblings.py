@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.domain.workload import ModelVariant, QualityClass
-from solvers.models.base import Floats, Origin
+from solvers.models.base import Origin
 from solvers.models.belief import shape
 from solvers.models.belief.prior import ShapePrior
 from solvers.models.belief.siblings import Sibling, Told, joined, moved_entry, size_law, voices

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.domain.arrays import Floats
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
 from solvers.errors import InputError
-from solvers.models.base import Facts, Floats, Origin, Quantity, Queries, Samples
+from solvers.models.base import Facts, Origin, Quantity, Queries, Samples
 from solvers.models.belief import solo
 from solvers.models.belief.solo import HeadroomSolo
 from solvers.models.suite import Suite

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.models.base import Floats
+from solvers.domain.arrays import Floats
 from solvers.models.belief import curve as curves
 from solvers.models.belief import residual
 from solvers.models.belief.curve import Curve

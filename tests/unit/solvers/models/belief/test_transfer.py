@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from app.library import facts as shipped
-from solvers.models.base import Facts, Floats, Origin
+from solvers.domain.arrays import Floats
+from solvers.models.base import Facts, Origin
 from solvers.models.belief import roofline, shape
 from solvers.models.belief.prior import ShapePrior, sensitivity
 from solvers.models.belief.transfer import Scaling, entry_prior, scaled_prior

@@ -9,10 +9,11 @@ import pytest
 
 from lab.claims.hetsev import exact
 from lab.claims.hetsev.exact import ONE_TYPE, random_problem, worked
+from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type, scale_type_by_type, shrink_by_one
-from solvers.problems.counts import Direction, Scaling, Whole
+from solvers.problems.counts import Direction, Scaling
 
 ENGINES = ("highs", "cbc", "cp-sat")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from solvers.domain.arrays import Floats
 from solvers.models import suite
-from solvers.models.base import Floats, Groups, GroupSamples, Quantity, Queries, Samples
+from solvers.models.base import Groups, GroupSamples, Quantity, Queries, Samples
 from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
 from solvers.policies.morak import interference
