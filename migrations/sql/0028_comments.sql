@@ -1,4 +1,4 @@
--- What every view and every column of a reporting view means, for whoever meets them in a tool instead of docs/reference/sql.md.
+-- What every view and every column of a reporting view means, for whoever meets them in a tool instead of on a page.
 -- A name means the same wherever it stands, so most sentences have no view of their own.
 COMMENT ON VIEW cost_by_service_hour IS
     'What each service, job and task cost in each hour, by three accountings, beside what it was asked and answered.';
