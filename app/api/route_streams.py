@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +27,7 @@ from app.api.metrics import StreamMetrics
 from app.logs import EventLog
 from app.records import plain
 from app.services.seen.route_changes import Changed
-from app.services.seen.routes import Route, Routes
+from app.services.seen.routes import Route
 from solvers.errors import TransientError
 
 STREAMS_MAX = 512
@@ -50,6 +51,8 @@ class RouteBoard:
         self._tickets = itertools.count(1)
         self._newest = 0
         self._table: Table = {}
+        self._plain: dict[str, Any] = {}
+        """The same as JSON data, made once for all who watch."""
 
     def ticket(self) -> int:
         """Taken before a read, so that of two that overlap the later one counts."""
@@ -62,15 +65,16 @@ class RouteBoard:
         self._newest = ticket
         if table != self._table:
             self._table = table
+            self._plain = plain(table)
             self.hub.ring(self.hub.generation + 1)
 
     def line(self, service: str | None, project: str | None) -> bytes | None:
         """What a stream of a service says now, or of all services that a project's token sees; None: no such one."""
         if service is not None:
-            found = self._table.get(service)
+            found = self._plain.get(service)
             return None if found is None else _line(found)
         prefix = "" if project is None else f"{project}/"
-        return _line(Routes(items=tuple(route for name, route in self._table.items() if name.startswith(prefix))))
+        return _line({"items": [route for name, route in self._plain.items() if name.startswith(prefix)]})
 
     def opened(self) -> None:
         """A stream begins. Raises TransientError when there are too many."""
@@ -85,8 +89,8 @@ class RouteBoard:
         self.hub.closed()
 
 
-def _line(found: Route | Routes) -> bytes:
-    return json.dumps(plain(found), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+def _line(told: Mapping[str, Any]) -> bytes:
+    return json.dumps(told, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 class RouteStream(Response):
