@@ -214,6 +214,11 @@ TASK = Kind(
 KINDS: tuple[Kind, ...] = (GPU_TYPE, MODEL, POLICY, PROJECT, POWER_CAP, NODE, DEVICE, SERVICE, JOB, TASK)
 
 
+def workloads() -> tuple[Kind, ...]:
+    """Kinds whose documents belong to projects, and are planned."""
+    return tuple(kind for kind in KINDS if kind.in_project)
+
+
 def named(word: str) -> Kind:
     """The kind that a word means: singular or plural, any case, '_' for '-'. Raises InputError naming the known."""
     wanted = word.strip().lower().replace("_", "-")

@@ -24,7 +24,7 @@ from solvers.domain.governor import governor_of
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import Owners, Work, by_name, claims_on, device_owners, gpus_of
 from solvers.domain.policy import Policy
-from solvers.domain.workload import OfflineTask, Service, TrainingJob
+from solvers.domain.workload import TrainingJob
 from solvers.planners import registry
 
 SHOWN_MAX = 3
@@ -77,10 +77,8 @@ def read_estate(session: Session, *, works: bool = False, node: str | None = Non
         devices = _of_node(session, kinds.DEVICE, Device, "node", node)
         nodes = _of_node(session, kinds.NODE, Node, "id", node)
     found: list[Work] = []
-    if works:
-        found += [from_plain(Service, each.spec) for each in documents.all_specs(session, kinds.SERVICE)]
-        found += [from_plain(TrainingJob, each.spec) for each in documents.all_specs(session, kinds.JOB)]
-        found += [from_plain(OfflineTask, each.spec) for each in documents.all_specs(session, kinds.TASK)]
+    for kind in kinds.workloads() if works else ():
+        found += [from_plain(kind.domain, each.spec) for each in documents.all_specs(session, kind)]
     return Estate(
         default=read_policy(session),
         bound=bound,

@@ -219,7 +219,7 @@ def lanes_with_work(session: Session, cluster: str) -> tuple[Lane, ...]:
     """
     found = {
         ServiceMode(str(stored.spec["mode"]))
-        for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)
+        for kind in kinds.workloads()
         for stored in documents.all_specs(session, kind)
     }
     lanes = []

@@ -140,7 +140,7 @@ def seen_by(plan: Plan, project: str | None) -> Plan:
 def _mode(session: Session, workload: str) -> ServiceMode | None:
     """The mode of a workload; None when there is no such document."""
     key = tuple(workload.split("/"))
-    found = (documents.find(session, kind, key) for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK))
+    found = (documents.find(session, kind, key) for kind in kinds.workloads())
     return next((ServiceMode(str(stored.spec["mode"])) for stored in found if stored is not None), None)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
 from agents.wire import WarmUpTarget, WorkerTarget, encode
 from app import kinds
-from app.kinds import Kind
 from app.store import documents, targets
 from app.store.targets import Told
 from solvers.domain.codec import Plain, from_plain
@@ -59,17 +57,10 @@ def outdated(session: Session) -> tuple[WorkloadId, ...]:
         return ()
     said = {
         item.workload: item
-        for kind, read in _KINDS.items()
-        for item in (_as_told(from_plain(read, stored.spec)) for stored in documents.all_specs(session, kind))
+        for kind in kinds.workloads()
+        for item in (_as_told(from_plain(kind.domain, stored.spec)) for stored in documents.all_specs(session, kind))
     }
     return tuple(sorted({WorkloadId(item.workload) for item in told if said.get(item.workload, item) != item}))
-
-
-_KINDS: Mapping[Kind, type[Service | TrainingJob | OfflineTask]] = {
-    kinds.SERVICE: Service,
-    kinds.JOB: TrainingJob,
-    kinds.TASK: OfflineTask,
-}
 
 
 def _as_told(work: Service | TrainingJob | OfflineTask) -> Told:

@@ -83,7 +83,7 @@ class Status:
         """Summary of the fleet, or of what one project holds of it."""
         with self._database.reading() as session:
             world = _world(session, self._cluster)
-            workloads = {kind: documents.all_specs(session, kind) for kind in (kinds.SERVICE, kinds.JOB, kinds.TASK)}
+            workloads = {kind: documents.all_specs(session, kind) for kind in kinds.workloads()}
             progress = {(row.kind, f"{row.project}/{row.name}"): row for row in observations.progress(session)}
         mine = _Sight(world, project)
         return FleetSummary(
