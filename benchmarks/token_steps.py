@@ -79,8 +79,8 @@ def rungs() -> None:
                 for other in library.entries
                 if other is not entry and not (same_model_too and other.model == entry.model)
             )
-            target = (gpu_types[entry.gpu_type], entry.gpus)
-            told = believed_costs(models[entry.model], target, replace(library, entries=rest), gpu_types).costs
+            card, others = gpu_types[entry.gpu_type], replace(library, entries=rest)
+            told = believed_costs(models[entry.model], card, entry.gpus, others, gpu_types).costs
             off["decode"] += [
                 math.log(told.decode_ms(n, 1000 * n) / entry.costs.decode_ms(n, 1000 * n)) for n in (1, 8, 32)
             ]

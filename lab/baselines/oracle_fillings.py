@@ -114,7 +114,7 @@ class Fillings:
         items = [
             assignment_on(self.draft, self.needs[each.need], each.option, device, n) for n, each in enumerate(held)
         ]
-        fresh = Appraisal.of(fleet, case.beliefs.profiles, case.snapshot.policy, (items, {}))
+        fresh = Appraisal.of(fleet, case.beliefs.profiles, case.snapshot.policy, items, {})
         if self._appraisal is None:
             self._appraisal = fresh
         appraisal = replace(self._appraisal, company=fresh.company)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.domain.ids import DeviceId
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """All that stands on one device: the sum of known pressures, how many press nobody knows how, how many in all."""
+    """All that stands on one device: the sum of known pressures, of how many pressure is unknown, how many in all."""
 
     pressure: float
     unknown: int
@@ -77,10 +77,10 @@ class Appraisal:
         fleet: Fleet,
         profiles: Mapping[Key, Profile],
         policy: Policy,
-        standing: tuple[Iterable[Assignment], Mapping[DeviceId, DeviceSetting]],
+        assignments: Iterable[Assignment],
+        settings: Mapping[DeviceId, DeviceSetting],
     ) -> Appraisal:
         """Of everything that stands together under these settings."""
-        assignments, settings = standing
         made = Appraisal(policy=policy, fleet=fleet, profiles=profiles, settings=settings, tables=Tables(profiles))
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         for item in assignments:
@@ -180,8 +180,7 @@ class Appraisal:
         if need.refusal is not None or wrong or not inside or cramped:
             return None
         reading, slowest = (
-            self._reading((item.model, kind.gpu_type), mhz, item.share_pct_sm * kind.sm_part)
-            for mhz in (clock, low_mhz)
+            self._reading(item.model, kind.gpu_type, mhz, item.share_pct_sm * kind.sm_part) for mhz in (clock, low_mhz)
         )
         if reading is None or slowest is None:
             return None
@@ -194,7 +193,7 @@ class Appraisal:
         return self.fleet.class_at(self.fleet.index[item.device])
 
     def _interference(self, item: Assignment) -> Interference | None:
-        """How a replica presses and suffers; nobody knows it of training jobs."""
+        """How a replica presses and suffers; it is not known of training jobs."""
         if item.kind is WorkloadKind.JOB:
             return None
         kind = self._kind(item)
@@ -204,10 +203,12 @@ class Appraisal:
     def _pressure(self, item: Assignment, known: Interference) -> float:
         return known.pressure_at(max(0.0, item.share_pct_sm * self._kind(item).sm_part))
 
-    def _reading(self, key: Key, clock_mhz: int, share_of_gpu_pct: float) -> Reading | None:
-        asked = (key, clock_mhz, share_of_gpu_pct)
+    def _reading(
+        self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int, share_of_gpu_pct: float
+    ) -> Reading | None:
+        asked = ((model, gpu_type), clock_mhz, share_of_gpu_pct)
         if asked not in self._readings:
-            grid = self.tables.grid_at(key, clock_mhz)
+            grid = self.tables.grid_at(model, gpu_type, clock_mhz)
             self._readings[asked] = None if grid is None else _read(grid, share_of_gpu_pct)
         return self._readings[asked]
 

@@ -1,5 +1,5 @@
-"""Profiles where nobody measured: points of a coarse grid that a belief fills in, carefully, so that planning needs no
-measurements to start.
+"""Profiles where nothing was measured: points of a coarse grid that a belief fills in, carefully, so that planning needs
+no measurements to start.
 
 Owns the grid, the care (the expected value plus the policy's share of its uncertainty) and the bounds that keep what is
 believed between what was measured: a believed point is never faster than a measured one with less to do, and never
@@ -89,7 +89,7 @@ def completed(asked: Asked, belief: SoloModel, tell: Tell) -> Profile | None:
     kept = [*_with_memory(asked, belief, solo), *(point for point in points if point.neighbours)]
     known = {(point.batch, point.share_pct_sm) for point in solo if point.clock_mhz_sm == clock}
     cells = [cell for cell in _grid(asked.policy) if cell not in known]
-    added = _believed(asked, belief, (cells, clock), [point for point in solo if point.clock_mhz_sm == clock])
+    added = _believed(asked, belief, cells, clock, [point for point in solo if point.clock_mhz_sm == clock])
     made = [_point(asked, cell, clock, tell, values) for cell, values in zip(cells, added, strict=True) if values]
     if not kept and not made:
         return None
@@ -110,14 +110,20 @@ def _queries(asked: Asked, cells: Sequence[tuple[int, int]], clock_mhz: int) -> 
     return Queries.of([asked.model] * len(cells), asked.gpu_type.name, batches, shares, [clock_mhz] * len(cells))
 
 
-_Values = tuple[float, float, float, float | None, ProfileOrigin, Origin]
-"""Latency, its p99, memory, power, and where they come from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """What is believed of one cell."""
+
+    mean_ms: float
+    tail_ms: float
+    memory_mib: float
+    power_w: float | None
+    origin: Origin
 
 
 def _believed(
-    asked: Asked, belief: SoloModel, where: tuple[list[tuple[int, int]], int], measured: Sequence[ProfilePoint]
+    asked: Asked, belief: SoloModel, cells: list[tuple[int, int]], clock: int, measured: Sequence[ProfilePoint]
 ) -> list[_Values | None]:
-    cells, clock = where
     if not cells:
         return []
     columns = _careful(asked, belief, _queries(asked, cells, clock))
@@ -130,10 +136,14 @@ def _believed(
         more = [point for point in measured if point.batch >= batch and point.share_pct_sm <= share]
         mean = _between(columns.latency_ms[row], *_bounds(less, more, "latency_ms_mean"))
         tail = _between(columns.tail_ms[row], *_bounds(less, more, "latency_ms_p99"))
-        memory = _between(columns.memory_mib[row], *_bounds(less, more, "memory_mib"))
-        power = float(columns.power_w[row]) if np.isfinite(columns.power_w[row]) else None
-        origin = Origin(int(columns.origin[row]))
-        found.append((mean, max(mean, tail), memory, power, _ORIGINS[origin], origin))
+        values = _Values(
+            mean_ms=mean,
+            tail_ms=max(mean, tail),
+            memory_mib=_between(columns.memory_mib[row], *_bounds(less, more, "memory_mib")),
+            power_w=float(columns.power_w[row]) if np.isfinite(columns.power_w[row]) else None,
+            origin=Origin(int(columns.origin[row])),
+        )
+        found.append(values)
     return found
 
 
@@ -191,19 +201,18 @@ def _with_memory(asked: Asked, belief: SoloModel, points: Sequence[ProfilePoint]
 
 
 def _point(asked: Asked, cell: tuple[int, int], clock: int, tell: Tell, values: _Values) -> ProfilePoint:
-    mean, tail, memory, power, origin, answered = values
     return ProfilePoint(
         model=asked.model,
         gpu_type=GpuTypeName(asked.gpu_type.name),
         batch=cell[0],
         share_pct_sm=cell[1],
         clock_mhz_sm=clock,
-        latency_ms_mean=round(mean, 6),
-        latency_ms_p99=round(max(mean, tail), 6),
-        memory_mib=round(memory, 3),
-        power_w=None if power is None else round(power, 3),
-        origin=origin,
-        source=tell(asked.model, asked.gpu_type.name, answered)[:SOURCE_LENGTH_MAX],
+        latency_ms_mean=round(values.mean_ms, 6),
+        latency_ms_p99=round(values.tail_ms, 6),
+        memory_mib=round(values.memory_mib, 3),
+        power_w=None if values.power_w is None else round(values.power_w, 3),
+        origin=_ORIGINS[values.origin],
+        source=tell(asked.model, asked.gpu_type.name, values.origin)[:SOURCE_LENGTH_MAX],
     )
 
 

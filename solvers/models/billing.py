@@ -1,9 +1,8 @@
 """What part of a device's price its replicas are billed, where not whole devices are paid.
 
-Owns the two rules: by share, what everybody has of the device's SMs; by memory, what everybody uses of its memory with
-the batch that is planned, as far as that was measured, else what he may use; and all of it where somebody has all SMs,
-because nobody else can be there then. In time slices nobody has SMs of his own, so a replica with the whole share pays
-for its memory there. It refuses to know prices and who pays.
+By share: what its replicas have of the device's SMs. By memory: what they use of its memory with the batch that is
+planned, as far as that was measured, else what they may use; and all of it where one replica has all SMs, because no
+other can be there then. In time slices no replica has SMs of its own, so one with the whole share pays for its memory.
 """
 
 from __future__ import annotations
@@ -22,10 +21,13 @@ Profiles = Mapping[tuple[ModelName, GpuTypeName], Profile]
 
 
 def billed_part(
-    at: tuple[Device, DeviceSetting | None], items: Sequence[Assignment], basis: CostBasis, profiles: Profiles
+    device: Device,
+    setting: DeviceSetting | None,
+    items: Sequence[Assignment],
+    basis: CostBasis,
+    profiles: Profiles,
 ) -> float:
-    """Between 0 and 1. `at`: the device, and how the plan runs it; None: as it is."""
-    device, setting = at
+    """Between 0 and 1. `setting`: how the plan runs the device; None: as it is."""
     if basis is CostBasis.DEVICE:
         return 1.0
     mode = device.mode if setting is None else setting.mode

@@ -92,7 +92,7 @@ class Beliefs:
 
     def grid(self, model: ModelName, device_class: DeviceClass) -> Grid | None:
         """What is known of a model on a class at its clock."""
-        return self._tables.grid_at((model, device_class.gpu_type), device_class.clock_mhz_sm)
+        return self._tables.grid_at(model, device_class.gpu_type, device_class.clock_mhz_sm)
 
     def factor(self, need: Need, device_class: DeviceClass) -> float:
         """How many times its latency alone a replica of the need is planned with."""
@@ -118,19 +118,19 @@ class Beliefs:
         return Press.of(known, share_pct * device_class.sm_part, factor, self.policy.interference_margin)
 
     def press_of(self, standing: Assignment, device_class: DeviceClass) -> Press:
-        """How a replica that nobody moves presses; it should bear what replicas are planned to."""
-        known = self._known((standing.model, device_class.gpu_type), standing.kind, device_class)
+        """How a replica that is not moved presses; it should bear what replicas are planned to."""
+        known = self._known(standing.model, standing.kind, device_class)
         if known is None:
             return UNKNOWN
         factor = self._borne(known, device_class)
         return Press.of(known, standing.share_pct_sm * device_class.sm_part, factor, self.policy.interference_margin)
 
     def _interference(self, need: Need, device_class: DeviceClass) -> Interference | None:
-        return self._known((need.model, device_class.gpu_type), need.kind, device_class)
+        return self._known(need.model, need.kind, device_class)
 
-    def _known(self, key: Key, kind: WorkloadKind, device_class: DeviceClass) -> Interference | None:
-        """Nobody knows it of training jobs."""
-        profile = self.profiles.get(key)
+    def _known(self, model: ModelName, kind: WorkloadKind, device_class: DeviceClass) -> Interference | None:
+        """It is not known of training jobs."""
+        profile = self.profiles.get((model, device_class.gpu_type))
         return None if profile is None or kind is WorkloadKind.JOB else profile.pressing(device_class.unlimited)
 
     def options(self, need: Need) -> tuple[Options, dict[int, Reason]]:
@@ -171,7 +171,7 @@ class Beliefs:
         if grid is None or standing.model != need.model or not open_to or (alone and standing.share_pct_sm < 100):
             return None
         if low_mhz < device_class.clock_mhz_sm:
-            slower = self._tables.grid_at((need.model, device_class.gpu_type), low_mhz)
+            slower = self._tables.grid_at(need.model, device_class.gpu_type, low_mhz)
             widest = replace(standing, batch=standing.envelope.batch_max)
             if slower is None or self._assess_in(need, class_index, widest, slower) is None:
                 return None
@@ -184,21 +184,22 @@ class Beliefs:
             int(np.searchsorted(grid.shares_pct, standing.share_pct_sm * device_class.sm_part + 1e-9, "right")) - 1
         )
         for row in range(highest, -1, -1):
-            option = self._assess_at(need, class_index, standing, (grid, row, highest))
+            option = self._assess_at(need, class_index, standing, grid, row, highest)
             if option is not None:
                 return option
         return None
 
     def _assess_at(
-        self, need: Need, class_index: int, standing: Assignment, at: tuple[Grid, int, int]
+        self, need: Need, class_index: int, standing: Assignment, grid: Grid, row: int, drawn: int
     ) -> Option | None:
         """The standing replica judged by the points of one measured share, its power by the highest below its own."""
-        device_class, (grid, row, drawn) = self.classes[class_index], at
+        device_class = self.classes[class_index]
         column, last = (_column(grid, row, batch) for batch in (standing.batch, standing.envelope.batch_max))
         if column is None or last is None or standing.memory_mib_limit < grid.memory_mib[last]:
             return None
         batches = np.array([standing.batch, standing.envelope.batch_max], dtype=np.float64)
-        outcome = self._settle(need, device_class, grid, (batches, (np.array([row, row]), np.array([column, last]))))
+        cells = np.array([row, row]), np.array([column, last])
+        outcome = self._settle(need, device_class, grid, batches, cells)
         if not outcome.feasible.all():
             return None
         shown = _Shown(
@@ -261,13 +262,12 @@ class Beliefs:
     def _alone(need: Need, device_class: DeviceClass) -> bool:
         return need.affinity.dedicated or device_class.exclusive or need.tokens is not None
 
-    def _settle(self, need: Need, device_class: DeviceClass, grid: Grid, at: tuple[Floats, _Cells]) -> Outcome:
+    def _settle(self, need: Need, device_class: DeviceClass, grid: Grid, batches: Floats, cells: _Cells) -> Outcome:
         factor = self.factor(need, device_class)
         busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
         promise = Promise(
             limit_ms=need.limit_ms, percentile=need.percentile, end_to_end=need.end_to_end, utilisation_max=busy
         )
-        batches, cells = at
         return settle(promise, batches, grid.latency_ms_mean[cells] * factor, grid.latency_ms_tail[cells] * factor)
 
     def _judge(self, need: Need, device_class: DeviceClass) -> _Judged | None:
@@ -277,7 +277,7 @@ class Beliefs:
         if grid is None:
             return None
         batches = np.broadcast_to(grid.batches.astype(np.float64), grid.measured.shape)
-        outcome = self._settle(need, device_class, grid, (batches, ...))
+        outcome = self._settle(need, device_class, grid, batches, ...)
         limits = np.array([memory_limit_mib(memory) for memory in grid.memory_mib], dtype=np.int64)
         return _Judged(grid=grid, outcome=outcome, power_w=_dynamic_power_w(grid, device_class), limits_mib=limits)
 

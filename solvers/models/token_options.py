@@ -109,15 +109,15 @@ def token_miss(need: Need, models: tuple[ModelName, ...], gpu_type: GpuTypeName,
     return Reason(code=ReasonCode.SLO_UNREACHABLE, subject=gpu_type, facts=facts)
 
 
-def token_facts(need: Need, model: ModelName, gpu_type: GpuTypeName, replica: tuple[int, float]) -> tuple[Fact, ...]:
-    """What a plan says of a replica beside the first token. `replica`: its sequences at once, and the rate it is
-    given.
-    """
+def token_facts(
+    need: Need, model: ModelName, gpu_type: GpuTypeName, sequences: int, rate_rps: float
+) -> tuple[Fact, ...]:
+    """What a plan says beside the first token of a replica with so many sequences at once and such a rate."""
     wish = need.tokens
     profile = None if wish is None else wish.profile(model, gpu_type)
     if wish is None or profile is None:
         return ()
-    between_ms = TokenPromise.of(need, wish, 1.0).told(profile, *replica).inter_token_ms_tail
+    between_ms = TokenPromise.of(need, wish, 1.0).told(profile, sequences, rate_rps).inter_token_ms_tail
     told = round(between_ms, 3) if math.isfinite(between_ms) else "unknown"
     facts = (Fact(name="inter_token_ms", value=told),)
     if not profile.origin.is_believed:

@@ -76,7 +76,7 @@ def worth_of(
     whole = snapshot.with_offers()
     held = pinned_settings(whole, movable) | {item.device: item for item in settings}
     fleet = open_fleet(whole, held)
-    appraisal = Appraisal.of(fleet, whole.profiles_by_key(), whole.policy, (assignments, held))
+    appraisal = Appraisal.of(fleet, whole.profiles_by_key(), whole.policy, assignments, held)
     by_workload: dict[WorkloadId, list[Assignment]] = defaultdict(list)
     for assignment in assignments:
         by_workload[assignment.workload].append(assignment)
@@ -125,7 +125,7 @@ def cost_by_device(
         kind = fleet.class_at(number)
         price = kind.expected_usd_per_h
         if basis is not CostBasis.DEVICE:
-            found[device] = price * billed_part((fleet.devices[number], setting), items, basis, profiles)
+            found[device] = price * billed_part(fleet.devices[number], setting, items, basis, profiles)
             continue
         limit_w = kind.limit_w if setting is None or setting.power_limit_w is None else setting.power_limit_w
         dynamic_w = sum(item.power_w_planned for item in items)

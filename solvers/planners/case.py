@@ -91,7 +91,7 @@ class Case:
             held=held,
             pinned=pinned,
             standing=standing,
-            appraisal=Appraisal.of(fleet, beliefs.profiles, snapshot.policy, (snapshot.target.assignments, held)),
+            appraisal=Appraisal.of(fleet, beliefs.profiles, snapshot.policy, snapshot.target.assignments, held),
             menus=menus,
         )
 

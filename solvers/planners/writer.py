@@ -281,7 +281,7 @@ def _serving(
         Fact(name="replicas", value=float(len(settled.placed))),
         Fact(name="rate_rps", value=round(need.rate_rps, 4)),
         *(
-            token_facts(need, *key, (option.batch, option.capacity_rps))
+            token_facts(need, *key, option.batch, option.capacity_rps)
             if need.tokens is not None
             else basis.facts(key, share_of_gpu_pct, option.batch, option.clock_mhz_sm)
         ),

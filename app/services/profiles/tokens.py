@@ -67,7 +67,7 @@ def _believed(
 ) -> TokenProfile | None:
     if model.kv_cache_mib_per_token is None:
         return None
-    found = believed_costs(model, (gpu_type, 1), load_llm_library(), sheets)
+    found = believed_costs(model, gpu_type, 1, load_llm_library(), sheets)
     costs, careful = found.costs.at_share(100), 1 + caution_std * found.spread
 
     def told(time_ms: float) -> float:

@@ -252,7 +252,7 @@ def _charged_usd_per_h(snapshot: Snapshot, plan: Plan | None, new: set[DeviceId]
             used[item.device].append(item)
     basis, profiles = snapshot.policy.cost_basis, snapshot.profiles_by_key()
     charged = sum(
-        prices[item.id] * billed_part((item, settings.get(item.id)), used[item.id], basis, profiles)
+        prices[item.id] * billed_part(item, settings.get(item.id), used[item.id], basis, profiles)
         for item in sorted(snapshot.devices, key=lambda item: item.id)
         if item.id in used
     )

@@ -106,16 +106,15 @@ def studied(background: Background, samples: Samples, seed: int) -> Knowledge:
     for form, points in gathered.points.items():
         for gpu_type in sorted({key[1] for key in points}):
             here = {key[0]: found for key, found in points.items() if key[1] == gpu_type}
-            known = _with_gpu_type(background, known, form, (gpu_type, here), seed)
+            known = _with_gpu_type(background, known, form, gpu_type, here, seed)
         if form == intake.LATENCY:
             known = _borrowed(background, known)
     return known
 
 
 def _with_gpu_type(
-    background: Background, known: Knowledge, form: str, found: tuple[str, Mapping[str, Points]], seed: int
+    background: Background, known: Knowledge, form: str, gpu_type: str, here: Mapping[str, Points], seed: int
 ) -> Knowledge:
-    gpu_type, here = found
     typical = float(np.concatenate([points.log_value for points in here.values()]).mean())
     usual = weak_prior(float(np.exp(typical)), _SCALE_SPREAD)
     if form == intake.POWER:
@@ -124,7 +123,7 @@ def _with_gpu_type(
     lessons = {
         model: Lesson(
             points=points,
-            priors=_priors(background, known, (form, (model, gpu_type)), points, usual),
+            priors=_priors(background, known, form, (model, gpu_type), points, usual),
             sibling=background.sibling(model, gpu_type) if form == intake.LATENCY else STRANGER,
         )
         for model, points in here.items()
@@ -138,10 +137,10 @@ def _with_gpu_type(
 
 
 def _priors(
-    background: Background, known: Knowledge, asked: tuple[str, Key], points: Points, usual: ShapePrior
+    background: Background, known: Knowledge, form: str, key: Key, points: Points, usual: ShapePrior
 ) -> tuple[ShapePrior, ...]:
     """What may hold of a model beside what others on the GPU type say; the last one always may."""
-    form, (model, gpu_type) = asked
+    model, gpu_type = key
     if form == intake.MEMORY:
         lowest = float(np.exp(points.log_value.min()))
         return tuple(prior for of in (background.model(model), None) if (prior := memory_prior(of, lowest)) is not None)
@@ -250,13 +249,12 @@ def _near(background: Background, told: Mapping[Key, ShapePrior], key: Key) -> t
     return siblings.voices(background.sibling(*key), others)
 
 
-def first_curve(background: Background, known: Knowledge, asked: tuple[str, Key], points: Points) -> Curve:
+def first_curve(background: Background, known: Knowledge, form: str, key: Key, points: Points) -> Curve:
     """The curve of a model of which nothing was known before these points."""
-    form, (_, gpu_type) = asked
     usual = weak_prior(float(np.exp(points.log_value.mean())), _SCALE_SPREAD)
     if form == intake.POWER:
         usual = power_prior(None, float(np.exp(points.log_value.max()))) or usual
-    priors = _priors(background, known, asked, points, usual)
+    priors = _priors(background, known, form, key, points, usual)
     if form == intake.LATENCY:
-        priors = _near(background, measured(known), asked[1]) + priors
-    return learning.best(FORMS[form], points, priors, known.field(form, gpu_type).kernel)
+        priors = _near(background, measured(known), key) + priors
+    return learning.best(FORMS[form], points, priors, known.field(form, key[1]).kernel)

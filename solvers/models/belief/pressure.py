@@ -10,6 +10,7 @@ of 12 GB/s, `host` as part of the latency that the model takes for a single inpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -198,8 +199,8 @@ class Features:
         return np.concatenate([self.everybody, self.suffers, self.presses, self.together, self.mutual], axis=1)
 
 
-def _column(*parts: tuple[int, float]) -> Floats:
-    return np.concatenate([np.full(count, value) for count, value in parts])
+def _column(counts: Sequence[int], values: Sequence[float]) -> Floats:
+    return np.repeat(np.array(values, dtype=np.float64), counts)
 
 
 # Slowdown that an ordinary neighbour adds: 9 % is the middle of published pairs of networks on a V100 and of the
@@ -209,16 +210,16 @@ def _column(*parts: tuple[int, float]) -> Floats:
 PRIOR_MEAN = np.concatenate(
     [
         np.array([0.09, 0.1, 0.2, 0.05, 0.05, 0.2, 0.0, 0.0, OVERSOLD_COST, -0.55]),
-        _column((10, 0.0), (9, 0.0), (6, 0.0), (12, 0.0)),
+        _column((10, 9, 6, 12), (0.0, 0.0, 0.0, 0.0)),
     ]
 )
 PRIOR_STD = np.concatenate(
     [
-        _column((1, 0.05), (4, 0.15), (2, 0.15), (1, 0.02), (1, 0.2), (1, 0.3), (10, 0.05)),
-        _column((1, 0.01), (2, 0.03), (1, 0.2), (5, 0.01)),
-        _column((1, 0.005), (5, 0.015)),
-        _column((1, 0.015), (2, 0.03), (1, 0.2), (6, 0.01)),
-        _column((2, 0.12)),
+        _column((1, 4, 2, 1, 1, 1, 10), (0.05, 0.15, 0.15, 0.02, 0.2, 0.3, 0.05)),
+        _column((1, 2, 1, 5), (0.01, 0.03, 0.2, 0.01)),
+        _column((1, 5), (0.005, 0.015)),
+        _column((1, 2, 1, 6), (0.015, 0.03, 0.2, 0.01)),
+        _column((2,), (0.12,)),
     ]
 )
 """Of the weights, in the order of `Features.matrix`. Widths of what depends on the pair are those by which pairs of

@@ -81,7 +81,7 @@ class HeadroomSolo:
         refuse_quantity(SPEC, quantity)
         answer = Answer.unknown(len(queries))
         for key, rows in queries.keys().items():
-            self._answer(answer, (key, rows), queries, quantity)
+            self._answer(answer, key, rows, queries, quantity)
         return answer
 
     def update(self, samples: Samples) -> HeadroomSolo:
@@ -107,8 +107,7 @@ class HeadroomSolo:
         """Everything needed to answer again, as JSON data."""
         return {"seed": self.seed, "known": state.to_plain(self.known)}
 
-    def _answer(self, answer: Answer, asked: tuple[Key, Rows], queries: Queries, quantity: Quantity) -> None:
-        key, rows = asked
+    def _answer(self, answer: Answer, key: Key, rows: Rows, queries: Queries, quantity: Quantity) -> None:
         form = self._form(_FORM_OF[quantity], key)
         clock = self.known.clocks.get(key[1], self.background.clocks.get(gpu_key(key[1]), np.nan))
         batch, share, slow = intake.places(queries, rows, clock)
@@ -121,7 +120,7 @@ class HeadroomSolo:
             return
         at = (batch, share, slow)
         found = lookup(self._surface(form, key, clocked=bool(np.any(slow != 1.0))), at)
-        value, std = self._converted(found, batch, (quantity, key))
+        value, std = self._converted(found, batch, quantity, key)
         origin = Origin.MEASURED if len(curve.points) else curve.prior.origin
         answer.mean[rows], answer.std[rows] = value, std
         answer.origin[rows] = origin
@@ -131,9 +130,8 @@ class HeadroomSolo:
         elif origin is Origin.LIBRARY:
             answer.distance[rows] = _LIBRARY_DISTANCE
 
-    def _converted(self, found: Floats, batch: Floats, asked: tuple[Quantity, Key]) -> tuple[Floats, Floats]:
+    def _converted(self, found: Floats, batch: Floats, quantity: Quantity, key: Key) -> tuple[Floats, Floats]:
         """Value and std of the quantity from those of its curve."""
-        quantity, key = asked
         value, std = found[:, 0], found[:, 1]
         if quantity is Quantity.THROUGHPUT_RPS:
             rate = 1000.0 * batch / value
@@ -144,7 +142,7 @@ class HeadroomSolo:
         return value, std
 
     def _form(self, form: str, key: Key) -> str:
-        """Cycles that nobody measured are latencies."""
+        """Cycles that were not measured are latencies."""
         return intake.LATENCY if form == intake.CYCLE and (form, key) not in self.known.curves else form
 
     def _curve(self, form: str, key: Key) -> Curve | None:
@@ -180,7 +178,7 @@ class HeadroomSolo:
         """The surface of a curve after more points."""
         curve = self._curve(form, key)
         if curve is None:
-            first = knowledge.first_curve(self.background, self.known, (form, key), points)
+            first = knowledge.first_curve(self.background, self.known, form, key, points)
             return self._compiled(form, key, first, clocked=False)
         late = len(curve.points) - curve.fitted + len(points)
         if len(points) > _AT_ONCE_MAX or late > min(max(curve.fitted, _EARLY), _APPENDED_MAX):

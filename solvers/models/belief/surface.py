@@ -64,7 +64,7 @@ def compiled(curve: Curve, widening: tuple[float, float], *, clocked: bool) -> S
         smooth=seen.variance(curve.kernel),
     )  # fmt: skip
     if len(fitted):
-        told = _condition(curve, fitted, (seen, axes))
+        told = _condition(curve, fitted, seen, axes)
     surface = Surface(
         curve=replace(curve, points=fitted, extra=curve.extra[: curve.fitted]),
         axes=axes,
@@ -98,13 +98,12 @@ class _Told:
     smooth: Floats
 
 
-def _condition(curve: Curve, fitted: Points, to: tuple[Sight, nodes.Axes]) -> _Told:
+def _condition(curve: Curve, fitted: Points, seen: Sight, axes: nodes.Axes) -> _Told:
     """The mean follows the form at the curve's parameters and the residual about it, never the form's straight line,
     which may leave the form far behind; covariances follow both.
     """
     from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-    seen, axes = to
     there, extra = sight(curve, fitted.at), curve.extra[: curve.fitted]
     scatter = np.diag(residual.scattered(there.scatter, fitted.count) + extra)
     root = np.linalg.cholesky(there.covariance(there, curve.kernel) + scatter)

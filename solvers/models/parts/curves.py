@@ -101,7 +101,7 @@ class Curves:
             # Straight lines may cross zero; nothing takes no time.
             latency = np.where(latency > 0, latency, np.nan)
             mean = self.table.derived(queries, quantity, places, latency)
-        answer = answered(queries, places, mean, (self.table.noise, self.errors))
+        answer = answered(queries, places, mean, self.table.noise, self.errors)
         # A formula does not pass through what was measured, so measured cells are no surer than others.
         relative = np.array(
             [[self.errors.get((model, gpu), np.nan) for gpu in queries.gpu_types] for model in queries.models]

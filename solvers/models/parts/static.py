@@ -71,7 +71,7 @@ class Static:
         if self.lattice is None:
             return Answer.unknown(len(queries))
         places = self.lattice.places(queries)
-        return answered(queries, places, self.value(queries, quantity, places), (self.noise, self.errors))
+        return answered(queries, places, self.value(queries, quantity, places), self.noise, self.errors)
 
     def value(self, queries: Queries, quantity: Quantity, places: Places) -> Floats:
         """The quantity at places already found."""
@@ -99,12 +99,11 @@ class Static:
 
 
 def answered(
-    queries: Queries, places: Places, mean: Floats, spread: tuple[float, dict[tuple[str, str], float]]
+    queries: Queries, places: Places, mean: Floats, noise: float, errors: dict[tuple[str, str], float]
 ) -> Answer:
-    """An answer with its relative spread: of measuring (the first part of `spread`), of the way between measured
-    configurations (the second, by key), of leaving them.
+    """An answer with its relative spread: of measuring (`noise`), of the way between measured configurations (`errors`,
+    by key), of leaving them.
     """
-    noise, errors = spread
     by_key = np.array([[errors.get((model, gpu), BETWEEN) for gpu in queries.gpu_types] for model in queries.models])
     between = by_key.reshape(len(queries.models), len(queries.gpu_types))[queries.model, queries.gpu_type]
     away = np.where(places.known & ~places.inside, PER_STEP_OUTSIDE * places.distance, 0.0)

@@ -116,10 +116,9 @@ def roofline(model: ModelVariant, rates: Rates, efficiency: Efficiency) -> StepC
 
 
 def believed_costs(
-    model: ModelVariant, target: tuple[GpuType, int], library: LlmLibrary, gpu_types: Mapping[str, GpuType]
+    model: ModelVariant, gpu_type: GpuType, gpus: int, library: LlmLibrary, gpu_types: Mapping[str, GpuType]
 ) -> BelievedCosts:
-    """What is believed of a model on a group (GPU type, number of GPUs)."""
-    gpu_type, gpus = target
+    """What is believed of a model on a group of so many GPUs."""
     same = [entry for entry in library.entries if entry.model == model.name and entry.gpu_type in gpu_types]
     for entry in same:
         if (entry.gpu_type, entry.gpus) == (gpu_type.name, gpus):
@@ -130,7 +129,7 @@ def believed_costs(
     wanted = Rates.of(gpu_type, gpus)
     if same:
         nearest = min(same, key=lambda entry: _gap(Rates.of(gpu_types[entry.gpu_type], entry.gpus), wanted))
-        costs = _moved(nearest, gpu_types[nearest.gpu_type], target)
+        costs = _moved(nearest, gpu_types[nearest.gpu_type], gpu_type, gpus)
         source = f"scaled: {nearest.model} on {nearest.gpus} x {nearest.gpu_type}"
         return BelievedCosts(costs=costs, origin=Origin.SCALED, source=source, spread=SCALED_SPREAD)
     costs = roofline(model, wanted, library.efficiency)
@@ -142,7 +141,7 @@ def _gap(one: Rates, other: Rates) -> float:
     return abs(math.log(one.tflops / other.tflops)) + abs(math.log(one.gb_per_s / other.gb_per_s))
 
 
-def _moved(entry: LlmEntry, source: GpuType, target: tuple[GpuType, int]) -> StepCosts:
-    had, wanted = Rates.of(source, entry.gpus), Rates.of(*target)
-    loss = (1.0 - _GROUP_LOSS) ** math.log2(target[1] / entry.gpus)
+def _moved(entry: LlmEntry, source: GpuType, target: GpuType, gpus: int) -> StepCosts:
+    had, wanted = Rates.of(source, entry.gpus), Rates.of(target, gpus)
+    loss = (1.0 - _GROUP_LOSS) ** math.log2(gpus / entry.gpus)
     return entry.costs.scaled(wanted.tflops / had.tflops * loss, wanted.gb_per_s / had.gb_per_s * loss)

@@ -165,7 +165,7 @@ class _Bearing:
         settings = {item.device: item for item in picture.target.settings}
         everybody = tuple(sorted({item.workload for item in stays}))
         return _Bearing(
-            appraisal=Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, (stays, settings)),
+            appraisal=Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, stays, settings),
             needs={need.workload: need for need in needs_of(picture, everybody)},
         )
 

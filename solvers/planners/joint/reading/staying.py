@@ -93,9 +93,10 @@ class _Books:
 
     def __init__(self, picture: Snapshot, fleet: Fleet) -> None:
         settings = {item.device: item for item in picture.target.settings}
-        everything = (picture.target.assignments, settings)
         self.fleet = fleet
-        self.appraisal = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, everything)
+        self.appraisal = Appraisal.of(
+            fleet, picture.profiles_by_key(), picture.policy, picture.target.assignments, settings
+        )
         self.dedicated: set[str] = {item.id for item in picture.services if item.affinity.dedicated}
 
     def put(self, item: Assignment) -> None:

@@ -67,7 +67,7 @@ def _staying(reading: Reading) -> Iterator[Assignment]:
     held = {item.device: item for item in reading.snapshot.target.settings}
     fleet = open_fleet(reading.snapshot, held)
     together = (*reading.pinned, *reading.kept)
-    appraisal = Appraisal.of(fleet, reading.snapshot.profiles_by_key(), reading.snapshot.policy, (together, held))
+    appraisal = Appraisal.of(fleet, reading.snapshot.profiles_by_key(), reading.snapshot.policy, together, held)
     for item in reading.kept:
         need, capacity = needs[item.workload], item.capacity_rps
         if need.kind is not WorkloadKind.JOB:
@@ -140,7 +140,7 @@ def _replica(seats: Seats, need: Need, item: Member, replicas: int, ground: _Gro
         facts += (
             ground.basis.facts((model, pool.gpu_type), item.share_pct * ground.sm_parts[number], item.batch, clock)
             if need.tokens is None
-            else token_facts(need, model, pool.gpu_type, (item.batch, item.capacity_rps))
+            else token_facts(need, model, pool.gpu_type, item.batch, item.capacity_rps)
         )
     fresh = ReasonCode.FILLS_SPARE_SHARE if need.kind is WorkloadKind.JOB else ReasonCode.CHEAPEST_FEASIBLE
     code = fresh if item.standing is None else ReasonCode.KEPT_STANDING

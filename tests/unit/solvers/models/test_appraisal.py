@@ -87,7 +87,7 @@ def appraised(picture: Snapshot, standing: tuple[Assignment, ...]) -> dict[str, 
     """Capacity of each replica; 0 where it cannot be shown to keep its promise."""
     settings = {item.device: item for item in SETTINGS}
     fleet = open_fleet(picture, settings)
-    made = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, (standing, settings))
+    made = Appraisal.of(fleet, picture.profiles_by_key(), picture.policy, standing, settings)
     found: dict[str, float] = {}
     for need in needs_of(picture, builders.everything_movable(picture)):
         own = [item for item in standing if item.workload == need.workload]
@@ -218,6 +218,7 @@ class TestWhatCannotBeShown:
             open_fleet(picture, settings),
             picture.profiles_by_key(),
             picture.policy,
-            ((self.ITEM, job), settings),
+            (self.ITEM, job),
+            settings,
         )
         assert made.slowdown(self.ITEM) == picture.policy.interference_margin

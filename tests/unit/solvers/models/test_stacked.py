@@ -60,12 +60,12 @@ def test_profiles_of_equal_axes_share_a_stack_in_any_company() -> None:
     for profile in profiles:
         alone = ProfileTable.of(profile)
         assert alone is not None
-        grid, own = tables.grid_at((profile.model, profile.gpu_type), TOP), alone.grid_at(TOP)
+        grid, own = tables.grid_at(profile.model, profile.gpu_type, TOP), alone.grid_at(TOP)
         assert grid is not None
         assert own is not None
         assert np.array_equal(grid.latency_ms_mean, own.latency_ms_mean)
-        assert tables.grid_at((profile.model, profile.gpu_type), TOP - 1) is None
-    assert tables.grid_at((ModelName("nobody"), GpuTypeName("v100")), TOP) is None
+        assert tables.grid_at(profile.model, profile.gpu_type, TOP - 1) is None
+    assert tables.grid_at(ModelName("nobody"), GpuTypeName("v100"), TOP) is None
 
 
 def test_cells_that_cannot_run_are_no_cells_and_the_careful_value_wins() -> None:
@@ -95,7 +95,7 @@ def test_a_clock_where_nothing_runs_is_passed_over() -> None:
     table = ProfileTable.of(profile)
     assert table is not None
     assert [item.clock_mhz_sm for item in table.grids] == [TOP - 300]
-    found = Tables({(profile.model, profile.gpu_type): profile}).grid_at((profile.model, profile.gpu_type), TOP)
+    found = Tables({(profile.model, profile.gpu_type): profile}).grid_at(profile.model, profile.gpu_type, TOP)
     assert found is not None
     assert found.clock_mhz_sm == TOP - 300
 

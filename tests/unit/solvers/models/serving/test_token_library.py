@@ -53,7 +53,7 @@ def model(name: str = "some-7b", parameters_million: float = 7_000) -> ModelVari
 
 
 def test_a_measured_configuration_is_taken_as_it_is() -> None:
-    believed = believed_costs(model(), (GPU_TYPES["a100"], 1), LIBRARY, GPU_TYPES)
+    believed = believed_costs(model(), GPU_TYPES["a100"], 1, LIBRARY, GPU_TYPES)
     assert (believed.costs, believed.origin) == (ENTRY.costs, Origin.LIBRARY)
     assert believed.spread == pytest.approx(0.1, rel=0.01)
     assert "somebody" in believed.source
@@ -61,7 +61,7 @@ def test_a_measured_configuration_is_taken_as_it_is() -> None:
 
 def test_another_gpu_scales_decode_by_bandwidth_and_prefill_by_compute() -> None:
     source, target = GPU_TYPES["a100"], GPU_TYPES["t4"]
-    believed = believed_costs(model(), (target, 1), LIBRARY, GPU_TYPES)
+    believed = believed_costs(model(), target, 1, LIBRARY, GPU_TYPES)
     assert believed.origin is Origin.SCALED
     assert believed.costs.decode_fixed_ms == pytest.approx(
         14.0 * source.memory_bandwidth_gb_per_s / target.memory_bandwidth_gb_per_s
@@ -71,15 +71,13 @@ def test_another_gpu_scales_decode_by_bandwidth_and_prefill_by_compute() -> None
 
 
 def test_more_gpus_are_faster_but_not_by_their_number() -> None:
-    one, two = (believed_costs(model(), (GPU_TYPES["a100"], gpus), LIBRARY, GPU_TYPES).costs for gpus in (1, 2))
+    one, two = (believed_costs(model(), GPU_TYPES["a100"], gpus, LIBRARY, GPU_TYPES).costs for gpus in (1, 2))
     assert one.decode_fixed_ms / 2 < two.decode_fixed_ms < one.decode_fixed_ms
 
 
 def test_an_unknown_model_is_believed_by_its_size() -> None:
     card = GPU_TYPES["a100"]
-    small, large = (
-        believed_costs(model("other", size), (card, 1), LIBRARY, GPU_TYPES).costs for size in (1_000, 10_000)
-    )
+    small, large = (believed_costs(model("other", size), card, 1, LIBRARY, GPU_TYPES).costs for size in (1_000, 10_000))
     assert large.decode_fixed_ms == pytest.approx(10 * small.decode_fixed_ms)
     # 10 billion parameters of two bytes, at half of the bandwidth
     assert large.decode_fixed_ms == pytest.approx(20 / (0.5 * card.memory_bandwidth_gb_per_s) * 1000)
