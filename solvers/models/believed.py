@@ -1,5 +1,5 @@
-"""Profiles where nothing was measured: points of a coarse grid that a belief fills in, carefully, so that planning needs
-no measurements to start.
+"""Profiles where nothing was measured: points of a coarse grid that a belief fills in, carefully, so that planning
+needs no measurements to start.
 
 Owns the grid, the care (the expected value plus the policy's share of its uncertainty) and the bounds that keep what is
 believed between what was measured: a believed point is never faster than a measured one with less to do, and never
