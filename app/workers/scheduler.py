@@ -59,6 +59,8 @@ class PlannerWorker:
         # One cycle at a time, whichever loop asks for it.
         self._turn = threading.Lock()
         self._memory = NOTHING_YET
+        self._term: int | None = None
+        """The fencing token under which the watch ran last."""
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(6)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -93,9 +95,8 @@ class PlannerWorker:
         self._add("learn", self._parts.learning.learn, settings.learn_interval_s)
         self._add("account", self._parts.housekeeping.account, settings.account_interval_s)
         self._add("retain", self._parts.housekeeping.retain, settings.retention_interval_s)
-        # At once, not after a first interval: the newcomer's first plan, and partitions for whoever restarts us often.
+        # At once, not after a first interval: the newcomer's first plan.
         self._scheduler.modify_job("watch", next_run_time=datetime.now(UTC))
-        self._scheduler.modify_job("retain", next_run_time=datetime.now(UTC))
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -139,6 +140,10 @@ class PlannerWorker:
 
     def _watch(self, leader: Leader) -> None:
         """Plan promptly when documents or the reporting nodes changed, or a hold has passed."""
+        if leader.fencing != self._term:
+            # Partitions as soon as we lead: whoever restarts us often would never see a first interval pass.
+            self._term = leader.fencing
+            self._scheduler.modify_job("retain", next_run_time=datetime.now(UTC))
         sight = self._look()
         cause = cause_of(sight, self._memory, self._parts.clock.now_s())
         if cause is not None:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from app import bootstrap
 from app.bootstrap import build_planner
 from app.settings import Settings
 from app.workers.scheduler import PlannerWorker
+from app.workers.solve_pool import SolvePool
 from solvers.domain.policy import CostBasis
+from solvers.planners.base import PlanRequest, Thought
 from tests.integration.planner.world import World, check_history
 from tests.unit.app.services.whatif.small_fleet import SWIFT, service
 from tests.waiting import wait_until
@@ -25,6 +28,27 @@ NEVER_S = 10_000.0
 @pytest.fixture(autouse=True)
 def _swift(world: World) -> None:
     world.policy = SWIFT
+
+
+class LentPool(SolvePool):
+    """The session's child process for a worker, which starts and ends with a pool of its own otherwise."""
+
+    def __init__(self, pool: SolvePool) -> None:
+        self._pool = pool
+
+    def warm(self) -> None:
+        """It is."""
+
+    def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
+        return self._pool.think(planner, request, state)
+
+    def close(self) -> None:
+        """Others plan with it."""
+
+
+@pytest.fixture(autouse=True)
+def _lent_pool(pool: SolvePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "_pool", lambda *_: LentPool(pool))
 
 
 @pytest.fixture
