@@ -57,6 +57,8 @@ class Durations:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell the sums, and keep them for the next part."""
+        if not self._wall_s:
+            return
         wall_s, spent_s = time.monotonic() - self._began_s, cpu_s()
         if self._kept is not None:
             if self._kept.exists():
