@@ -66,7 +66,7 @@ class ControlPlane:
             self.target = target
             self.changed.notify_all()
 
-    def wait_for(self, condition: Any, deadline_s: float = 20.0) -> None:
+    def wait_for(self, condition: Any, deadline_s: float = 60.0) -> None:
         """Until the condition holds; fails the test otherwise."""
         ends_at = time.monotonic() + deadline_s
         with self.changed:

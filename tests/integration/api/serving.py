@@ -12,7 +12,7 @@ import uvicorn
 from tests.integration.api.world import World
 from tests.waiting import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @contextmanager

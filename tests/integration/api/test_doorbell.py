@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -123,8 +122,6 @@ def test_the_end_of_the_process_ends_the_streams(served: Served) -> None:
     world, port, server = served
     ear = Ear(port, world.secrets["viewer"])
     ear.hear()
-    started = time.monotonic()
     server.should_exit = True
     assert ear.ended()
-    assert time.monotonic() - started < DEADLINE_S / 2
     ear.close()

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.integration
 
 PATH = "/v1/routes/demo/vision"
 SERVICE = "demo/vision"
-HEARD_WITHIN_S = 1.0
 
 
 def read_back(ordinal: int = 0, *, share_pct_sm: int = 30, ready: bool = True, port: int | None = 9001) -> Any:
@@ -210,15 +209,17 @@ class Watcher:
 Served = tuple[World, int, uvicorn.Server]
 
 
-@pytest.fixture
-def served(database: object) -> Iterator[Served]:
-    world = build_world(database, doorbell_heartbeat_s=0.3)
+@pytest.fixture(params=[0.3])
+def served(database: object, request: pytest.FixtureRequest) -> Iterator[Served]:
+    world = build_world(database, doorbell_heartbeat_s=request.param)
     prepare(world)
     with serving(world) as (port, server):
         yield world, port, server
 
 
-def test_watchers_hear_within_a_second(served: Served) -> None:
+@pytest.mark.parametrize("served", [3600.0], indirect=True)
+def test_watchers_hear_at_once(served: Served) -> None:
+    """By the change itself: the next beat would come too late for every deadline here."""
     world, port, _ = served
     watchers = [Watcher(port, world.secrets[who]) for who in ("viewer", "gateway")]
     whole = Watcher(port, world.secrets["admin"], "/v1/routes")
@@ -226,9 +227,7 @@ def test_watchers_hear_within_a_second(served: Served) -> None:
     assert [item["service"] for item in whole.hear()["items"]] == [SERVICE]
     for share, port_told in ((30, 9001), (30, 9002)):
         receive(world, read_back(share_pct_sm=share, port=port_told))
-        began_s = time.monotonic()
         heard = [each.hear() for each in (*watchers, whole)]
-        assert time.monotonic() - began_s < HEARD_WITHIN_S
         assert [each["replicas"][0]["port"] for each in heard[:2]] == [port_told, port_told]
         assert heard[2]["items"][0] == heard[0]
     with world.database.transaction() as session:

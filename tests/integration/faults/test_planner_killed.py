@@ -98,7 +98,7 @@ def _leader(house: House, planners: list[Process]) -> Process:
 def _kill_leader(house: House, planners: list[Process]) -> None:
     leader = _leader(house, planners)
     leader.kill()
-    house.await_true("its child follows it", lambda: leader.survivors() == [], 10.0)
+    house.await_true("its child follows it", lambda: leader.survivors() == [])
 
 
 def _token(house: House) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from app.demo.home import ProcessId
 from app.demo.process import BACKOFF_S, STEADY_AFTER_S, Child, ChildSpec, alive, end_processes, identify
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 FOREVER = "import signal; signal.pause()"
 STUBBORN = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: signal.pause()"
@@ -122,7 +122,7 @@ def test_a_process_is_known_by_its_start_too() -> None:
         assert end_processes([impostor], 1.0) == []
         assert process.poll() is None
         assert end_processes([known, impostor], 10.0) == ["stranger"]
-        assert process.wait(5) == -15
+        assert process.wait(LIMIT_S) == -15
         assert not alive(known)
 
 
@@ -135,4 +135,4 @@ def test_a_deaf_leftover_is_killed() -> None:
         known = identify("deaf", process.pid)
         assert known is not None
         assert end_processes([known], 0.2) == ["deaf"]
-        assert process.wait(5) == -9
+        assert process.wait(LIMIT_S) == -9

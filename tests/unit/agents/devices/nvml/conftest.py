@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from agents.devices.nvml import NvmlBoards, open_boards
+from agents.devices.nvml.guard import Driver
 from tests.standins.nvml import NvmlStandIn
 from tests.standins.nvml.double import installed
+from tests.waiting import LIMIT_S
 
 
 class Clock:
@@ -43,13 +46,21 @@ def opened(host, clock) -> Iterator[Opener]:
     """Opens boards and closes them in the end."""
     boards: list[NvmlBoards] = []
 
-    def open_them(selection: str = "nvml:all", timeout_s: float = 5.0) -> NvmlBoards:
+    def open_them(selection: str = "nvml:all", timeout_s: float = LIMIT_S) -> NvmlBoards:
         boards.append(open_boards(selection, timeout_s=timeout_s, now_s=clock, event_wait_ms=5))
         return boards[-1]
 
     yield open_them
     for one in boards:
         one.close()
+
+
+@contextmanager
+def impatient(driver: Driver) -> Iterator[None]:
+    """Wait less long for a call that a planted fault holds up; others may take what a busy host takes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(driver, "_timeout_s", 0.05)
+        yield
 
 
 def with_gpus(*gpus: object) -> pytest.MarkDecorator:

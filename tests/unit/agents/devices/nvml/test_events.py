@@ -13,8 +13,6 @@ from tests.standins.nvml import ECC_DOUBLE, RECOVERY, UNAVAILABLE, Lacks, NvmlSt
 from tests.unit.agents.devices.nvml.conftest import Clock, Opener, with_gpus
 from tests.waiting import wait_until
 
-SOON_S = 10.0
-
 
 def awaited(boards: NvmlBoards, count: int = 1) -> tuple[BoardEvent, ...]:
     """So many events, with a deadline."""

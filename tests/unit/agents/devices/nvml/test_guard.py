@@ -10,14 +10,13 @@ import pytest
 from agents.devices.nvml.binding import Nvml
 from agents.devices.nvml.guard import Driver
 from agents.errors import DeviceTimeoutError, LostError
-from tests.waiting import wait_until
-
-SOON_S = 10.0
+from tests.unit.agents.devices.nvml.conftest import impatient
+from tests.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    found = Driver(Nvml(None), timeout_s=0.05)
+    found = Driver(Nvml(None), timeout_s=LIMIT_S)
     yield found
     found.close()
 
@@ -34,8 +33,8 @@ def test_results_and_errors_come_back(driver: Driver) -> None:
 
 def test_a_hanging_call_times_out_and_marks_its_device(driver: Driver) -> None:
     release = threading.Event()
-    with pytest.raises(DeviceTimeoutError, match="GPU-a: no answer within"):
-        driver.run("GPU-a", lambda nvml: release.wait(SOON_S))
+    with impatient(driver), pytest.raises(DeviceTimeoutError, match="GPU-a: no answer within"):
+        driver.run("GPU-a", lambda nvml: release.wait(LIMIT_S))
     assert driver.hung("GPU-a")
     with pytest.raises(DeviceTimeoutError, match="still hangs"):
         driver.run("GPU-a", lambda nvml: 1)
@@ -50,8 +49,8 @@ def test_at_most_one_thread_is_lost_per_device(driver: Driver) -> None:
     before = threading.active_count()
     for _ in range(5):
         for device in ("GPU-a", "GPU-b"):
-            with pytest.raises(DeviceTimeoutError):
-                driver.run(device, lambda nvml: release.wait(SOON_S))
+            with impatient(driver), pytest.raises(DeviceTimeoutError):
+                driver.run(device, lambda nvml: release.wait(LIMIT_S))
     assert threading.active_count() <= before + 3
     release.set()
     wait_until(lambda: not driver.hung("GPU-a") and not driver.hung("GPU-b"))
@@ -68,18 +67,18 @@ def test_calls_come_one_at_a_time(driver: Driver) -> None:
         with gate:
             busy[0] -= 1
 
-    slow = Driver(Nvml(None), timeout_s=SOON_S)
+    slow = Driver(Nvml(None), timeout_s=LIMIT_S)
     threads = [threading.Thread(target=lambda: [slow.run(f"GPU-{n}", count) for n in range(20)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SOON_S)
+        thread.join(LIMIT_S)
     slow.close()
     assert most[0] == 1
 
 
 def test_whoever_waits_too_long_for_his_turn_is_told(driver: Driver) -> None:
-    with driver._turn, pytest.raises(DeviceTimeoutError, match="busy with another call"):
+    with driver._turn, impatient(driver), pytest.raises(DeviceTimeoutError, match="busy with another call"):
         driver.run("GPU-a", lambda nvml: 1)
     assert not driver.hung("GPU-a")
     assert driver.run("GPU-a", lambda nvml: 1) == 1
