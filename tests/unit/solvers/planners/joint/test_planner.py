@@ -19,7 +19,7 @@ from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
-from solvers.planners.joint.planner import FIRST, SPEC, Joint
+from solvers.planners.joint.planner import SPEC, Joint
 from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.phases import SolveOrder
@@ -68,7 +68,7 @@ def test_it_is_cheaper_than_greed_and_says_so(policy: object) -> None:
     proposal = propose(builders.lab(SERVICES, policy=policy))
     assert proposal.insight is not None
     greedy, joint = proposal.insight.contenders
-    assert (greedy.name, joint.name) == (FIRST, SPEC.name)
+    assert (greedy.name, joint.name) == ("greedy", SPEC.name)
     assert proposal.plan is not None
     assert proposal.plan.objective == joint.objective
     assert joint.objective.unserved == greedy.objective.unserved == 0
@@ -97,7 +97,7 @@ def nothing(problem: JointProblem, order: SolveOrder, deadline: Deadline) -> Lay
 def test_a_failing_engine_leaves_the_greedy_answer() -> None:
     picture = builders.lab(SERVICES)
     proposal = propose(picture, Joint(broken))
-    greedy = registry.propose(FIRST, request_of(picture)).plan
+    greedy = registry.propose("greedy", request_of(picture)).plan
     assert greedy is not None
     assert proposal.plan is not None
     assert proposal.plan.assignments == greedy.assignments
@@ -107,7 +107,7 @@ def test_a_failing_engine_leaves_the_greedy_answer() -> None:
 def test_a_worse_answer_gives_way() -> None:
     crowded = [builders.service(f"s{number}", rate_rps_declared=300.0) for number in range(8)]
     picture = builders.lab(crowded, policy=DEVICE)
-    greedy = registry.propose(FIRST, request_of(picture)).plan
+    greedy = registry.propose("greedy", request_of(picture)).plan
     assert greedy is not None
     plan = plan_of(picture, Joint(nothing))
     assert plan.objective.key() <= greedy.objective.key()

@@ -1,23 +1,41 @@
 """From a layout's bound to a plan's: what serving as much as this plan serves costs at least.
 
-Owns that argument. A layout's bound holds for cost plus what is left unserved at its price; so any plan that leaves no
+A layout's bound holds for cost plus what is left unserved at its price; so any plan that leaves no
 more unserved than this one costs at least the bound less this plan's own price of the unserved. What stays outside the
 problem costs what it costs. Where somebody could still be seated outside the problem, beside what is pinned, nothing is
-proven. It refuses to state a bound that the plan itself disproves.
+proven, and what the plan itself disproves is not stated.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.models.worth import cost_by_device
+from solvers.planners.joint.propose.attempt import Attempt
+from solvers.planners.joint.propose.seated import Found
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.problems.fleet import open_fleet
 from solvers.problems.layout import Layout
 
 DUST = 1e-6
+
+
+def bounded(attempt: Attempt, found: Found, plan: Plan) -> Plan:
+    """The plan with the better of what the solve and what counting proved; counting holds for plans that serve
+    everybody.
+    """
+    reading, layout = attempt.reading, found.solved.found
+    bounds = [bound_of(reading, layout, plan)]
+    if found.counted is not None and found.counted.bound_usd_per_h is not None:
+        served: dict[WorkloadId, float] = defaultdict(float)
+        for item in plan.assignments:
+            served[item.workload] += item.capacity_rps
+        if all(served[item.id] >= item.rate_rps * (1 - DUST) for item in reading.problem.workloads):
+            bounds.append(bound_of(reading, replace(layout, bound_usd_per_h=found.counted.bound_usd_per_h), plan))
+    return replace(plan, bound_usd_per_h=max((bound for bound in bounds if bound is not None), default=None))
 
 
 def bound_of(reading: Reading, layout: Layout, plan: Plan) -> float | None:

@@ -1,0 +1,1 @@
+"""What stands around a solve: its time, its seats, its rivals and its bound."""
