@@ -23,7 +23,7 @@ from solvers.planners.base import Planner, PlannerSpec
 from solvers.planners.tuning import Scalar
 
 SUFFIX = ".py"
-_ARGUMENTS = {"first_state": 0, "propose": 3, "learn": 2}
+_ARGUMENTS = {"first_state": 0, "propose": 3}
 """What each method of the contract is called with."""
 
 
