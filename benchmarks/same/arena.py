@@ -23,6 +23,8 @@ from solvers.sim.outcome import Outcome
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 DATA = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))
 OURS = "headroom"
+OF_KIND = {"tasks": "added_latency", "packing": "reserving"}
+"""Whom we wrote for the kinds that production does not plan."""
 UNITS = 50
 TOLD = ("cost_usd", "violation_pct", "jobs_done")
 READS = r"^(azure|dlrm|inferno|muxserve|openb|traced):|pattern: trace|^ +trace:"
@@ -110,8 +112,9 @@ def cases() -> Iterator[Case]:
     """Ours on every scenario that there is, then the others."""
     for path in sorted(FOLDER.glob("*.yaml")):
         kind = re.search(r"^kind: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        cut = CUTS.get(path.stem) or BY_KIND[kind[1] if kind is not None else "world"]
-        yield _case(Run(scenario=path.stem, cut=cut, dear=path.stem not in QUICK))
+        name = kind[1] if kind is not None else "world"
+        cut, contender = CUTS.get(path.stem) or BY_KIND[name], OF_KIND.get(name, OURS)
+        yield _case(Run(scenario=path.stem, contender=contender, cut=cut, dear=path.stem not in QUICK))
     yield from map(_case, OTHERS)
 
 

@@ -1,14 +1,15 @@
 """Pods that come one by one to a fleet and never leave, and how much of its GPUs each rule gives away.
 
-Owns the course of the study of openb (Weng et al., ATC 2023): the pods of a list in an order drawn from the seed, then
-pods drawn from it again until they ask for a given part of all GPUs; a pod that fits nowhere is lost. Allocated is what
-holds, as a part of all GPUs, when so much had arrived, lost pods included. It refuses migration.
+The course is that of the study of openb (Weng et al., ATC 2023): the pods of a list in an order drawn from the seed,
+then pods drawn from it again until they ask for a given part of all GPUs; a pod that fits nowhere is lost. Allocated is
+what holds, as a part of all GPUs, when so much had arrived, lost pods included. Nothing migrates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,16 +24,69 @@ from solvers.engines.registry import create
 from solvers.errors import EngineError
 from solvers.sim.outcome import About, Better, Contender, Deed, Metric, Outcome, Planners, Progress, metric
 
-OURS = ("headroom", "joint")
-RULES = ("fgd", "fgd_weighted", "best_fit", "packing", "dot_product", "worst_fit", "random")
 MARKS_PCT = (50, 80, 90, 100, 110, 120, 130)
 GOALS_PCT = (100, 130)
 
 WHOLE_WEIGHT = 1.0
-"""How much more than its number a pod of whole GPUs counts where fragments are weighed, for ours and `fgd_weighted`."""
+"""How much more than its number a pod of whole GPUs counts where fragments are weighed: `reserving`, `fgd_weighted`."""
 
 Decide = Callable[[int], bool]
 """Whether a pod found a place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What every rule begins with: who may come, the empty fleet, how often each is to be expected, chance."""
+
+    asks: Asks
+    hosts: list[Host]
+    counts: Whole
+    streams: Streams
+
+
+def _reserving(known: Known) -> Decide:
+    asks, ties = known.asks, known.streams.stream("ties")
+    plan = mix(asks, known.hosts, known.counts, create("highs"))
+    kept = Reserving(asks, known.hosts, plan, LeastFragments(expected(asks, known.counts, WHOLE_WEIGHT)))
+    return lambda ask: kept.place(ask, ties) is not None
+
+
+def _fragments(known: Known, *, weight: float = 0.0) -> Rule:
+    return LeastFragments(expected(known.asks, known.counts, weight), steps=SCORE_MAX)
+
+
+def _cpu_milli_max(known: Known) -> int:
+    return max(host.cpu_milli for host in known.hosts)
+
+
+def _one_by_one(make: Callable[[Known], Rule]) -> Callable[[Known], Decide]:
+    def decider(known: Known) -> Decide:
+        ties = known.streams.stream("ties")
+        rooms = Rooms(known.asks, known.hosts, make(known))
+
+        def decide(ask: int) -> bool:
+            place = rooms.best(ask, ties)
+            if place is not None:
+                rooms.take(place, ask)
+            return place is not None
+
+        return decide
+
+    return decider
+
+
+_DECIDERS: Mapping[str, Callable[[Known], Decide]] = {
+    "reserving": _reserving,
+    "fgd": _one_by_one(_fragments),
+    "fgd_weighted": _one_by_one(partial(_fragments, weight=WHOLE_WEIGHT)),
+    "best_fit": _one_by_one(lambda known: ByFit(_cpu_milli_max(known))),
+    "packing": _one_by_one(lambda _: ByPacking()),
+    "dot_product": _one_by_one(lambda known: ByDotProduct(_cpu_milli_max(known))),
+    "worst_fit": _one_by_one(lambda known: ByFit(_cpu_milli_max(known), most=True)),
+    "random": _one_by_one(lambda known: Anywhere(known.streams.stream("gpu"))),
+}
+RULES = tuple(_DECIDERS)
+"""Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,37 +140,10 @@ class Packing:
             pods.append(ask)
 
     def _decider(self, name: str, streams: Streams) -> Decide:
+        if name not in _DECIDERS:
+            raise EngineError(f"{name or 'nothing'} places no pods; known are {', '.join(RULES)}", planner=name)
         counts = np.bincount(self.pods, minlength=len(self.asks))
-        hosts, ties = list(self.hosts), streams.stream("ties")
-        if name in OURS:
-            plan = mix(self.asks, hosts, counts, create("highs"))
-            ours = Reserving(self.asks, hosts, plan, LeastFragments(expected(self.asks, counts, WHOLE_WEIGHT)))
-            return lambda ask: ours.place(ask, ties) is not None
-        rooms = Rooms(self.asks, hosts, self._rule(name, counts, streams))
-
-        def decide(ask: int) -> bool:
-            place = rooms.best(ask, ties)
-            if place is not None:
-                rooms.take(place, ask)
-            return place is not None
-
-        return decide
-
-    def _rule(self, name: str, counts: Whole, streams: Streams) -> Rule:
-        cpu_milli_max = max(host.cpu_milli for host in self.hosts)
-        rules: dict[str, Callable[[], Rule]] = {
-            "fgd": lambda: LeastFragments(expected(self.asks, counts), steps=SCORE_MAX),
-            "fgd_weighted": lambda: LeastFragments(expected(self.asks, counts, WHOLE_WEIGHT), steps=SCORE_MAX),
-            "best_fit": lambda: ByFit(cpu_milli_max),
-            "worst_fit": lambda: ByFit(cpu_milli_max, most=True),
-            "dot_product": lambda: ByDotProduct(cpu_milli_max),
-            "packing": ByPacking,
-            "random": lambda: Anywhere(streams.stream("gpu")),
-        }
-        if name not in rules:
-            said = f"{name or 'nothing'} places no pods; known are {', '.join((*OURS, *RULES))}"
-            raise EngineError(said, planner=name)
-        return rules[name]()
+        return _DECIDERS[name](Known(asks=self.asks, hosts=list(self.hosts), counts=counts, streams=streams))
 
 
 def _metrics(seen: dict[int, list[float]], lost: int) -> tuple[Metric, ...]:

@@ -1,9 +1,9 @@
-"""Headroom's own scheduler of tasks: each task at once where it adds least to everybody's latency, or not yet.
+"""A scheduler of tasks: each task at once where it adds least to everybody's latency, or not yet.
 
-Owns the belief about company (tasks that together want more SMs than there are share them, and every neighbour costs a
-little), its correction by what ended tasks told, and the assignment of a tick: tasks in rising order of their time
-alone, each to the seat and batch of the least cost, which is its own time there, what it adds to the times of those who
-sit there, and lateness, weighted. A task that would cost less after the next ending waits for it. It refuses windows.
+Tasks that together want more SMs than there are share them, and every neighbour costs a little; what ended tasks told
+corrects this. A tick goes through tasks in rising order of their time alone, each to the seat and batch of the least
+cost: its own time there, what it adds to the times of those who sit there, and lateness, weighted. A task that would
+cost less after the next ending waits for it. No plan of the product is made so.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Floor:
     memory_mib: Floats
 
 
-class Headroom:
+class AddedLatency:
     """A `TaskScheduler`. `samples` were profiled offline."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Headroom:
     @property
     def name(self) -> str:
         """Who it is."""
-        return "headroom"
+        return "added_latency"
 
     @property
     def waiting(self) -> int:
@@ -288,10 +288,10 @@ class Headroom:
         return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
     @staticmethod
-    def restore(state: bytes, facts: Facts) -> Headroom:
+    def restore(state: bytes, facts: Facts) -> AddedLatency:
         """From what `state` wrote."""
         plain: Plain = json.loads(state)
-        made = Headroom(facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
+        made = AddedLatency(facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
         made.resume(from_plain(Ledger, part(plain, "ledger")))
         return made
 

@@ -1,7 +1,7 @@
 """Task schedulers by name, as contenders of benches of kind `tasks`.
 
-Owns the table: OLTunes, OLTunes with another predictor or without one of its parts, Orion, MLaaS' reserve-and-pack, and
-ours. All of them get the same offline profile. It refuses names that are no scheduler of tasks.
+OLTunes, OLTunes with another predictor or without one of its parts, Orion, MLaaS' reserve-and-pack, and the least added
+latency. All of them get the same offline profile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lab.benches.tasks.assigning import Headroom
+from lab.benches.tasks.assigning import AddedLatency
 from lab.benches.tasks.first_come import FirstCome
 from lab.benches.tasks.mlaas import ReserveAndPack
 from lab.benches.tasks.orion import OrionRule
@@ -20,9 +20,6 @@ from solvers.models.base import Facts, Samples
 from solvers.planners.tuning import Scalar, tuned
 from solvers.policies.oltunes.parameters import MF, RFR, Parameters
 from solvers.policies.oltunes.tasking import TaskScheduler
-
-OLTUNES = "oltunes"
-OURS = ("headroom", "joint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,53 +31,50 @@ class Known:
     seed: int
 
 
-_PLAIN = Parameters()
-_VARIANTS: Mapping[str, Parameters] = {
-    OLTUNES: _PLAIN,
-    # Neither learns single outcomes: both fit their window again, which pays for many outcomes at once alone.
-    "oltunes_mf": replace(_PLAIN, predictor=MF, learned_at_once=128),
-    "oltunes_rfr": replace(_PLAIN, predictor=RFR, learned_at_once=128),
-    "oltunes_no_affinity": replace(_PLAIN, with_affinity=False),
-    "oltunes_fixed_window": replace(_PLAIN, with_window=False),
-    "oltunes_no_tuning": replace(_PLAIN, with_tuning=False),
-    "oltunes_alone": replace(_PLAIN, group_max=1),
-    "oltunes_mig": replace(_PLAIN, slice_spare_mib=8192.0),
-}
+Maker = Callable[[Known, Mapping[str, Scalar], str], TaskScheduler]
+"""From what is known, the settings, and the name that errors tell."""
 
 
-def _oltunes(known: Known, parameters: Parameters) -> TaskScheduler:
-    return OltunesScheduler(known.facts, parameters, known.samples, known.seed)
+def _oltunes(known: Known, settings: Mapping[str, Scalar], name: str, *, plain: Parameters) -> TaskScheduler:
+    return OltunesScheduler(known.facts, tuned(plain, settings, name), known.samples, known.seed)
 
 
-def _orion(known: Known) -> TaskScheduler:
+def _orion(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+    tuned(None, settings, name)
     return FirstCome(OrionRule(known.facts), known.facts, known.samples, known.seed)
 
 
-def _mlaas(known: Known) -> TaskScheduler:
+def _mlaas(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+    tuned(None, settings, name)
     return FirstCome(ReserveAndPack(known.facts), known.facts, known.samples, known.seed)
 
 
-def _ours(known: Known) -> TaskScheduler:
-    return Headroom(known.facts, known.samples, known.seed)
+def _added_latency(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+    tuned(None, settings, name)
+    return AddedLatency(known.facts, known.samples, known.seed)
 
 
-_MAKERS: Mapping[str, Callable[[Known], TaskScheduler]] = {
-    **{name: partial(_oltunes, parameters=parameters) for name, parameters in _VARIANTS.items()},
+_PLAIN = Parameters()
+_MAKERS: Mapping[str, Maker] = {
+    "oltunes": partial(_oltunes, plain=_PLAIN),
+    # Neither learns single outcomes: both fit their window again, which pays for many outcomes at once alone.
+    "oltunes_mf": partial(_oltunes, plain=replace(_PLAIN, predictor=MF, learned_at_once=128)),
+    "oltunes_rfr": partial(_oltunes, plain=replace(_PLAIN, predictor=RFR, learned_at_once=128)),
+    "oltunes_no_affinity": partial(_oltunes, plain=replace(_PLAIN, with_affinity=False)),
+    "oltunes_fixed_window": partial(_oltunes, plain=replace(_PLAIN, with_window=False)),
+    "oltunes_no_tuning": partial(_oltunes, plain=replace(_PLAIN, with_tuning=False)),
+    "oltunes_alone": partial(_oltunes, plain=replace(_PLAIN, group_max=1)),
+    "oltunes_mig": partial(_oltunes, plain=replace(_PLAIN, slice_spare_mib=8192.0)),
+    "added_latency": _added_latency,
     "orion": _orion,
     "mlaas": _mlaas,
 }
 SCHEDULERS = tuple(_MAKERS)
-"""Names of contenders that only benches of this kind know."""
+"""Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""
 
 
 def scheduler(name: str, known: Known, settings: Mapping[str, Scalar]) -> TaskScheduler:
     """A scheduler by name. Raises EngineError for a name that schedules no tasks, FieldError for a bad setting."""
-    if name in OURS:
-        return _ours(known)
-    if name in _VARIANTS:
-        return _oltunes(known, tuned(_VARIANTS[name], settings, name))
     if name not in _MAKERS:
-        said = f"{name or 'nothing'} schedules no tasks; known are {', '.join((OURS[0], *SCHEDULERS))}"
-        raise EngineError(said, planner=name)
-    tuned(None, settings, name)
-    return _MAKERS[name](known)
+        raise EngineError(f"{name or 'nothing'} schedules no tasks; known are {', '.join(SCHEDULERS)}", planner=name)
+    return _MAKERS[name](known, settings, name)

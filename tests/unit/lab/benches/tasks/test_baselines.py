@@ -1,4 +1,4 @@
-"""Orion, reserve-and-pack and Headroom's own scheduler of tasks, by the rules they are known for."""
+"""Orion, reserve-and-pack and AddedLatency's own scheduler of tasks, by the rules they are known for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.library import facts
-from lab.benches.tasks.assigning import Headroom
+from lab.benches.tasks.assigning import AddedLatency
 from lab.benches.tasks.first_come import FirstCome, Rule
 from lab.benches.tasks.mlaas import ReserveAndPack
 from lab.benches.tasks.orion import OrionRule
@@ -126,7 +126,7 @@ def test_reserve_and_pack_keeps_large_gpus_for_the_heavy_and_packs_the_others_fr
 
 
 def test_ours_takes_the_faster_gpu_spreads_out_and_waits_where_that_is_sooner() -> None:
-    made = Headroom(known(), solo=solo())
+    made = AddedLatency(known(), solo=solo())
     seats: tuple[Seat, ...] = (seat("slow", A30), seat("fast"))
     made.arrive(task("a"), 0.0)
     first = made.tick(seats, 0.0)
@@ -141,7 +141,7 @@ def test_ours_takes_the_faster_gpu_spreads_out_and_waits_where_that_is_sooner() 
 
 
 def test_ours_learns_how_much_slower_a_model_is_than_believed() -> None:
-    made = Headroom(known(), solo=solo())
+    made = AddedLatency(known(), solo=solo())
     believed = []
     for number in range(8):
         made.arrive(task(str(number)), float(number))
@@ -152,16 +152,16 @@ def test_ours_learns_how_much_slower_a_model_is_than_believed() -> None:
     assert believed[-1] > 1.5 * believed[0]
 
 
-@pytest.mark.parametrize("which", ["orion", "mlaas", "headroom"])
+@pytest.mark.parametrize("which", ["orion", "mlaas", "added_latency"])
 def test_failed_tasks_come_first_state_is_kept_and_names_are_not_taken_twice(which: str) -> None:
     def fresh() -> TaskScheduler:
-        if which == "headroom":
-            return Headroom(known(), solo=solo())
+        if which == "added_latency":
+            return AddedLatency(known(), solo=solo())
         return first_come(OrionRule) if which == "orion" else first_come(ReserveAndPack)
 
     def again(state: bytes) -> TaskScheduler:
-        if which == "headroom":
-            return Headroom.restore(state, known())
+        if which == "added_latency":
+            return AddedLatency.restore(state, known())
         rule: Rule = OrionRule(known()) if which == "orion" else ReserveAndPack(known())
         return FirstCome.restore(state, rule, known())
 

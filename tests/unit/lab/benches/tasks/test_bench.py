@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from lab.arena import loading
+from lab.benches.packing.bench import RULES
 from lab.benches.tasks.bench import Tasking
 from lab.benches.tasks.run import Conduct, Course, Log
-from lab.benches.tasks.schedulers import OURS, SCHEDULERS
+from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.benches.tasks.work import Coming, Pace, TaskKind, accuracy_lost_pct, coming, profiled, told
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import EngineError, FieldError, InputError
@@ -156,7 +157,7 @@ def test_a_wished_slice_leaves_a_seat_and_becomes_whole_again() -> None:
     assert under(ignored, tasks[:1]).sliced == 0
 
 
-@pytest.mark.parametrize("name", ["headroom", "oltunes", "orion", "mlaas"])
+@pytest.mark.parametrize("name", ["added_latency", "oltunes", "orion", "mlaas"])
 def test_schedulers_bring_all_tasks_to_their_end_and_repeat_themselves(name: str) -> None:
     some = replace(bench("real", 60), conduct=replace(CALM, deploy_failed_pct=10.0))
     first = ran(some, name)
@@ -213,7 +214,7 @@ def test_profiles_are_of_all_models_and_variants_are_high_or_low_among_themselve
 
 
 def test_names_of_contenders_are_no_planners_of_services() -> None:
-    assert not set(OURS) & set(SCHEDULERS)
+    assert not {"headroom", "joint"} & {*SCHEDULERS, *RULES}
     assert {"oltunes", "oltunes_mf", "oltunes_rfr", "orion", "mlaas"} <= set(SCHEDULERS)
 
 
