@@ -83,7 +83,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MyPlanner(Stateless):
-    """The policy. It is made without arguments; `Stateless` brings `first_state`. It is pure: time comes with the snapshot, and the same request and state give the same plan.
+    """The policy. It is made without arguments; `Stateless` brings `first_state`. It is pure: time comes with the
+    snapshot, and the same request and state give the same plan.
     """
 
     parameters: Parameters = field(default_factory=Parameters)
