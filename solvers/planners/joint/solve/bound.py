@@ -74,7 +74,7 @@ class Bound:
         tree = Tree(self.problem, Priced(self.problem, self.judge, self.rows, prices), self.high)
         kinds = self.problem.kind_pool
         goal = Goal(kinds, target)
-        waiting = Waiting(self.devices, goal)
+        open_nodes = OpenNodes(self.devices, goal)
         for kind in np.flatnonzero(self.devices).tolist():
             if deadline.left_part <= until_part:
                 return Ceilings(worth=np.full(len(self.problem.pools), np.inf), seen=Patterns.none(self.width))
@@ -83,10 +83,10 @@ class Bound:
             front, alone = tree.root(kind, cells, goal.by_kind)
             goal.raise_to(np.array([kind]), np.array([alone]))
             if front is not None:
-                waiting.add(front)
+                open_nodes.add(front)
         seen: list[Patterns] = []
         for _ in range(CUTS_MAX):
-            if deadline.left_part <= until_part or (front := waiting.most()) is None:
+            if deadline.left_part <= until_part or (front := open_nodes.most()) is None:
                 break
             deadline.spend(1 + TURNS * (len(front.options) + OPTIONS_LEAST) // OPTIONS_PER_UNIT)
             front, look = tree.squeezed(front, goal.by_kind, TURNS)
@@ -97,8 +97,8 @@ class Bound:
                 goal.raise_to(found.kind, worth + NEAR * target[kinds[found.kind]])
                 halves, ended = tree.cut(front, look, goal.by_kind)
                 goal.raise_to(ended.kind, ended.ceiling)
-                waiting.add(halves)
-        for front in waiting.fronts:
+                open_nodes.add(halves)
+        for front in open_nodes.fronts:
             goal.raise_to(front.nodes.kind, front.nodes.ceiling)
         return Ceilings(worth=goal.by_pool, seen=Patterns.joined(seen, self.width))
 
@@ -140,7 +140,7 @@ class Goal:
         self.by_kind = self.by_pool[self._pool]
 
 
-class Waiting:
+class OpenNodes:
     """Nodes that wait to be looked at; those that weaken the bound most come first."""
 
     def __init__(self, devices: Whole, goal: Goal) -> None:
@@ -152,7 +152,7 @@ class Waiting:
         if len(front.nodes):
             self.fronts.append(front)
 
-    def harm(self, front: Front) -> Floats:
+    def weakening(self, front: Front) -> Floats:
         """What each node costs the bound at most, $/h."""
         kind = front.nodes.kind
         return np.asarray(self._devices[kind] * (front.nodes.ceiling - self._goal.by_kind[kind]))
@@ -161,13 +161,13 @@ class Waiting:
         """The worst, so many that an array of them is worth its while."""
         found: Front | None = None
         while self.fronts and (found is None or len(found.nodes) < NODES_AT_ONCE):
-            worst = max(range(len(self.fronts)), key=lambda index: self.harm(self.fronts[index]).max())
+            worst = max(range(len(self.fronts)), key=lambda index: self.weakening(self.fronts[index]).max())
             front = self.fronts.pop(worst)
             found = front if found is None else found.beside(front)
         if found is not None and len(found.nodes) > NODES_AT_ONCE:
-            harm = self.harm(found)
-            top = np.zeros(len(harm), dtype=np.bool_)
-            top[np.argsort(-harm, kind="stable")[:NODES_AT_ONCE]] = True
+            weakening = self.weakening(found)
+            top = np.zeros(len(weakening), dtype=np.bool_)
+            top[np.argsort(-weakening, kind="stable")[:NODES_AT_ONCE]] = True
             found, rest = found.split(top)
             self.fronts.append(rest)
         return found

@@ -12,7 +12,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.rows import ItemPrices, Rows, steps_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.patterns import TOLERANCE, between
+from solvers.problems.patterns import TOLERANCE
 
 WHOLE_PCT = 100
 NEVER = -1e30
@@ -85,15 +85,12 @@ class CellTables:
         variants = np.flatnonzero(self._asked & problem.allowed[int(problem.kind_pool[kind])])
         variants = variants[np.argsort(problem.variant_workload[variants], kind="stable")]
         shares = shares_pct.astype(np.float64)
-        mean = _latency(problem.shares_pct, problem.mean_ms[table, variants], shares)
-        same = problem.mean_ms is problem.tail_ms
-        tail = mean if same else _latency(problem.shares_pct, problem.tail_ms[table, variants], shares)
+        alone = self.judge.at_shares(table, variants, shares_pct)
+        mean, tail = alone.mean_ms, alone.tail_ms
         memory = problem.memory_mib[table, variants]
         crowd = problem.crowd[table, variants][:, None, None]
-        alone_ms = mean * crowd
-        rate = self.judge.rates(
-            np.broadcast_to(variants[:, None], mean.shape[:2]), alone_ms, alone_ms if same else tail * crowd
-        )
+        rate = self.judge.rates(np.broadcast_to(variants[:, None], mean.shape[:2]), mean * crowd, tail * crowd)
+        watts = np.where(np.isfinite(alone.power_w), alone.power_w, 0.0)
         able = np.isfinite(mean) & (memory <= pool.memory_mib + TOLERANCE)[:, None, :]
         at, size, batch = np.nonzero(able)
         names = variants[at]
@@ -110,7 +107,7 @@ class CellTables:
             mean_ms=mean[able],
             tail_ms=tail[able],
             batch=problem.batches[batch].astype(np.float64),
-            watts=np.minimum(_chords(problem.shares_pct, problem.power_w[table, variants], shares)[able], most_w),
+            watts=np.minimum(watts[able], most_w),
             served=np.minimum(rate[able] / self._rate[work], 1.0),
         )
 
@@ -159,24 +156,3 @@ class Priced:
         rate = self.judge.rates(cells.variant, mean[:, None], tail[:, None], cells.batch[:, None])[:, 0]
         value = self._value(np.minimum(rate / self._rate[cells.work], 1.0), cells.work) - costs
         return np.asarray(np.where(rate > 0, value, NEVER))
-
-
-def _latency(grid: Whole, cells: Floats, shares: Floats) -> Floats:
-    """Latencies (variant x grid share x batch) at shares: `patterns.between`."""
-    above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
-    below = np.maximum(above - 1, 0)
-    gap = np.maximum(grid[above] - grid[below], 1)
-    weight = np.where(grid[above] - shares < 1e-9, 1.0, (shares - grid[below]) / gap)
-    return between(cells[:, below], cells[:, above], np.minimum(weight, 1.0)[None, :, None])
-
-
-def _chords(grid: Whole, cells: Floats, shares: Floats) -> Floats:
-    """Powers, likewise, on the chords; nothing where there is none."""
-    above = np.minimum(np.searchsorted(grid, shares - 1e-9), len(grid) - 1)
-    below = np.maximum(above - 1, 0)
-    gap = np.maximum(grid[above] - grid[below], 1)
-    weight = np.where(np.abs(grid[above] - shares) < 1e-9, 1.0, (shares - grid[below]) / gap)
-    weight = np.minimum(weight, 1.0)[None, :, None]
-    with np.errstate(invalid="ignore"):
-        mixed = np.where(weight < 1, (1 - weight) * cells[:, below] + weight * cells[:, above], cells[:, above])
-    return np.asarray(np.where(np.isfinite(mixed), mixed, 0.0))

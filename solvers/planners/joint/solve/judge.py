@@ -134,6 +134,15 @@ def members_max(problem: JointProblem) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtShares:
+    """Replicas alone on a device, without slowdown: variant x share x batch."""
+
+    mean_ms: Floats
+    tail_ms: Floats
+    power_w: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
     """Row x place x batch."""
 
@@ -231,6 +240,16 @@ class Judge:
         batch = self.problem.batches.astype(np.float64) if batch is None else batch
         load = bearable(self._promises.take(variants), batch, tail_ms)
         return load.rate_rps(batch, mean_ms)
+
+    def at_shares(self, table: int, variants: Whole, shares_pct: Whole) -> AtShares:
+        """Every variant at every share, on the grid or between."""
+        problem = self.problem
+        tables, names = np.full((len(variants), 1), table), np.repeat(variants[:, None], len(shares_pct), axis=1)
+        grid = self._on_grid(np.broadcast_to(shares_pct, names.shape))
+        mean = _latency(problem.mean_ms, tables, names, grid)
+        same = problem.tail_ms is problem.mean_ms
+        tail = mean if same else _latency(problem.tail_ms, tables, names, grid)
+        return AtShares(mean_ms=mean, tail_ms=tail, power_w=_watts(problem.power_w, tables, names, grid))
 
     def patterns(self, judged: Judged) -> list[Pattern]:
         """Lawful rows as patterns."""

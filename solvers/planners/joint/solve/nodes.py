@@ -324,7 +324,7 @@ class Tree:
             low = upper.nodes.low[upper.options.node[some]]
             upper.options.worth[some] = self.priced.worth(cells, low, self.costs[upper.options.cell[some]])
             upper = upper.where(every, upper.options.worth > NEVER)
-        return _peopled(lower.beside(upper))
+        return _nonempty(lower.beside(upper))
 
     def _held(self, front: Front, pick: Whole) -> Flags:
         """Whether what is branched on is in the node for certain already."""
@@ -365,7 +365,7 @@ class Tree:
         )
 
 
-def _peopled(front: Front) -> Front:
+def _nonempty(front: Front) -> Front:
     """Without the nodes that have no options left: there is nothing in them."""
     return front.where(np.bincount(front.options.node, minlength=len(front.nodes)) > 0)
 

@@ -185,11 +185,6 @@ class Packing:
         self._placed: list[tuple[Whole, int, int]] = []
         self._conflicts = _both_ways([item.avoids for item in problem.workloads])
 
-    def devices_left(self) -> Floats:
-        """Unused devices of each pool."""
-        unused = np.concatenate([[0], np.cumsum(self.bin_class < 0)])
-        return np.asarray(unused[self.first[1:]] - unused[self.first[:-1]], dtype=np.float64)
-
     def place(self, lot: Lot) -> int:
         """Put down as many as rules and room allow; how many that were."""
         work = int(self.judge.workload[lot.variant])

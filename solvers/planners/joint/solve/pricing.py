@@ -218,10 +218,10 @@ class Pricing:
             if barred.any():
                 value = value.copy()
                 value[:, barred] = BEYOND
-            found += self._peaceful(classes, replace(items, value=value), prices, repeats)
+            found += self._best_patterns(classes, replace(items, value=value), prices, repeats)
         return found
 
-    def _peaceful(self, classes: Whole, items: _Items, prices: ItemPrices, repeats: int) -> list[Found]:
+    def _best_patterns(self, classes: Whole, items: _Items, prices: ItemPrices, repeats: int) -> list[Found]:
         """The best patterns of workloads that all bear each other."""
         variant = items.variant
         work, value = self._best_items(items.value)
@@ -370,13 +370,13 @@ def _compatible(conflicts: Flags, turn: int) -> list[Flags]:
     never be found. Every turn mixes them anew, so that all that bear each other meet sooner or later.
     """
     number = len(conflicts)
-    torn: Flags = np.asarray(conflicts.any(axis=1))
-    order = np.random.default_rng(turn).permutation(np.flatnonzero(torn))
-    neutral: Flags = ~torn
+    tied: Flags = np.asarray(conflicts.any(axis=1))
+    order = np.random.default_rng(turn).permutation(np.flatnonzero(tied))
+    untied: Flags = ~tied
     outside: list[Flags] = []
-    left: Flags = torn.copy()
+    left: Flags = tied.copy()
     while left.any():
-        members = neutral.copy()
+        members = untied.copy()
         # First those in no search yet, then all others that bear them all.
         for at in (*order[left[order]].tolist(), *order[~left[order]].tolist()):
             members[at] = not conflicts[at, members].any()

@@ -242,8 +242,7 @@ class Recreation:
 
     def _judged(self, rows: Patterns) -> Judged:
         judged = self.rules.judge.judge(rows)
-        keys = np.hstack([judged.rows.kind[:, None], judged.rows.variants, judged.rows.shares_pct])
-        _, first = np.unique(keys, axis=0, return_index=True)
+        _, first = np.unique(judged.rows.keys, axis=0, return_index=True)
         first = np.sort(first)
         return judged.take(first[judged.lawful[first] & (judged.rows.variants[first, 0] >= 0)])
 

@@ -144,15 +144,9 @@ class Solution:
     def of_rows(rules: Rules, rows: Patterns, counts: Whole) -> Solution:
         """Judge, leave out what is unlawful or empty, and put equal patterns together."""
         judged = rules.judge.judge(rows)
-        return Solution.of_verdicts(rules, judged, counts)
-
-    @staticmethod
-    def of_verdicts(rules: Rules, judged: Judged, counts: Whole) -> Solution:
-        """As `of_rows`, of rows that were judged."""
         stands = judged.lawful & (counts > 0) & (judged.rows.variants[:, 0] >= 0)
         kept = np.flatnonzero(stands)
-        rows = judged.rows
-        keys = np.hstack([rows.kind[kept, None], rows.variants[kept], rows.shares_pct[kept]])
+        keys = judged.rows.take(kept).keys
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         total = np.bincount(inverse.ravel(), weights=counts[kept], minlength=len(first))
         return Solution(rules=rules, judged=judged.take(kept[first]), counts=total.astype(np.int64))

@@ -41,7 +41,6 @@ class Group:
 
     problem: JointProblem
     variants: Whole
-    number: int
 
     def inside(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """Those patterns that are all of this group, in its numbers."""
@@ -69,7 +68,7 @@ def groups_of(problem: JointProblem, weight: Floats) -> tuple[Group, ...]:
     works = len(problem.workloads)
     count = 1 if works <= WORKLOADS_MAX else -(-works // WORKLOADS_EACH)
     if count == 1:
-        return (Group(problem=problem, variants=np.arange(len(problem.variants)), number=0),)
+        return (Group(problem=problem, variants=np.arange(len(problem.variants))),)
     of = np.zeros(works, dtype=np.int64)
     load = np.zeros(count)
     for work in np.argsort(-weight, kind="stable").tolist():
@@ -106,7 +105,7 @@ def _group(problem: JointProblem, of: Whole, number: int, *, low: float, high: f
         caps=tuple(replace(cap, limit_w=cap.limit_w * part, devices=_parts(cap.devices, part)) for cap in problem.caps),
         quotas=tuple((name, gpus * _owned(problem, mine, name)) for name, gpus in problem.quotas),
     )
-    return Group(problem=small, variants=variants, number=number)
+    return Group(problem=small, variants=variants)
 
 
 def _parts(devices: tuple[int, ...], part: float) -> tuple[int, ...]:

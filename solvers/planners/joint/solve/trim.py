@@ -214,7 +214,7 @@ def summed(row: Whole, column: Whole, value: Floats) -> tuple[Whole, Whole, Floa
 
 
 def _keys(rows: Patterns, group: Whole) -> Whole:
-    return np.ascontiguousarray(np.hstack([group[:, None], rows.kind[:, None], rows.variants, rows.shares_pct]))
+    return np.ascontiguousarray(np.hstack([group[:, None], rows.keys]))
 
 
 def trim(problem: JointProblem, layout: Layout, deadline: Deadline) -> Layout:
