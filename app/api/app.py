@@ -51,8 +51,7 @@ from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
 from app.services.seen.costs import CostReports
 from app.services.seen.history import History
-from app.services.seen.route_changes import route_changes
-from app.services.seen.routes import RouteTable
+from app.services.seen.routes import RouteTable, route_changes
 from app.services.seen.status import Status
 from app.services.seen.telemetry import Telemetry
 from app.services.whatif.simulations import SimulationParts, Simulations

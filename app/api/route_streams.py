@@ -26,8 +26,7 @@ from app.api.feed_thread import FeedThread
 from app.api.metrics import StreamMetrics
 from app.logs import EventLog
 from app.records import plain
-from app.services.seen.route_changes import Changed
-from app.services.seen.routes import Route
+from app.services.seen.routes import Changed, Route
 from solvers.errors import TransientError
 
 STREAMS_MAX = 512

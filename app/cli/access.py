@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.connection import Server, Token, connect
-from app.cli.duration import duration_s
+from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Format, Output, rows, show
 from app.demo.fleet import GATEWAY
 from app.settings import load_settings

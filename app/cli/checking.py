@@ -1,7 +1,8 @@
-"""Commands that check a plan by themselves: verify it against its snapshot, replay the cycle that made it.
+"""Commands about snapshots and plans by themselves: export a snapshot, verify a plan against its own, replay the cycle
+that made it.
 
-Owns where plan and snapshot come from: files, or the server's store. It refuses to trust the server's judgement: both
-run the core here.
+Owns where plan and snapshot come from and go to: files, or the server's store. The server's judgement is not trusted:
+both checks run the core here.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
 from app.cli.offline import finding_lines
+from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
 from app.cli.planning import Lane
-from app.cli.values import decode, read_plain
+from app.cli.values import STANDARD, check_target, decode, read_plain, write_value
 from app.client import Client
 from solvers.errors import InputError
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from solvers.domain.ids import WorkloadId
     from solvers.domain.plan import Plan
     from solvers.domain.snapshot import Snapshot
-
 
 _MODES = {Lane.ACT: ("auto",), Lane.APPROVE: ("auto", "approve"), Lane.SHADOW: ("auto", "approve", "shadow")}
 """As cycles have it; said again because a cycle's modules need more than the base install."""
@@ -177,3 +177,37 @@ def _values(plan_plain: Any, snapshot_plain: Any, names: tuple[str, str]) -> tup
     inner = plan_plain.get("plan") if isinstance(plan_plain, dict) else None
     plan = decode(Plan, inner if isinstance(inner, dict) else plan_plain, names[0])
     return plan, decode(Snapshot, snapshot_plain, names[1])
+
+
+snapshot = typer.Typer(no_args_is_help=True, help="The picture of the fleet that plans are made from.")
+
+
+@snapshot.command()
+def export(
+    out: Annotated[str, typer.Option("--out", help="Where it goes (.gz: compressed; -: standard output).")] = STANDARD,
+    plan: Annotated[
+        str | None, typer.Option("--plan", help="The snapshot that this stored plan was made from, not that of now.")
+    ] = None,
+    *,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Write the picture of the fleet as it is now, for `plan --snapshot`, `simulate --snapshot` and `verify`."""
+    from solvers.domain.codec import digest
+    from solvers.domain.snapshot import Snapshot
+
+    check_target(out)
+    with connect(server, token) as client:
+        if plan is None:
+            plain = client.snapshot()
+        else:
+            cycle = client.stored_plan(plan)["cycle_id"]
+            record = client.cycle(cycle)["record"] if cycle is not None else None
+            if record is None:
+                raise CommandError(f"the snapshot of plan {plan} was not kept", Exit.NOT_FOUND)
+            plain = record["snapshot"]
+    # Decoded and written anew: the file is canonical, whatever stood between, and read as it will be read again.
+    found = decode(Snapshot, plain, client.server)
+    write_value(out, found)
+    if out != STANDARD:
+        typer.echo(f"{out}: {digest(found)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+Cell = str | Callable[[Any], object]
 _PIPE_COLUMNS = 400
 _STDOUT, _STDERR = 1, 2
 
@@ -78,8 +79,12 @@ def console() -> Console:
     return Console(file=sys.stdout, highlight=False, width=_PIPE_COLUMNS, no_color=True, soft_wrap=False)
 
 
-def rows(columns: Sequence[str], items: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
-    """A plain table; a column whose name starts with `>` is aligned to the right."""
+def rows(
+    columns: Sequence[str], items: Iterable[Sequence[object]], *, title: str | None = None, empty: str = "-"
+) -> Table:
+    """A plain table; a column whose name starts with `>` is aligned to the right. `empty`: what an empty text becomes;
+    where lines continue others, a dash would only be noise.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -89,8 +94,17 @@ def rows(columns: Sequence[str], items: Iterable[Sequence[object]], *, title: st
             column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
         )
     for item in items:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(word(cell)) for cell in item))
+        table.add_row(*(Text(empty if cell == "" else word(cell)) for cell in item))
     return table
+
+
+def listed(
+    columns: Mapping[str, Cell], items: Iterable[Mapping[str, Any]], *, title: str | None = None, empty: str = "-"
+) -> Table:
+    """A table of documents: under each column a field of theirs, or what is made of them."""
+    cells = columns.values()
+    lines = ([item[cell] if isinstance(cell, str) else cell(item) for cell in cells] for item in items)
+    return rows(tuple(columns), lines, title=title, empty=empty)
 
 
 def word(cell: object) -> str:
@@ -111,6 +125,17 @@ def number(amount: float) -> str:
     digits = 0 if abs(amount) >= 1000 else 1 if abs(amount) >= 100 else 2 if abs(amount) >= 1 else 4
     text = f"{amount:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def short(amount: float | None) -> str:
+    """A number, or nothing."""
+    return number(float(amount)) if amount is not None else ""
+
+
+def signed(amount: float) -> str:
+    """A difference."""
+    text = number(float(amount))
+    return f"+{text}" if amount > 0 and text != "0" else text
 
 
 def usd(amount: float | None, *, per_hour: bool = False) -> str:

@@ -1,26 +1,251 @@
-"""The command that plans: on a server, or from a snapshot's file.
+"""Commands that plan and explain, by a server or from a snapshot's file; and the one that lists planners.
 
-Owns which options go together and what of a plan is shown. It refuses to plan and to word reasons: both are the
-server's, but for plans from files, which are `offline`'s.
+Owns their options, where a question is answered, and the reading of `--set NAME.parameter=value`. What answers look
+like is `tables`'; each planner publishes its own table of parameters.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli import offline
-from app.cli.connection import Server, Token, connect
-from app.cli.explaining import why_not_online
-from app.cli.explaining_tables import binding_lines, candidate_table, way_lines, why_not_lines
-from app.cli.output import Format, Output, show
-from app.cli.planners import Settings, read_settings
-from app.cli.planning_tables import choice_table, gap_table, plan_head
-from app.cli.wishing import DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
-from app.client import Document
+from app.cli.failures import CommandError, Exit
+from app.cli.offline import explained_offline, name_in, unique, why_not_anew
+from app.cli.options import DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
+from app.cli.output import Format, Output, rows, show
+from app.cli.tables import (
+    binding_lines,
+    candidate_table,
+    choice_table,
+    curve_table,
+    gap_table,
+    plan_head,
+    price_lines,
+    sentences,
+    split_question,
+    way_lines,
+    why_not_lines,
+)
+from app.cli.values import decode, read_value
+from app.client import Client, Document
 from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from app.services.whatif.whatif import Wish
+    from solvers.domain.policy import PlannerSetting
+    from solvers.domain.snapshot import Snapshot
+    from solvers.planners.registry import Listing
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME.PARAMETER=VALUE", help="Tune a planner for this plan; may be given again."),
+]
+
+
+def planners(
+    name: Annotated[
+        str | None, typer.Argument(help="One planner, also of a file: my.py:MyPlanner. Default: all.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List planners: what each decides and keeps; with a name, what of it can be tuned."""
+    from app import own_planners
+    from solvers.domain.codec import to_plain
+    from solvers.planners import registry
+
+    if name is None:
+        table = registry.table()
+        show(
+            [to_plain(item) for item in table],
+            output,
+            rows(("planner", "decides", "keeps", "tunable", "what it does"), map(_row, table)),
+        )
+        return
+    if not own_planners.is_own(name) and name not in registry.names():
+        raise InputError(f"there is no planner {name}; known are {', '.join(registry.names())}")
+    one = registry.listing(own_planners.create(name))
+    show(to_plain(one), output, _told(one))
+
+
+def _row(item: Listing) -> tuple[object, ...]:
+    names = ", ".join(each.name for each in item.parameters)
+    return item.name, " ".join(knob.value for knob in item.knobs), item.remembers, names, item.about
+
+
+def _told(item: Listing) -> list[Any]:
+    decides = ", ".join(knob.value for knob in item.knobs) or "nothing"
+    head = [f"{item.name} {item.version}" + (f": {item.about}" if item.about else ""), f"decides {decides}"]
+    if not item.parameters:
+        return [*head, "nothing of it can be tuned"]
+    lines = ((each.name, str(_plain(each.default)), each.allowed, each.meaning) for each in item.parameters)
+    return [*head, rows(("parameter", "default", "may be", "what it means"), lines)]
+
+
+def _plain(default: object) -> object:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else default
+
+
+def read_settings(given: Iterable[str]) -> tuple[PlannerSetting, ...]:
+    """What `--set` says. Raises InputError for what is not NAME.PARAMETER=VALUE."""
+    from solvers.domain.policy import PlannerSetting
+
+    found = []
+    for text in given:
+        names, equals, written = text.partition("=")
+        planner, dot, parameter = names.rpartition(".")
+        if not (equals and dot and planner and parameter):
+            raise InputError(f"--set {text}: write PLANNER.PARAMETER=VALUE")
+        found.append(PlannerSetting(planner=planner, name=parameter, value=_value(written)))
+    return tuple(found)
+
+
+def _value(written: str) -> bool | float | str:
+    """JSON where it is a number or a truth value, else the text itself."""
+    try:
+        read = json.loads(written)
+    except ValueError:
+        return written
+    return read if isinstance(read, bool) else float(read) if isinstance(read, int | float) else written
+
+
+Curve = Annotated[bool, typer.Option("--slo-curve", help="What its SLO costs at 0.5 to 2 times its length: solves.")]
+
+
+def explain(
+    workload: Annotated[str, typer.Argument(help="project/name, or the name alone where it is unique.")],
+    plan_id: Annotated[str | None, typer.Option("--plan", help="A stored plan; default: the one that stands.")] = None,
+    output: Output = Format.TABLE,
+    *,
+    slo_curve: Curve = False,
+    snapshot: SnapshotFile = None,
+    planner: PlannerName = None,
+    deadline_s: DeadlineS = None,
+    work_units: WorkUnits = None,
+    seed: Seed = None,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Why a workload is where it is: the choice, its cost, what spoke against the others, what binds, what would help.
+
+    With --snapshot, of a plan made now from a file.
+    """
+    if snapshot is not None and plan_id is not None:
+        raise InputError("--plan needs a server; a plan from a file is made anew")
+    if snapshot is None and not slo_curve and any(item is not None for item in (planner, deadline_s, work_units, seed)):
+        raise InputError("--planner, --deadline-s, --work-units and --seed go with --snapshot or --slo-curve")
+    from app.services.whatif.whatif import Wish
+
+    wish = Wish(planner=planner, deadline_s=deadline_s, work_units=work_units, seed=seed)
+    offline.known_planner(planner)
+    if snapshot is not None:
+        from solvers.domain.snapshot import Snapshot
+
+        picture = read_value(Snapshot, snapshot)
+        name = name_in(picture, workload)
+        answer = explained_offline(picture, wish, offline.asking(), name)
+        if slo_curve:
+            answer["slo_curve"] = _curve(picture, wish, name)
+    else:
+        with connect(server, token) as client:
+            name = full_name(client, workload)
+            answer = client.explain(plan_id or standing_plan(client), workload=name)
+            if slo_curve:
+                answer["slo_curve"] = _curve(_live(client), wish, name)
+    show(answer, output, [*plan_head(answer["summary"]), *_explanation(name, answer)])
+
+
+def why_not_online(client: Client, plan_id: str, asked: str) -> Document:
+    """Why a service is not on a GPU type in a stored plan; where it could be, or nobody looked, by plans made now."""
+    service, gpu_type = split_question(asked)
+    answer = client.explain(plan_id, workload=full_name(client, service), why_not=gpu_type)
+    found: Document = answer["why_not"]
+    if found["verdict"] in ("dearer", "no_room", "not_looked_at"):
+        return why_not_anew(_live(client), offline.asking(), found)
+    found["forced"] = None
+    return found
+
+
+def full_name(client: Client, workload: str) -> str:
+    """`project/name` of a workload given by either form. Raises CommandError when it is unknown or not unique."""
+    if "/" in workload:
+        return workload
+    return unique(
+        workload,
+        [
+            f"{item['project']}/{item['name']}"
+            for route in ("services", "jobs", "tasks")
+            for item in client.items(route)
+            if item["name"] == workload
+        ],
+    )
+
+
+def standing_plan(client: Client) -> str:
+    """The plan that stands; before the first, the one that waits to be applied, or the newest made for shadow."""
+    standing = client.fleet()["plan"]
+    if standing is not None:
+        return str(standing["id"])
+    for state in ("awaiting_approval", "shadow"):
+        waiting = next(client.items("plans", state=state, limit=1), None)
+        if waiting is not None:
+            return str(waiting["id"])
+    raise CommandError("no plan stands yet", Exit.NOT_FOUND)
+
+
+def _live(client: Client) -> Snapshot:
+    from solvers.domain.snapshot import Snapshot
+
+    return decode(Snapshot, client.snapshot(), client.server)
+
+
+def _curve(picture: Snapshot, wish: Wish, name: str) -> list[Any]:
+    from app.services.explaining.solves import Solves
+    from solvers.domain.codec import to_plain
+
+    points = Solves.of(picture, wish, offline.asking()).slo_curve(name)
+    return [to_plain(point) for point in points]
+
+
+def _explanation(name: str, answer: Document) -> list[Any]:
+    items, insight = answer["assignments"], answer["insight"]
+    missing = gap_table(answer)
+    waiting = [answer["waiting"]["sentence"]] if answer["waiting"] is not None else []
+    if not items and not missing:
+        return [f"{name} has no part in this plan", *waiting]
+    lines = [
+        (
+            item["assignment"]["replica"],
+            item["gpu_type"],
+            item["assignment"]["device"],
+            item["assignment"]["share_pct_sm"],
+            item["assignment"]["memory_mib_limit"],
+            item["assignment"]["batch"],
+            item["assignment"]["latency_ms_planned"],
+            item["assignment"]["capacity_rps"],
+        )
+        for item in items
+    ]
+    columns = ("replica", "GPU", "device", ">share %", ">memory MiB", ">batch", ">latency ms", ">capacity rps")
+    parts: list[Any] = [rows(columns, lines)] if lines else []
+    for title, field in (("why", "why"), ("why not", "alternatives")):
+        told = sentences(items, field)
+        if told:
+            parts.extend([f"\n{title}", *(f"  {sentence}" for sentence in told)])
+    table = candidate_table(insight["candidates"])
+    parts += ["\nwhat it could have", *table] if table else []
+    parts += [*price_lines(insight, name), *missing, *way_lines(insight), *waiting]
+    if answer.get("owners"):
+        parts += ["\nwho decides", *(f"  {sentence}" for sentence in answer["owners"])]
+    if answer.get("slo_curve"):
+        parts += ["\nwhat its SLO costs", curve_table(answer["slo_curve"])]
+    return parts
 
 
 class Lane(StrEnum):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
+from app.cli.options import Server, Token, connect
 from app.demo.fleet import GATEWAY
 from app.settings import Settings, load_settings
 from solvers.errors import InputError
@@ -146,8 +146,7 @@ def traffic(
 ) -> None:
     """Play the users of the simulated fleet until stopped."""
     from app.demo.examples import examples_path
-    from app.demo.rates import read_traffic_plan
-    from app.demo.traffic import Traffic, TrafficOrder
+    from app.demo.traffic import Traffic, TrafficOrder, read_traffic_plan
 
     plan = read_traffic_plan(file or examples_path() / "traffic.yaml")
     plan = replace(plan, day_s=day_s or plan.day_s, seed=plan.seed if seed is None else seed)

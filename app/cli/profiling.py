@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.connection import Server, Token, connect
-from app.cli.duration import duration_s
 from app.cli.failures import CommandError, Exit
 from app.cli.modelling.profiles import profiles
+from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Format, Output, rows, show
 from app.client import Client, Document
 from solvers.errors import InputError

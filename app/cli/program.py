@@ -13,22 +13,7 @@ from typing import Any
 
 import typer
 
-from app.cli import (
-    access,
-    checking,
-    declare,
-    explaining,
-    planners,
-    planning,
-    processes,
-    profiling,
-    reading,
-    reports,
-    snapshots,
-    tasks,
-    watch,
-    whatif,
-)
+from app.cli import access, checking, declare, planning, processes, profiling, tasks, watch, whatif
 from app.cli.failures import Exit, exit_code_of, sentence_of
 from app.cli.modelling import modelling
 from app.cli.modelling.files import FilesCommand
@@ -77,7 +62,7 @@ app.command(
 app.command(rich_help_panel=_LOCAL)(processes.traffic)
 app.add_typer(processes.migrate, name="migrate", rich_help_panel=_LOCAL)
 app.command(rich_help_panel=_DECLARE)(declare.apply)
-app.command(rich_help_panel=_DECLARE)(reading.get)
+app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
 app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
@@ -86,17 +71,17 @@ app.command(rich_help_panel=_MODEL)(profiling.profile)
 app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
 plug(app, "train", _MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
-app.command(rich_help_panel=_PLAN)(planners.planners)
-app.command(rich_help_panel=_PLAN)(explaining.explain)
+app.command(rich_help_panel=_PLAN)(planning.planners)
+app.command(rich_help_panel=_PLAN)(planning.explain)
 app.command(rich_help_panel=_PLAN)(checking.verify)
 app.command(rich_help_panel=_PLAN)(checking.replay)
 app.command(rich_help_panel=_PLAN, cls=whatif.AdviseCommand)(whatif.simulate)
-app.add_typer(snapshots.snapshot, name="snapshot", rich_help_panel=_PLAN)
+app.add_typer(checking.snapshot, name="snapshot", rich_help_panel=_PLAN)
 plug(app, "arena", _COMPARE)
 app.command(rich_help_panel=_WATCH)(watch.status)
 app.command(rich_help_panel=_WATCH)(watch.top)
 app.command(rich_help_panel=_WATCH)(watch.nodes)
-app.add_typer(reports.report, name="report", rich_help_panel=_WATCH)
+app.add_typer(watch.report, name="report", rich_help_panel=_WATCH)
 app.add_typer(routes, name="routes", rich_help_panel=_WATCH)
 app.add_typer(access.token, name="token", rich_help_panel=_WATCH)
 

@@ -17,18 +17,16 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
+from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
 from app.client import Client, Document
 from app.logs import EventLog, configure_logs
 from app.routing.files import write_whole
 from app.routing.haproxy import SLOTS, Balance, HaproxyStyle, backends
-from app.routing.haproxy_follower import HaproxyFollower
-from app.routing.nginx import upstreams
-from app.routing.nginx_follower import NginxFollower, NginxOrder
+from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket
+from app.routing.nginx import NginxFollower, NginxOrder, upstreams
 from app.routing.routes import ServiceRoutes, read_service
-from app.routing.runtime import RuntimeSocket
 from app.routing.watching import Board, Watcher
 from app.signals import asked_to_end
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.connection import Server, Token, connect
-from app.cli.duration import duration_s
+from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Format, Output, number, rows, show
 from app.client import Document
 from solvers.errors import InputError

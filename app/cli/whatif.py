@@ -1,29 +1,68 @@
 """The command that asks what if: simulate, against a server's live fleet or a snapshot's file; or a scenario's run.
 
-Owns the question's options and where it is answered. Nothing is ever changed: a server only plans, and a file is only
-read. What is printed is `whatif_tables`'.
+Owns the question's options, where it is answered, and how documents become one set of changes: those that `headroom
+apply` reads, and `kind: changes` for everything else. What changes mean is the services'. Nothing is ever changed: a
+server only plans, and a file is only read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from app import kinds
 from app.cli import offline
-from app.cli.changes import read_changes
-from app.cli.connection import Server, Token, connect
 from app.cli.declare import Files
 from app.cli.failures import CommandError, Exit
+from app.cli.options import DATA, Data, DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
 from app.cli.output import Format, Output, show
 from app.cli.planning import Lane
 from app.cli.plugged import plugged
+from app.cli.tables import whatif_tables
 from app.cli.values import placed, read_value
-from app.cli.whatif_tables import tables
-from app.cli.wishing import DATA, Data, DeadlineS, PlannerName, Seed, SnapshotFile, WorkUnits
 from app.client import Document
+from app.client.documents import PROFILES, Declared, read_documents
 from solvers.errors import FieldError, InputError
+
+CHANGES = "changes"
+
+
+def read_changes(files: Iterable[str]) -> Document:
+    """One set of changes out of all documents. Raises InputError naming the place."""
+    changes: Document = {}
+    for declared in read_documents(files, loose=CHANGES):
+        for name, part in _parts(declared):
+            _add(changes, name, part, declared.origin)
+    return changes
+
+
+def _parts(declared: Declared) -> Iterable[tuple[str, Any]]:
+    if declared.kind == CHANGES:
+        return declared.fields.items()
+    if declared.kind == kinds.POLICY.name:
+        return [("policy", {name: item for name, item in declared.fields.items() if name != "name"})]
+    if declared.kind == PROFILES:
+        raise InputError(
+            f"{declared.origin}: profiles stand in a document of kind changes, as `profiles` of a snapshot do"
+        )
+    return [(kinds.named(declared.kind).table, [declared.fields])]
+
+
+def _add(changes: Document, name: str, part: Any, origin: str) -> None:
+    """Lists and objects of several documents are joined; anything else may be said once."""
+    before = changes.get(name)
+    if before is None:
+        changes[name] = part
+    elif isinstance(before, list) and isinstance(part, list):
+        changes[name] = [*before, *part]
+    elif isinstance(before, dict) and isinstance(part, dict) and not before.keys() & part.keys():
+        changes[name] = {**before, **part}
+    else:
+        raise InputError(f"{origin}: `{name}` is said twice")
+
 
 ADVISE_DEFAULT = 3
 
@@ -89,7 +128,7 @@ def simulate(
     else:
         with connect(server, token) as client:
             found = client.simulate(question)
-    show(found, output, tables(found))
+    show(found, output, whatif_tables(found))
     if not _verified(found):
         raise CommandError("the verifier refutes a plan of this simulation", Exit.FOUND_WRONG)
 

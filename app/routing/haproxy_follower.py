@@ -1,8 +1,11 @@
 """Follows routes in a running HAProxy: no reload, and nothing commanded that is so already.
 
-Owns the rhythm. Whenever there is news, and every second, HAProxy is asked what it has, and only what differs is
-commanded: so a HAProxy that was reloaded gets its servers back, and two followers do not fight. It refuses to go on
-without a usable socket for longer than a reload takes.
+Whenever there is news, and every second, HAProxy is asked over its runtime API what it has, and only what differs is
+commanded: so a HAProxy that was reloaded gets its servers back, and two followers do not fight. `changes` is pure: a
+server that is new gets a free slot (address and weight while the slot is in maintenance, then ready); one that left is
+drained, gets no new requests and finishes what it has, and when its last connection is gone its slot is free. Answers
+are not interpreted, but for the two that mean that this socket will never do: no permission, and a command that HAProxy
+does not know. Without a usable socket for longer than a reload takes, following ends.
 """
 
 from __future__ import annotations
@@ -11,14 +14,225 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from app.logs import EventLog
 from app.routing.routes import Server, ServiceRoutes, label_of
-from app.routing.runtime import RuntimeSocket, SocketError
-from app.routing.slots import Command, Slot, changes, read_slots
 from app.routing.watching import Board, Held
+from solvers.errors import HeadroomError
+
+TIMEOUT_S = 3.0
+ANSWER_BYTES_MAX = 2**26
+_USELESS = {"permission denied": "the stats socket needs `level admin`", "unknown command": "HAProxy is older than 2.2"}
+
+
+class SocketError(HeadroomError):
+    """The socket does not answer, or not as HAProxy's does at level admin."""
+
+    code = "haproxy-socket"
+
+
+class RuntimeSocket:
+    """Talks to one HAProxy; a connection for each command, as the API wants it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(self, command: str) -> str:
+        """The answer to a command, without white space around it. Raises SocketError."""
+        try:
+            answer = self._exchange(command.encode() + b"\n").decode(errors="replace").strip()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise SocketError(f"{self.path}: {reason[:1].lower()}{reason[1:]}") from error
+        for beginning, reason in _USELESS.items():
+            if answer.lower().startswith(beginning):
+                raise SocketError(f"{self.path}: {beginning}: {reason}")
+        return answer
+
+    def _exchange(self, sent: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(TIMEOUT_S)
+            line.connect(str(self.path))
+            line.sendall(sent)
+            parts, size = [], 0
+            while part := line.recv(65536):
+                parts.append(part)
+                size += len(part)
+                if size > ANSWER_BYTES_MAX:
+                    raise OSError(f"the answer exceeds {ANSWER_BYTES_MAX} bytes")
+            return b"".join(parts)
+
+
+FORCED_MAINTENANCE, FORCED_DRAIN = 0x01, 0x08
+IN_MAINTENANCE = 0x01 | 0x02 | 0x20
+DRAINING = 0x08 | 0x10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A server of a backend as HAProxy has it. `used` counts connections that carry a request."""
+
+    name: str
+    host: str
+    port: int
+    weight: int
+    admin_state: int
+    used: int = 0
+
+    @property
+    def in_maintenance(self) -> bool:
+        """Whether it takes nothing at all."""
+        return bool(self.admin_state & IN_MAINTENANCE)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it only finishes what it has."""
+        return not self.in_maintenance and bool(self.admin_state & DRAINING)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests, as far as anybody commanded."""
+        return not self.admin_state & (IN_MAINTENANCE | DRAINING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command, what it is called in the log, and the server it is about."""
+
+    event: str
+    slot: str
+    server: str
+    words: str
+    weight: int | None = None
+    must_say: str = ""
+    """What the answer contains when it worked; empty: the answer is empty, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Commands in order, and servers for which no slot was free."""
+
+    commands: tuple[Command, ...]
+    homeless: tuple[Server, ...]
+
+
+def changes(wanted: Iterable[Server], slots: Sequence[Slot]) -> Changes:
+    """What to command. Hosts of servers are addresses, as HAProxy writes them."""
+    by_place = {(server.host, server.port): server for server in wanted}
+    held: dict[tuple[str, int], Slot] = {}
+    spare: list[Slot] = []
+    for slot in sorted(slots, key=lambda each: not each.ready):
+        place = (slot.host, slot.port)
+        if place in by_place and place not in held:
+            held[place] = slot
+        else:
+            spare.append(slot)
+    commands: list[Command] = []
+    homeless = []
+    free = sorted(spare, key=_reluctance)
+    taken = set()
+    for place, server in by_place.items():
+        if place in held:
+            commands += _keep(held[place], server)
+        elif free:
+            slot = free.pop(0)
+            taken.add(slot.name)
+            commands += _fill(slot, server)
+        else:
+            homeless.append(server)
+    # New ones first: the old go on until the new take requests.
+    for slot in spare:
+        if slot.name not in taken:
+            commands += _empty(slot)
+    return Changes(tuple(commands), tuple(homeless))
+
+
+def _reluctance(slot: Slot) -> tuple[bool, bool, int]:
+    """Which slots are filled last. Even a used one may be: requests that it carries keep their connections."""
+    return not slot.in_maintenance, slot.ready, slot.used
+
+
+def _keep(slot: Slot, server: Server) -> Iterator[Command]:
+    if slot.weight != server.weight:
+        yield _weight(slot, server)
+    if not slot.ready:
+        yield _state("route.server_ready", slot, server.address, "ready")
+
+
+def _fill(slot: Slot, server: Server) -> Iterator[Command]:
+    if not slot.in_maintenance:
+        yield _state("route.slot_freed", slot, _address(slot), "maint")
+    yield Command(
+        event="route.server_placed",
+        slot=slot.name,
+        server=server.address,
+        words=f"addr {server.host} port {server.port}",
+        weight=server.weight,
+        must_say="chang",
+    )
+    if slot.weight != server.weight:
+        yield _weight(slot, server)
+    yield _state("route.server_ready", slot, server.address, "ready")
+
+
+def _empty(slot: Slot) -> Iterator[Command]:
+    if slot.ready:
+        yield _state("route.server_drained", slot, _address(slot), "drain")
+    elif slot.draining and slot.used == 0:
+        yield _state("route.slot_freed", slot, _address(slot), "maint")
+
+
+def _weight(slot: Slot, server: Server) -> Command:
+    return Command(
+        event="route.weight_set",
+        slot=slot.name,
+        server=server.address,
+        words=f"weight {server.weight}",
+        weight=server.weight,
+    )
+
+
+def _state(event: str, slot: Slot, server: str, state: str) -> Command:
+    return Command(event=event, slot=slot.name, server=server, words=f"state {state}")
+
+
+def _address(slot: Slot) -> str:
+    return f"[{slot.host}]:{slot.port}" if ":" in slot.host else f"{slot.host}:{slot.port}"
+
+
+def read_slots(states: str, connections: str) -> Mapping[str, tuple[Slot, ...]]:
+    """Slots by backend from `show servers state` and `show servers conn`. Raises ValueError for any other text."""
+    used = {}
+    for row in _rows(connections, "bkname/svname"):
+        used[row["bkname/svname"]] = int(row["used_cur"])
+    found: dict[str, list[Slot]] = {}
+    for row in _rows(states, "be_id"):
+        backend = row["be_name"]
+        found.setdefault(backend, []).append(
+            Slot(
+                name=row["srv_name"],
+                host=row["srv_addr"],
+                port=int(row["srv_port"]),
+                weight=int(row["srv_uweight"]),
+                admin_state=int(row["srv_admin_state"]),
+                used=used.get(f"{backend}/{row['srv_name']}", 0),
+            )
+        )
+    return {backend: tuple(slots) for backend, slots in found.items()}
+
+
+def _rows(text: str, first: str) -> Iterator[dict[str, str]]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    heads = [position for position, line in enumerate(lines) if line.startswith(f"# {first} ")]
+    if not heads:
+        raise ValueError(f"no table of {first}: {text.strip()[:200]!r}")
+    names = lines[heads[0]].removeprefix("# ").split()
+    for line in lines[heads[0] + 1 :]:
+        yield dict(zip(names, line.split(), strict=False))
+
 
 TICK_S = 1.0
 PATIENCE_S = 10.0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.failures import CommandError
+from app.cli.options import DATA, Data
 from app.cli.output import Format, Output, say, show, standard_output_to_error
-from app.cli.wishing import DATA, Data
 from app.demo.examples import examples_path
 from lab.cli.claims import judge
 from lab.cli.tables import about_table, comparison_tables, failure_lines, standing_tables

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import DATA, Data
 from app.cli.output import Format, Output, rows, show, standard_output_to_error
-from app.cli.wishing import DATA, Data
 
 
 def judge(

@@ -56,7 +56,7 @@ PLANTED = (
     Planted("policies-apart", "solvers.planners.joint.planted", "from solvers.planners.greedy import planner"),
     Planted("shell-layers", "app.store.planted", "import app.services"),
     Planted("shell-layers", "app.services.planted", "import app.api"),
-    Planted("shell-layers", "app.demo.planted", "import app.cli.connection"),
+    Planted("shell-layers", "app.demo.planted", "import app.cli.options"),
     Planted("shell-layers", "app.routing.planted", "import app.demo"),
     Planted("shell-layers", "app.client.planted", "import app.store"),
     Planted("shell-layers", "app.unplanned.planted", "import app.kinds"),

@@ -17,7 +17,7 @@ from app.api.openapi import json_body
 from app.api.paging import Page, Paging
 from app.api.rules import ClusterWriter, SharedReader
 from app.api.schemas.plans import Applied, ApplyRequest, ProposeRequest
-from app.services.explaining.anew import ExplainQuestion
+from app.services.explaining.solves import ExplainQuestion
 from app.services.planning.plans import Explanation
 from app.store.plans import PlanState, PlanSummary, StoredPlan
 from solvers.cycle.record import Lane

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import typer
 
-from app.cli.connection import Server, Token, connect
 from app.cli.failures import CommandError, Exit
+from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
 from app.client import ApiError, Client, Document
 from solvers.errors import InputError

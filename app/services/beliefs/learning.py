@@ -1,17 +1,20 @@
 """Learning from what really happened: every minute, executions that telemetry brought become outcomes, pass the gate
 and teach the belief.
 
-Owns the run: read what arrived since the mark, ask the belief what it had expected, learn outside any transaction, and
-write everything with the mark moved in one, so that a run that dies is repeated whole and one that was overtaken leaves
-nothing. It refuses to build beliefs: `Beliefs` hands out the current one, which reads `outcomes.all_points` and looks
-at `outcomes.belief_mark` to know when there is something new.
+Owns the run: read what arrived since the mark, ask the belief what it had expected, learn in memory and outside any
+transaction (`Run`: outcomes in, changed points, watches, counts and events out), and write everything with the mark
+moved in one, so that a run that dies is repeated whole and one that was overtaken leaves nothing. It refuses to build
+beliefs: `Beliefs` hands out the current one, which reads `outcomes.all_points` and looks at `outcomes.belief_mark` to
+know when there is something new.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from sqlalchemy import func, select
@@ -20,21 +23,173 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.kinds import Kind
 from app.logs import EventLog
-from app.services.beliefs.lesson import Run
 from app.services.beliefs.outcomes import MINUTE, Fleet, outcomes_of
 from app.services.planning.journal import Leader
 from app.store import documents, events, executions, outcomes
 from app.store.engine import Database
 from app.store.events import Event
-from app.store.outcomes import Mark, ModelKey, Progress
+from app.store.outcomes import HourCounts, Mark, ModelKey, Progress
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import Service, SloKind
-from solvers.models.online.forecasts import Belief
-from solvers.models.online.monitor import Monitor
-from solvers.models.online.outcomes import Outcome
+from solvers.models.online.coverage import LEVELS
+from solvers.models.online.forecasts import Belief, forecasts
+from solvers.models.online.gate import Verdict, residual
+from solvers.models.online.monitor import Learned, Monitor, Seen, rebuilt, reference, step
+from solvers.models.online.outcomes import Configuration, Forecast, Outcome
 from solvers.models.online.points import Point
-from solvers.models.online.retraining import Trigger
+from solvers.models.online.retraining import Trigger, relative_error
+
+HourKey = tuple[datetime, str, str, str]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is counted of an hour's outcomes with the same verdict."""
+
+    outcomes: int = 0
+    executions: float = 0.0
+    predicted: int = 0
+    error_sum: float = 0.0
+    error_abs_sum: float = 0.0
+    error_square_sum: float = 0.0
+    error_abs_max: float = 0.0
+    inside: list[int] = field(default_factory=lambda: [0 for _ in LEVELS])
+
+    def add(self, outcome: Outcome, said: Forecast | None) -> None:
+        self.outcomes += 1
+        self.executions += outcome.executions
+        if said is None:
+            return
+        error = relative_error(said.mean_ms, outcome.latency_ms)
+        self.predicted += 1
+        self.error_sum += error
+        self.error_abs_sum += abs(error)
+        self.error_square_sum += error * error
+        self.error_abs_max = max(self.error_abs_max, abs(error))
+        for level, (_, width) in enumerate(LEVELS):
+            self.inside[level] += abs(outcome.latency_ms - said.mean_ms) <= width * said.std_ms
+
+
+class Run:
+    """Learns outcomes one after the other."""
+
+    def __init__(
+        self, points: Sequence[Point], monitors: dict[ModelKey, Monitor], trigger: Trigger, actor: str
+    ) -> None:
+        self._points = {point.configuration: point for point in points}
+        self._trigger = trigger
+        self._actor = actor
+        self._sums: dict[HourKey, _Sum] = defaultdict(_Sum)
+        self._changed: set[Configuration] = set()
+        self.monitors = dict(monitors)
+        self.forgotten: set[Configuration] = set()
+        self.events: list[Event] = []
+        self.rejections: Counter[str] = Counter()
+        self.admitted = 0
+        self.rebuilt = 0
+
+    def learn(self, outcomes: Sequence[Outcome], belief: Belief) -> None:
+        """Learn outcomes in their order, all foretold by the belief as it was; then see which beliefs are due."""
+        said = forecasts(outcomes, belief)
+        names = [outcome.configuration() for outcome in outcomes]
+        firsts: dict[Configuration, Outcome] = {}
+        for name, outcome in zip(names, outcomes, strict=True):
+            known = self._points.get(name)
+            firsts.setdefault(name, outcome if known is None else known.first)
+        said_first = dict(zip(firsts, forecasts(list(firsts.values()), belief), strict=True))
+        for name, outcome, forecast in zip(names, outcomes, said, strict=True):
+            known = self._points.get(name)
+            same = known is None or known.first == firsts[name]
+            first = said_first[name] if same else forecast
+            self._step(name, Seen(outcome=outcome, forecast=forecast, forecast_first=first))
+        for key in sorted(key for key, monitor in self.monitors.items() if monitor.due is not None):
+            self._rebuild(key)
+
+    @property
+    def changed(self) -> list[Point]:
+        """Points to write."""
+        return [self._points[name] for name in self._changed if name in self._points]
+
+    def hours(self) -> list[HourCounts]:
+        """What to add to the counts of hours."""
+        return [
+            HourCounts(
+                hour=hour,
+                model=model,
+                gpu_type=gpu_type,
+                verdict=verdict,
+                outcomes=total.outcomes,
+                executions=total.executions,
+                predicted=total.predicted,
+                error_sum=total.error_sum,
+                error_abs_sum=total.error_abs_sum,
+                error_square_sum=total.error_square_sum,
+                error_abs_max=total.error_abs_max,
+                inside_80=total.inside[0],
+                inside_95=total.inside[1],
+            )
+            for (hour, model, gpu_type, verdict), total in sorted(self._sums.items())
+        ]
+
+    def _step(self, name: Configuration, seen: Seen) -> None:
+        outcome = seen.outcome
+        key = (outcome.model, outcome.gpu_type)
+        monitor = self.monitors.get(key, Monitor(model=outcome.model, gpu_type=outcome.gpu_type))
+        before = self._points.get(name)
+        learned = step(monitor, before, seen, self._trigger)
+        self.monitors[key] = learned.monitor
+        if learned.point is not None and learned.point is not before:
+            self._points[name] = learned.point
+            self._changed.add(name)
+        hour = datetime.fromtimestamp(outcome.at_s - 1.0, UTC).replace(minute=0, second=0, microsecond=0)
+        self._sums[(hour, *key, learned.verdict.value)].add(outcome, seen.forecast)
+        if learned.verdict is Verdict.ADMITTED:
+            self.admitted += 1
+        else:
+            self.rejections[learned.verdict.value] += 1
+        self._tell(key, before, seen, learned)
+
+    def _tell(self, key: ModelKey, before: Point | None, seen: Seen, learned: Learned) -> None:
+        if learned.drifted and before is not None:
+            expected = reference(before, seen)
+            off = residual(seen.outcome, expected) if expected is not None else 0.0
+            self._event(
+                "belief.drifted",
+                key,
+                {
+                    "shift_pct": round(100.0 * math.expm1(off), 1),
+                    "latency_ms": round(seen.outcome.latency_ms, 4),
+                    "share_pct_sm": seen.outcome.share_pct_sm,
+                    "batch": round(seen.outcome.batch, 2),
+                    "neighbours": list(before.configuration.neighbours),
+                    "began_at_s": learned.monitor.drift.began_s,
+                },
+            )
+        if learned.miscalibrated is not None:
+            self._event("belief.miscalibrated", key, {"kind": learned.miscalibrated.value})
+
+    def _rebuild(self, key: ModelKey) -> None:
+        monitor = self.monitors[key]
+        mine = [point for point in self._points.values() if (point.first.model, point.first.gpu_type) == key]
+        self.monitors[key], kept = rebuilt(monitor, mine)
+        left = {point.configuration: point for point in kept}
+        for point in mine:
+            name = point.configuration
+            if name in left:
+                self._points[name] = left[name]
+                self._changed.add(name)
+            else:
+                del self._points[name]
+                self.forgotten.add(name)
+        self.rebuilt += 1
+        cause = monitor.due.value if monitor.due is not None else ""
+        facts: dict[str, Plain] = {"cause": cause, "points_kept": len(left), "points_forgotten": len(mine) - len(left)}
+        self._event("belief.retrained", key, facts)
+
+    def _event(self, name: str, key: ModelKey, facts: dict[str, Plain]) -> None:
+        self.events.append(Event(name=name, actor=self._actor, subject=f"beliefs/{key[0]}/{key[1]}", facts=facts))
+
 
 SETTLED_S = 10.0
 """A minute is learned from once it has been over for so long: by then its reports have been committed."""

@@ -1,22 +1,23 @@
-"""A planner's insight told: what binds and what it is worth, every candidate, ways out for who is short, why not.
+"""A plan explained from what is stored: its choices, what is left short, and the planner's insight.
 
-Owns what of an insight is told to whom, and its order; the wording is `explaining_sentences`. A project is told what
-concerns its own workloads and what GPUs are worth, and never who else could yield. It refuses to plan.
+Per assignment: why there, and why not elsewhere. Per gap: what blocks it. Of the insight: what binds and what it is
+worth, every candidate, ways out for who is short. Owns what is told to whom, and its order; the wording is `sentences`.
+A project is told what concerns its own workloads and what GPUs are worth, and never who else could yield. No plan is
+made here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from app.services.explaining.reasons import candidate_sentence, price_sentence, way_sentence
-from app.services.explaining.sentences import sentence
+from app.services.explaining.sentences import candidate_sentence, price_sentence, sentence, way_sentence
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
-from solvers.domain.plan import Plan
+from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.errors import NotFoundError
@@ -208,3 +209,77 @@ def _ways(items: Iterable[Relaxation]) -> Iterable[WayOut]:
     for (workload, _), group in groupby(sorted(items, key=way), way):
         together = tuple(group)
         yield WayOut(workload=workload or None, relaxations=together, sentence=way_sentence(together))
+
+
+_FOR = frozenset(
+    {
+        ReasonCode.CHEAPEST_FEASIBLE,
+        ReasonCode.KEPT_STANDING,
+        ReasonCode.PINNED_BY_MODE,
+        ReasonCode.FILLS_SPARE_SHARE,
+        ReasonCode.REPLICAS_MIN,
+    }
+)
+"""Reasons that speak for a choice; the others say why something else was not chosen."""
+
+
+@value
+class ToldReason:
+    """A reason in words and in values."""
+
+    reason: Reason
+    sentence: str
+
+
+@value
+class ExplainedAssignment:
+    """One replica: where it went, why, and why not on other GPU types."""
+
+    assignment: Assignment
+    gpu_type: str | None
+    why: tuple[ToldReason, ...]
+    alternatives: tuple[ToldReason, ...]
+
+
+@value
+class ExplainedGap:
+    """A workload that found no place, or not enough of it."""
+
+    workload: str
+    kind: str
+    rate_rps_short: float
+    why: tuple[ToldReason, ...]
+
+
+def choices(plan: Plan, gpu_types: Mapping[str, str], workload: str | None) -> tuple[ExplainedAssignment, ...]:
+    """A plan's assignments, of one workload where named. `gpu_types`: by device."""
+    wanted = (item for item in plan.assignments if workload in (None, item.workload))
+    return tuple(_explained(item, gpu_types.get(item.device)) for item in wanted)
+
+
+def gaps(plan: Plan, workload: str | None) -> tuple[ExplainedGap, ...]:
+    """What a plan leaves short, of one workload where named."""
+    return tuple(_gap(item) for item in plan.unplaced if workload in (None, item.workload))
+
+
+def _explained(item: Assignment, gpu_type: str | None) -> ExplainedAssignment:
+    told = _told(item.reasons)
+    return ExplainedAssignment(
+        assignment=item,
+        gpu_type=gpu_type,
+        why=tuple(each for each in told if each.reason.code in _FOR),
+        alternatives=tuple(each for each in told if each.reason.code not in _FOR),
+    )
+
+
+def _gap(item: Unplaced) -> ExplainedGap:
+    return ExplainedGap(
+        workload=item.workload,
+        kind=item.kind.value,
+        rate_rps_short=item.rate_rps_short,
+        why=_told(item.reasons),
+    )
+
+
+def _told(reasons: Iterable[Reason]) -> tuple[ToldReason, ...]:
+    return tuple(ToldReason(reason=reason, sentence=sentence(reason)) for reason in reasons)

@@ -1,7 +1,9 @@
 """Planning: the leader's cycles in every lane, a cycle on request, applying a stored plan, replaying a stored cycle.
 
-Owns the wiring of one cycle's ports and what happens around `run_cycle`: which lanes have work, and that a cycle which
-raised does not look as if it still ran. It refuses to plan, to verify and to gate: those are the core's.
+Owns the wiring of one cycle's ports and what happens around `run_cycle`: which lanes have work, that a cycle which
+raised does not look as if it still ran, and the name under which a planner's state is kept (a planner's own, after its
+policy's where that has a pool, and its version, so that no planner is handed the state of another version). It refuses
+to plan, to verify and to gate: those are the core's.
 """
 
 from __future__ import annotations
@@ -19,30 +21,88 @@ from app.services.beliefs.profiles import Completion
 from app.services.declared.contradictions import read_owners
 from app.services.declared.ownership import misgoverned
 from app.services.planning.journal import Leader, LeaderJournal, RequestJournal
-from app.services.planning.memory import StoreMemory
 from app.services.planning.rollout import Author, StoreActuator, promote
 from app.services.planning.snapshots import StoreObserver, read_policy
 from app.services.planning.workers import outdated
-from app.store import cycles, documents, plans, targets
+from app.store import cycles, documents, planner_states, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database
 from app.store.plans import PlanState
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
 from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.ports import Clock, Journal, Ports, Runner
+from solvers.cycle.ports import Clock, Journal, Ports, Runner, memory_key
 from solvers.cycle.record import CycleRecord, Lane
 from solvers.cycle.replay import replay
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, Reporter, Severity
-from solvers.domain.ids import CycleId, Digest
+from solvers.domain.ids import CycleId, Digest, PolicyName
 from solvers.domain.ownership import moved_by
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError, StateError, SupersededError
+from solvers.planners import registry
 from solvers.planners.base import PlanRequest
 from solvers.verify.checks import verify
+
+
+class StoreMemory:
+    """States by planner, or policy and planner, and version."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def recall(self, planner: str) -> bytes | None:
+        """The newest state; None for a planner that nobody knows or that kept nothing."""
+        version = _version(planner)
+        if version is None:
+            return None
+        with self._database.reading() as session:
+            found = planner_states.find(session, planner, version)
+        return None if found is None else found.state
+
+    def keep(self, planner: str, state: bytes) -> None:
+        """Make this the newest state."""
+        version = _version(planner)
+        if version is not None:
+            with self._database.transaction() as session:
+                planner_states.put(session, planner, version, state)
+
+    def recall_exactly(self, record: CycleRecord) -> bytes | None:
+        """What the planner of a record's plan was handed. Raises StateError when that is kept no more."""
+        plan, digest = record.plan, record.state_digest
+        if plan is None or digest is None:
+            return None
+        return self._exactly(record, plan.planner, plan.planner_version, digest)
+
+    def recall_parts(self, record: CycleRecord) -> dict[PolicyName, bytes]:
+        """The same for every policy that had a part in the plan."""
+        lines = {} if record.plan is None else {(line.policy, line.planner): line for line in record.plan.parts}
+        found = {}
+        for attempt in record.attempts:
+            line = lines.get((attempt.policy, attempt.planner)) if attempt.policy is not None else None
+            if line is not None and attempt.state_digest is not None:
+                key = memory_key(record.snapshot.policy.name, line.policy, line.planner)
+                found[line.policy] = self._exactly(record, key, line.planner_version, attempt.state_digest)
+        return found
+
+    def _exactly(self, record: CycleRecord, key: str, version: str, digest: Digest) -> bytes:
+        with self._database.reading() as session:
+            found = planner_states.find(session, key, version, digest)
+        if found is None:
+            raise StateError(
+                f"what {key} remembered in cycle {record.id} is kept no more", cycle=record.id, state=digest
+            )
+        return found.state
+
+
+def _version(key: str) -> str | None:
+    try:
+        return registry.create(key.rpartition("/")[2]).spec.version
+    except EngineError:
+        return None
+
 
 _log = EventLog("headroom.planning")
 

@@ -15,8 +15,17 @@ from app.records import record, with_more
 from app.services.declared.actors import Deed
 from app.services.declared.contradictions import read_owners
 from app.services.declared.ownership_words import owner_sentences, places_of
-from app.services.explaining.choices import ExplainedAssignment, ExplainedGap, choices, gaps
-from app.services.explaining.explaining import ToldInsight, Types, WhyNot, told, why_not
+from app.services.explaining.explaining import (
+    ExplainedAssignment,
+    ExplainedGap,
+    ToldInsight,
+    Types,
+    WhyNot,
+    choices,
+    gaps,
+    told,
+    why_not,
+)
 from app.services.explaining.sentences import mode_sentence
 from app.services.explaining.solves import Forced, SloPoint
 from app.store import documents, events, plans

@@ -1,18 +1,18 @@
 """Turns a plan into what every node must hold, and for a while still may, and makes that the target.
 
-Owns the wording of node targets and the Actuator. It refuses to choose: every number comes from the plan, the snapshot
-it was made for, or the documents of the workloads it names.
+Owns the wording of node targets and the Actuator. Nothing is chosen here: every number comes from the plan, the
+snapshot it was made for, or the documents of the workloads it names. Which replicas may go on for a while and for how
+long is `solvers.cycle.leaving`'s; what of them does not fit beside the plan ends at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
 from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
-from app.services.planning.retiring import still_leaving, with_leaving
 from app.services.planning.workers import latency_limit, worker_target
 from app.store import progress, targets
 from app.store.engine import Database
@@ -20,7 +20,7 @@ from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord
 from solvers.domain.change import Transition
 from solvers.domain.codec import Plain, digest
-from solvers.domain.device import Device
+from solvers.domain.device import Device, DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
@@ -29,6 +29,52 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import InvariantError
+
+
+def still_leaving(documents: Iterable[NodeTarget], since_s: float) -> Iterator[tuple[DeviceId, ReplicaTarget]]:
+    """What earlier targets let go on, with the time that is left of it."""
+    devices = [device for document in documents for device in document.devices]
+    for uuid, replica in ((device.uuid, replica) for device in devices for replica in device.replicas):
+        left_s = (replica.retire_after_s or 0.0) - max(0.0, since_s)
+        if left_s > 0.0:
+            yield DeviceId(uuid), replace(replica, retire_after_s=left_s)
+
+
+def with_leaving(
+    wanted: tuple[NodeTarget, ...], going: Iterable[tuple[DeviceId, ReplicaTarget]], snapshot: Snapshot
+) -> tuple[NodeTarget, ...]:
+    """The node targets with what may go on added, where it fits beside everything else."""
+    by_device: dict[str, list[ReplicaTarget]] = defaultdict(list)
+    for device, replica in going:
+        by_device[device].append(replica)
+    known = snapshot.devices_by_id()
+    return tuple(
+        replace(
+            node,
+            devices=tuple(
+                _beside(device, node, by_device[device.uuid], known[DeviceId(device.uuid)]) for device in node.devices
+            ),
+        )
+        for node in wanted
+    )
+
+
+def _beside(target: DeviceTarget, node: NodeTarget, going: list[ReplicaTarget], device: Device) -> DeviceTarget:
+    if not going or DeviceMode(target.mode) is DeviceMode.DEDICATED:
+        return target
+    named = {replica.replica for each in node.devices for replica in each.replicas}
+    share_pct = sum(replica.share_pct_sm for replica in target.replicas)
+    memory_mib = sum(replica.memory_mib_limit for replica in target.replicas)
+    unlimited = DeviceMode(target.mode) is DeviceMode.TIME_SLICED
+    kept = []
+    for replica in going:
+        fits = unlimited or share_pct + replica.share_pct_sm <= 100
+        fits = fits and memory_mib + replica.memory_mib_limit <= device.memory_mib
+        if fits and replica.replica not in named:
+            share_pct += replica.share_pct_sm
+            memory_mib += replica.memory_mib_limit
+            kept.append(replica)
+    return replace(target, replicas=(*target.replicas, *kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

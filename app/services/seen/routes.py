@@ -1,18 +1,22 @@
 """Where requests may go: of every service, the replica processes that are ready, where they answer, and their weights.
 
-Owns how read-backs, reports, documents and the standing target become routes. Of a node, whatever was observed last
-speaks: its newest read-back, which comes as soon as a process becomes ready or stops being it, or its newest report.
-It refuses to name a process that is draining, starting or failed, and any of a node that is silent.
+Owns how read-backs, reports, documents and the standing target become routes, and what is listened to for news of them.
+Of a node, whatever was observed last speaks: its newest read-back, which comes as soon as a process becomes ready or
+stops being it, or its newest report. A process that is draining, starting or failed is never named, nor any of a node
+that is silent. What changes without a notification (reports, silence, deleted services) is found by asking in turn.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import psycopg
+from psycopg import sql
 from sqlalchemy.orm import Session
 
 from app import kinds
@@ -282,3 +286,19 @@ def _match(row: ReplicaRow, known: Iterable[ReadBackRow]) -> ReadBackRow | None:
     held = (row.replica, row.uuid, row.share_pct_sm, row.memory_mib_limit)
     same = [item for item in known if (item.replica, item.uuid, item.share_pct_sm, item.memory_mib_limit) == held]
     return max(same, key=lambda item: (item.batch == row.batch, item.ready), default=None)
+
+
+Changed = Callable[[float], bool]
+"""Waits so many seconds at most; tells whether anything was announced."""
+
+
+@contextmanager
+def route_changes(database: Database) -> Iterator[Changed]:
+    """Listen. Raises TransientError when the database goes away."""
+    with database.listening(read_backs.CHANNEL) as connection:
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(targets.CHANNEL)))
+        yield lambda timeout_s: _announced(connection, timeout_s)
+
+
+def _announced(connection: psycopg.Connection, timeout_s: float) -> bool:
+    return any(True for _ in connection.notifies(timeout=timeout_s, stop_after=1))

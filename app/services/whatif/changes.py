@@ -1,6 +1,6 @@
 """What-if changes as values: what is put, removed, scaled, lost, added or priced otherwise in a picture of a fleet.
 
-Owns the form of a change and the ranges of its numbers. Applying changes is `whatif_apply`. Documents are those that
+Owns the form of a change and the ranges of its numbers. Applying changes is `apply`. Documents are those that
 `headroom apply` reads; everything else is said by its difference.
 """
 

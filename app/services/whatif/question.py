@@ -1,23 +1,266 @@
-"""A what-if question as a whole: changes, how to plan, and whether advice is wanted; and its answer.
+"""A what-if question as a whole: changes, how to plan, and whether advice on capacity is wanted; and its answer.
 
 Owns the limits of a question and which plans have to be made for it. Where the pictures come from (a file, a live
-fleet) and where planners run is the caller's.
+fleet) and where planners run is the caller's. Advice says which GPU type to add next: candidates are ranked by what the
+planner says one more is worth, else by an estimate from profiles, and as no ranking is believed alone, the best few are
+planned for in earnest with so many more devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
-from app.services.whatif.advice import Advised, Advising, advise
-from app.services.whatif.changes import Changes
-from app.services.whatif.whatif import Simulation, Wish, compare, solved
-from solvers.cycle.attempts import Asking
+import numpy as np
+
+from app.services.whatif.apply import with_nodes
+from app.services.whatif.changes import Changes, NodesAdded
+from app.services.whatif.outcome import Outcome, outcome_of, price_by_device
+from app.services.whatif.whatif import Simulation, Wish, compare, request_of, solved, standing_on
+from solvers.cycle.attempts import Asking, Chosen
 from solvers.cycle.record import Lane
-from solvers.domain.device import GpuType
+from solvers.domain.device import GpuType, PriceKind, PriceRow
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
+from solvers.domain.insight import Resource
+from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value
 from solvers.errors import FieldError
+from solvers.models.billing import billed_part
+from solvers.models.options import Beliefs
+from solvers.problems.fleet import open_fleet
+from solvers.problems.needs import Need, needs_of
+
+PREFIX = "advised"
+_PREFERRED = (PriceKind.ON_DEMAND, PriceKind.RESERVED, PriceKind.OWNED, PriceKind.SPOT)
+
+
+@value
+class Advice:
+    """One GPU type, planned for with so many more devices of it."""
+
+    gpu_type: GpuTypeName
+    devices: int
+    price_kind: PriceKind
+    price_usd_per_h: float
+    """Of all of them, as whole devices around the clock."""
+    shadow_usd_per_h: float | None
+    """What the planner's shadow price says one more saves; None when it has none."""
+    estimate_usd_per_h: float
+    """What one more may save at best by its profiles, before anything was planned."""
+    verified: bool
+    plan: Digest | None
+    cost_usd_per_h: float
+    bound_usd_per_h: float | None
+    gap_pct: float | None
+    saved_usd_per_h: float
+    """How much less the plan costs, what it pays for the new devices included."""
+    charged_usd_per_h: float
+    """What the plan pays for the new devices."""
+    breakeven_usd_per_h: float
+    """All of them together may cost so much before they are not worth it."""
+    payback: float | None
+    """Breakeven over price: above 1, they earn more than they cost; None without a price."""
+    rate_rps_gained: float
+    unserved_gained: float
+    devices_used: int
+
+
+@value
+class Advised:
+    """The plan of the fleet as it is, and what more devices would change; the best first."""
+
+    before: Outcome
+    advice: tuple[Advice, ...]
+    types_considered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advising:
+    """How much to try: `count` types with `devices` more each, out of `types`. `complete` adds what is believed of
+    types that the fleet has none of.
+    """
+
+    wish: Wish
+    asking: Asking
+    count: int
+    devices: int
+    types: tuple[GpuType, ...]
+    complete: Callable[[Snapshot], Snapshot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    gpu_type: GpuType
+    row: PriceRow
+    shadow_usd_per_h: float | None
+    gain_rps: float
+    estimate_usd_per_h: float
+
+    @property
+    def rank(self) -> tuple[float, float, str]:
+        worth = self.shadow_usd_per_h if self.shadow_usd_per_h is not None else self.estimate_usd_per_h
+        return (-self.gain_rps, -worth, self.gpu_type.name)
+
+
+def advise(picture: Snapshot, chosen: Chosen, how: Advising) -> Advised:
+    """Rank the types, then plan with the best few."""
+    before = outcome_of(picture, chosen)
+    plan = chosen.plan
+    if plan is None:
+        return Advised(before=before, advice=(), types_considered=0)
+    candidates = _candidates(picture, chosen, plan, how)
+    ranked = sorted(candidates, key=lambda item: item.rank)[: how.count]
+    advice = [_planned(picture, chosen, before, (how, item)) for item in ranked]
+    advice.sort(key=lambda item: (-item.unserved_gained, item.price_usd_per_h - item.breakeven_usd_per_h))
+    return Advised(before=before, advice=tuple(advice), types_considered=len(candidates))
+
+
+def _candidates(picture: Snapshot, chosen: Chosen, plan: Plan, how: Advising) -> list[_Candidate]:
+    insight = chosen.proposal.insight if chosen.proposal is not None else None
+    shadows = {
+        item.subject: item.usd_per_h
+        for item in (insight.prices if insight is not None else ())
+        if item.resource is Resource.GPU
+    }
+    priced = [(gpu_type, row) for gpu_type in how.types if (row := _price(picture, gpu_type)) is not None]
+    potentials = _potentials(picture, plan, how, [gpu_type for gpu_type, _ in priced])
+    return [
+        _Candidate(
+            gpu_type=gpu_type,
+            row=row,
+            shadow_usd_per_h=shadows.get(gpu_type.name),
+            gain_rps=potentials[gpu_type.name][0],
+            estimate_usd_per_h=potentials[gpu_type.name][1] - row.usd_per_h,
+        )
+        for gpu_type, row in priced
+        if gpu_type.name in potentials
+    ]
+
+
+def _price(picture: Snapshot, gpu_type: GpuType) -> PriceRow | None:
+    """The price that a new device would have: the policy's kind, else the usual one first."""
+    kinds = (picture.policy.price_kind,) if picture.policy.price_kind is not None else _PREFERRED
+    for kind in kinds:
+        for row in gpu_type.prices:
+            if row.kind is kind and row.usd_per_h > 0:
+                return row
+    return None
+
+
+def _with(picture: Snapshot, gpu_type: GpuType, row: PriceRow, devices: int) -> Snapshot:
+    """The picture with devices of a type that it may not even know."""
+    types = picture.gpu_types_by_name()
+    if gpu_type.name not in types:
+        types[gpu_type.name] = gpu_type
+        picture = replace(picture, gpu_types=tuple(types[name] for name in sorted(types)))
+    wish = NodesAdded(gpu_type=gpu_type.name, count=devices, price_kind=row.kind, region=row.region, rack=PREFIX)
+    return with_nodes(picture, wish, gpu_type, f"{PREFIX}-{gpu_type.name}"[:56].rstrip(".-_"))
+
+
+def _potentials(
+    picture: Snapshot, plan: Plan, how: Advising, types: Iterable[GpuType]
+) -> dict[GpuTypeName, tuple[float, float]]:
+    """For each type that can serve anything: requests/s that one device could serve of what is short, and what the
+    service that gains most pays now for what one device could take over.
+    """
+    every = picture
+    for gpu_type in types:
+        every = _with(every, gpu_type, PriceRow(kind=PriceKind.ON_DEMAND, usd_per_h=0.0), 1)
+    every = how.complete(every)
+    classes = open_fleet(every, {}).classes
+    beliefs = Beliefs.of(every, classes)
+    paid, short = _paid_usd_per_h(picture, plan), {item.workload: item.rate_rps_short for item in plan.unplaced}
+    found: dict[GpuTypeName, tuple[float, float]] = {}
+    for need in needs_of(every, request_of(picture, how.wish).movable):
+        if need.rate_rps <= 0:
+            continue
+        for name, capacity_rps in _best_by_type(need, beliefs).items():
+            gain, saving = found.get(name, (0.0, 0.0))
+            taken_over = paid.get(need.workload, 0.0) * min(1.0, capacity_rps / need.rate_rps)
+            found[name] = (max(gain, min(capacity_rps, short.get(need.workload, 0.0))), max(saving, taken_over))
+    return found
+
+
+def _best_by_type(need: Need, beliefs: Beliefs) -> dict[GpuTypeName, float]:
+    """Most requests/s of a whole device, by type."""
+    options, _ = beliefs.options(need)
+    if not len(options):
+        return {}
+    per_gpu = options.capacity_rps / np.maximum(options.gpus, 1e-9)
+    found: dict[GpuTypeName, float] = {}
+    for index, device_class in enumerate(beliefs.classes):
+        held = per_gpu[options.device_class == index]
+        if len(held):
+            found[device_class.gpu_type] = max(found.get(device_class.gpu_type, 0.0), float(held.max()))
+    return found
+
+
+def _paid_usd_per_h(picture: Snapshot, plan: Plan) -> dict[WorkloadId, float]:
+    """Price of the shares that each workload holds."""
+    prices = price_by_device(picture.with_offers())
+    paid: dict[WorkloadId, float] = {}
+    for item in plan.assignments:
+        share = prices.get(item.device, 0.0) * item.share_pct_sm / 100
+        paid[item.workload] = paid.get(item.workload, 0.0) + share
+    return paid
+
+
+def _planned(picture: Snapshot, chosen: Chosen, before: Outcome, what: tuple[Advising, _Candidate]) -> Advice:
+    """Plan with the new devices and say what they changed."""
+    how, candidate = what
+    row = candidate.row
+    grown = how.complete(_with(picture, candidate.gpu_type, row, how.devices))
+    grown = standing_on(grown, chosen)
+    again = solved(grown, how.wish, how.asking)
+    after = outcome_of(grown, again)
+    if (after.unserved, after.cost_usd_per_h) > (before.unserved, before.cost_usd_per_h):
+        # What could be done without the new devices can still be done beside them.
+        again, after = chosen, before
+    new = {item.id for item in grown.devices} - {item.id for item in picture.devices}
+    charged, used = _charged_usd_per_h(grown, again.plan, new)
+    saved = before.cost_usd_per_h - after.cost_usd_per_h if again.plan is not None else 0.0
+    price = row.usd_per_h * how.devices
+    return Advice(
+        gpu_type=candidate.gpu_type.name,
+        devices=how.devices,
+        price_kind=row.kind,
+        price_usd_per_h=price,
+        shadow_usd_per_h=candidate.shadow_usd_per_h,
+        estimate_usd_per_h=candidate.estimate_usd_per_h,
+        verified=after.verified,
+        plan=after.plan,
+        cost_usd_per_h=after.cost_usd_per_h,
+        bound_usd_per_h=after.bound_usd_per_h,
+        gap_pct=after.gap_pct,
+        saved_usd_per_h=saved,
+        charged_usd_per_h=charged,
+        breakeven_usd_per_h=saved + charged,
+        payback=(saved + charged) / price if price > 0 else None,
+        rate_rps_gained=before.rate_rps_short - after.rate_rps_short,
+        unserved_gained=before.unserved - after.unserved,
+        devices_used=used,
+    )
+
+
+def _charged_usd_per_h(snapshot: Snapshot, plan: Plan | None, new: set[DeviceId]) -> tuple[float, int]:
+    """What a plan pays for the new devices by the policy's cost basis, and how many of them it uses."""
+    if plan is None:
+        return 0.0, 0
+    prices, settings = price_by_device(snapshot), {item.device: item for item in plan.settings}
+    used: dict[DeviceId, list[Assignment]] = defaultdict(list)
+    for item in plan.assignments:
+        if item.device in new:
+            used[item.device].append(item)
+    basis, profiles = snapshot.policy.cost_basis, snapshot.profiles_by_key()
+    charged = sum(
+        prices[item.id] * billed_part(item, settings.get(item.id), used[item.id], basis, profiles)
+        for item in sorted(snapshot.devices, key=lambda item: item.id)
+        if item.id in used
+    )
+    return charged, len(used)
+
 
 ADVISE_MAX = 8
 DEVICES_MAX = 1000

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from app.errors import FieldsError
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.profiles import Completion
-from app.services.explaining.anew import PLANNING_S_MAX, AnsweredAnew, ExplainQuestion, answered_anew, check_question
 from app.services.explaining.explaining import WhyNot
+from app.services.explaining.solves import PLANNING_S_MAX, AnsweredAnew, ExplainQuestion, answered_anew, check_question
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
 from app.services.whatif.apply import apply_changes
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.services.whatif.outcome import Outcome, TypeUse, outcome_of
-from app.services.whatif.workloads import WorkloadChange, workload_changes
+from app.services.whatif.outcome import Outcome, TypeUse, WorkloadChange, outcome_of, workload_changes
 from solvers.cycle.attempts import Asking, Chosen
 from solvers.cycle.order import movable_workloads
 from solvers.cycle.parts import Course, try_policies

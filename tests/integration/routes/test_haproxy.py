@@ -16,10 +16,8 @@ import pytest
 
 from app.logs import EventLog
 from app.routing.haproxy import Balance, HaproxyStyle, backends
-from app.routing.haproxy_follower import HaproxyFollower
+from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket, Slot, SocketError, read_slots
 from app.routing.routes import Server, ServiceRoutes
-from app.routing.runtime import RuntimeSocket, SocketError
-from app.routing.slots import Slot, read_slots
 from benchmarks.gateway.processes import (
     ROOT,
     Gateway,

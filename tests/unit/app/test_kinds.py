@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.api import openapi
 from app.api.routers.documents import documents_router
-from app.cli.changes import read_changes
-from app.cli.reading import kind_and_key
+from app.cli.declare import kind_and_key
+from app.cli.whatif import read_changes
 from app.client import Client
 from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError

@@ -66,7 +66,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
     monkeypatch.setenv("HEADROOM_SERVER", SERVER)
     monkeypatch.setenv("HEADROOM_TOKEN", "secret")
     transport = httpx.MockTransport(made)
-    monkeypatch.setattr("app.cli.connection.Client", partial(Client, transport=transport, attempts_max=1))
+    monkeypatch.setattr("app.cli.options.Client", partial(Client, transport=transport, attempts_max=1))
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 from app import library
 from app.client.documents import Declared, read_documents
 from app.demo.fleet import NODES
-from app.demo.rates import read_traffic_plan
+from app.demo.traffic import read_traffic_plan
 from app.services.profiles.tokens import with_token_profiles
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, Node, PowerCap

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.demo.rates import RateShape, TrafficPlan, poisson, read_traffic_plan, split
+from app.demo.traffic import RateShape, TrafficPlan, poisson, read_traffic_plan, split
 from solvers.errors import InputError
 
 FRACTIONS = st.floats(min_value=-3, max_value=3)

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from app.client import Client
-from app.demo.rates import RateShape, TrafficPlan
-from app.demo.traffic import REPORTS_KEPT_MAX, Ledger, Nodes, Routes, Traffic, TrafficOrder
+from app.demo.traffic import REPORTS_KEPT_MAX, Ledger, Nodes, RateShape, Routes, Traffic, TrafficOrder, TrafficPlan
 
 NODE = "http://node.test:9"
 

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from app.logs import EventLog, JsonFormatter
-from app.routing.haproxy_follower import NAME_KEPT_S, HaproxyFollower, Names
-from app.routing.nginx_follower import RELOAD_EVERY_S, NginxFollower, NginxOrder
+from app.routing.haproxy_follower import NAME_KEPT_S, Command, HaproxyFollower, Names, RuntimeSocket, SocketError
+from app.routing.nginx import RELOAD_EVERY_S, NginxFollower, NginxOrder
 from app.routing.routes import Server, ServiceRoutes
-from app.routing.runtime import RuntimeSocket, SocketError
-from app.routing.slots import Command
 from app.routing.watching import Board
 from tests.unit.app.routing.model import Backend, empty
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.routing.haproxy_follower import FORCED_DRAIN, Slot, changes, read_slots
 from app.routing.routes import Server
-from app.routing.slots import FORCED_DRAIN, Slot, changes, read_slots
 from tests.unit.app.routing.model import CONFIGURED_OFF, Backend, empty
 
 STATES = """1

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.services.explaining.anew import PLANNING_S_MAX, ExplainQuestion, answered_anew, check_question
 from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, told, why_not
-from app.services.explaining.reasons import candidate_sentence, price_sentence, way_sentence
-from app.services.explaining.solves import SloPoint, Solves
+from app.services.explaining.sentences import candidate_sentence, price_sentence, way_sentence
+from app.services.explaining.solves import (
+    PLANNING_S_MAX,
+    ExplainQuestion,
+    SloPoint,
+    Solves,
+    answered_anew,
+    check_question,
+)
 from app.services.whatif.whatif import Wish
 from solvers.cycle.attempts import Asking
 from solvers.domain.evidence import Fact, Reason, ReasonCode, SilentReporter

@@ -11,10 +11,9 @@ import pytest
 
 from app.services.whatif.apply import apply_changes
 from app.services.whatif.changes import Changes, NodesAdded, RateChange
-from app.services.whatif.outcome import Outcome, outcome_of, power_w_of
+from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.services.whatif.whatif import Wish, request_of, solved, standing_on
-from app.services.whatif.workloads import Fate
 from solvers.cycle.attempts import Asking, Chosen
 from solvers.domain.codec import digest
 from solvers.domain.device import PriceKind

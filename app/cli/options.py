@@ -1,0 +1,78 @@
+"""Options that several commands have: which control plane to talk to, how to plan outside a cycle, how far back.
+
+Owns their names, ranges and help. The server comes from options first, then from the environment, then from what
+`headroom up` left behind; without any it is said how to name one. What options on planning default to is the snapshot's
+policy.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.failures import CommandError, Exit
+from app.client import Client
+from app.client.connection import home_path, read_connection
+from solvers.errors import InputError
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", envvar="HEADROOM_SERVER", help="Address of the API, e.g. http://127.0.0.1:8080.", show_default=False
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar="HEADROOM_TOKEN", help="Bearer token.", show_default=False, show_envvar=True, hide_input=True
+    ),
+]
+
+
+def connect(server: str | None, token: str | None) -> Client:
+    """A client for these options. Raises CommandError when no server is known."""
+    stored = read_connection(home_path())
+    address = server or (stored.server if stored else None)
+    if address is None:
+        raise CommandError(
+            "no server: name one with --server or HEADROOM_SERVER, or start one here with `headroom up`", Exit.USAGE
+        )
+    # The stored token belongs to the stored server and is shown to no other.
+    secret = token or (stored.token if stored and stored.server == address.rstrip("/") else "")
+    if not secret:
+        raise CommandError(f"no token for {address}: give one with --token or HEADROOM_TOKEN", Exit.REFUSED)
+    return Client(address, secret)
+
+
+PlannerName = Annotated[
+    str | None, typer.Option("--planner", help="The only planner to ask. Default: the policy's chain.")
+]
+DeadlineS = Annotated[
+    float | None, typer.Option("--deadline-s", min=0.05, max=3600, help="For each plan. Default: the policy's.")
+]
+WorkUnits = Annotated[
+    int | None, typer.Option("--work-units", min=1, help="Stop by this count, not by time: the same answer again.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Default: the policy's.")]
+SnapshotFile = Annotated[
+    str | None, typer.Option("--snapshot", help="Plan from this file, without a server (-: standard input).")
+]
+Data = Annotated[
+    Path, typer.Option("--data", envvar="HEADROOM_DATA", help="Folder of public data that scenarios read traces from.")
+]
+DATA = Path("../shared/data")
+
+
+_DURATION = re.compile(r"^(\d+)([smhd])$")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def duration_s(text: str) -> int:
+    """Seconds of a duration. Raises InputError."""
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not a duration; write a whole number and s, m, h or d, such as 24h")
+    return int(match[1]) * _SECONDS[match[2]]
