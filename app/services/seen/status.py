@@ -112,14 +112,16 @@ def _world(session: Session, cluster: str) -> _World:
     node_specs = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.NODE)}
     devices = {stored.key[0]: stored.spec for stored in documents.all_specs(session, kinds.DEVICE)}
     types = {stored.key[0]: from_plain(GpuType, stored.spec) for stored in documents.all_specs(session, kinds.GPU_TYPE)}
-    owners, listed = read_owners(session), [from_plain(Device, spec) for spec in devices.values()]
+    owners = read_owners(session)
     return _World(
         states={state.node_id: state for state in nodes.all_states(session)},
         devices=devices,
         node_specs=node_specs,
         prices={
-            item.id: _price(item, node_specs.get(item.node), types.get(item.gpu_type), owners.policy_at(item.id))
-            for item in listed
+            uuid: _price(
+                spec, node_specs.get(spec["node"]), types.get(spec["gpu_type"]), owners.policy_at(DeviceId(uuid))
+            )
+            for uuid, spec in devices.items()
         },
         readings={row.uuid: row for row in observations.devices(session, silent_s)},
         replicas=observations.replicas(session, silent_s),
@@ -132,11 +134,11 @@ def _world(session: Session, cluster: str) -> _World:
     )
 
 
-def _price(device: Device, node: Plain | None, gpu_type: GpuType | None, policy: Policy) -> float:
+def _price(device: Plain, node: Plain | None, gpu_type: GpuType | None, policy: Policy) -> float:
     """Dollars per hour of a device; 0 while what it depends on is not there."""
     if node is None or gpu_type is None:
         return 0.0
-    return policy.usd_per_h(device, gpu_type, from_plain(Node, node))
+    return policy.usd_per_h(from_plain(Device, device), gpu_type, from_plain(Node, node))
 
 
 def _plan_line(plan: PlanSummary | None) -> PlanLine | None:
