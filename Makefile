@@ -89,10 +89,10 @@ down: ## Stop what `make up` started; the data stays
 
 test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU, with coverage (TEST_ARGS=...)
 	@# Three at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
-	@# then those that must have the machine to themselves.
+	@# then those that must have the machine to themselves, all of which are in tests/integration.
 	@rm -f $(DURATIONS)
 	$(BIN)/pytest -n 3 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl" --cov --cov-report= $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
-	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" --cov --cov-append --cov-report=term $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" --cov --cov-append --cov-report=term $(or $(TEST_ARGS),tests/integration) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast tests: run it before every commit
 	$(BIN)/ruff format --check .

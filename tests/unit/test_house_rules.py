@@ -75,6 +75,12 @@ def test_the_rules_see_what_they_are_for() -> None:
     assert list(oversize("def f():\n" + " a = 1\n" * 59 + "b = 1\n" * 441)) == ["module: 501 lines"]
 
 
+def test_who_must_be_alone_is_where_make_test_looks() -> None:
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.alone" in path.read_text(encoding="utf-8")]
+    elsewhere = {path for path in marked if not path.is_relative_to(ROOT / "tests" / "integration")}
+    assert elsewhere == {ROOT / "tests" / "unit" / "test_house_rules.py"}  # which only speaks of it
+
+
 def test_tests_with_processes_and_databases_say_so() -> None:
     """`make check` would run them otherwise."""
     silent = [
@@ -109,6 +115,8 @@ def test_walls_stand_where_more_than_one_reader_is(house: list[Module]) -> None:
 
 def sleeps(source: str) -> Iterator[str]:
     """Where a source lets time pass instead of waiting for something."""
+    if not re.search(r"sleep|Event\(\)\.wait", source):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
             yield from (f"line {node.lineno}: imports sleep" for name in node.names if name.name == "sleep")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -109,7 +111,12 @@ def seen_alone(*, with_use: bool = True) -> Samples:
 
 ALONE = seen_alone()
 EVERYTHING = measured(of_pairs(PAIRS))
-FITTED = make(Facts(), 0).fit(EVERYTHING, SOLO, ALONE)
+
+
+@cache
+def fitted() -> PressureBelief:
+    """Taught with everything, when it is first asked for: whoever only collects tests need not wait."""
+    return make(Facts(), 0).fit(EVERYTHING, SOLO, ALONE)
 
 
 def r2(truth: Floats, answered: Floats) -> float:
@@ -137,8 +144,8 @@ def company(models: list[str], batch: float = 8.0, share: float = 20.0, gpu_type
 
 
 def test_suite_knows_it() -> None:
-    assert make_interference("headroom", Facts()).spec == FITTED.spec
-    assert FITTED.spec.online
+    assert make_interference("headroom", Facts()).spec == fitted().spec
+    assert fitted().spec.online
 
 
 def test_unseen_cells() -> None:
@@ -156,7 +163,7 @@ def test_unseen_pairs_are_answered_from_who_their_members_met_and_are_less_certa
     for pair in PAIRS:
         held = of_pairs([pair])
         answer = without(pair).predict(held, SOLO)
-        known = FITTED.predict(held, SOLO)
+        known = fitted().predict(held, SOLO)
         assert np.all(answer.std > known.std)
         assert not answer.support.any()
         assert known.support.all()
@@ -196,8 +203,9 @@ def test_utilisation_may_be_missing() -> None:
     assert r2(held.latency_ms / alone_ms(held.groups.members), answer.mean) > 0.9
 
 
-@pytest.mark.parametrize("belief", [make(Facts(), 0), FITTED])
-def test_nobody_disturbs_who_is_alone(belief: PressureBelief) -> None:
+@pytest.mark.parametrize("make_belief", [lambda: make(Facts(), 0), fitted], ids=["new", "taught"])
+def test_nobody_disturbs_who_is_alone(make_belief: Callable[[], PressureBelief]) -> None:
+    belief = make_belief()
     answer = belief.predict(company(["deep"]), SOLO)
     assert answer.mean.tolist() == [1.0]
     assert answer.std.tolist() == [0.0]
@@ -208,16 +216,16 @@ def test_nobody_disturbs_who_is_alone(belief: PressureBelief) -> None:
 def test_another_neighbour_never_helps(share: float) -> None:
     for models in (["small", "deep"], ["deep", "wide", "wide"], ["large", "small", "never met", "deep"]):
         solo = ExactSolo(known="never met" not in models)
-        before = FITTED.predict(company(models, share=share), solo)
-        after = FITTED.predict(company([*models, "wide"], share=share), solo)
+        before = fitted().predict(company(models, share=share), solo)
+        after = fitted().predict(company([*models, "wide"], share=share), solo)
         assert np.all(before.mean >= 1.0)
         assert np.all(after.mean[: len(models)] >= before.mean)
         assert np.all(np.isfinite(after.std))
 
 
 def test_what_is_oversold_costs_those_who_share_it() -> None:
-    four = FITTED.predict(company(["wide"] * 4, batch=32.0, share=100.0), SOLO)
-    quarter = FITTED.predict(company(["wide"] * 4, batch=32.0, share=25.0), SOLO)
+    four = fitted().predict(company(["wide"] * 4, batch=32.0, share=100.0), SOLO)
+    quarter = fitted().predict(company(["wide"] * 4, batch=32.0, share=25.0), SOLO)
     assert np.all(quarter.mean < 1.6)
     assert np.all((four.mean > 2.5) & (four.mean < 4.5))
     assert np.all(four.std > quarter.std)
@@ -237,7 +245,7 @@ def test_groups_of_three_teach_what_each_neighbour_adds() -> None:
 
 def test_learning_on_top_comes_to_the_same() -> None:
     held, rest = some(60, seed=3)
-    whole = FITTED.predict(held.groups, SOLO)
+    whole = fitted().predict(held.groups, SOLO)
     started = make(Facts(), 0).fit(rest, SOLO, ALONE)
     answer = started.update(held, SOLO).predict(held.groups, SOLO)
     assert answer.mean == pytest.approx(whole.mean, abs=0.004)
@@ -263,7 +271,7 @@ def test_a_few_mad_measurements_do_not_bend_the_fit() -> None:
     latency = EVERYTHING.latency_ms.copy()
     latency[::150] *= 1.8
     bent = make(Facts(), 0).fit(replace(EVERYTHING, latency_ms=latency), SOLO, ALONE)
-    difference = bent.predict(EVERYTHING.groups, SOLO).mean - FITTED.predict(EVERYTHING.groups, SOLO).mean
+    difference = bent.predict(EVERYTHING.groups, SOLO).mean - fitted().predict(EVERYTHING.groups, SOLO).mean
     assert np.abs(difference).max() < 0.05
     assert np.abs(difference).mean() < 0.01
 
@@ -276,7 +284,7 @@ def test_a_suite_trusts_what_was_measured_alone_over_the_belief() -> None:
     answer = suite.predict_groups(groups)
     assert answer.mean == pytest.approx(truth, rel=0.02)
     assert answer.std / answer.mean == pytest.approx(
-        FITTED.predict(groups, SOLO).std / FITTED.predict(groups, SOLO).mean, rel=0.1
+        fitted().predict(groups, SOLO).std / fitted().predict(groups, SOLO).mean, rel=0.1
     )
     elsewhere = replace(groups.members, batch=np.array([5.0, 7.0]))
     believed = suite.predict_groups(replace(groups, members=elsewhere))
@@ -313,18 +321,19 @@ def test_rows_that_say_nothing_are_left_out() -> None:
 def test_same_data_same_answers_in_any_order() -> None:
     numbers = np.unique(EVERYTHING.groups.group)
     again = make(Facts(), 7).fit(EVERYTHING, SOLO, ALONE)
-    assert np.array_equal(again.predict(EVERYTHING.groups, SOLO).mean, FITTED.predict(EVERYTHING.groups, SOLO).mean)
+    assert np.array_equal(again.predict(EVERYTHING.groups, SOLO).mean, fitted().predict(EVERYTHING.groups, SOLO).mean)
     back = np.concatenate([[2 * number, 2 * number + 1] for number in numbers[::-1]])
     turned = GroupSamples(
         groups=Groups(members=EVERYTHING.groups.members.take(back), group=EVERYTHING.groups.group),
         latency_ms=EVERYTHING.latency_ms[back],
     )
     answer = make(Facts(), 0).fit(turned, SOLO, ALONE).predict(EVERYTHING.groups, SOLO)
-    assert answer.mean == pytest.approx(FITTED.predict(EVERYTHING.groups, SOLO).mean, abs=1e-6)
+    assert answer.mean == pytest.approx(fitted().predict(EVERYTHING.groups, SOLO).mean, abs=1e-6)
 
 
-@pytest.mark.parametrize("belief", [make(Facts(), 0), FITTED])
-def test_dump_and_load(belief: PressureBelief) -> None:
+@pytest.mark.parametrize("make_belief", [lambda: make(Facts(), 0), fitted], ids=["new", "taught"])
+def test_dump_and_load(make_belief: Callable[[], PressureBelief]) -> None:
+    belief = make_belief()
     plain = json.loads(json.dumps(belief.dump(), allow_nan=False))
     back = load(plain, Facts())
     for groups in (EVERYTHING.groups, company(["wide", "deep", "small"])):
@@ -353,7 +362,7 @@ def test_dump_and_load(belief: PressureBelief) -> None:
     ],
 )
 def test_what_is_no_dump_is_refused(change: dict[str, Plain]) -> None:
-    plain = FITTED.dump()
+    plain = fitted().dump()
     assert isinstance(plain, dict)
     with pytest.raises(InputError):
         load({**plain, **change}, Facts())
@@ -363,18 +372,18 @@ def test_what_is_no_dump_is_refused(change: dict[str, Plain]) -> None:
 
 
 def test_other_gpu_types_are_answered_by_pressures() -> None:
-    answer = FITTED.predict(company(["deep", "wide"], gpu_type="A100"), SOLO)
+    answer = fitted().predict(company(["deep", "wide"], gpu_type="A100"), SOLO)
     assert np.all(answer.origin == Origin.SCALED)
     assert np.all(np.isinf(answer.distance))
-    assert np.all(answer.std > FITTED.predict(company(["deep", "wide"]), SOLO).std)
+    assert np.all(answer.std > fitted().predict(company(["deep", "wide"]), SOLO).std)
 
 
 def test_nothing_asked_nothing_answered() -> None:
     none = EVERYTHING.groups.take_groups([])[0]
-    assert len(FITTED.predict(none, SOLO).mean) == 0
+    assert len(fitted().predict(none, SOLO).mean) == 0
 
 
 def test_in_a_suite_latency_beside_neighbours_is_above_latency_alone() -> None:
-    suite = Suite(name="headroom", solo=SOLO, interference=FITTED)
+    suite = Suite(name="headroom", solo=SOLO, interference=fitted())
     groups = of_pairs([("small", "wide")])
     assert np.all(suite.predict_groups(groups).mean > alone_ms(groups.members))
