@@ -1,3 +1,1 @@
-"""What we believe about latency, throughput, power and demand; it refuses to see how the simulated world really
-behaves.
-"""
+"""What we believe about latency, throughput, power and demand, never of how the simulated world really behaves."""

@@ -1,9 +1,9 @@
 """What replicas that stand somewhere can be shown to do beside their very neighbours, by what is believed today.
 
-Owns the reading of a standing configuration: latency at its share on the chord between the measured shares of its batch
-(the next larger one that was measured), at the highest measured clock not above the one it runs at, slowed by the known
-pressures of the replicas on its device, and by the policy's margin where a pressure is not known. Tables and look-ups
-are kept, so that a hundred thousand replicas are judged in seconds. It refuses to choose configurations.
+A standing configuration is read as latency at its share on the chord between the measured shares of its batch (the next
+larger one that was measured), at the highest measured clock not above the one it runs at, slowed by the known pressures
+of the replicas on its device, and by the policy's margin where a pressure is not known. Tables and look-ups are kept,
+so that a hundred thousand replicas are judged in seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLAIM_DUST = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ShareReading:
     """One model on one kind of device at one clock and share, by the batches that were measured."""
 
     batches: list[int]
@@ -52,7 +52,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class DeviceLoad:
     """All that stands on one device: the sum of known pressures, of how many pressure is unknown, how many in all."""
 
     pressure: float
@@ -69,8 +69,8 @@ class Appraisal:
     profiles: Mapping[Key, Profile]
     settings: Mapping[DeviceId, DeviceSetting]
     tables: Tables
-    company: dict[DeviceId, Company] = field(default_factory=dict)
-    _readings: dict[tuple[Key, int, float], Reading | None] = field(default_factory=dict)
+    company: dict[DeviceId, DeviceLoad] = field(default_factory=dict)
+    _readings: dict[tuple[Key, int, float], ShareReading | None] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -89,7 +89,7 @@ class Appraisal:
         for device, items in on_device.items():
             known = [made._interference(item) for item in items]
             pairs = zip(items, known, strict=True)
-            made.company[device] = Company(
+            made.company[device] = DeviceLoad(
                 pressure=sum(made._pressure(item, each) for item, each in pairs if each is not None),
                 unknown=known.count(None),
                 replicas=len(items),
@@ -167,7 +167,7 @@ class Appraisal:
         clock = None if setting is None else setting.clock_mhz_sm
         return clock or self.fleet.class_at(self.fleet.index[device]).clock_mhz_sm
 
-    def _asked(self, need: Need, item: Assignment) -> tuple[Reading, int, tuple[float, float]] | None:
+    def _asked(self, need: Need, item: Assignment) -> tuple[ShareReading, int, tuple[float, float]] | None:
         """What is known of a replica as it stands, with the column of its batch, and mean and tail in the worst corner
         of its envelope: its largest batch at its lowest clock.
         """
@@ -205,7 +205,7 @@ class Appraisal:
 
     def _reading(
         self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int, share_of_gpu_pct: float
-    ) -> Reading | None:
+    ) -> ShareReading | None:
         asked = ((model, gpu_type), clock_mhz, share_of_gpu_pct)
         if asked not in self._readings:
             grid = self.tables.grid_at(model, gpu_type, clock_mhz)
@@ -213,7 +213,7 @@ class Appraisal:
         return self._readings[asked]
 
 
-def _read(grid: Grid, share_pct: float) -> Reading | None:
+def _read(grid: Grid, share_pct: float) -> ShareReading | None:
     """A grid at one share."""
     if grid.measured.all():
         high = int(np.searchsorted(grid.shares_pct, share_pct - SHARE_DUST))
@@ -230,7 +230,7 @@ def _read(grid: Grid, share_pct: float) -> Reading | None:
         columns = np.flatnonzero(np.isfinite(mean))
         if not len(columns):
             return None
-    return Reading(
+    return ShareReading(
         batches=grid.batches[columns].tolist(),
         mean_ms=mean[columns].tolist(),
         tail_ms=tail[columns].tolist(),

@@ -1,9 +1,9 @@
 """The one contract of every performance model: what is asked, what was seen, what is answered.
 
-Owns the columns. Questions and observations are arrays over rows, with names stored once and referred to by index, so
-that an optimiser can ask millions of configurations at once. Rows that share a device at the same time form groups:
-pairs are groups of two, and nothing limits a group to two. Every answer carries its uncertainty, its origin and how far
-the question lies from anything that was seen. It refuses to know any particular model.
+Questions and observations are arrays over rows, with names stored once and referred to by index, so that an optimiser
+can ask millions of configurations at once. Rows that share a device at the same time form groups: pairs are groups of
+two, and nothing limits a group to two. Every answer carries its uncertainty, its origin and how far the question lies
+from anything that was seen.
 
 Units: batch in inputs, share in percent of the device's SMs, clock in MHz of the SMs, latency in ms of executing one
 batch (no queueing), throughput in inputs per second while batches run back to back, power in W above the device's idle

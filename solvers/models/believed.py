@@ -1,10 +1,10 @@
 """Profiles where nothing was measured: points of a coarse grid that a belief fills in, carefully, so that planning
 needs no measurements to start.
 
-Owns the grid, the care (the expected value plus the policy's share of its uncertainty) and the bounds that keep what is
-believed between what was measured: a believed point is never faster than a measured one with less to do, and never
-makes a measured one look slower. Measured points stay as they are; where only their memory is missing, it is filled in.
-A pair of model and GPU type whose grid was measured gets nothing added. It refuses to know how beliefs are made.
+Values are careful (the expected value plus the policy's share of its uncertainty) and stay between what was measured: a
+believed point is never faster than a measured one with less to do, and never makes a measured one look slower. Measured
+points stay as they are; where only their memory is missing, it is filled in. A pair of model and GPU type whose grid
+was measured gets nothing added.
 """
 
 from __future__ import annotations

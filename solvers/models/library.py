@@ -1,7 +1,7 @@
 """The built-in library as a value: what our own code fitted to public measurements, each with source and error.
 
-Owns the records; the numbers themselves are data that the shell ships and loads, and what they mean is known to
-`solvers.models.belief`. Owns, too, when two names mean one network or one product. It refuses numbers without a source.
+The numbers themselves are data that the shell ships and loads, and what they mean is known to `solvers.models.belief`.
+Here is also when two names mean one network or one product. Numbers without a source are refused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """From profiles to options: every measured configuration that keeps a workload's promise on a class of devices, and why
 the others do not.
 
-Owns the careful reading of the table. Only measured points become options, so that whoever checks a plan can find the
-very measurement behind each choice; a share is rounded up to the policy's step but judged by the measured share below
-it; on a device that may be shared, latency carries the interference margin, or what a bearable pressure of neighbours
-would make of it where that is known and more. The memory limit is the measured memory plus a tenth, rounded up to 64
-MiB. What an LLM's replicas could do is read by `token_options`. It refuses to choose.
+Only measured points become options, so that a check of a plan can find the very measurement behind each choice; a share
+is rounded up to the policy's step but judged by the measured share below it; on a device that may be shared, latency
+carries the interference margin, or what a bearable pressure of neighbours would make of it where that is known and
+more. The memory limit is the measured memory plus a tenth, rounded up to 64 MiB. What an LLM's replicas could do is
+read by `token_options`.
 """
 
 from __future__ import annotations

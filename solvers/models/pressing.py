@@ -4,8 +4,8 @@ A belief about interference answers any question about any pair; planning needs 
 that a verifier can repeat: `profile.Interference`. So the belief is asked about pairs at a few shares and batches, as
 many standard deviations on the careful side as the policy wants, and the form is fitted to the answers: who suffers
 times who presses times a power of the presser's share. Then every sensitivity is raised until no answer asked for is
-above the form. Only models that were measured beside somebody on this GPU type get numbers; for the others the policy's
-margin stands. It refuses to ask about every pair: each model meets its next few neighbours in order of name.
+above the form. Only models that were measured beside another on this GPU type get numbers; for the others the policy's
+margin stands. Each model meets its next few neighbours in order of name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARES_PCT = (20.0, 40.0, 60.0)
 """Of who presses; who suffers has the largest that is left of these."""
 BATCHES = (1.0, 8.0, 32.0)
 ADDED_MIN = 0.02
-"""Nobody is believed to do less than this to a neighbour; and what is nearly nothing must not bend the fit."""
+"""No model is believed to do less than this to a neighbour; and what is nearly nothing must not bend the fit."""
 PRESSURE_USUAL = 0.25
 """Pressure of an ordinary model that has the whole device: the scale that sensitivities are over."""
 EXPONENT_MAX = 2.0
@@ -60,7 +60,7 @@ def interference_of(
 def fit_interference(
     names: Sequence[ModelName], answers: Disturbances, origin: ProfileOrigin
 ) -> dict[ModelName, Interference]:
-    """Numbers under which nobody is disturbed less than was answered; the answers number these names."""
+    """Numbers under which no model is disturbed less than was answered; the answers number these names."""
     suffers, presses, exponent = _fitted(answers, len(names))
     told = suffers[answers.suffers] * presses[answers.presses] * (answers.share_pct / 100) ** exponent
     raised = np.ones(len(names))
@@ -90,7 +90,7 @@ def alike(old: dict[ModelName, Interference], new: dict[ModelName, Interference]
 
 
 def _met(suite: Suite, gpu_type: str, names: list[ModelName]) -> list[bool]:
-    """Whether the belief rests on measurements of each model beside somebody."""
+    """Whether the belief rests on measurements of each model beside another."""
     if not names:
         return []
     twins = Queries.of(list(names), gpu_type, 8.0, 40.0)

@@ -1,8 +1,8 @@
 """Profiles of equal axes side by side, so that thousands of tables are read at the price of one.
 
-Owns the careful reading of measured cells as `table` does it, for whole arrays: latency never falls when share falls or
-batch rises, power never falls when share or batch rises, memory never falls when batch rises. It refuses to
-interpolate: a cell that was not measured is marked, whatever stands in it.
+Measured cells are read carefully, as `table` does it, for whole arrays: latency never falls when share falls or batch
+rises, power never falls when share or batch rises, memory never falls when batch rises. Nothing is interpolated: a cell
+that was not measured is marked, whatever stands in it.
 """
 
 from __future__ import annotations

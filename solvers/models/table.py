@@ -1,10 +1,10 @@
 """Profile table: what was measured of one model on one GPU type, as monotone look-up over batch x SM share x clock.
 
-Owns interpolation (linear in batch, logarithmic in share, linear in clock) and clamping at the edge of what was
-measured, with a flag that says where the table only clamps. Latency never falls when share or clock falls or batch
-rises, memory never falls when batch rises, power never falls when batch or share rises: where a measurement disagrees,
-the careful value wins. Points taken beside neighbours are left to interference models; a point without memory takes the
-most that was measured at its batch. It refuses to guess: without one solo point of known memory there is no table.
+Interpolation is linear in batch, logarithmic in share and linear in clock; at the edge of what was measured the table
+clamps, and a flag says so. Latency never falls when share or clock falls or batch rises, memory never falls when batch
+rises, power never falls when batch or share rises: where a measurement disagrees, the careful value wins. Points taken
+beside neighbours are left to interference models; a point without memory takes the most that was measured at its batch.
+Without one solo point of known memory there is no table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What LLM services could do on a class of devices, and what their standing replicas can be shown to do.
 
-Owns the reading of a need's token profiles in the terms of `options` and `appraisal`: a grid of one row, the whole
-device. Only whole GPUs at their highest clock count, because that is what token profiles speak of. It refuses to
-choose.
+A need's token profiles are read in the terms of `options` and `appraisal`: a grid of one row, the whole device. Only
+whole GPUs at their highest clock count, because that is what token profiles speak of.
 """
 
 from __future__ import annotations
@@ -127,5 +126,5 @@ def token_facts(
 
 
 def is_whole(device_class: DeviceClass) -> bool:
-    """Whether a device is a whole GPU, at a clock that nobody lowered."""
+    """Whether a device is a whole GPU, at a clock that was not lowered."""
     return device_class.gpu_part >= 1.0 and device_class.sm_part >= 1.0 and not device_class.clock_lowered

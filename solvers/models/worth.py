@@ -1,6 +1,6 @@
 """What a set of assignments is worth today: the objective, and what it leaves short.
 
-Owns the objective's definition, so that a planner's answer, the standing target and any other plan are judged alike and
+The objective is defined here, so that a planner's answer, the standing target and any other plan are judged alike and
 by today's beliefs, not by what was believed when they were made.
 
     unserved   sum over movable workloads of priority x (rate short, requests/s + replicas missing below the floor);
@@ -17,7 +17,7 @@ by today's beliefs, not by what was believed when they were made.
                and clock, less what neighbours take
 
 The last two are told where the policy names them. Replicas on devices that may not be used now (silent, sick,
-unschedulable, gone) serve nothing. It refuses to propose anything.
+unschedulable, gone) serve nothing.
 """
 
 from __future__ import annotations

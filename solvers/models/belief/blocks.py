@@ -1,8 +1,7 @@
 """A Gaussian belief about weights that lie in named blocks: those all rows share and those of single names.
 
-Owns the joint mean and covariance, how blocks are added when a name is first met, exact learning of rows (all at once,
-with the noise estimated, or a few on top) and what is believed of blocks nobody met: their prior. It refuses to know
-what weights mean.
+Mean and covariance are joint; blocks are added when a name is first met. Rows are learned exactly, all at once with the
+noise estimated, or a few on top. Blocks never met have their prior.
 """
 
 from __future__ import annotations

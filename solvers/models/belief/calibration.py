@@ -1,8 +1,8 @@
 """How much wider than computed intervals must be: learned by playing newcomer.
 
-Owns the table of factors by number of measurements, inside and outside the box they span, and the game that fills it:
-of well-measured models some measurements are kept, the rest foretold, and the errors compared with what was promised.
-The 95 % interval counts most, the 80 % one second. It refuses to look at the model whose intervals it will widen.
+Factors stand by number of measurements, inside and outside the box they span, and a game fills the table: of
+well-measured models some measurements are kept, the rest foretold, and the errors compared with what was promised. The
+95 % interval counts most, the 80 % one second. The model whose intervals will be widened is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Posterior of one quantity of one model on one GPU type: form, residual and measurements together.
 
-Owns the fit of a curve (parameters and residual found jointly, wild measurements discounted) and its evaluation at any
-configurations, as a Gaussian over the logarithm. The form enters linearised at its most probable parameters, so that
-everything after is exact linear algebra and measurements can be appended one by one. It refuses to know names.
+Parameters and residual are fitted jointly, wild measurements discounted; a curve answers at any configuration with a
+Gaussian over the logarithm. The form enters linearised at its most probable parameters, so that everything after is
+exact linear algebra and measurements can be appended one by one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Which measurements would tell most about a model on a GPU type, given what is known.
 
-Owns the greedy choice: of all configurations the optimiser may use, the one whose measurement lowers the expected
-squared relative error over all of them most, then the next given that one, and so on. With little known the choice is
-averaged over several shapes that may be true. It never proposes what was measured, needs nothing to be known, and
-refuses to measure.
+The choice is greedy: of all configurations the optimiser may use, the one whose measurement lowers the expected squared
+relative error over all of them most, then the next given that one, and so on. With little known the choice is averaged
+over several shapes that may be true. It never proposes what was measured and needs nothing to be known.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ def _fresh(
     place: tuple[Floats, Floats, Floats],
     points: Points,
 ) -> Flags:
-    """Which candidates nobody measured; models that are not ours tell by a distance of zero."""
+    """Which candidates were not measured; models that are not ours tell by a distance of zero."""
     if len(points):
         apart = np.linalg.norm(coordinates(*place)[:, None, :] - coordinates(*points.at)[None, :, :], axis=2)
         return np.asarray(apart.min(axis=1) > _SAME)

@@ -1,7 +1,7 @@
 """Where neighbours were measured together, and how far a question is from there.
 
-Owns the configurations of every ordered pair that was measured (rounded to quarter steps, so that repeated outcomes do
-not pile up) and nearness to them. It refuses to know what was measured.
+The configurations of every ordered pair that was measured are rounded to quarter steps, so that repeated outcomes do
+not pile up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def places(own_batch: Floats, other_batch: Floats, own_share: Floats, other_shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encounters:
-    """A value; `met` holds (GPU type, model) of whoever was measured beside anybody."""
+    """A value; `met` holds (GPU type, model) of models that were measured beside another."""
 
     measured: Mapping[Kind, Floats] = field(default_factory=dict)
     met: frozenset[tuple[str, str]] = frozenset()
@@ -55,7 +55,7 @@ class Encounters:
         return Encounters(measured=measured, met=frozenset(met))
 
     def knows(self, kind: Kind) -> bool:
-        """Whether both models were measured on this GPU type beside somebody."""
+        """Whether both models were measured on this GPU type beside another."""
         return (kind[0], kind[1]) in self.met and (kind[0], kind[2]) in self.met
 
     def nearness(self, kind: Kind, rows: Floats) -> tuple[Floats, Flags]:

@@ -1,8 +1,7 @@
 """Forms: how a measured quantity of a replica alone depends on batch, share and clock, up to a few parameters.
 
-Owns the record of a form, the forms of power and memory beside that of latency, and the derivatives that learning
-needs. A form's logarithm is learned; which way it may move with batch, share and slowness belongs to it, and whoever
-answers keeps to that. It refuses to know data.
+Beside latency's form (`shape`) are those of power and memory, with the derivatives that learning needs. A form's
+logarithm is learned; which way it may move with batch, share and slowness belongs to it, and answers keep to that.
 
 Power above idle: still_w + reach_w * min(share, fill * batch^growth) * c^-clock, with a soft minimum. Memory:
 weights_mib + input_mib * batch. Both are learned on logarithms (`growth` on its logit), as the shape of latency is.

@@ -1,7 +1,7 @@
 """Samples as points: sorted by quantity, model and GPU type, in the belief's own units.
 
-Owns what counts as a measurement of which form, the reference clock of a GPU type and what a missing clock means. It
-refuses to fit.
+Decided here: what counts as a measurement of which form, the reference clock of a GPU type and what a missing clock
+means.
 """
 
 from __future__ import annotations

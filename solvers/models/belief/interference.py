@@ -1,13 +1,13 @@
 """Headroom's own model of interference: what neighbours' pressures do to a replica, and how sure that is.
 
 The slowdown of a member is 1 plus what each of its neighbours adds. What a neighbour adds is linear in features of both
-loads (`pressure`): weights that everybody shares come first and answer for models never met; weights of who suffers, of
-who presses and of both together are departures from them that only measurements make, each believed as far as the data
-tell it apart from noise (`blocks`). So an unmet pair of models that were met beside others is answered from their own
-weights, with the spread of pairs added, and an unmet model from pressures alone, with the spread of models added.
+loads (`pressure`): weights that all share come first and answer for models never met; weights of the one that suffers,
+of the one that presses and of both together are departures from them that only measurements make, each believed as far
+as the data tell it apart from noise (`blocks`). So an unmet pair of models that were met beside others is answered from
+their own weights, with the spread of pairs added, and an unmet model from pressures alone, with the spread of models
+added.
 
-Owns how measurements become equations, the answer, and the dump. Never below 1; another neighbour never helps. It
-refuses to see queueing, and expects groups whose members run back to back.
+A slowdown is never below 1; another neighbour never helps. Groups are expected to run back to back, without queueing.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class PressureBelief:
 
     def _width(self, kind: Kind) -> float:
         """Of the answer, beside what the weights say. What was learned about unmet pairs of models that were met
-        elsewhere makes nobody surer of models that never were.
+        elsewhere makes nothing surer of models that never were.
         """
         if kind in self.encounters.measured:
             return 1.0

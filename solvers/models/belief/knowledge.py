@@ -1,8 +1,8 @@
 """All that was learned of replicas alone, as a value, and how it is learned from samples.
 
-Owns curves by form, model and GPU type, what GPU types have in common (fields), tails and reference clocks; which
-priors are tried for a model; and how measurements of a model on one GPU type serve on another. It refuses to answer
-questions (that is `solo`) and to know JSON (that is `state`).
+The value: curves by form, model and GPU type, what GPU types have in common (fields), tails and reference clocks.
+Decided here: which priors are tried for a model, and how measurements of a model on one GPU type serve on another.
+Questions are answered in `solo`, JSON is written in `state`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From measured points of many models on one GPU type to a curve for each.
 
-Owns the order of learning: a first fit of every model by itself, what they have in common, the kernel of residuals,
-then each model's curve under the prior that foretells its measurements best, and the widening of intervals. A model's
-prior never contains its own measurements. It refuses to know files and names beyond keys.
+The order of learning: a first fit of every model by itself, what they have in common, the kernel of residuals, then
+each model's curve under the prior that foretells its measurements best, and the widening of intervals. A model's prior
+never contains its own measurements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a network's shape follows from its size and its family, learned from the built-in library or from what was
 measured on one GPU type.
 
-Owns the linear law of the parameters over operations, weights and layers, what a family has in common beside it, and
-the spread that both leave on networks that were held out. It refuses networks of which no size is known.
+Parameters follow a linear law over operations, weights and layers, and what a family has in common beside it; the
+spread is what both leave on networks that were held out. Networks of unknown size have no likeness.
 """
 
 from __future__ import annotations

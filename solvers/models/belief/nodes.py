@@ -1,8 +1,7 @@
 """The lattice that surfaces are compiled on: its axes, what is monotone on it, and interpolation between its nodes.
 
-Owns the choice of nodes (usual ones and measured ones, within a budget), the tightest monotone bounds of values on
-them, and fast look-up. Latency is close to linear in batch, in 1/share and in slowness, so the axes are these and
-interpolation is linear, which keeps what is monotone monotone. It refuses to know what the values are.
+Nodes are usual ones and measured ones, within a budget. Latency is close to linear in batch, in 1/share and in
+slowness, so the axes are these and interpolation is linear, which keeps what is monotone monotone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Measured values of one quantity of one model on one GPU type, as the belief learns from them.
 
-Owns the record, the merging of repeated configurations, the choice of a spread-out subset where there are too many,
-and how far a configuration is from measured ones. It refuses to know what the quantity is.
+Repeated configurations are merged, and where there are too many a spread-out subset is taken.
 """
 
 from __future__ import annotations

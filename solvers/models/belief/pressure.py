@@ -1,8 +1,8 @@
-"""What replicas that share a device do to each other, as numbers that do not ask who they are.
+"""What replicas that share a device do to each other, as numbers that do not ask which they are.
 
-Owns the load of every member of a group (how much of its time is host work, how many inputs it moves, how it uses L2
-and DRAM, its batch and share), the ordered pairs of neighbours in a group, and the features by which one neighbour's
-load tells on the other. It refuses to know how much any feature weighs.
+The load of every member of a group (how much of its time is host work, how many inputs it moves, how it uses L2 and
+DRAM, its batch and share) gives the features by which one neighbour tells on the other. How much each weighs is learned
+in `interference`.
 
 Units: shares and utilisations as fractions, batch as log2(batch) / 5, `rate` in tens of inputs per ms over a PCIe bus
 of 12 GB/s, `host` as part of the latency that the model takes for a single input on the whole device.
@@ -150,7 +150,7 @@ class Edges:
 
 def oversold(groups: Groups, edges: Edges, share: Floats) -> Floats:
     """Of every edge: SMs promised more than once in its group (1 = the whole device), as far as its other member's
-    share accounts for them. Adding a member raises it for everybody.
+    share accounts for them. Adding a member raises it for all.
     """
     others = groups.sum_of_others(share)
     beyond = np.maximum(0.0, others + share - 1.0)
@@ -159,8 +159,8 @@ def oversold(groups: Groups, edges: Edges, share: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Matrices over edges, one per kind of weights: what holds for everybody, for who suffers, for who presses, for
-    these two together, and for both of them alike.
+    """Matrices over edges, one per kind of weights: what holds for all, for the one that suffers, for the one that
+    presses, for these two together, and for both of them alike.
     """
 
     everybody: Floats
@@ -226,4 +226,4 @@ PRIOR_STD = np.concatenate(
 networks differ beyond what their pressures explain.
 """
 WIDTHS = (20, 9, 6, 10, 2)
-"""Columns for everybody, who suffers, who presses, both together, both alike."""
+"""Columns for all, the one that suffers, the one that presses, both together, both alike."""

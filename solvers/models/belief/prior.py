@@ -1,7 +1,7 @@
 """What is believed of a model's shape before its own measurements, and how measurements change that.
 
-Owns the Gaussian prior over the shape's parameters (on their learned scale), the fit of one model to its samples under
-a prior, and the population that many fitted models make. It refuses to know names of models or where priors are kept.
+A prior is a Gaussian over the shape's parameters on their learned scale; one model is fitted to its samples under a
+prior, and many fitted models make a population.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ what comes before it broadcasts.
 _STEP = 1e-4
 _FAR = 2.0
 _NOISE = 0.03
-"""Standard deviation of the logarithm about a form, for the search only and where nobody knows better; residuals are
+"""Standard deviation of the logarithm about a form, for the search only, where nothing better is known; residuals are
 learned later.
 """
 

@@ -1,10 +1,9 @@
 """What a form leaves unexplained: a Gaussian process over batch, share and clock on the logarithm of the quantity.
 
-Owns the covariance of residuals, the scatter of measurements, and how both are learned: scales from all models of a GPU
-type together (marginal likelihood), amplitudes for each model by itself within what the others show. Where latency
-follows the share, residuals are small and smooth; where the host or launches bound it, it scatters more and may step
-with the share, for all batches alike. The weight `w` (0..1, how much the quantity follows the share) blends the two.
-It refuses to know forms.
+The covariance of residuals and the scatter of measurements are learned: scales from all models of a GPU type together
+(marginal likelihood), amplitudes for each model by itself within what the others show. Where latency follows the share,
+residuals are small and smooth; where the host or launches bound it, it scatters more and may step with the share, for
+all batches alike. The weight `w` (0..1, how much the quantity follows the share) blends the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How parameters of a shape move from one GPU type to another, and how sure that is.
 
-Owns the exponents and spreads, which fit networks measured with the same software on T4, V100, A30 and A100
-(`benchmarks/transfer.py` prints how well). It refuses to know models.
+Exponents and spreads fit networks measured with the same software on T4, V100, A30 and A100 (`benchmarks/transfer.py`
+prints how well).
 """
 
 from __future__ import annotations

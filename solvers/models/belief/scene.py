@@ -1,6 +1,6 @@
 """Groups of replicas laid out for learning and answering: loads of members, and ordered pairs of neighbours by kind.
 
-Owns the walk over the pairs of each kind and the sums over a member's neighbours. It refuses to know weights.
+Pairs are walked kind by kind, a bounded number at once.
 """
 
 from __future__ import annotations

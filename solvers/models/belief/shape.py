@@ -1,15 +1,14 @@
 """The physical shape of a replica's latency alone: ten parameters, one formula.
 
-Owns the parameters' names, order, units and the scale each is learned on, and the formula itself. With b inputs, a
-share s of the device's SMs (1 = all) and slowness c = (highest clock / clock) of the SMs:
+With b inputs, a share s of the device's SMs (1 = all) and slowness c = (highest clock / clock) of the SMs:
 
     width    = fill * b^growth                                    SMs (share of the device) that b inputs can keep busy
     compute  = work_ms * b * (s^-sharpness + width^-sharpness)^(1/sharpness)
     device   = launch_ms + input_ms * b + (compute + weights_ms / s) * c^clock
     latency  = (host_ms^floor + device^floor)^(1/floor)           the host prepares the next batch beside the device
 
-so that latency never rises with share or clock and never falls with batch, whatever the parameters. It refuses to know
-where parameters come from. Everything learned is on the learned scale: logarithms, for `growth` its logit.
+so that latency never rises with share or clock and never falls with batch, whatever the parameters. Everything learned
+is on the learned scale: logarithms, for `growth` its logit.
 """
 
 from __future__ import annotations

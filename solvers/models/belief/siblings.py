@@ -1,8 +1,8 @@
 """What the models measured on a GPU type say of one more there.
 
-Owns three voices, surest first: the built-in library's entry, moved as the other models differ here from theirs, joined
-with the size law; the size law among the others alone; what all of them have in common. Whoever asks leaves out the
-model itself, so that no model's prior contains its own measurements. It refuses to know points and other GPU types.
+Three voices, surest first: the built-in library's entry, moved as the other models differ here from theirs, joined with
+the size law; the size law among the others alone; what all of them have in common. The caller leaves out the model
+itself, so that no model's prior contains its own measurements.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Headroom's own model of a replica alone: a physical shape, a learned residual, calibrated intervals.
 
-Owns how questions are answered from what is known (compiled surfaces, origin, distance, combined quantities) and how
-single measurements are taken in. Latency never rises with share or clock and never falls with batch, power and memory
-never fall with batch, whatever was measured. It refuses to fit (`knowledge` does) and answers NaN where nothing at all
-is known of a model.
+Questions are answered from compiled surfaces, and single measurements are taken in. Latency never rises with share or
+clock and never falls with batch, power and memory never fall with batch, whatever was measured. Fitting is in
+`knowledge`; where nothing at all is known of a model the answer is NaN.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What was learned as plain JSON data, and back.
 
-Owns the layout: numbers as lists, matrices as lists of rows, keys spelled out. What can be computed again is left out.
-It refuses data that is not of this layout.
+The layout: numbers as lists, matrices as lists of rows, keys spelled out. What can be computed again is left out. Data
+that is not of this layout is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POINTS = ("batch", "share", "slowness", "log_value", "count")
 def to_plain(known: Knowledge) -> Plain:
     """All that was learned as JSON data."""
     return {
-        # A clock that nobody knows is left out.
+        # An unknown clock is left out.
         "clocks": {name: clock for name, clock in sorted(known.clocks.items()) if np.isfinite(clock)},
         "fields": [
             {

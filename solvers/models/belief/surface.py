@@ -1,8 +1,7 @@
 """A curve compiled for answering: posterior at the nodes of a lattice, made monotone, ready to be looked up.
 
-Owns the posterior at nodes, its projection on what the form allows (a mixture of the tightest monotone surfaces above
-and below, so that no answer ever moves against physics), its intervals, and the appending of a single measurement in
-well under a millisecond. It refuses to fit.
+The posterior at nodes is projected on what the form allows (a mixture of the tightest monotone surfaces above and
+below, so that no answer ever moves against physics). A single measurement is appended in well under a millisecond.
 """
 
 from __future__ import annotations

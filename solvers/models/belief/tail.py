@@ -1,7 +1,7 @@
 """How far a model's 99th percentile lies above its mean: one ratio per model and GPU type.
 
-Owns the ratio's logarithm as a Gaussian, learned from measured pairs and held to what is usual. It refuses to know
-queues: this is the spread of execution alone.
+The ratio's logarithm is a Gaussian, learned from measured pairs and held to what is usual. It is the spread of
+execution alone, without queues.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What is believed of a model on a GPU type where it was never measured, from what is known of it or its like.
 
-Owns the rungs, nearest first: the model measured here on another GPU type; the built-in library's entry; the library's
+The rungs, nearest first: the model measured here on another GPU type; the built-in library's entry; the library's
 entries of the same network on another GPU type or with other software; networks of its family; its size alone. Each
-moves parameters by what differs and adds the spread that this left where it was tried (`benchmarks/transfer.py`). It
-refuses to guess about a model of which it knows neither measurements nor size.
+moves parameters by what differs and adds the spread that this left where it was tried (`benchmarks/transfer.py`). Of a
+model with neither measurements nor size nothing is believed.
 """
 
 from __future__ import annotations

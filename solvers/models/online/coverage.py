@@ -1,9 +1,9 @@
 """Are the intervals honest? How many outcomes fall into the 80 % and 95 % intervals that were promised.
 
-Owns the sliding window and the binomial bounds. An alarm needs a count that honest intervals give once in a million
-looks at one side of one level; looks at overlapping windows depend on each other, so that in 10,000 outcomes of an
-honest belief fewer than one run in twenty-five alarms. After an alarm the window is emptied; it arms itself once a
-whole new window is within bounds.
+Outcomes are counted in a sliding window and held to binomial bounds. An alarm needs a count that honest intervals give
+once in a million looks at one side of one level; looks at overlapping windows depend on each other, so that in 10,000
+outcomes of an honest belief fewer than one run in twenty-five alarms. After an alarm the window is emptied; it arms
+itself once a whole new window is within bounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Has the world changed? A two-sided cumulative sum over standardised residuals.
 
-Owns the sums, their limit and when the change began. Each side adds what residuals exceed `SLACK` by and alarms above
-`LIMIT`; one residual counts for `RESIDUAL_MAX` at most. Independent standard normal residuals give a false alarm once
-in about 500,000 (Siegmund's approximation: (exp(b) - b - 1) / 0.5 for each side with b = LIMIT + 1.166); a mean shift
-of 1.5 standard deviations is found after about 12, one of 4 after 4. After an alarm it is silent until it is armed
-again.
+Each side adds what residuals exceed `SLACK` by and alarms above `LIMIT`; one residual counts for `RESIDUAL_MAX` at
+most. Independent standard normal residuals give a false alarm once in about 500,000 (Siegmund's approximation: (exp(b)
+- b - 1) / 0.5 for each side with b = LIMIT + 1.166); a mean shift of 1.5 standard deviations is found after about 12,
+one of 4 after 4. After an alarm it is silent until it is armed again.
 """
 
 from __future__ import annotations

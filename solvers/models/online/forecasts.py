@@ -1,8 +1,8 @@
 """What a belief says of conditions as they really were, and what outcomes teach it in the terms it learns in.
 
-Owns the step between both worlds: beliefs speak of replicas alone and of neighbours that never rest, telemetry of
-neighbours that are busy part of the time. Between alone and beside, time is taken to grow in proportion to the
-neighbours' mean busy part. It refuses to judge outcomes and to build beliefs.
+The step between both worlds: beliefs speak of replicas alone and of neighbours that never rest, telemetry of neighbours
+that are busy part of the time. Between alone and beside, time is taken to grow in proportion to the neighbours' mean
+busy part.
 """
 
 from __future__ import annotations

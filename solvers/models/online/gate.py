@@ -1,9 +1,8 @@
-"""Who may teach: the judgement of one outcome before anything is learned from it.
+"""Which outcomes may teach: the judgement of one outcome before anything is learned from it.
 
-Owns the reasons for turning an outcome away. First come conditions that make a measurement worthless whatever it says;
-then its value: an outcome is an outlier when it is far from what is known of its configuration and unlike everything
-that was lately seen of its model on that GPU type. Outliers are set aside, not forgotten: `points` believes them when
-they come again. It refuses to change what is known.
+First come conditions that make a measurement worthless whatever it says; then its value: an outcome is an outlier when
+it is far from what is known of its configuration and unlike everything that was lately seen of its model on that GPU
+type. Outliers are set aside, not forgotten: `points` believes them when they come again.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def usual_lately(outcome: Outcome, reference: Reference, residuals: Sequence[flo
 
 
 def admit(outcome: Outcome, reference: Reference | None, residuals: Sequence[float] = ()) -> Verdict:
-    """The judgement of an outcome alone, before anybody asks whether it came again."""
+    """The judgement of an outcome alone, before it is asked whether it came again."""
     verdict = conditions(outcome)
     if verdict is not Verdict.ADMITTED or reference is None or not surprising(outcome, reference):
         return verdict

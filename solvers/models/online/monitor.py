@@ -1,9 +1,7 @@
 """Learning from outcomes, one at a time: gate, point, drift, calibration, error of the belief.
 
-Owns the order in which an outcome is judged, remembered and held against what was expected, and what a belief's
-rebuilding does to all that. Everything is a value: `step` takes the state of a model on a GPU type and the point of a
-configuration and gives new ones, bounded in size and plain under `solvers.domain.codec`. It refuses to predict: what
-the belief said comes with the outcome.
+Everything is a value: `step` takes the state of a model on a GPU type and the point of a configuration and gives new
+ones, bounded in size and plain under `solvers.domain.codec`. What the belief said comes with the outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ THINNING = 10
 """A configuration's first outcome and then every so many count for calibration: repeats say the same again."""
 
 NEGLIGIBLE = 0.01
-"""Where both the error and the promised deviation are smaller parts than this, arguing serves nobody."""
+"""Where both the error and the promised deviation are smaller parts than this, there is nothing to argue about."""
 QUIET = 20
 """After building anew because of errors, so many outcomes at least pass before it may be due again."""
 PATIENCE_MAX = 64

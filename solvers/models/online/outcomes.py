@@ -1,8 +1,8 @@
 """What really happened: the execution of one configuration over about a minute, as telemetry tells it, and under which
 conditions it was measured.
 
-Owns the record and the coarse name of its configuration, under which repeats are recognised. It refuses to judge
-(`gate`) and to remember (`points`).
+Repeats are recognised under the coarse name of their configuration. Outcomes are judged in `gate` and remembered in
+`points`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outcome:
     at_s: float
     neighbours: tuple[Neighbour, ...] = ()
     clock_mhz_asked: float | None = None
-    """None: nobody knows which clock was meant."""
+    """None: it is not known which clock was meant."""
     sm_count: int = 0
     sm_count_asked: int = 0
     """SMs that its share should give; 0: unknown."""

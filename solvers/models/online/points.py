@@ -1,9 +1,8 @@
 """What is known of one configuration from its outcomes: a short window of values and the surprises not yet believed.
 
-Owns the robust estimate (median and mean absolute deviation of at most `WINDOW` logarithms) and the rule by which a
-repeated surprise is believed: `SURPRISES` in a row that agree among themselves replace all that was known. A single
-value of any size moves nothing. Values are kept under the conditions of the point's first outcome; whoever adds one
-converts it. It refuses to know beliefs.
+The estimate is robust: median and mean absolute deviation of at most `WINDOW` logarithms. A repeated surprise is
+believed: `SURPRISES` in a row that agree among themselves replace all that was known. A single value of any size moves
+nothing. Values are kept under the conditions of the point's first outcome; callers that add one convert it.
 """
 
 from __future__ import annotations

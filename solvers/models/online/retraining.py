@@ -1,7 +1,7 @@
 """When is the belief to be built anew? OLTunes' evaluator: when predictions of finished work miss by more than θ.
 
-Owns the window of relative errors and the rule. The paper speaks of one task; here a part of the newest outcomes must
-miss, so that one strange minute does not throw knowledge away. `Trigger(window=1, least=1, part=1.0)` is the paper's.
+The paper speaks of one task; here a part of the newest outcomes must miss, so that one strange minute does not throw
+knowledge away. `Trigger(window=1, least=1, part=1.0)` is the paper's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cells of one model on one GPU type over clock x SM share x batch, before they become part of a lattice.
 
-Owns how holes between measured cells are filled, how noise is made to respect what physics says (latency never rises
-with share, for one) and how far a cell lies from the nearest measured one. It refuses to interpolate between cells.
+Holes between measured cells are filled, and noise is made to respect what physics says (latency never rises with share,
+for one). Between cells `lattice` interpolates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replicas in company: what was measured of groups, beside what their members do alone.
 
-Owns the slowdowns that every formula of interference learns from, the utilisations of members alone, and how near a
+Here are the slowdowns that every formula of interference learns from, the utilisations of members alone, and how near a
 question's group is to groups that were measured (same members first, then batch and share of the one asked for, and the
-batches of the others). It refuses to know any formula.
+batches of the others).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from solvers.models.parts.seen import (
 
 STRANGERS_STEPS = 2.0
 STRANGER_STEPS = 4.0
-"""Distance of a group that was never measured: its member was, beside others; it never was beside anybody."""
+"""Distance of a group that was never measured: its member was, beside others; it never was beside any other."""
 L2_PER_SHARE = 0.3
 DRAM_PER_SHARE = 0.35
 """Utilisation as a fraction, per fraction of SMs, of a model whose utilisation was not measured: the middle of what

@@ -1,9 +1,9 @@
 """One fitted formula per model and GPU type: the form of every published model of replicas alone.
 
-Owns when a formula is learned, how sure it is (error on samples that were left out of learning) and what the formula
-does not speak about: tail, throughput, memory and, mostly, power come from the measured table. A formula owns nothing
-but how to learn latency from rows and how to compute it. Clocks reach formulas as the time a cycle takes, relative to
-the highest clock that the rows know. It refuses to answer for keys that were never measured.
+Decided here: when a formula is learned, how sure it is (error on samples that were left out of learning) and what the
+formula does not speak about: tail, throughput, memory and, mostly, power come from the measured table. A formula is
+only how to learn latency from rows and how to compute it. Clocks reach formulas as the time a cycle takes, relative to
+the highest clock that the rows know. Keys that were never measured have no answer.
 """
 
 from __future__ import annotations

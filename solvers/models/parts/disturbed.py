@@ -1,7 +1,7 @@
 """The one model of interference that every published formula is plugged into.
 
-Owns when a formula is learned again, the uncertainty (residuals where the same company was measured; error on company
-left out of learning where it was not) and the answer's origin. A formula owns nothing but how to learn from company and
+Decided here: when a formula is learned again, the uncertainty (residuals where the same company was measured; error on
+company left out of learning where it was not) and the answer's origin. A formula is only how to learn from company and
 how to compute a slowdown. Slowdowns are never below 1, and exactly 1 without neighbours.
 """
 

@@ -1,8 +1,7 @@
 """Measurements of many models at once, as look-up over clock x SM share x batch in one pass over all rows.
 
-Owns the flat arrays (one per column, all (model, GPU type) keys one after another), interpolation between cells and how
-far a question lies from what was measured. Interpolation is linear in batch and clock and linear in 1/share, because
-latency is work over share. Outside the measured box it clamps and says so. It refuses to know what a column means.
+The arrays are flat: one per column, all (model, GPU type) keys one after another. Interpolation is linear in batch and
+clock and linear in 1/share, because latency is work over share. Outside the measured box it clamps and says so.
 """
 
 from __future__ import annotations

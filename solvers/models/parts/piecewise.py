@@ -1,8 +1,8 @@
 """Latency over share as two straight lines that meet at a knee: Mudi's form, its fit and its minimal share.
 
-Owns L(D) = k1 (D - D0) + l0 up to the knee D0 and k2 (D - D0) + l0 beyond, with k1 <= k2 <= 0 (steep, then flat), D the
+L(D) = k1 (D - D0) + l0 up to the knee D0 and k2 (D - D0) + l0 beyond, with k1 <= k2 <= 0 (steep, then flat), D the
 share as a fraction; least squares on relative errors with the knee found by search; and the smallest share that keeps a
-target, in closed form. It refuses to know batches and neighbours.
+target, in closed form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Small least-squares fits that several formulas share.
 
-Owns two: coefficients that cannot be negative, pulled towards what is usual where rows are few; and ridge regression
-whose penalty is the one that does best on rows left out. It refuses to know what rows mean.
+Two: coefficients that cannot be negative, pulled towards what is usual where rows are few; and ridge regression whose
+penalty is the one that does best on rows left out.
 """
 
 from __future__ import annotations

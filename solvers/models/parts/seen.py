@@ -1,6 +1,6 @@
 """Measurements as plain JSON data and back, and how they add up.
 
-Owns that NaN becomes null. It refuses to judge measurements.
+NaN becomes null.
 """
 
 from __future__ import annotations

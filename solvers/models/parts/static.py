@@ -1,9 +1,9 @@
 """HetSev's static profile: what was measured, looked up. The belief that every other one is compared with.
 
-Owns the columns of the table and its uncertainty (each key's error on samples left out of the table). Latency never
-rises with share or clock and never falls with batch; power and memory never fall. Below the lowest measured clock,
-latency grows as the clock falls (work takes cycles); everywhere else outside the measured box the table clamps and says
-so. It refuses to guess: models and GPU types that were not measured get NaN.
+Uncertainty is each key's error on samples left out of the table. Latency never rises with share or clock and never
+falls with batch; power and memory never fall. Below the lowest measured clock, latency grows as the clock falls (work
+takes cycles); everywhere else outside the measured box the table clamps and says so. Nothing is guessed: models and GPU
+types that were not measured get NaN.
 """
 
 from __future__ import annotations

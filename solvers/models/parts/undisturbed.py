@@ -1,7 +1,7 @@
-"""No interference: everybody in company is as fast as alone.
+"""No interference: whatever stands together is as fast as alone.
 
 What planners assume that only look at profiles, and the `-ni` variant of InSS. It learns how wrong that is (the spread
-is the distance of measured slowdowns from 1) and refuses to learn anything else.
+is the distance of measured slowdowns from 1).
 """
 
 from __future__ import annotations

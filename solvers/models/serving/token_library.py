@@ -1,9 +1,9 @@
-"""Step costs of LLMs that nobody measured here: from the built-in library, scaled, or from size and data sheet alone.
+"""Step costs of LLMs that were not measured here: from the built-in library, scaled, or from size and data sheet alone.
 
-Owns the rungs, nearest first: the library's entry for the model on as many GPUs of the type; the same model on another
-type or number of GPUs, compute and memory time scaled by data-sheet rates; and the roofline of the model's size with
-the efficiencies that the library's entries reach. Each answer says which rung it is and how far off such answers
-usually are. It refuses to know lengths of requests and rates: `solvers.models.serving.tokens` knows those.
+The rungs, nearest first: the library's entry for the model on as many GPUs of the type; the same model on another type
+or number of GPUs, compute and memory time scaled by data-sheet rates; and the roofline of the model's size with the
+efficiencies that the library's entries reach. Each answer says which rung it is and how far off such answers usually
+are. Lengths of requests and rates are the matter of `solvers.models.serving.tokens`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What one replica of an LLM service may be given on a whole GPU, by how many sequences it runs at once.
 
-Owns the reading of a token profile for planning: memory for the weights, a reserve and the cache of so many sequences
-at full length, and the highest rate at which the time to the first token and the time between tokens both keep their
-limits at the promise's percentile, at no more than `utilisation_max` of what the replica could sustain. Sequences come
-from a short ladder, so that all services share one axis. It refuses parts of a GPU and groups of them: nothing else of
-a replica's GPU is left to others.
+A token profile is read for planning as memory for the weights, a reserve and the cache of so many sequences at full
+length, and the highest rate at which the time to the first token and the time between tokens both keep their limits at
+the promise's percentile, at no more than `utilisation_max` of what the replica could sustain. Sequences come from a
+short ladder, so that all services share one axis. Parts of a GPU and groups of them are left out: nothing of a
+replica's GPU is left to others.
 """
 
 from __future__ import annotations

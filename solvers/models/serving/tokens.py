@@ -1,15 +1,16 @@
 """Token latencies of LLM services: time to first token and between tokens, from the cost of prefill and decode steps.
 
-Owns the step costs of one replica (one GPU or one tensor-parallel group) and continuous batching in steady state.
-A decode step of B sequences with C cached tokens takes alpha + beta * B + kappa * C; a prefill of T prompt tokens
-gamma + delta * T, with a term for attention over long prompts. What is bound by SMs is divided by the part of the knee
-that the share reaches; what is bound by memory is not. Prefills run between decode steps and delay them, so with N
-sequences of `out` tokens the time between tokens is
+One replica (a GPU or a tensor-parallel group) batches continuously in steady state. A decode step of B sequences with C
+cached tokens takes alpha + beta * B + kappa * C; a prefill of T prompt tokens gamma + delta * T, with a term for
+attention over long prompts. What is bound by SMs is divided by the part of the knee that the share reaches; what is
+bound by memory is not. Prefills run between decode steps and delay them, so with N sequences of `out` tokens the time
+between tokens is
 
     itl(N) = decode(N) + N / out * prefill,        N = rate * out * itl(N)
 
 which is linear in N and solved exactly. At most `sequences_max` run; a request that finds all places taken waits for
-one. Prefills queue among themselves. It refuses rates beyond capacity: infinite. Milliseconds, tokens, MiB, requests/s.
+one. Prefills queue among themselves. Rates beyond capacity give infinite latencies. Milliseconds, tokens, MiB,
+requests/s.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Covering many demands with counted replicas under few limited resources.
 
-Owns the decomposition: a column is one demand's whole mixture of replicas, a master programme chooses among them, and
-because it has only a row per resource beside the demands, hardly more demands are split than there are resources. So
-the bound of the relaxation is tight and an integer master over the same columns finds plans close to it. Two stages
-where not everything can be served: first the fewest demands that must go without, proven, then the least cost. It
-refuses to look at a clock: callers bring a deadline.
+A column is one demand's whole mixture of replicas, a master programme chooses among them, and because it has only a row
+per resource beside the demands, hardly more demands are split than there are resources. So the bound of the relaxation
+is tight and an integer master over the same columns finds plans close to it. Two stages where not everything can be
+served: first the fewest demands that must go without, proven, then the least cost. Callers bring a deadline; no clock
+is read here.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def cover(problem: Covers, engine: Engine, deadline: Deadline, *, mixed: bool = 
     counts, whole_bound = _whole(search, engine, least, Limits(time_s=max(0.2, FIRST_PART * deadline.left_s), gap=gap))
     objective, bound = problem.objective(counts), stage.bound
     if not mixed:
-        # All columns there can be were in that programme, so its bound holds for everybody.
+        # All columns there can be were in that programme, so its bound holds for all of them.
         bound = max(bound, whole_bound)
     if objective - bound > gap * abs(objective) and not deadline.over:
         search.widen(stage.price, min(WIDEST, max(KEPT_EACH_ROUND, COLUMNS_MAX // len(problem.demand))))

@@ -1,8 +1,8 @@
 """The cheapest mixture of options that covers one demand, exactly, and cheap mixtures of two for many demands at once.
 
-Owns the pricing of covers: options have a price and a rate, whole numbers of them must cover the demand. The search
-branches on counts, cheapest price per rate first, and gives up branches by the fractional bound; its answer comes with
-a bound that holds even when it is cut off. It refuses to know where prices come from.
+Options have a price and a rate, whole numbers of them must cover the demand. The search branches on counts, cheapest
+price per rate first, and gives up branches by the fractional bound; its answer comes with a bound that holds even when
+it is cut off.
 """
 
 from __future__ import annotations

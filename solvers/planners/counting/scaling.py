@@ -1,8 +1,8 @@
 """HetSev's programme: by how many instances of each type a service should grow or shrink.
 
-Owns the linear form (growth and shrinkage as two whole numbers for each type, because risk is paid for growth only) and
-the plain rules it is measured against and falls back on: growth by one type, by one type after the other, shrinkage by
-one instance. Any integer engine will do. It refuses to place instances.
+Growth and shrinkage are two whole numbers for each type, because risk is paid for growth only. Beside the linear form
+stand the plain rules it is measured against and falls back on: growth by one type, by one type after the other,
+shrinkage by one instance. Any integer engine will do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Why not another GPU type: one reason per type that was not chosen, and the runner-up on the type that was.
 
-Owns reasons only; it decides nothing. Prices compared here are those of the whole workload on that type if the fleet
-were empty.
+Prices compared here are those of the whole workload on that type if the fleet were empty.
 """
 
 from __future__ import annotations

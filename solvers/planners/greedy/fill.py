@@ -1,8 +1,8 @@
 """Serve one workload on the fleet as it is now: configuration by price, device by best fit, next configuration when
 there is no room.
 
-Owns the inner loop of the greedy planner: it adds replicas until the rate and the floor are met, and says what blocks
-when they are not. It never moves what other workloads hold.
+The inner loop of the greedy planner adds replicas until the rate and the floor are met, and says what blocks when they
+are not. It does not move what other workloads hold.
 """
 
 from __future__ import annotations

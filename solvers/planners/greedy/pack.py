@@ -1,12 +1,11 @@
 """Pack all workloads onto the fleet, one after the other: holding what stands, saving on it, or afresh.
 
-Owns the order (services by priority, then the largest first, or, where not everybody can be served, whose served rate
-counts most for the room it takes; then tasks and jobs by priority) and how much of what stands may change. Holding:
-every standing replica that keeps its promise stays exactly as it is, and only a workload that is short gets more.
-Saving: a workload keeps the standing replicas it needs, unless a fresh choice is cheaper by more than `STAY_MARGIN` and
-has room beside what stands, so that the new can be ready before the old one goes; a workload that is short may take its
-own room anew. Tasks and jobs come last and hold no place against services, but for jobs that may not be evicted again
-and, where so asked, all jobs that stand.
+Services come by priority, then the largest first, or, where not all can be served, those whose served rate counts most
+for the room it takes; then tasks and jobs by priority. Holding: every standing replica that keeps its promise stays
+exactly as it is, and only a workload that is short gets more. Saving: a workload keeps the standing replicas it needs,
+unless a fresh choice is cheaper by more than `STAY_MARGIN` and has room beside what stands, so that the new can be
+ready before the old one goes; a workload that is short may take its own room anew. Tasks and jobs come last and hold no
+place against services, but for jobs that may not be evicted again and, where so asked, all jobs that stand.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Aim(Enum):
 
 
 class Turn(Enum):
-    """Who chooses first among services of one priority."""
+    """Which service of one priority chooses first."""
 
     LARGEST = "largest"
     WORTHIEST = "worthiest"
@@ -82,7 +81,7 @@ def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LAR
             fleet.lift(item.seat)
         packing.settled.append(_settle(case, fleet, need, reserved.get(need.workload, []), aim))
         if aim is Aim.SAVE and not any(lack_of(packing.settled[-1])):
-            # What goes keeps its room from everybody else: it ends only when its successor is ready.
+            # What goes keeps its room from all others: it ends only when its successor is ready.
             _take(fleet, _gone(reserved[need.workload], packing.settled[-1]))
     for need in rest:
         if need.workload in protected:

@@ -1,9 +1,8 @@
 """The greedy planner: add what is missing, else save; move what stands only to serve notably more.
 
-Owns the choice between packings and the proposal's status. When something is missing, its answer only adds, so that an
-urgent plan never carries along changes that could wait; jobs yield before services move, and services move only when
-that serves notably more. When nothing is missing, its answer saves. Deterministic, needs no random numbers, and ends by
-itself long before any deadline.
+When something is missing, its answer only adds, so that an urgent plan never carries along changes that could wait;
+jobs yield before services move, and services move only when that serves notably more. When nothing is missing, its
+answer saves. Deterministic, needs no random numbers, and ends by itself long before any deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ REARRANGED = (
     (Aim.AFRESH, Turn.LARGEST),
     (Aim.AFRESH, Turn.WORTHIEST),
 )
-"""What is tried while somebody is short, the least change first."""
+"""What is tried while something is short, the least change first."""
 
 
 class Greedy(Stateless):

@@ -1,9 +1,9 @@
 """A joint problem narrowed to what may change, and the way back.
 
-Owns the cut: devices that host somebody who is to change, devices that host nothing, and some of the worst filled ones
-are open; all others stay as they are, and what they serve, draw, spend and hold is taken off what is asked and allowed.
-The narrowed problem has only the pools with open devices and the workloads that still want something. It refuses to
-solve, and its answers prove nothing about the whole.
+Devices that host a workload that is to change, devices that host nothing, and some of the worst filled ones are open;
+all others stay as they are, and what they serve, draw, spend and hold is taken off what is asked and allowed. The
+narrowed problem has only the pools with open devices and the workloads that still want something. Its answers prove
+nothing about the whole.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def narrow(problem: JointProblem, standing: tuple[Standing, ...], open_workloads
 def _fixed(
     problem: JointProblem, standing: tuple[Standing, ...], open_workloads: frozenset[int]
 ) -> tuple[Standing, ...]:
-    """What stays: patterns without anybody who is to change, but for the worst filled devices."""
+    """What stays: patterns without a workload that is to change, but for the worst filled devices."""
     of = problem.variant_workload
     resting = [item for item in standing if open_workloads.isdisjoint(of[list(item.pattern.variants)].tolist())]
     must = sum(item.devices for item in standing) - sum(item.devices for item in resting)
@@ -129,7 +129,7 @@ def _fixed(
 
 
 def _waste_usd(problem: JointProblem, pattern: Pattern) -> float:
-    """Price of the share, or of the memory, that nobody has."""
+    """Price of the share, or of the memory, that is not planned."""
     pool = problem.pools[int(problem.kind_pool[pattern.kind])]
     if problem.by_memory:
         return pool.usd_per_h - pattern.usd_per_h

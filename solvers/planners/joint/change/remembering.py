@@ -1,8 +1,7 @@
 """Patterns kept from one solve to the next, and when everything was open last, as bytes.
 
-Owns their compact form: members by the names of workload and network, kinds by pool and clock, so that they survive
-whatever comes and goes between two snapshots. What no longer exists is left out; bytes of any other kind are as good
-as none. It refuses to judge: whoever begins with these patterns does.
+Members are kept by the names of workload and network, kinds by pool and clock, so that they survive whatever comes and
+goes between two snapshots. What no longer exists is left out; bytes of any other kind are as good as none.
 """
 
 from __future__ import annotations

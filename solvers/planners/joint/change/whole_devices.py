@@ -60,7 +60,7 @@ class Gentle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A layout, and what serving everybody costs at least."""
+    """A layout, and what serving every workload costs at least."""
 
     layout: Layout
     bound_usd_per_h: float | None
@@ -93,7 +93,7 @@ def _large(problem: JointProblem) -> bool:
 
 
 def _is_counting(problem: JointProblem) -> bool:
-    """Whether nothing shares a device and nothing but the number of devices limits anybody."""
+    """Whether nothing shares a device and nothing but the number of devices limits a plan."""
     if problem.caps or problem.quotas or problem.by_replica or not problem.kinds:
         return False
     if any(
@@ -109,7 +109,7 @@ def _is_counting(problem: JointProblem) -> bool:
 
 
 def options_of(problem: JointProblem) -> list[Pattern]:
-    """What a whole device of every kind serves of everybody, by workload."""
+    """What a whole device of every kind serves of every variant, by workload."""
     found = [
         pattern
         for kind in range(problem.kinds)
@@ -188,7 +188,7 @@ def gentle(floor: Floor, terms: ChangeTerms, deadline: Deadline) -> Gentle | Non
 
 
 def slights_usd(seats: Seats) -> float:
-    """What it counts beside the demand itself that anybody is short: as in the programme, $/h."""
+    """What it counts beside the demand itself that workloads are short: as in the programme, $/h."""
     dearest = max(pool.usd_per_h for pool in seats.floor.problem.pools)
     short = sum(seats.short_rps(number) > 0 for number in range(len(seats.floor.problem.workloads)))
     return SHORT_LEAST * dearest * short
@@ -218,7 +218,7 @@ class _Groups:
         return np.bincount(self.workload, weights=self.stands * self.stands_rps, minlength=works).astype(np.float64)
 
     def good_enough(self, terms: ChangeTerms) -> bool:
-        """Whether what stands serves everybody at hardly more than it costs at least."""
+        """Whether what stands serves all at hardly more than it costs at least."""
         least = np.array([work.rate_least_rps for work in self.problem.workloads])
         if terms.bound_usd_per_h is None or (self.before_rps < least * (1 - SHORT_DUST)).any():
             return False
@@ -260,7 +260,7 @@ def _groups(floor: Floor) -> _Groups | None:
 class _Found:
     layout: Layout
     short: bool
-    """Whether anybody is short of what must be served once all have launched."""
+    """Whether a workload is short of what must be served once all have launched."""
 
 
 def _solved(groups: _Groups, terms: ChangeTerms, period_s: float, deadline: Deadline) -> _Found | None:
@@ -310,7 +310,7 @@ class _Programme:
         before, rate = groups.before_rps, groups.problem.rate_rps
         least = np.array([work.rate_least_rps for work in works])
         must = np.minimum(least, before)
-        # Who is short is sized anew; what stands is enough for the others, as long as it covers what must be served.
+        # What is short is sized anew; what stands is enough for the others, as long as it covers what must be served.
         asked = np.where(before < least, rate, np.maximum(least, np.minimum(rate, before)))
         usd_each = groups.problem.unserved_usd / rate
         launch_s = np.zeros(len(works))

@@ -21,7 +21,7 @@ from solvers.domain.plan import Assignment
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.appraisal import Appraisal, Company
+from solvers.models.appraisal import Appraisal, DeviceLoad
 from solvers.planners.joint.reading.pools import Kin, Pools, Rest
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.joint import Pool
@@ -196,7 +196,9 @@ class _Bearing:
     ) -> bool:
         """Whether everybody still serves what is counted on, beside one more."""
         now = self.appraisal.company[device]
-        beside = Company(pressure=now.pressure + pressure, unknown=now.unknown + strangers, replicas=now.replicas + 1)
+        beside = DeviceLoad(
+            pressure=now.pressure + pressure, unknown=now.unknown + strangers, replicas=now.replicas + 1
+        )
         tried = replace(self.appraisal, company={device: beside})
         for need, item, least in counted:
             (shown,) = tried.capacities_rps(need, [item])

@@ -1,7 +1,7 @@
-"""The devices behind a problem's pools: who they are, what stands on them, which power domains they share.
+"""The devices behind a problem's pools: which they are, what stands on them, which power domains they share.
 
-Owns the named side of a joint problem as numbers: device `n` of the floor, pools in a row, each device with what stands
-on it in the problem's terms and the watts that its power domains leave above idle. It refuses to decide.
+The named side of a joint problem as numbers: device `n` of the floor, pools in a row, each device with what stands on
+it in the problem's terms and the watts that its power domains leave above idle.
 """
 
 from __future__ import annotations

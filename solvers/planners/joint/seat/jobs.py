@@ -220,7 +220,7 @@ class _Jobs:
                 return
 
     def hasten(self, job: int) -> bool:
-        """Move a job on, or give it more, where all who gain by it end earlier by several restarts; whether it was."""
+        """Move a job on, or give it more, where jobs end earlier by it by several restarts; whether it was."""
         if job not in self.at:
             return False
         at, seats = self.at[job], self.seats

@@ -42,14 +42,14 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Reserved:
     """Room on a device for replicas that go on until they are replaced elsewhere."""
 
     share_pct: int = 0
     memory_mib: float = 0.0
 
 
-NOTHING_KEPT = Kept()
+NOTHING_RESERVED = Reserved()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Seats:
     """Of each workload."""
     quotas: Mapping[str, float] = field(default_factory=dict)
     """GPUs left to projects that have a quota."""
-    kept: Mapping[int, Kept] = field(default_factory=dict)
+    kept: Mapping[int, Reserved] = field(default_factory=dict)
     """By device."""
     eager: bool = False
     """Whether what stands goes on with the largest batches that it bears, instead of its own."""
@@ -119,7 +119,11 @@ class Seats:
     def spare_pct(self, device: int) -> int:
         """Share of a device that is neither planned nor kept for what goes on until it is replaced."""
         pattern = self.patterns[device]
-        return 100 - self.kept.get(device, NOTHING_KEPT).share_pct - (0 if pattern is None else sum(pattern.shares_pct))
+        return (
+            100
+            - self.kept.get(device, NOTHING_RESERVED).share_pct
+            - (0 if pattern is None else sum(pattern.shares_pct))
+        )
 
     def short_rps(self, workload: int) -> float:
         """What of a workload's rate is left unserved."""
@@ -178,7 +182,7 @@ class Seats:
 
     def _remembers(self, move: Move) -> bool:
         """Whether it leaves the memory that is kept on the device."""
-        kept_mib = self.kept.get(move.device, NOTHING_KEPT).memory_mib
+        kept_mib = self.kept.get(move.device, NOTHING_RESERVED).memory_mib
         room_mib = self.floor.problem.pools[int(self.floor.pool_of[move.device])].memory_mib
         return not kept_mib or move.after is None or kept_mib + sum(move.after.memory_mib) <= room_mib
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from solvers.planners.joint.seat.floor import Held
-from solvers.planners.joint.seat.seats import DUST, DUST_W, Kept, Move, Seats, judged, members_of, reshared
+from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Reserved, Seats, judged, members_of, reshared
 from solvers.problems.joint import WHOLE_PCT
 from solvers.problems.patterns import Pattern
 
@@ -84,14 +84,14 @@ def interrupted_rps(seats: Seats, period_s: float) -> dict[int, float]:
     return found
 
 
-def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, Kept]:
+def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, Reserved]:
     """By device, the room of standing replicas that go while others of their workload start; no job is waited for."""
     floor, owners = seats.floor, seats.floor.problem.variant_workload
     starting: set[int] = set()
     for device, pattern in enumerate(seats.patterns):
         stand = Counter((item.variant, item.share_pct) for item in floor.held.get(device, ()))
         starting |= {int(owners[variant]) for variant, _ in Counter(members_of(pattern)) - stand}
-    found: dict[int, Kept] = {}
+    found: dict[int, Reserved] = {}
     for device in floor.held:
         going = [
             item
@@ -100,7 +100,7 @@ def replaced(seats: Seats, jobs: Collection[int]) -> dict[int, Kept]:
         ]
         if going:
             memory_mib = float(sum(item.memory_mib for item in going))
-            found[device] = Kept(share_pct=sum(item.share_pct for item in going), memory_mib=memory_mib)
+            found[device] = Reserved(share_pct=sum(item.share_pct for item in going), memory_mib=memory_mib)
     return found
 
 

@@ -1,1 +1,1 @@
-"""What is done with capacity that nobody needs: training, and capacity as a goal."""
+"""What is done with spare capacity: filling devices that are in use, and capacity as a goal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from solvers.planners.joint.seat.floor import Floor
-from solvers.planners.joint.seat.seats import Kept, Seats
+from solvers.planners.joint.seat.seats import Reserved, Seats
 from solvers.planners.joint.seat.shortage import add
 from solvers.planners.joint.seat.standing import breaks_usd, ended, make_before_break, replaced
 from solvers.problems.patterns import Pattern
@@ -109,4 +109,4 @@ class TestJobsYield:
         stands = floor(made, {0: [held(0, 40), held(1, 20)], 2: [held(2, 60)]})
         seats = seated(stands, at1=pattern(made, (0, 60), (2, 40)))
         # Workload 1 is served no more, and workload 2 is a job: nobody waits for either.
-        assert replaced(seats, {2}) == {0: Kept(share_pct=40, memory_mib=1400.0)}
+        assert replaced(seats, {2}) == {0: Reserved(share_pct=40, memory_mib=1400.0)}
