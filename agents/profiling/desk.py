@@ -7,9 +7,10 @@ comes and kept in the state directory, so that an agent that starts anew goes on
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +18,163 @@ from agents.devices.base import Devices, DeviceSample, WorkerSpec
 from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
 from agents.profiling.control import Control, RefusedError
-from agents.profiling.course import Errand, Outcome, PairErrand, run, run_pairs
 from agents.profiling.loads import Loads
 from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.reservations import Reservations
-from agents.profiling.session import Bench
+from agents.profiling.session import Bench, StoppedError, measure
 from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
+
+# --- A whole run: which points, for how long, and what happens with what was measured
+
+
+# --- Two services side by side: which configurations a run of a pair goes through, and in which order
+
+
+BATCHES = (8, 1, 32)
+SHARES_PCT = ((50, 50), (30, 70), (70, 30))
+Step = tuple[Point | None, Point | None]
+"""What of the first and the second is measured at once; None: it is absent."""
+
+
+def steps() -> Iterator[Step]:
+    """All measurements of a pair, in their order; every configuration of one alone comes once."""
+    alone: set[tuple[int, Point]] = set()
+    for batch, shares in itertools.product(BATCHES, SHARES_PCT):
+        one, other = (Point(batch=batch, share_pct_sm=share) for share in shares)
+        if (0, one) not in alone:
+            yield one, None
+        if (1, other) not in alone:
+            yield None, other
+        alone |= {(0, one), (1, other)}
+        yield one, other
+
+
+POINT_S_USUAL = 40.0
+"""How long a point is thought to take before any was measured."""
+FAILURES_MAX = 3
+"""So many points in a row without a result: something is wrong with the worker, not with the points."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What a run is told. `spec_of` gives the worker of a point; `propose` the next points to measure, most useful
+    first, knowing what was delivered; `deliver` hands results over; `say` tells the user.
+    """
+
+    budget_s: float
+    spec_of: Callable[[Point], WorkerSpec]
+    propose: Callable[[], Sequence[Point]]
+    deliver: Callable[[Sequence[Measured]], None]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairErrand:
+    """What a run of two services is told. `spec_of` gives the worker of the first (0) or second (1) at a point;
+    `deliver` takes one result of a worker alone, or two of workers side by side.
+    """
+
+    budget_s: float
+    spec_of: Callable[[int, Point], WorkerSpec]
+    deliver: Callable[[Sequence[Measured]], None]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    measured: int
+    doubtful: int
+    resumed: int
+    why: str
+    """budget, complete, stopped, or failing"""
+
+
+def run(bench: Bench, errand: Errand, results: ResultFile) -> Outcome:
+    """Measure until the budget is spent, nothing is left to ask, or nothing works."""
+    before = [item for item in results.read() if not item.beside]
+    kept = [item for item in before if item.usable]
+    if kept:
+        errand.deliver(kept)
+    done = {item.point for item in before}
+    fresh: list[Measured] = []
+    until_s = bench.now_s() + errand.budget_s
+    longest_s, failing = POINT_S_USUAL, 0
+    while True:
+        point = next((point for point in errand.propose() if point not in done), None)
+        why = "complete" if point is None else _over(bench.now_s() + longest_s > until_s, failing)
+        if point is None or why:
+            return _outcome(fresh, len(before), why)
+        started_s = bench.now_s()
+        try:
+            (item,) = measure(bench, (errand.spec_of(point),), point.clock_mhz_sm)
+        except StoppedError:
+            return _outcome(fresh, len(before), "stopped")
+        item = replace(item, point=point)
+        took_s = bench.now_s() - started_s
+        longest_s = took_s if not fresh else max(longest_s, took_s)
+        done.add(point)
+        fresh.append(item)
+        results.add(item)
+        failing = 0 if item.usable else failing + 1
+        if item.usable:
+            errand.deliver([item])
+        errand.say(sentence(item, took_s))
+
+
+def run_pairs(bench: Bench, errand: PairErrand) -> Outcome:
+    """Measure two services alone and side by side until the budget is spent or the design is through."""
+    fresh: list[Measured] = []
+    until_s = bench.now_s() + errand.budget_s
+    longest_s, failing, why = POINT_S_USUAL, 0, "complete"
+    for step in steps():
+        why = _over(bench.now_s() + longest_s > until_s, failing)
+        if why:
+            break
+        specs = [errand.spec_of(place, point) for place, point in enumerate(step) if point is not None]
+        started_s = bench.now_s()
+        try:
+            found = measure(bench, specs, None)
+        except StoppedError:
+            return _outcome(fresh, 0, "stopped")
+        longest_s = max(longest_s if fresh else 0.0, bench.now_s() - started_s)
+        fresh += found
+        failing = 0 if all(item.usable for item in found) else failing + 1
+        errand.deliver(found)
+        for item in found:
+            errand.say(sentence(item, bench.now_s() - started_s))
+    return _outcome(fresh, 0, why or "complete")
+
+
+def _over(too_late: bool, failing: int) -> str:
+    if failing >= FAILURES_MAX:
+        return "failing"
+    return "budget" if too_late else ""
+
+
+def _outcome(fresh: Sequence[Measured], resumed: int, why: str) -> Outcome:
+    usable = sum(item.usable for item in fresh)
+    return Outcome(measured=usable, doubtful=len(fresh) - usable, resumed=resumed, why=why)
+
+
+def sentence(item: Measured, took_s: float) -> str:
+    """A result in one line."""
+    point = item.point
+    clock = f", {point.clock_mhz_sm} MHz" if point.clock_mhz_sm else ""
+    where = f"batch {point.batch}, {point.share_pct_sm} %{clock}"
+    if item.latency_ms_mean is None or item.problem:
+        return f"{where}: no result, {item.problem} ({took_s:.0f} s)"
+    parts = [f"{item.latency_ms_mean:.3f} ms ± {item.half_width_pct or 0.0:.1f} %"]
+    if item.throughput_rps is not None:
+        parts.append(f"{item.throughput_rps:.0f}/s")
+    if item.memory_mib is not None:
+        parts.append(f"{item.memory_mib:.0f} MiB")
+    if item.power_w is not None:
+        parts.append(f"{item.power_w:.0f} W")
+    return f"{where}: {', '.join(parts)} ({item.sm_count} SMs, {took_s:.0f} s)"
+
 
 LOOK_S = 20.0
 FREE_S_MAX = 900.0

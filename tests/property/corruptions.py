@@ -28,8 +28,7 @@ from solvers.domain.ids import (
 from solvers.domain.objective import Term
 from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import CostBasis
-from solvers.domain.pool import Pool
+from solvers.domain.policy import CostBasis, Pool
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Service, ServiceMode

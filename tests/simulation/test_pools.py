@@ -9,8 +9,7 @@ import pytest
 from solvers.domain.codec import canonical_json
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import device_owners
-from solvers.domain.policy import Policy
-from solvers.domain.pool import Pool
+from solvers.domain.policy import Policy, Pool
 from solvers.errors import FieldError, InputError
 from solvers.sim.outcome import Outcome
 from solvers.sim.scenario import PolicyChange, Traffic, WorldScenario

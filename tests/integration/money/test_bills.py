@@ -16,8 +16,7 @@ from app.store.tables.documents import TABLES
 from solvers.domain.codec import to_plain
 from solvers.domain.device import PriceKind
 from solvers.domain.ids import NodeId, PolicyName
-from solvers.domain.policy import Policy
-from solvers.domain.pool import Pool
+from solvers.domain.policy import Policy, Pool
 from tests.integration.money.books import FULL, ON_DEMAND, assert_sums, ledger, only, price, report_minutes
 from tests.integration.money.telemetry import T0, Fleet, Holding, after, make_gpu_type
 

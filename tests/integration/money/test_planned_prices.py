@@ -29,8 +29,7 @@ from solvers.domain.device import Device, DeviceMode, Label, MigSlice, Node, Pri
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.ownership import owners_of
 from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.domain.policy import CostBasis, Policy
-from solvers.domain.pool import Pool
+from solvers.domain.policy import CostBasis, Policy, Pool
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import cost_by_device
 from solvers.problems.fleet import open_fleet

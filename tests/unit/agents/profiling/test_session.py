@@ -10,7 +10,7 @@ import pytest
 from agents.devices.base import DeviceSample, WorkerSpec
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError, WorkerError
-from agents.profiling.course import Errand, run
+from agents.profiling.desk import Errand, run
 from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.session import StoppedError, measure
 from benchmarks.fake_profiles import measure as measure_alone

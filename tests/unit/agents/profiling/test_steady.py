@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from agents.profiling.steady import WINDOWS_MAX, WINDOWS_MIN, Window, interval, judge
+from agents.profiling.session import WINDOWS_MAX, WINDOWS_MIN, Window, interval, judge
 
 
 def windows(*means: float) -> list[Window]:

@@ -18,8 +18,7 @@ from solvers.domain.evidence import FindingCode, Severity
 from solvers.domain.ids import CycleId, DeviceId, GpuTypeName, NodeId, PolicyName
 from solvers.domain.ownership import moved_by, owners_of
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
-from solvers.domain.policy import Policy
-from solvers.domain.pool import Pool
+from solvers.domain.policy import Policy, Pool
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand, DeviceTelemetry
 from solvers.domain.workload import ServiceMode

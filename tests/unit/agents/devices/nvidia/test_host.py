@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agents.devices.base import DeviceSample, Mode, WorkerState
-from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.strangers import SERVER_NAME, Strangers
+from agents.devices.nvidia.host import SERVER_NAME, NvidiaDevices, Strangers
 from agents.devices.parts import BoardEvent, ComputeMode, GpuProcess
 from agents.errors import (
     BusyError,

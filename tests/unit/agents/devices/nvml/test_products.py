@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.devices.nvml.products import (
-    PRODUCTS,
-    gpu_type_of,
-    product_key,
-    sm_count_of_cores,
-    sm_count_of_product,
-)
+from agents.devices.nvml.inventory import PRODUCTS, gpu_type_of, product_key, sm_count_of_cores, sm_count_of_product
 
 CATALOGUE = json.loads(
     (Path(__file__).resolve().parents[5] / "app" / "library" / "gpu_types.json").read_text(encoding="utf-8")

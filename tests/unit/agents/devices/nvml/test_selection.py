@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.devices.nvml.selection import parse_selection
+from agents.devices.nvml.boards import parse_selection
 from agents.errors import ConfigError
 from tests.standins.nvml import NvmlStandIn
 from tests.unit.agents.devices.nvml.conftest import Opener, with_gpus

@@ -10,7 +10,7 @@ from solvers.domain.ids import DeviceId, NodeId, PolicyName
 from solvers.domain.objective import Objective
 from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.plan import Assignment, PlanPart
-from solvers.domain.pool import Pool
+from solvers.domain.policy import Pool
 from solvers.domain.workload import WorkloadKind
 from tests import builders
 
