@@ -24,10 +24,10 @@ class Basis:
     profiles: dict[tuple[ModelName, GpuTypeName], Profile]
 
     def facts(
-        self, key: tuple[ModelName, GpuTypeName], share_of_gpu_pct: float, batch: int, clock_mhz: int
+        self, model: ModelName, gpu_type: GpuTypeName, share_of_gpu_pct: float, batch: int, clock_mhz: int
     ) -> tuple[Fact, ...]:
         """Origin and source of what judged a configuration, if it was believed."""
-        profile = self.profiles.get(key)
+        profile = self.profiles.get((model, gpu_type))
         if profile is None:
             return ()
         if profile.grid is not None:

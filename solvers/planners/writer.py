@@ -283,7 +283,7 @@ def _serving(
         *(
             token_facts(need, *key, option.batch, option.capacity_rps)
             if need.tokens is not None
-            else basis.facts(key, share_of_gpu_pct, option.batch, option.clock_mhz_sm)
+            else basis.facts(*key, share_of_gpu_pct, option.batch, option.clock_mhz_sm)
         ),
     )
     code = ReasonCode.KEPT_STANDING if placed.standing is not None else ReasonCode.CHEAPEST_FEASIBLE

@@ -20,8 +20,8 @@ from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.insight import Candidate
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.joint.reading.batches import Names
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.reading.problem import Names
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Prices
@@ -316,7 +316,7 @@ def _got(reading: Reading, plan: Plan, terms: _Terms) -> dict[_Key, list[_Had]]:
             continue
         gpu_type = reading.problem.pools[pool].gpu_type
         clock = clocks.get(item.device) or types[gpu_type].clock_mhz_sm_max
-        variant = names.variant((item.workload, item.model), item.batch)
+        variant = names.variant(item.workload, item.model, item.batch)
         if variant is not None:
             had = _Had(item=item, pool=pool, variant=variant, clock_mhz=clock)
             found[_Key(workload=item.workload, gpu_type=gpu_type, model=item.model)].append(had)

@@ -1,8 +1,8 @@
 """From a snapshot to the joint problem, and the way back to names.
 
-Owns the value that solvers and seats share. What stays where it is (`reading_staying`) is taken off what is asked, and
-its devices are in no pool. A workload that nothing can serve is no part of the problem; why, is said for every GPU
-type. Everything is read carefully, as `reading_tables` and `reading_pools` say. It refuses to choose.
+What stays where it is (`staying`) is taken off what is asked, and its devices are in no pool. A workload that nothing
+can serve is no part of the problem; why, is said for every GPU type. Everything is read carefully, as `tables` and
+`pools` say.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import pinned_settings
-from solvers.planners.joint.reading.batches import Names
 from solvers.planners.joint.reading.pools import Pools, pools_of
-from solvers.planners.joint.reading.problem import assemble
-from solvers.planners.joint.reading.rest import with_rests
-from solvers.planners.joint.reading.staying import staying_of
+from solvers.planners.joint.reading.problem import Names, assemble
+from solvers.planners.joint.reading.staying import staying_of, with_rests
 from solvers.problems.fleet import open_fleet
 from solvers.problems.joint import JointProblem
 from solvers.problems.layout import Standing
@@ -108,20 +106,19 @@ def read(snapshot: Snapshot, movable: tuple[WorkloadId, ...]) -> Reading:
         needs=needs,
         pinned=staying.pinned,
         kept=staying.kept,
-        standing=_standing(picture, pools, problem, (set(movable), {item.replica for item in stays})),
+        standing=_standing(picture, pools, problem, set(movable), {item.replica for item in stays}),
         refusals=refusals | hopeless,
     )
 
 
 def _standing(
-    picture: Snapshot, pools: Pools, problem: JointProblem, who: tuple[set[WorkloadId], set[ReplicaId]]
+    picture: Snapshot, pools: Pools, problem: JointProblem, movable: set[WorkloadId], stays: set[ReplicaId]
 ) -> dict[DeviceId, tuple[Stands, ...]]:
-    movable, stays = who
     pooled = {device for devices in pools.devices for device in devices}
     names = Names(problem)
     found: dict[DeviceId, list[Stands]] = defaultdict(list)
     for item in sorted(picture.target.assignments, key=lambda item: item.replica):
         if item.device in pooled and item.workload in movable and item.replica not in stays:
-            variant = names.variant((item.workload, item.model), item.batch)
+            variant = names.variant(item.workload, item.model, item.batch)
             found[item.device].append(Stands(assignment=item, variant=variant))
     return {device: tuple(items) for device, items in sorted(found.items())}

@@ -1,11 +1,11 @@
 """Devices as pools: who is interchangeable to every workload, and which power domains still limit them.
 
-Owns the grouping. Devices of one pool have one class (type, size, price, mode, power limit), memory, clients, taints
+Devices of one pool have one class (type, size, price, mode, power limit), memory, clients, taints
 and colocation class, one failure domain where any workload asks for several, and lie in the same kind of power domain.
 Node caps of like nodes are merged into one sum, which is a relaxation: whoever seats patterns makes it exact per node.
 Racks with a cap keep pools of their own. A cap that cannot bind is left out. Offered GPUs draw nothing until used, so
 their idle power is added to the limits they are under: a relaxation too. A device where something stays is in no pool
-here (its rest may be in one of its own, see `reading_rest`); nor is one whose own cap lies below its lowest power
+here (its rest may be in one of its own, see `staying`); nor is one whose own cap lies below its lowest power
 limit, nor a MIG slice with a cap of its own, because no setting would keep them.
 """
 
@@ -36,25 +36,25 @@ class Rest:
     clock_mhz: int
     pressure: float
     """Of all of them whose pressure is known."""
-    strangers: bool
-    """Whether anybody presses nobody knows how."""
-    borne: float
-    """The most that he may press with."""
-    bears_strangers: bool
-    """Whether he may press nobody knows how."""
-    shut: frozenset[WorkloadId]
-    """Who may not stand beside them."""
+    unknown: bool
+    """Whether the pressure of any of them was never measured."""
+    pressure_max: float
+    """The most that the newcomer may press with."""
+    bears_unknown: bool
+    """Whether the newcomer's own pressure may be unknown."""
+    excluded: frozenset[WorkloadId]
+    """Workloads that may not stand beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
+class PoolTraits:
     """What the devices of one pool have in common, beside what `Pool` says."""
 
     device_class: DeviceClass
     taints: frozenset[Taint]
     colocation: ColocationClass
     rest: Rest | None = None
-    """Set where something stays on them (`reading_rest`)."""
+    """Set where something stays on them (`staying`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Pools:
     """Pools with their devices, ordered by id, and the power domains over them."""
 
     pools: tuple[Pool, ...]
-    kin: tuple[Kin, ...]
+    traits: tuple[PoolTraits, ...]
     devices: tuple[tuple[DeviceId, ...], ...]
     caps: tuple[Cap, ...]
 
@@ -82,7 +82,7 @@ class _Base:
     """Base group of each device (-1: in no pool), before power domains divide groups."""
 
     group: Whole
-    kin: list[Kin]
+    traits: list[PoolTraits]
     limit_w: Floats
 
 
@@ -102,7 +102,7 @@ def pools_of(snapshot: Snapshot, fleet: Fleet, held: Iterable[DeviceId], *, by_f
     pools = tuple(_pool(fleet, base, items, by_failure_domain=by_failure_domain) for items in members)
     return Pools(
         pools=tuple(replace(pool, name=f"{pool.name}-{index}") for index, pool in enumerate(pools)),
-        kin=tuple(base.kin[group] for group, _ in keys),
+        traits=tuple(base.traits[group] for group, _ in keys),
         devices=tuple(tuple(fleet.devices[item].id for item in items) for items in members),
         caps=tuple(_caps(domains, pool_of, base, len(keys))),
     )
@@ -115,7 +115,7 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
     )
     types = snapshot.gpu_types_by_name()
     group = np.full(len(fleet.devices), -1, dtype=np.int64)
-    kin: list[Kin] = []
+    traits: list[PoolTraits] = []
     seen: dict[tuple[object, ...], int] = {}
     for index, device in enumerate(fleet.devices):
         usable = bool(fleet.usable[index]) and device.id not in held
@@ -135,13 +135,13 @@ def _grouped(snapshot: Snapshot, fleet: Fleet, held: set[DeviceId], *, by_failur
         )
         if key not in seen:
             seen[key] = len(seen)
-            kin.append(_kin(fleet, index, device))
+            traits.append(_traits(fleet, index, device))
         group[index] = seen[key]
-    return _Base(group, kin, limit_w)
+    return _Base(group, traits, limit_w)
 
 
-def _kin(fleet: Fleet, index: int, device: Device) -> Kin:
-    return Kin(device_class=fleet.class_at(index), taints=fleet.taints[index], colocation=device.colocation)
+def _traits(fleet: Fleet, index: int, device: Device) -> PoolTraits:
+    return PoolTraits(device_class=fleet.class_at(index), taints=fleet.taints[index], colocation=device.colocation)
 
 
 def _domains(snapshot: Snapshot, fleet: Fleet, base: _Base) -> Iterable[_Domain]:

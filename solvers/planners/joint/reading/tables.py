@@ -1,17 +1,15 @@
 """Profiles as the joint problem's arrays: what every network does on every table, at every share and batch of a common
 grid.
 
-Owns the careful reading for solvers that choose shares and clocks. Only measured cells count; between two measured
+Read carefully, for solvers that choose shares and clocks. Only measured cells count; between two measured
 shares of one batch and clock, values lie on the chord, above the highest they stay, below the lowest there is nothing.
 A clock is read from the highest measured one not above it. A share of a MIG slice is a smaller share of the GPU that
 was measured. The grid of shares has the multiples of the policy's step next to every measured share, so nothing that
-may be handed out is read from farther than its own neighbours. Power that was not read is guessed as `options` does. It
-refuses to know devices and promises.
+may be handed out is read from farther than its own neighbours. Power that was not read is guessed as `options` does.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.profile import Interference, Profile
+from solvers.domain.profile import Profile
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
 from solvers.models.stacked import Stack, stacks
 from solvers.models.table import ProfileTable
@@ -167,10 +165,10 @@ def fill(
     tables: tuple[Table, ...],
     models: tuple[ModelName, ...],
     layers: tuple[Layer, ...],
-    of: tuple[Axes, dict[GpuTypeName, GpuType]],
+    axes: Axes,
+    types: dict[GpuTypeName, GpuType],
 ) -> Arrays:
     """Arrays of all tables, with one row for every model where the problem has one for every variant."""
-    axes, types = of
     shape = (len(tables), len(models), len(axes.shares_pct), len(axes.batches))
     mean, tail, power = (np.full(shape, np.inf) for _ in range(3))
     memory, used = (np.full((shape[0], shape[1], shape[3]), np.inf) for _ in range(2))
@@ -283,27 +281,3 @@ class _Chords:
         if self.whole:
             return cells[:, self.low[0, :, 0]], cells[:, self.high[0, :, 0]]
         return np.take_along_axis(cells, self.low, axis=1), np.take_along_axis(cells, self.high, axis=1)
-
-
-def pressures(
-    tables: tuple[Table, ...],
-    models: tuple[ModelName, ...],
-    profiles: dict[tuple[ModelName, GpuTypeName], Profile],
-    margin: float,
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Pressure, exponent, sensitivity and crowd: table x model. Pressure is that of the whole device, which may be a
-    slice; where neighbours are not known of, the margin stands for them.
-    """
-    shape = (len(tables), len(models))
-    pressure, exponent, sensitivity = np.zeros(shape), np.ones(shape), np.zeros(shape)
-    crowd = np.full(shape, margin)
-    for column, model in enumerate(models):
-        for row, table in enumerate(tables):
-            profile = profiles.get((model, table.gpu_type))
-            known: Interference | None = None if profile is None else profile.interference
-            if known is None:
-                continue
-            exponent[row, column], sensitivity[row, column] = known.exponent, known.sensitivity
-            pressure[row, column] = known.pressure * math.pow(table.sm_part, known.exponent)
-            crowd[row, column] = 1.0
-    return pressure, exponent, sensitivity, crowd

@@ -1,9 +1,14 @@
 """Needs as the joint problem's workloads and variants: what is asked, what it is worth, on which tables it could run.
 
-Owns the translation. A service is each of its permitted networks; a training job is one network whose requests are
-iterations, so that its value counts by progress. What stands beside pinned replicas stays there and is taken off what
-is asked. To leave a whole rate unserved costs in proportion to priority x rate, as the objective counts it, and for
-every workload a multiple of what serving it could cost; a job that waits costs its value. It refuses to choose.
+A service is each of its permitted networks; a training job is one network whose requests are iterations, so that its
+value counts by progress. What stands beside pinned replicas stays there and is taken off what is asked. To leave a
+whole rate unserved costs in proportion to priority x rate, as the objective counts it, and for every workload a
+multiple of what serving it could cost; a job that waits costs its value.
+
+An LLM's replica has a whole GPU at its highest clock. What `token_plans` says of it is written as cells at the full
+share, so that `patterns.serve` grants exactly that: the promise bounds the execution alone, the tail is the planned
+time to the first token, the mean is what makes the utilisation granted the rate that was found, and sequences at once
+are the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ from solvers.domain.device import ColocationClass, GpuType
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.policy import Policy
 from solvers.domain.workload import AntiAffinity, ModelVariant, TrainingJob, WorkloadKind
-from solvers.planners.joint.reading.pools import Kin, Pools
+from solvers.models.serving.token_plans import TokenPromise, choices
+from solvers.planners.joint.reading.pools import Pools, PoolTraits
 from solvers.planners.joint.reading.tables import Arrays, Table
 from solvers.problems.joint import Variant, Workload
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
@@ -136,41 +142,49 @@ def allowed_of(pools: Pools, needs: tuple[Need, ...], variants: tuple[Variant, .
     """pool x variant: types, taints, colocation."""
     cache: dict[tuple[object, ...], Flags] = {}
     columns = []
-    rests = [(row, kin.rest) for row, kin in enumerate(pools.kin) if kin.rest is not None]
+    rests = [(row, traits.rest) for row, traits in enumerate(pools.traits) if traits.rest is not None]
     for need in needs:
         key = (need.kind is WorkloadKind.JOB, need.gpu_types_allowed, need.tolerations)
         if key not in cache:
-            cache[key] = np.array([_may_use(kin, need) for kin in pools.kin], dtype=bool)
+            cache[key] = np.array([_may_use(traits, need) for traits in pools.traits], dtype=bool)
         may = cache[key].copy() if rests else cache[key]
         for row, rest in rests:
             # A rest without a price of its own would be no burden on a budget that counts shares.
             unpriced = need.budget_usd_per_h is not None and pools.pools[row].usd_per_h == 0
-            may[row] &= need.workload not in rest.shut and not unpriced
+            may[row] &= need.workload not in rest.excluded and not unpriced
         columns.append(may)
-    by_need = np.stack(columns, axis=1) if columns else np.zeros((len(pools.kin), 0), dtype=bool)
+    by_need = np.stack(columns, axis=1) if columns else np.zeros((len(pools.traits), 0), dtype=bool)
     return np.asarray(by_need[:, [item.workload for item in variants]])
 
 
-def _may_use(kin: Kin, need: Need) -> bool:
+def _may_use(traits: PoolTraits, need: Need) -> bool:
     unfit = ColocationClass.INFERENCE if need.kind is WorkloadKind.JOB else ColocationClass.TRAINING
     types = need.gpu_types_allowed
     return (
-        (not types or kin.device_class.gpu_type in types)
-        and kin.taints <= set(need.tolerations)
-        and kin.colocation is not unfit
+        (not types or traits.device_class.gpu_type in types)
+        and traits.taints <= set(need.tolerations)
+        and traits.colocation is not unfit
     )
 
 
-def put_job(
-    arrays: Arrays, row: int, job: TrainingJob, tables: tuple[Table, ...], types: Mapping[GpuTypeName, GpuType]
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Where what was not measured is written: one row for every variant, on all tables."""
+
+    arrays: Arrays
+    tables: tuple[Table, ...]
+    types: Mapping[GpuTypeName, GpuType]
+
+
+def put_job(cells: Cells, row: int, job: TrainingJob) -> None:
     """Write a job's progress as the latency of an iteration: in proportion to share, peak and clock."""
+    arrays, types = cells.arrays, cells.types
     inside = (arrays.shares_pct >= job.share_pct_sm_min) & (arrays.shares_pct <= job.share_pct_sm_max)
     part = arrays.shares_pct[inside] / 100
     single = int(np.searchsorted(arrays.batches, 1))
     for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
         values[:, row] = np.inf
-    for index, table in enumerate(tables):
+    for index, table in enumerate(cells.tables):
         gpu_type = types[table.gpu_type]
         whole_per_s = iterations_per_s(job, dict(types), table.gpu_type) * table.sm_part
         per_s = whole_per_s * part * table.clock_mhz / gpu_type.clock_mhz_sm_max
@@ -194,12 +208,11 @@ class Alone:
 
 
 def alone_of(
-    arrays: Arrays, workloads: tuple[Workload, ...], variants: tuple[Variant, ...], at: tuple[Whole, Floats]
+    arrays: Arrays, workloads: tuple[Workload, ...], variants: tuple[Variant, ...], table: Whole, room_mib: Floats
 ) -> Alone:
-    """`at`: the table of each pool at its highest clock, and the memory of its devices. A job takes what its owner
+    """`table`: of each pool at its highest clock; `room_mib`: the memory of its devices. A job takes what its owner
     bounds.
     """
-    table, room_mib = at
     promises = promises_of([workloads[item.workload] for item in variants]).take(np.arange(len(variants)))
     mean, tail = (np.min(cells, axis=2) for cells in (arrays.mean_ms, arrays.tail_ms))
     batch = arrays.batches.astype(np.float64)
@@ -223,3 +236,25 @@ def unserved_usd(left: tuple[Left, ...], cost_usd_per_h: Floats, device_usd_per_
     asked = np.array([item.rate_least_rps > 0 for item in left], dtype=bool)
     scale = float(np.percentile(least[asked] / weighted[asked], UNSERVED_QUANTILE)) if asked.any() else 0.0
     return np.asarray(np.minimum(np.maximum(scale * weighted, least), UNSERVED_USD_MAX))
+
+
+def put_tokens(cells: Cells, row: int, model: ModelName, need: Need, policy: Policy) -> None:
+    """Write one network of a need."""
+    arrays = cells.arrays
+    for values in (arrays.mean_ms, arrays.tail_ms, arrays.power_w, arrays.memory_mib):
+        values[:, row] = np.inf
+    wish = need.tokens
+    for index, table in enumerate(cells.tables):
+        gpu_type = cells.types[table.gpu_type]
+        whole = table.sm_part >= 1.0 and table.gpu_part >= 1.0 and table.clock_mhz == gpu_type.clock_mhz_sm_max
+        profile = None if wish is None else wish.profile(model, table.gpu_type)
+        if wish is None or profile is None or not whole:
+            continue
+        for found in choices(profile, TokenPromise.of(need, wish, policy.utilisation_max)):
+            column = int(np.searchsorted(arrays.batches, found.sequences))
+            if found.rate_rps > 0:
+                mean_ms = policy.utilisation_max * 1000 * found.sequences / found.rate_rps
+                arrays.mean_ms[index, row, -1, column] = mean_ms
+                arrays.tail_ms[index, row, -1, column] = found.first_token_ms
+                arrays.power_w[index, row, -1, column] = gpu_type.power_limit_w_max - gpu_type.idle_w
+            arrays.memory_mib[index, row, column] = found.memory_mib

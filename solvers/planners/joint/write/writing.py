@@ -138,7 +138,7 @@ def _replica(seats: Seats, need: Need, item: Member, replicas: int, ground: _Gro
             Fact(name="rate_rps", value=round(need.rate_rps, 4)),
         ]
         facts += (
-            ground.basis.facts((model, pool.gpu_type), item.share_pct * ground.sm_parts[number], item.batch, clock)
+            ground.basis.facts(model, pool.gpu_type, item.share_pct * ground.sm_parts[number], item.batch, clock)
             if need.tokens is None
             else token_facts(need, model, pool.gpu_type, item.batch, item.capacity_rps)
         )

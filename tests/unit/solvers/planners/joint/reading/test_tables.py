@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
-from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of, pressures
+from solvers.planners.joint.reading.colocation import pressures
+from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of
 from solvers.verify.proof import Proof
 from tests import builders
 
@@ -40,7 +41,7 @@ def table(clock_mhz: int = TOP, sm_part: float = 1.0, *, exclusive: bool = False
 def filled(profile: Profile, *tables: Table, step_pct: int = 1) -> Arrays:
     layers = layers_of([profile])
     axes = Axes.of(layers, (item.sm_part for item in tables), step_pct, ())
-    return fill(tables, (MODEL,), layers, (axes, {V100: builders.gpu_type("v100")}))
+    return fill(tables, (MODEL,), layers, axes, {V100: builders.gpu_type("v100")})
 
 
 def by_law(share: float, batch: int, clock: int) -> float:

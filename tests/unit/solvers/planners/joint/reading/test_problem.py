@@ -15,8 +15,8 @@ from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity
 from solvers.engines.deadline import Deadline
-from solvers.planners.joint.reading.batches import Names, split
 from solvers.planners.joint.reading.formulation import read
+from solvers.planners.joint.reading.problem import Names, split
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from tests import builders
@@ -108,8 +108,8 @@ def test_what_stands_is_known_by_its_batch() -> None:
     problem = read(picture(50.0), ("demo/vision",)).problem
     assert [item.batch_max for item in problem.variants] == [1, 4, 16]
     names, of = Names(problem), (problem.workloads[0].id, problem.variants[0].model)
-    assert [names.variant(of, batch) for batch in (1, 2, 4, 16, 32)] == [0, 1, 1, 2, 2]
-    assert names.variant((problem.workloads[0].id, ModelName("another")), 1) is None
+    assert [names.variant(*of, batch) for batch in (1, 2, 4, 16, 32)] == [0, 1, 1, 2, 2]
+    assert names.variant(problem.workloads[0].id, ModelName("another"), 1) is None
     assert problem.networks((0, 2, 1)) == (0, 0, 0)
 
 

@@ -183,7 +183,7 @@ def test_only_the_largest_rests_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
 
     alike = (fleet[1].id, fleet[3].id)
     assert rests() == [alike, (fleet[2].id,), (fleet[0].id,)]
-    monkeypatch.setattr("solvers.planners.joint.reading.rest.POOLS_MAX", 2)
+    monkeypatch.setattr("solvers.planners.joint.reading.staying.POOLS_MAX", 2)
     assert rests() == [alike, (fleet[2].id,)]
-    monkeypatch.setattr("solvers.planners.joint.reading.rest.DEVICES_MAX", 1)
+    monkeypatch.setattr("solvers.planners.joint.reading.staying.DEVICES_MAX", 1)
     assert rests() == [(fleet[1].id,)]
