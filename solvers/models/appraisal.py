@@ -21,9 +21,7 @@ from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.workload import WorkloadKind
-from solvers.models.stacked import Key
-from solvers.models.table import Grid
-from solvers.models.tables import Tables
+from solvers.models.table import Grid, Key, Tables
 from solvers.models.token_options import standing_serving
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.needs import Need

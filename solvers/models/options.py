@@ -25,9 +25,7 @@ from solvers.domain.policy import Policy
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
-from solvers.models.stacked import Key
-from solvers.models.table import Grid
-from solvers.models.tables import Tables
+from solvers.models.table import Grid, Key, Tables
 from solvers.models.token_options import standing_serving, token_miss, token_row
 from solvers.problems.choice import Option, Options
 from solvers.problems.company import UNKNOWN, Press

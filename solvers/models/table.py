@@ -4,20 +4,26 @@ Interpolation is linear in batch, logarithmic in share and linear in clock; at t
 clamps, and a flag says so. Latency never falls when share or clock falls or batch rises, memory never falls when batch
 rises, power never falls when batch or share rises: where a measurement disagrees, the careful value wins. Points taken
 beside neighbours are left to interference models; a point without memory takes the most that was measured at its batch.
-Without one solo point of known memory there is no table.
+Without one solo point of known memory there is no table. Profiles of equal axes are read side by side, as stacks, so
+that thousands of tables are had at the price of one; in them nothing is interpolated, and a cell that was not measured
+is marked, whatever stands in it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.profile import Profile, ProfilePoint
-from solvers.models.stacked import Stack, rise, stacks
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.profile import Profile, ProfileGrid, ProfilePoint
+
+Key = tuple[ModelName, GpuTypeName]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +240,112 @@ def _at_clock(grid: Grid, batches: Floats, shares: Floats) -> Prediction:
         power_w=blend(grid.power_w),
         support=(blend(grid.supported.astype(np.float64)) > 1 - 1e-9) & inside_batch & inside_share,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Arrays are profile x clock x share x batch."""
+
+    keys: tuple[Key, ...]
+    clocks_mhz: Whole
+    shares_pct: Whole
+    batches: Whole
+    mean_ms: Floats
+    """-inf where not measured."""
+    tail_ms: Floats
+    power_w: Floats
+    """NaN where nothing at or below this share and batch has a reading."""
+    memory_mib: Floats
+    """profile x clock x batch; -inf where nothing was measured up to this batch."""
+    measured: Flags
+
+
+def stacks(profiles: Iterable[Profile]) -> tuple[Stack, ...]:
+    """All grids among the profiles; profiles listed point by point are left out."""
+    alike: dict[tuple[object, ...], list[tuple[Key, ProfileGrid]]] = defaultdict(list)
+    for profile in profiles:
+        grid = profile.grid
+        if grid is not None:
+            shape = (
+                grid.clocks_mhz_sm,
+                grid.shares_pct_sm,
+                grid.batches,
+                bool(grid.latency_ms_p99),
+                bool(grid.power_w),
+            )
+            alike[shape].append(((profile.model, profile.gpu_type), grid))
+    return tuple(_stack(members) for members in alike.values())
+
+
+def rise(cells: Floats) -> Floats:
+    """Running maximum along rising batch (last axis) and falling share (the one before)."""
+    along_batch = np.maximum.accumulate(cells, axis=-1)
+    return np.asarray(np.maximum.accumulate(along_batch[..., ::-1, :], axis=-2)[..., ::-1, :])
+
+
+def _stack(members: list[tuple[Key, ProfileGrid]]) -> Stack:
+    first = members[0][1]
+    shape = (len(members), len(first.clocks_mhz_sm), len(first.shares_pct_sm), len(first.batches))
+    mean = np.array([grid.latency_ms for _, grid in members]).reshape(shape)
+    measured = mean > 0
+    tail = np.array([grid.latency_ms_p99 for _, grid in members]).reshape(shape) if first.latency_ms_p99 else mean
+    if first.power_w:
+        power = np.array([grid.power_w for _, grid in members]).reshape(shape)
+        power = np.where(measured, power, -np.inf)
+        power = np.maximum.accumulate(np.maximum.accumulate(power, axis=-2), axis=-1)
+        power[np.isinf(power)] = np.nan
+    else:
+        power = np.full(shape, np.nan)
+    memory = np.array([grid.memory_mib for _, grid in members])[:, None, :]
+    return Stack(
+        keys=tuple(key for key, _ in members),
+        clocks_mhz=np.array(first.clocks_mhz_sm, dtype=np.int64),
+        shares_pct=np.array(first.shares_pct_sm, dtype=np.int64),
+        batches=np.array(first.batches, dtype=np.int64),
+        mean_ms=_careful(mean, measured),
+        tail_ms=_careful(tail, measured),
+        power_w=power,
+        memory_mib=np.maximum.accumulate(np.where(measured.any(axis=2), memory, -np.inf), axis=-1),
+        measured=measured,
+    )
+
+
+def _careful(cells: Floats, measured: Flags) -> Floats:
+    return np.where(measured, rise(np.where(measured, cells, -np.inf)), -np.inf)
+
+
+@dataclass(slots=True)
+class Tables:
+    """Tables of a snapshot's profiles, made when first asked for: grids through stacks, listed profiles one by one."""
+
+    profiles: Mapping[Key, Profile]
+    _listed: dict[Key, ProfileTable | None] = field(default_factory=dict)
+    _stacked: dict[Key, tuple[Stack, int]] | None = None
+    _grids: dict[tuple[Key, int], Grid | None] = field(default_factory=dict)
+
+    def grid_at(self, model: ModelName, gpu_type: GpuTypeName, clock_mhz: int) -> Grid | None:
+        """What is known of a model on a GPU type at the highest measured clock that is not above this one."""
+        key = model, gpu_type
+        asked = (key, clock_mhz)
+        if asked not in self._grids:
+            profile = self.profiles.get(key)
+            if profile is not None and profile.grid is not None:
+                self._grids[asked] = self._from_stack(profile, clock_mhz)
+            else:
+                table = None if profile is None else self._table(profile)
+                self._grids[asked] = None if table is None else table.grid_at(clock_mhz)
+        return self._grids[asked]
+
+    def _table(self, profile: Profile) -> ProfileTable | None:
+        key = profile.model, profile.gpu_type
+        if key not in self._listed:
+            self._listed[key] = ProfileTable.of(profile)
+        return self._listed[key]
+
+    def _from_stack(self, profile: Profile, clock_mhz: int) -> Grid | None:
+        if self._stacked is None:
+            found = stacks(self.profiles.values())
+            self._stacked = {name: (stack, row) for stack in found for row, name in enumerate(stack.keys)}
+        stack, row = self._stacked[profile.model, profile.gpu_type]
+        layers = np.flatnonzero((stack.clocks_mhz <= clock_mhz) & stack.measured[row].any(axis=(1, 2)))
+        return grid_of(stack, row, int(layers[-1])) if len(layers) else None

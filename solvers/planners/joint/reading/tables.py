@@ -21,8 +21,7 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile
 from solvers.models.options import MEMORY_FACTOR, MEMORY_STEP_MIB
-from solvers.models.stacked import Stack, stacks
-from solvers.models.table import ProfileTable
+from solvers.models.table import ProfileTable, Stack, stacks
 from solvers.problems.patterns import between
 
 SHARE_DUST = 1e-9

@@ -149,19 +149,15 @@ class _Jobs:
 
     def halve(self, job: int) -> None:
         """A place in the share of the job that has most, on a device with few of them and no service."""
-        seats, variant = self.seats, self._variant(job)
-        found: list[tuple[int, int, int]] = []
+        seats, found = self.seats, list[tuple[int, int]]()
         for device, pattern in enumerate(seats.patterns):
-            allowed = self._problem.allowed[int(seats.floor.pool_of[device]), variant]
+            allowed = self._problem.allowed[int(seats.floor.pool_of[device]), self._variant(job)]
             if not allowed or pattern is None:
                 continue
             if len(pattern.variants) == len(self._jobs(pattern)) < JOBS_PER_DEVICE_MAX:
-                share_pct, place = max((share_pct, place) for place, share_pct in enumerate(pattern.shares_pct))
-                found.append((-share_pct, device, place))
-        for _, device, place in sorted(found)[:TRIED_MAX]:
-            move = self._halved(job, device, place)
-            if move.after is not None and seats.accepts(move, job):
-                seats.make(move)
+                found.append((-max(pattern.shares_pct), device))
+        for _, device in sorted(found)[:TRIED_MAX]:
+            if self._part(job, device):
                 return
 
     def widen(self, job: int) -> None:

@@ -11,9 +11,7 @@ import pytest
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid
 from solvers.models.believed import is_measured
-from solvers.models.stacked import stacks
-from solvers.models.table import ProfileTable
-from solvers.models.tables import Tables
+from solvers.models.table import ProfileTable, Tables, stacks
 from tests import builders
 
 TOP = builders.gpu_type("v100").clock_mhz_sm_max
