@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 60
 LEVELS_MAX = 3
 MIXED_TUPLE_PARAMETERS_MAX = 44
 PREFIX_FAMILIES_MAX = 2
-SINGLE_IMPORTER_SIBLINGS_MAX = 144
+SINGLE_IMPORTER_SIBLINGS_MAX = 129
 """Today's numbers of `python -m benchmarks.house`: whoever lowers one lowers its limit, and none is ever raised."""
 LEVEL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
