@@ -7,12 +7,14 @@ repeatable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from solvers.domain.plan import Plan
 from solvers.engines.deadline import Deadline
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.joint.explain.explaining import seconds_of
 from solvers.planners.joint.reading.formulation import Reading
+from solvers.planners.joint.seat.floor import Floor, floor_of
 
 SOLVE_PART_MIN = 0.2
 """Of the deadline: so much is left to the solve whatever the rest takes."""
@@ -30,7 +32,7 @@ RESERVE_S_PER_WORKLOAD = 0.0004
 UNLIMITED = 2**62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """See the module."""
 
@@ -42,6 +44,11 @@ class Attempt:
     """Runs since the request came."""
     first: Plan | None
     """As ours, where there was time for one."""
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The devices behind the reading's pools."""
+        return floor_of(self.reading)
 
     @property
     def left_s(self) -> float | None:

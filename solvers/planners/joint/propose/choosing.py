@@ -91,17 +91,16 @@ def _pursued(
     first planner's nobody knows what it interrupts, so it is left out.
     """
     snapshot, reading, own = attempt.request.snapshot, attempt.reading, attempt.spec.name
-    floor = seated.seats.floor
-    terms = terms_of(attempt, floor)
+    terms = terms_of(attempt)
     standing, interrupted = held(reading), {own: _interrupted(seated)}
     found, short = dict(plans), math.inf
     if standing is not None:
-        now = write(attempt.spec, replace(seated, seats=_eager(seat(floor, standing, terms))))
+        now = write(attempt.spec, replace(seated, seats=_eager(seat(attempt.floor, standing, terms))))
         found, short = {STANDING: now, own: plans[own]}, now.objective.unserved
     if short > SERVED_DUST or snapshot.taken_at_s >= snapshot.target.promoted_at_s + snapshot.policy.cooldown_s:
         layout = pursued(reading, cheapest)
         if layout is not None:
-            most = replace(seated, seats=_eager(seat(floor, layout, terms)))
+            most = replace(seated, seats=_eager(seat(attempt.floor, layout, terms)))
             interrupted[CAPACITY] = _interrupted(most)
             found[CAPACITY] = write(attempt.spec, most)
     return found, interrupted

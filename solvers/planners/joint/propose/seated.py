@@ -12,7 +12,6 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.change.solving import Solved
 from solvers.planners.joint.change.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd
 from solvers.planners.joint.propose.attempt import Attempt
-from solvers.planners.joint.seat.floor import Floor, floor_of
 from solvers.planners.joint.seat.seating import Terms, seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.seat.standing import breaks_usd
@@ -42,21 +41,20 @@ def counted_for(attempt: Attempt) -> Counted | None:
         gap=gap,
         bound_usd_per_h=found.bound_usd_per_h,
     )
-    return replace(found, gentle=gentle(floor_of(reading), terms, attempt.counting_deadline()))
+    return replace(found, gentle=gentle(attempt.floor, terms, attempt.counting_deadline()))
 
 
 def seats_of(attempt: Attempt, found: Found) -> Seats:
     """The layout that is worth most with its launches and interruptions, seated."""
     policy = attempt.request.snapshot.policy
-    floor = floor_of(attempt.reading)
-    terms = terms_of(attempt, floor)
+    terms = terms_of(attempt)
     whole = found.counted
     mild = None if whole is None else whole.gentle
     others = (found.solved.held, None if whole is None else whole.layout, None if mild is None else mild.layout)
     layouts = (*(item for item in others if item is not None), found.solved.found)
     part, period_s = policy.gain_pct_min / 100, policy.interruption_over_s if mild is None else mild.period_s
     return min(
-        (seat(floor, layout, terms) for layout in layouts),
+        (seat(attempt.floor, layout, terms) for layout in layouts),
         key=lambda item: (
             item.worth(policy.launch_usd_per_s, part)
             + breaks_usd(item, period_s)
@@ -65,20 +63,20 @@ def seats_of(attempt: Attempt, found: Found) -> Seats:
     )
 
 
-def terms_of(attempt: Attempt, floor: Floor) -> Terms:
+def terms_of(attempt: Attempt) -> Terms:
     """What seating is bound to."""
     policy = attempt.request.snapshot.policy
     return Terms(
         deadline=attempt.seating_deadline(),
         launch_usd_per_s=policy.launch_usd_per_s,
         quotas={str(name): gpus for name, gpus in attempt.reading.problem.quotas},
-        job_most_pct=_job_most_pct(attempt, floor),
-        job_left_s=_job_left_s(attempt, floor),
+        job_most_pct=_job_most_pct(attempt),
+        job_left_s=_job_left_s(attempt),
         jobs_first=_jobs_first(policy),
     )
 
 
-def _job_most_pct(attempt: Attempt, floor: Floor) -> Mapping[int, int]:
+def _job_most_pct(attempt: Attempt) -> Mapping[int, int]:
     """How far each job may grow: where share costs, no farther than in the first plan, else to its owner's bound; where
     memory costs, not to the whole device.
     """
@@ -93,7 +91,7 @@ def _job_most_pct(attempt: Attempt, floor: Floor) -> Mapping[int, int]:
     if basis is CostBasis.MEMORY and not free:
         bounds = {job: max(least[job], min(share, WHOLE_PCT - 1)) for job, share in bounds.items()}
     jobs = {need.workload for need in reading.needs if need.kind is WorkloadKind.JOB}
-    return {number: bounds[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in jobs}
+    return {number: bounds[item.id] for number, item in enumerate(attempt.reading.problem.workloads) if item.id in jobs}
 
 
 def _jobs_first(policy: Policy) -> bool:
@@ -102,7 +100,7 @@ def _jobs_first(policy: Policy) -> bool:
     return Term.TRAINING in terms and terms.index(Term.TRAINING) < terms.index(Term.COST)
 
 
-def _job_left_s(attempt: Attempt, floor: Floor) -> Mapping[int, float]:
+def _job_left_s(attempt: Attempt) -> Mapping[int, float]:
     """What each job has still to do, as its owner reckons."""
     snapshot = attempt.reading.snapshot
     done = {item.workload: item.done for item in snapshot.job_statuses}
@@ -110,4 +108,4 @@ def _job_left_s(attempt: Attempt, floor: Floor) -> Mapping[int, float]:
         WorkloadId(job.id): (job.iterations_total - done.get(WorkloadId(job.id), 0)) * job.iteration_ms_reference / 1000
         for job in snapshot.jobs
     }
-    return {number: left[item.id] for number, item in enumerate(floor.problem.workloads) if item.id in left}
+    return {number: left[item.id] for number, item in enumerate(attempt.reading.problem.workloads) if item.id in left}
