@@ -125,37 +125,37 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class ErrorStatus:
     """How an error answers over HTTP."""
 
     status: int
     title: str
 
 
-STATUSES: Mapping[type[HeadroomError], Status] = {
-    HeadroomError: Status(status=500, title="Something went wrong here"),
-    InputError: Status(status=422, title="The request is invalid"),
-    FieldError: Status(status=422, title="A field is invalid"),
-    FieldsError: Status(status=422, title="A field is invalid"),
-    MalformedError: Status(status=422, title="The request cannot be read"),
-    KeyReusedError: Status(status=422, title="The idempotency key was used for another request"),
-    BodyTooLargeError: Status(status=413, title="The body is too large"),
-    MediaTypeError: Status(status=415, title="This media type is not read here"),
-    UnauthenticatedError: Status(status=401, title="A valid bearer token is needed"),
-    ForbiddenError: Status(status=403, title="This token may not do that"),
-    StateError: Status(status=409, title="The current state does not allow this"),
-    NotFoundError: Status(status=404, title="There is no such thing"),
-    SupersededError: Status(status=409, title="Something newer took its place"),
-    LeaseLostError: Status(status=409, title="A newer leader has written"),
-    PreconditionError: Status(status=412, title="The stored version is another one"),
-    ReferencedError: Status(status=409, title="It is still in use"),
-    NodeTakenError: Status(status=409, title="This node id is taken"),
-    ClockBackwardsError: Status(status=409, title="The sender's clock runs backwards"),
-    InProgressError: Status(status=409, title="The first request with this key is still running"),
-    RateLimitedError: Status(status=429, title="Too many requests"),
-    EngineError: Status(status=503, title="No planner could answer"),
-    TransientError: Status(status=503, title="Please try again shortly"),
-    InvariantError: Status(status=500, title="Something went wrong here"),
+STATUSES: Mapping[type[HeadroomError], ErrorStatus] = {
+    HeadroomError: ErrorStatus(status=500, title="Something went wrong here"),
+    InputError: ErrorStatus(status=422, title="The request is invalid"),
+    FieldError: ErrorStatus(status=422, title="A field is invalid"),
+    FieldsError: ErrorStatus(status=422, title="A field is invalid"),
+    MalformedError: ErrorStatus(status=422, title="The request cannot be read"),
+    KeyReusedError: ErrorStatus(status=422, title="The idempotency key was used for another request"),
+    BodyTooLargeError: ErrorStatus(status=413, title="The body is too large"),
+    MediaTypeError: ErrorStatus(status=415, title="This media type is not read here"),
+    UnauthenticatedError: ErrorStatus(status=401, title="A valid bearer token is needed"),
+    ForbiddenError: ErrorStatus(status=403, title="This token may not do that"),
+    StateError: ErrorStatus(status=409, title="The current state does not allow this"),
+    NotFoundError: ErrorStatus(status=404, title="There is no such thing"),
+    SupersededError: ErrorStatus(status=409, title="Something newer took its place"),
+    LeaseLostError: ErrorStatus(status=409, title="A newer leader has written"),
+    PreconditionError: ErrorStatus(status=412, title="The stored version is another one"),
+    ReferencedError: ErrorStatus(status=409, title="It is still in use"),
+    NodeTakenError: ErrorStatus(status=409, title="This node id is taken"),
+    ClockBackwardsError: ErrorStatus(status=409, title="The sender's clock runs backwards"),
+    InProgressError: ErrorStatus(status=409, title="The first request with this key is still running"),
+    RateLimitedError: ErrorStatus(status=429, title="Too many requests"),
+    EngineError: ErrorStatus(status=503, title="No planner could answer"),
+    TransientError: ErrorStatus(status=503, title="Please try again shortly"),
+    InvariantError: ErrorStatus(status=500, title="Something went wrong here"),
 }
 
 FRAMEWORK_STATUSES: Mapping[int, tuple[str, str]] = {
@@ -174,7 +174,7 @@ FRAMEWORK_STATUSES: Mapping[int, tuple[str, str]] = {
 """Codes and titles of what the web framework answers by itself."""
 
 
-def status_of(error: HeadroomError) -> Status:
+def status_of(error: HeadroomError) -> ErrorStatus:
     """The entry of the nearest listed ancestor."""
     for kind in type(error).__mro__:
         if kind in STATUSES:

@@ -25,15 +25,15 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import Project, Service, Slo, WorkloadKind
 from solvers.planners import registry
 from solvers.sim.arrivals import ArrivalPattern, Bursts, Steady
-from solvers.sim.outcome import About, Better, Contender
+from solvers.sim.outcome import About, Better, RunContender
 from solvers.sim.scenario import (
-    Fleet,
     Level,
     Open,
     Profiling,
     Rhythm,
     Routing,
-    Standing,
+    ScenarioFleet,
+    ScenarioStanding,
     Traffic,
     WorldScenario,
 )
@@ -146,14 +146,14 @@ def world(case: Case) -> WorldScenario:
         level=Level.REQUEST,
         span_s=SPAN_S,
         warmup_s=WARMUP_S,
-        fleet=Fleet(gpu_types=(facts.gpu_types[TYPE],), nodes=(node,), devices=devices),
+        fleet=ScenarioFleet(gpu_types=(facts.gpu_types[TYPE],), nodes=(node,), devices=devices),
         models=tuple(facts.models[ModelName(name)] for name in batches),
         projects=(Project(name=ProjectName("demo")),),
         traffic=tuple(asked[name] for name in batches),
         policy=Policy(name=PolicyName("none"), work_units=1),
         rhythm=Rhythm(cycle_s=10.0 * SPAN_S),
         profiling=Profiling(batches=BATCHES, shares_pct_sm=(SHARE_PCT,)),
-        standing=Standing(
+        standing=ScenarioStanding(
             assignments=tuple(_standing(name, batch, device) for device in devices for name, batch in batches.items())
         ),
     )
@@ -200,7 +200,7 @@ def _standing(name: str, batch: int, device: Device) -> Assignment:
 
 def parts(scenario: WorldScenario, seed: int) -> tuple[float, float]:
     """Violated and completed parts of what was asked of the served network."""
-    left_alone = Contender(label="none", planners=("keep-target",))
+    left_alone = RunContender(label="none", planners=("keep-target",))
     found = World(scenario).run(left_alone, seed, lambda name, _: registry.create(name), lambda _: None)
     served = next(each for each in found.services if each.service.endswith(SERVED))
     return (served.late + served.dropped) / served.asked, served.completed / served.asked

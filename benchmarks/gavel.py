@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lab.gavel.problem import Table, deal, ungrouped, violation
+from lab.gavel.problem import ThroughputTable, deal, ungrouped, violation
 from lab.gavel.programme import share, share_part
 from solvers.domain.arrays import Floats
 
@@ -105,7 +105,7 @@ def _enter(couples: dict[tuple[int, int], Floats], place: tuple[int, int, int, i
     couples.setdefault((left, right), np.zeros((types, 2)))[gpu] = speeds
 
 
-def instance(kinds: Kinds, jobs: int, seed: int) -> Table:
+def instance(kinds: Kinds, jobs: int, seed: int) -> ThroughputTable:
     """So many jobs, every kind as likely, and three GPUs for four of them."""
     rng = np.random.default_rng(seed)
     count = np.bincount(rng.integers(len(kinds.speed), size=jobs), minlength=len(kinds.speed))
@@ -116,7 +116,7 @@ def instance(kinds: Kinds, jobs: int, seed: int) -> Table:
     able = (count[kinds.pairs] > 0).all(axis=1) & (~same | (count[kinds.pairs[:, 0]] >= 2))
     speeds = np.where(same[:, None, None], kinds.pair_speed.mean(axis=2, keepdims=True), kinds.pair_speed)
     types = kinds.speed.shape[1]
-    return Table(
+    return ThroughputTable(
         speed=kinds.speed[present],
         gpus=np.ones(len(present), dtype=np.int64),
         count=count[present].astype(np.int64),

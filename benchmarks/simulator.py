@@ -24,15 +24,15 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import Project, Service, Slo
 from solvers.planners import registry
 from solvers.sim.arrivals import Daily, Source, Steady, arrival_times_s
-from solvers.sim.outcome import About, Better, Contender, Outcome
-from solvers.sim.scenario import Fleet, Level, Open, Rhythm, Traffic, WorldScenario
+from solvers.sim.outcome import About, Better, RunContender, RunOutcome
+from solvers.sim.scenario import Level, Open, Rhythm, ScenarioFleet, Traffic, WorldScenario
 from solvers.sim.serving import request_loop
-from solvers.sim.serving.requests import Loop, Router, Server, Stretch, compiled_loop, serve_requests
+from solvers.sim.serving.requests import Loop, ReplicaServer, Router, Stretch, compiled_loop, serve_requests
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.device import DeviceLoad, FluidQueue, Tenant, Trainee, serve_fluid, settle
 from solvers.sim.world.world import World
 
-SERVERS = tuple(Server(exec_ms=tuple(2.0 + 0.8 * size for size in range(1, 17))) for _ in range(4))
+SERVERS = tuple(ReplicaServer(exec_ms=tuple(2.0 + 0.8 * size for size in range(1, 17))) for _ in range(4))
 RATE_RPS = 0.9 * 4 * 16 / 14.8e-3
 LEAST_PER_S = 1e6
 MOST_S = 60.0
@@ -84,7 +84,7 @@ def fluid_s() -> float:
 def world(devices: int, services: int, rate_rps: float) -> WorldScenario:
     """An hour of a fluid world; `rate_rps` is that of all services together."""
     facts, each = library.facts(), devices // len(TYPES)
-    fleet = Fleet(
+    fleet = ScenarioFleet(
         gpu_types=tuple(facts.gpu_types[name] for name in TYPES),
         nodes=tuple(Node(id=NodeId(f"{name}-{node}")) for name in TYPES for node in range((each + 7) // 8)),
         devices=tuple(
@@ -126,10 +126,10 @@ def _traffic(index: int, rate_rps: float) -> Traffic:
     return Traffic(service=service, load=Open(pattern=Daily(rate_rps_mean=mean_rps, swing=0.4)))
 
 
-def world_s(scenario: WorldScenario) -> tuple[float, Outcome]:
+def world_s(scenario: WorldScenario) -> tuple[float, RunOutcome]:
     """CPU seconds of a whole run."""
     begun = time.process_time()
-    greedy = Contender(label="greedy", planners=("greedy",))
+    greedy = RunContender(label="greedy", planners=("greedy",))
     outcome = World(scenario).run(greedy, 1, lambda name, _: registry.create(name), lambda _: None)
     return time.process_time() - begun, outcome
 

@@ -23,7 +23,7 @@ from app.store import tokens
 from app.store.embedded import embedded_url, stop_embedded
 from app.store.engine import Database
 from app.store.migrate import upgrade
-from app.store.tokens import NewToken, Purpose, Role
+from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.errors import HeadroomError
 
 READY_S_MAX = 60.0
@@ -87,7 +87,7 @@ def running_stack(**settings: str) -> Iterator[Stack]:
 
 def _make_token(database: Database, role: Role, purpose: Purpose | None = None, subject: str | None = None) -> str:
     secret = new_secret("hr")
-    new = NewToken(id=new_id(), name="benchmark", role=role, purpose=purpose, subject=subject, created_by="benchmark")
+    new = TokenDraft(id=new_id(), name="benchmark", role=role, purpose=purpose, subject=subject, created_by="benchmark")
     with database.transaction() as session:
         tokens.create(session, new, secret)
     return secret

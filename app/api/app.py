@@ -52,10 +52,10 @@ from app.services.profiles.runs import ProfileRuns
 from app.services.seen.costs import CostReports
 from app.services.seen.history import History
 from app.services.seen.routes import RouteTable, route_changes
-from app.services.seen.status import Status
+from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry
 from app.services.whatif.simulations import SimulationParts, Simulations
-from app.store.ingest import Outcome
+from app.store.ingest import ReportOutcome
 from solvers.errors import HeadroomError
 
 THREADS_MAX = 40
@@ -133,7 +133,7 @@ def build_services(context: ApiContext, metrics: IngestMetrics) -> Services:
         ),
         costs=CostReports(database),
         history=History(database, cluster),
-        status=Status(database, cluster),
+        status=StatusReader(database, cluster),
         routes=RouteTable(database, cluster),
         tasks=Tasks(database, cluster),
     )
@@ -197,7 +197,7 @@ class _Counting:
     def __init__(self, metrics: IngestMetrics) -> None:
         self._metrics = metrics
 
-    def stored(self, batch: Sequence[tuple[int, Outcome]]) -> None:
+    def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
         """Count one commit."""
         self._metrics.batch.observe(len(batch))
         for rows, outcome in batch:
@@ -206,7 +206,7 @@ class _Counting:
                 self._metrics.rows.inc(rows)
 
 
-def _gauges(reader: Status) -> FleetGauges:
+def _gauges(reader: StatusReader) -> FleetGauges:
     """The gauges; with the database away, only that it is."""
     try:
         counts = reader.gauges()

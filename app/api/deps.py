@@ -23,7 +23,7 @@ from app.services.profiles.runs import ProfileRuns
 from app.services.seen.costs import CostReports
 from app.services.seen.history import History
 from app.services.seen.routes import RouteTable
-from app.services.seen.status import Status
+from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry
 from app.services.whatif.simulations import Simulations
 from app.settings import Settings
@@ -96,7 +96,7 @@ class Services:
     simulations: Simulations
     costs: CostReports
     history: History
-    status: Status
+    status: StatusReader
     routes: RouteTable
     tasks: Tasks
 

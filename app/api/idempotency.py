@@ -18,7 +18,7 @@ from app.api.deps import context_of
 from app.services.declared.actors import Actor
 from app.store import idempotency
 from app.store.engine import Database
-from app.store.idempotency import Answer
+from app.store.idempotency import StoredAnswer
 
 IdempotencyKey = Annotated[
     str | None,
@@ -68,7 +68,7 @@ def once(posted: Posted, work: Callable[[], Response], secret_field: str | None 
     kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
     shown = _without(bytes(response.body), secret_field)
     with database.transaction() as session:
-        idempotency.finish(session, claim, Answer(status=response.status_code, headers=kept, body=shown))
+        idempotency.finish(session, claim, StoredAnswer(status=response.status_code, headers=kept, body=shown))
     return response
 
 

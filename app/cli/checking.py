@@ -17,7 +17,7 @@ from app.cli.failures import CommandError, Exit
 from app.cli.offline import finding_lines
 from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
-from app.cli.planning import Lane
+from app.cli.planning import LaneOption
 from app.cli.values import STANDARD, check_target, decode, read_plain, write_value
 from app.client import Client
 from solvers.errors import InputError
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from solvers.domain.plan import Plan
     from solvers.domain.snapshot import Snapshot
 
-_MODES = {Lane.ACT: ("auto",), Lane.APPROVE: ("auto", "approve"), Lane.SHADOW: ("auto", "approve", "shadow")}
+_MODES = {
+    LaneOption.ACT: ("auto",),
+    LaneOption.APPROVE: ("auto", "approve"),
+    LaneOption.SHADOW: ("auto", "approve", "shadow"),
+}
 """As cycles have it; said again because a cycle's modules need more than the base install."""
 
 
@@ -53,7 +57,7 @@ def verify(
     snapshot: Annotated[str | None, typer.Option("--snapshot", help="File with the plan's snapshot.")] = None,
     *,
     lane: Annotated[
-        Lane | None,
+        LaneOption | None,
         typer.Option("--lane", help="With files: whose services the plan may move. Default: act.", show_default=False),
     ] = None,
     movable: Annotated[
@@ -152,7 +156,7 @@ def _stored_plan(client: Client, plan_id: str) -> _Subject:
     return _Subject(plan=plan, snapshot=snapshot, movable=tuple(WorkloadId(name) for name in record["movable"]))
 
 
-def _subject_of_files(files: tuple[str, str], lane: Lane | None, movable: Sequence[str] | None) -> _Subject:
+def _subject_of_files(files: tuple[str, str], lane: LaneOption | None, movable: Sequence[str] | None) -> _Subject:
     from solvers.domain.ids import WorkloadId
 
     if lane is not None and movable is not None:
@@ -165,7 +169,7 @@ def _subject_of_files(files: tuple[str, str], lane: Lane | None, movable: Sequen
         modes: dict[str, str] = {item.id: item.mode.value for item in snapshot.services}
         modes |= {item.id: item.mode.value for item in snapshot.jobs}
         modes |= {item.id: item.mode.value for item in snapshot.tasks}
-        names = sorted(name for name, mode in modes.items() if mode in _MODES[lane or Lane.ACT])
+        names = sorted(name for name, mode in modes.items() if mode in _MODES[lane or LaneOption.ACT])
     return _Subject(plan=plan, snapshot=snapshot, movable=tuple(WorkloadId(name) for name in names))
 
 

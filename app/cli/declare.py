@@ -19,7 +19,7 @@ from app.cli.failures import CommandError, Exit, exit_code_of, sentence_of
 from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
 from app.client import Client, Document
-from app.client.documents import PROFILES, Declared, Outcome, apply_document, delete_document, read_documents
+from app.client.documents import PROFILES, Declared, DocumentOutcome, apply_document, delete_document, read_documents
 from app.kinds import Kind
 from solvers.errors import HeadroomError, InputError
 
@@ -209,11 +209,11 @@ def _delete_one(client: Client, names: Sequence[str]) -> None:
     if names[0].partition("/")[0] in ("profile", PROFILES):
         key = _profile_key(names)
         client.call("DELETE", f"/v1/profiles/{key}")
-        typer.echo(f"{Outcome.DELETED} profile/{key}")
+        typer.echo(f"{DocumentOutcome.DELETED} profile/{key}")
         return
     kind, parts = kind_and_key(names)
     client.delete(kind.name, *parts)
-    typer.echo(f"{Outcome.DELETED} {kind.name}/{'/'.join(parts)}")
+    typer.echo(f"{DocumentOutcome.DELETED} {kind.name}/{'/'.join(parts)}")
 
 
 def _read(files: list[str] | None) -> list[Declared]:

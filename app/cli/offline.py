@@ -23,7 +23,7 @@ from solvers.errors import EngineError, InputError, NotFoundError
 if TYPE_CHECKING:
     from app.services.whatif.outcome import Outcome
     from app.services.whatif.whatif import Wish
-    from solvers.cycle.attempts import Asking, Chosen, Propose
+    from solvers.cycle.attempts import Asking, ChosenPlan, Propose
     from solvers.domain.evidence import Finding, Reason
     from solvers.domain.insight import Insight
     from solvers.domain.plan import Plan, Proposal, Unplaced
@@ -254,7 +254,7 @@ def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: s
 
 
 def why_not_offline(
-    picture: Snapshot, asked: str, plan: tuple[Chosen, Insight | None], how: tuple[Wish, Asking]
+    picture: Snapshot, asked: str, plan: tuple[ChosenPlan, Insight | None], how: tuple[Wish, Asking]
 ) -> Any:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
     from app.services.explaining.explaining import Types, why_not
@@ -316,7 +316,7 @@ def unique(workload: str, found: list[str]) -> str:
     return found[0]
 
 
-def _plan(chosen: Chosen) -> Plan:
+def _plan(chosen: ChosenPlan) -> Plan:
     if chosen.plan is None:
         raise EngineError("no planner gave a plan")
     return chosen.plan
@@ -324,12 +324,12 @@ def _plan(chosen: Chosen) -> Plan:
 
 def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
     from app.services.declared.ownership_words import owner_sentences, places_of
-    from solvers.cycle.owners import Standing
+    from solvers.cycle.owners import StandingOwners
     from solvers.domain.ownership import owners_of
 
     fleet = picture.with_offers()
     names = places_of((device.id, device.node, device.index) for device in fleet.devices)
-    standing = Standing.of(plan.assignments, plan.planner, plan.parts)
+    standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return owner_sentences(owners_of(picture), standing, workload, names)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from app.services.whatif.whatif import Wish
     from solvers.domain.policy import PlannerSetting
     from solvers.domain.snapshot import Snapshot
-    from solvers.planners.registry import Listing
+    from solvers.planners.registry import PlannerListing
 
 Settings = Annotated[
     list[str] | None,
@@ -72,12 +72,12 @@ def planners(
     show(to_plain(one), output, _told(one))
 
 
-def _row(item: Listing) -> tuple[object, ...]:
+def _row(item: PlannerListing) -> tuple[object, ...]:
     names = ", ".join(each.name for each in item.parameters)
     return item.name, " ".join(knob.value for knob in item.knobs), item.remembers, names, item.about
 
 
-def _told(item: Listing) -> list[Any]:
+def _told(item: PlannerListing) -> list[Any]:
     decides = ", ".join(knob.value for knob in item.knobs) or "nothing"
     head = [f"{item.name} {item.version}" + (f": {item.about}" if item.about else ""), f"decides {decides}"]
     if not item.parameters:
@@ -248,7 +248,7 @@ def _explanation(name: str, answer: Document) -> list[Any]:
     return parts
 
 
-class Lane(StrEnum):
+class LaneOption(StrEnum):
     """Whose services may move in a plan."""
 
     ACT = "act"
@@ -258,8 +258,8 @@ class Lane(StrEnum):
 
 def plan(
     lane: Annotated[
-        Lane, typer.Option(help="act: services on auto; approve: also those on approve; shadow: all but off.")
-    ] = Lane.ACT,
+        LaneOption, typer.Option(help="act: services on auto; approve: also those on approve; shadow: all but off.")
+    ] = LaneOption.ACT,
     apply: Annotated[bool, typer.Option("--apply", help="Make the plan the target.")] = False,
     output: Output = Format.TABLE,
     *,

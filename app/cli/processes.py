@@ -146,13 +146,13 @@ def traffic(
 ) -> None:
     """Play the users of the simulated fleet until stopped."""
     from app.demo.examples import examples_path
-    from app.demo.traffic import Traffic, TrafficOrder, read_traffic_plan
+    from app.demo.traffic import TrafficLoop, TrafficOrder, read_traffic_plan
 
     plan = read_traffic_plan(file or examples_path() / "traffic.yaml")
     plan = replace(plan, day_s=day_s or plan.day_s, seed=plan.seed if seed is None else seed)
     _configure_logs(load_settings(os.environ).log_level)
     with connect(server, token) as client:
-        Traffic(client, TrafficOrder(plan=plan, gateway=gateway, anchor_s=anchor_s)).run()
+        TrafficLoop(client, TrafficOrder(plan=plan, gateway=gateway, anchor_s=anchor_s)).run()
 
 
 migrate = typer.Typer(help="Bring the database schema up or down.", no_args_is_help=True)

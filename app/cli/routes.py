@@ -27,7 +27,7 @@ from app.routing.haproxy import SLOTS, Balance, HaproxyStyle, backends
 from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket
 from app.routing.nginx import NginxFollower, NginxOrder, upstreams
 from app.routing.routes import ServiceRoutes, read_service
-from app.routing.watching import Board, Watcher
+from app.routing.watching import NewestRoutes, Watcher
 from app.signals import asked_to_end
 
 routes = typer.Typer(no_args_is_help=True, help="Where requests may go, for gateways.")
@@ -143,11 +143,11 @@ def _voice() -> EventLog:
 
 
 @contextmanager
-def _watched(client: Client, services: list[str], log: EventLog) -> Iterator[tuple[Board, threading.Event]]:
+def _watched(client: Client, services: list[str], log: EventLog) -> Iterator[tuple[NewestRoutes, threading.Event]]:
     """A board that is kept current, by the stream of the one service or by that of all, and whether to end. The client
     stays open: it is the watching thread's, which ends with the process.
     """
-    board = Board(log)
+    board = NewestRoutes(log)
     watcher = Watcher(client, services[0] if len(services) == 1 else "", board, log)
     watcher.start()
 

@@ -19,7 +19,7 @@ from app.cli.declare import Files
 from app.cli.failures import CommandError, Exit
 from app.cli.options import DATA, Data, DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
 from app.cli.output import Format, Output, show
-from app.cli.planning import Lane
+from app.cli.planning import LaneOption
 from app.cli.plugged import plugged
 from app.cli.tables import whatif_tables
 from app.cli.values import placed, read_value
@@ -96,7 +96,7 @@ def simulate(
     devices: Annotated[
         int, typer.Option("--devices", min=1, max=1000, help="With --advise: so many more of a type.")
     ] = 1,
-    lane: Annotated[Lane, typer.Option(help="Whose services may move.")] = Lane.ACT,
+    lane: Annotated[LaneOption, typer.Option(help="Whose services may move.")] = LaneOption.ACT,
     planner: PlannerName = None,
     deadline_s: DeadlineS = None,
     work_units: WorkUnits = None,

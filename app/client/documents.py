@@ -50,7 +50,7 @@ class Declared:
         return kinds.named(self.kind).rank if self.kind in kinds.names() else kinds.PROFILES_RANK
 
 
-class Outcome(StrEnum):
+class DocumentOutcome(StrEnum):
     """What applying or deleting one document did."""
 
     CREATED = "created"
@@ -77,19 +77,19 @@ def read_documents(sources: Iterable[str], loose: str | None = None) -> list[Dec
     return sorted(found, key=lambda document: document.rank)
 
 
-def apply_document(client: Client, document: Declared) -> Outcome:
+def apply_document(client: Client, document: Declared) -> DocumentOutcome:
     """Make the server hold this document."""
     if document.kind == PROFILES:
         client.import_profiles(csv=document.csv, points=document.fields.get("points"))
-        return Outcome.IMPORTED
+        return DocumentOutcome.IMPORTED
     before = _standing_etag(client, document)
     answer = client.put(document.kind, document.fields)
     if answer.status == 201:
-        return Outcome.CREATED
-    return Outcome.UNCHANGED if answer.etag == before else Outcome.UPDATED
+        return DocumentOutcome.CREATED
+    return DocumentOutcome.UNCHANGED if answer.etag == before else DocumentOutcome.UPDATED
 
 
-def delete_document(client: Client, document: Declared) -> Outcome:
+def delete_document(client: Client, document: Declared) -> DocumentOutcome:
     """Make the server not hold this document; absent is fine, deleting twice is no error."""
     if document.kind == PROFILES:
         raise InputError(
@@ -99,9 +99,9 @@ def delete_document(client: Client, document: Declared) -> Outcome:
         client.delete(document.kind, *document.key)
     except ApiError as error:
         if error.status == 404:
-            return Outcome.ABSENT
+            return DocumentOutcome.ABSENT
         raise
-    return Outcome.DELETED
+    return DocumentOutcome.DELETED
 
 
 def _standing_etag(client: Client, document: Declared) -> str | None:

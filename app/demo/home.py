@@ -18,7 +18,7 @@ from solvers.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessId:
+class SupervisedProcess:
     """A process that cannot be mistaken for a later one with the same number: its start time is part of it."""
 
     name: str
@@ -27,14 +27,14 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
+class SupervisorState:
     """What a supervisor tells those who look: itself, its children, the address, and whether everything stands."""
 
-    supervisor: ProcessId
+    supervisor: SupervisedProcess
     address: str
     ready: bool
     owns_database: bool
-    processes: tuple[ProcessId, ...]
+    processes: tuple[SupervisedProcess, ...]
 
 
 class Home:
@@ -76,17 +76,17 @@ class Home:
         handle.close()
         return False
 
-    def read_state(self) -> RunState | None:
+    def read_state(self) -> SupervisorState | None:
         """The last state written, or None when there is none (or it is not ours to read)."""
         try:
             stored = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
-            stored["supervisor"] = ProcessId(**stored["supervisor"])
-            stored["processes"] = tuple(ProcessId(**item) for item in stored["processes"])
-            return RunState(**stored)
+            stored["supervisor"] = SupervisedProcess(**stored["supervisor"])
+            stored["processes"] = tuple(SupervisedProcess(**item) for item in stored["processes"])
+            return SupervisorState(**stored)
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 
-    def write_state(self, state: RunState) -> None:
+    def write_state(self, state: SupervisorState) -> None:
         """Replace the state in one step."""
         write_private(self.path / "state.json", json.dumps(asdict(state), indent=1) + "\n")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.demo.home import ProcessId
+from app.demo.home import SupervisedProcess
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 STEADY_AFTER_S = 60.0
@@ -107,18 +107,18 @@ class Child:
             os.truncate(self.log, 0)
 
 
-def identify(name: str, pid: int) -> ProcessId | None:
+def identify(name: str, pid: int) -> SupervisedProcess | None:
     """The identity of a living process, or None when there is none with this number."""
     ticks = _start_ticks(pid)
-    return ProcessId(name=name, pid=pid, started_ticks=ticks) if ticks is not None else None
+    return SupervisedProcess(name=name, pid=pid, started_ticks=ticks) if ticks is not None else None
 
 
-def alive(process: ProcessId) -> bool:
+def alive(process: SupervisedProcess) -> bool:
     """Whether exactly this process still lives."""
     return _start_ticks(process.pid) == process.started_ticks
 
 
-def end_processes(processes: Iterable[ProcessId], deadline_s: float) -> list[str]:
+def end_processes(processes: Iterable[SupervisedProcess], deadline_s: float) -> list[str]:
     """End what is not our child: SIGTERM, then SIGKILL after the deadline. Returns the names of those that lived."""
     living = [process for process in processes if alive(process)]
     for process in living:
@@ -131,7 +131,7 @@ def end_processes(processes: Iterable[ProcessId], deadline_s: float) -> list[str
     return [process.name for process in living]
 
 
-def await_end(processes: Iterable[ProcessId], deadline_s: float) -> bool:
+def await_end(processes: Iterable[SupervisedProcess], deadline_s: float) -> bool:
     """Wait until none of these lives; False when the deadline passes first."""
     waiting = list(processes)
     end_s = time.monotonic() + deadline_s

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.demo.home import Home, RunState
+from app.demo.home import Home, SupervisorState
 from app.demo.process import Child, ChildSpec, end_processes, identify
 from app.logs import EventLog
 from app.settings import Settings
@@ -56,7 +56,7 @@ class Order:
     demo: bool = True
 
 
-class Rooms(Protocol):
+class DemoRooms(Protocol):
     """Everything the supervisor does not do itself. Each call blocks until done, or raises HeadroomError."""
 
     def database(self) -> str:
@@ -107,7 +107,7 @@ class Rooms(Protocol):
 class Supervisor:
     """Brings one order up, holds it, takes it down."""
 
-    def __init__(self, order: Order, home: Home, rooms: Rooms, told: Callable[[str, float], None]) -> None:
+    def __init__(self, order: Order, home: Home, rooms: DemoRooms, told: Callable[[str, float], None]) -> None:
         self._order = order
         self._home = home
         self._rooms = rooms
@@ -264,7 +264,7 @@ class Supervisor:
             raise StartError("cannot read the process table")
         living = [identify(child.spec.name, child.pid) for child in self._all_children() if child.pid is not None]
         self._home.write_state(
-            RunState(
+            SupervisorState(
                 supervisor=own,
                 address=self.address,
                 ready=self._ready,

@@ -13,7 +13,7 @@ from app.clock import new_id
 from app.services.declared.actors import Deed
 from app.services.declared.tokens import TokenRequest, Tokens
 from app.store.engine import Database
-from app.store.tokens import NewToken, create, find_by_secret
+from app.store.tokens import TokenDraft, create, find_by_secret
 
 ACTOR = "local:command-line"
 
@@ -36,7 +36,7 @@ def store_given(url: str, given: Mapping[str, TokenRequest]) -> list[str]:
     with _database(url) as database, database.transaction() as session:
         missing = {secret: request for secret, request in given.items() if find_by_secret(session, secret) is None}
         for secret, request in missing.items():
-            create(session, NewToken(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
+            create(session, TokenDraft(id=new_id(), created_by=ACTOR, **asdict(request)), secret)
         return [request.name for request in missing.values()]
 
 

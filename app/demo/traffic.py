@@ -162,7 +162,7 @@ class TrafficOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ReadyRoute:
     """A ready replica: where it answers and how much of its service's load it shall get."""
 
     replica: str
@@ -170,12 +170,12 @@ class Route:
     weight: float
 
 
-class Routes:
+class ReadyRoutes:
     """Ready replicas by service, as last told by the API; kept while the API is away, as a gateway would."""
 
     def __init__(self) -> None:
         self._etag: str | None = None
-        self._by_service: dict[str, tuple[Route, ...]] = {}
+        self._by_service: dict[str, tuple[ReadyRoute, ...]] = {}
 
     def refresh(self, client: Client) -> None:
         """Ask the API. An error leaves what is known."""
@@ -188,23 +188,23 @@ class Routes:
             self._etag = answer.etag
             self._by_service = read_routes(answer.body)
 
-    def of(self, service: str) -> tuple[Route, ...]:
+    def of(self, service: str) -> tuple[ReadyRoute, ...]:
         """Ready replicas of a service."""
         return self._by_service.get(service, ())
 
 
-def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[Route, ...]]:
+def read_routes(body: Mapping[str, Any]) -> dict[str, tuple[ReadyRoute, ...]]:
     """Routes by service, from the API's answer; replicas without an endpoint cannot be reached and are left out."""
-    found: dict[str, list[Route]] = {}
+    found: dict[str, list[ReadyRoute]] = {}
     for item in body["items"]:
         for replica in item["replicas"]:
             if replica["endpoint"]:
-                route = Route(replica=replica["replica"], endpoint=replica["endpoint"], weight=replica["weight"])
+                route = ReadyRoute(replica=replica["replica"], endpoint=replica["endpoint"], weight=replica["weight"])
                 found.setdefault(item["service"], []).append(route)
     return {service: tuple(routes) for service, routes in found.items()}
 
 
-class Nodes:
+class NodeEndpoints:
     """The way to the nodes' endpoints."""
 
     def __init__(self, transport: httpx.BaseTransport | None = None) -> None:
@@ -235,7 +235,7 @@ def lost_replicas(answer: Mapping[str, Any]) -> frozenset[str]:
     return frozenset([*answer.get("unknown", ()), *answer.get("not_ready", ())])
 
 
-class Ledger:
+class ReportLedger:
     """What arrived since the last report, and the reports that wait for their acknowledgement."""
 
     def __init__(self, gateway: str, boot_id: str) -> None:
@@ -300,17 +300,17 @@ class Ledger:
         return len(self._waiting)
 
 
-class Traffic:
+class TrafficLoop:
     """The loop."""
 
-    def __init__(self, client: Client, order: TrafficOrder, nodes: Nodes | None = None) -> None:
+    def __init__(self, client: Client, order: TrafficOrder, nodes: NodeEndpoints | None = None) -> None:
         self._client = client
         self._plan = order.plan
         self._anchor_s = time.time() if order.anchor_s is None else order.anchor_s
         self._stream = random.Random(order.plan.seed)
-        self._nodes = nodes or Nodes()
-        self._routes = Routes()
-        self._ledger = Ledger(order.gateway, str(uuid.uuid4()))
+        self._nodes = nodes or NodeEndpoints()
+        self._routes = ReadyRoutes()
+        self._ledger = ReportLedger(order.gateway, str(uuid.uuid4()))
         self._ending = threading.Event()
 
     def run(self) -> None:

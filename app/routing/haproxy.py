@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.routing.routes import Server, ServiceRoutes, label_of
+from app.routing.routes import RouteServer, ServiceRoutes, label_of
 from solvers.errors import InputError
 
 SLOTS = 16
@@ -67,7 +67,7 @@ def _section(routes: ServiceRoutes, style: HaproxyStyle) -> Iterator[str]:
         yield f"    {_line(name, routes.servers[position] if position < len(routes.servers) else None)}"
 
 
-def _line(name: str, server: Server | None) -> str:
+def _line(name: str, server: RouteServer | None) -> str:
     if server is None:
         return f"server {name} {NOWHERE} weight 1 disabled"
     return f"server {name} {server.address} weight {server.weight}"

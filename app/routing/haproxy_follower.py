@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.logs import EventLog
-from app.routing.routes import Server, ServiceRoutes, label_of
-from app.routing.watching import Board, Held
+from app.routing.routes import RouteServer, ServiceRoutes, label_of
+from app.routing.watching import HeldRoutes, NewestRoutes
 from solvers.errors import HeadroomError
 
 TIMEOUT_S = 3.0
@@ -112,14 +112,14 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class SlotChanges:
     """Commands in order, and servers for which no slot was free."""
 
     commands: tuple[Command, ...]
-    homeless: tuple[Server, ...]
+    homeless: tuple[RouteServer, ...]
 
 
-def changes(wanted: Iterable[Server], slots: Sequence[Slot]) -> Changes:
+def changes(wanted: Iterable[RouteServer], slots: Sequence[Slot]) -> SlotChanges:
     """What to command. Hosts of servers are addresses, as HAProxy writes them."""
     by_place = {(server.host, server.port): server for server in wanted}
     held: dict[tuple[str, int], Slot] = {}
@@ -147,7 +147,7 @@ def changes(wanted: Iterable[Server], slots: Sequence[Slot]) -> Changes:
     for slot in spare:
         if slot.name not in taken:
             commands += _empty(slot)
-    return Changes(tuple(commands), tuple(homeless))
+    return SlotChanges(tuple(commands), tuple(homeless))
 
 
 def _reluctance(slot: Slot) -> tuple[bool, bool, int]:
@@ -155,14 +155,14 @@ def _reluctance(slot: Slot) -> tuple[bool, bool, int]:
     return not slot.in_maintenance, slot.ready, slot.used
 
 
-def _keep(slot: Slot, server: Server) -> Iterator[Command]:
+def _keep(slot: Slot, server: RouteServer) -> Iterator[Command]:
     if slot.weight != server.weight:
         yield _weight(slot, server)
     if not slot.ready:
         yield _state("route.server_ready", slot, server.address, "ready")
 
 
-def _fill(slot: Slot, server: Server) -> Iterator[Command]:
+def _fill(slot: Slot, server: RouteServer) -> Iterator[Command]:
     if not slot.in_maintenance:
         yield _state("route.slot_freed", slot, _address(slot), "maint")
     yield Command(
@@ -185,7 +185,7 @@ def _empty(slot: Slot) -> Iterator[Command]:
         yield _state("route.slot_freed", slot, _address(slot), "maint")
 
 
-def _weight(slot: Slot, server: Server) -> Command:
+def _weight(slot: Slot, server: RouteServer) -> Command:
     return Command(
         event="route.weight_set",
         slot=slot.name,
@@ -240,7 +240,7 @@ PATIENCE_S = 10.0
 NAME_KEPT_S = 30.0
 
 
-class Names:
+class ResolvedNames:
     """Host names as addresses, remembered for a while; the last known one where nobody answers."""
 
     def __init__(self, log: EventLog, resolve: Callable[[str], str]) -> None:
@@ -280,7 +280,7 @@ class HaproxyFollower:
         self._services = frozenset(services)
         self._followed: frozenset[str] = frozenset()
         self._log = log
-        self._names = Names(log, resolve)
+        self._names = ResolvedNames(log, resolve)
         self._lacking: frozenset[str] = frozenset()
         self._homeless: dict[str, tuple[str, ...]] = {}
 
@@ -293,9 +293,9 @@ class HaproxyFollower:
         if lacking:
             raise SocketError(f"{self._runtime.path}: HAProxy has no backend {lacking[0]}")
 
-    def run(self, board: Board, ending: threading.Event) -> None:
+    def run(self, board: NewestRoutes, ending: threading.Event) -> None:
         """Follow until asked to end. Raises SocketError when the socket stays away."""
-        held, away_since_s = Held(), None
+        held, away_since_s = HeldRoutes(), None
         while not ending.is_set():
             board.news.clear()
             now_s = time.monotonic()
@@ -331,7 +331,7 @@ class HaproxyFollower:
         except (ValueError, KeyError) as error:
             raise SocketError(f"{self._runtime.path}: not an answer of HAProxy 2.2 or newer: {error}") from error
 
-    def _placed(self, servers: Sequence[Server], now_s: float) -> list[Server]:
+    def _placed(self, servers: Sequence[RouteServer], now_s: float) -> list[RouteServer]:
         placed = []
         for server in servers:
             address = self._names.address(server.host, now_s)
@@ -339,7 +339,7 @@ class HaproxyFollower:
                 placed.append(replace(server, host=address))
         return placed
 
-    def _adjust(self, backend: str, servers: Sequence[Server], slots: Sequence[Slot]) -> int:
+    def _adjust(self, backend: str, servers: Sequence[RouteServer], slots: Sequence[Slot]) -> int:
         wanted = changes(servers, slots)
         homeless = tuple(server.address for server in wanted.homeless)
         if homeless != self._homeless.get(backend, ()):

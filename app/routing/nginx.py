@@ -19,7 +19,7 @@ from app.logs import EventLog
 from app.routing.files import write_whole
 from app.routing.haproxy import Balance
 from app.routing.routes import ServiceRoutes
-from app.routing.watching import Board, Held
+from app.routing.watching import HeldRoutes, NewestRoutes
 from solvers.errors import InputError
 
 HEADER = "# Written by headroom routes; changes are lost.\n"
@@ -79,9 +79,9 @@ class NginxFollower:
         self._unread = True
         self._reload_after_s = 0.0
 
-    def run(self, board: Board, ending: threading.Event) -> None:
+    def run(self, board: NewestRoutes, ending: threading.Event) -> None:
         """Follow until asked to end. Raises OSError when the file cannot be written or the command not be run."""
-        held = Held()
+        held = HeldRoutes()
         while not ending.is_set():
             board.news.clear()
             now_s = time.monotonic()

@@ -19,7 +19,7 @@ WEIGHT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Server:
+class RouteServer:
     """Where a ready process answers. `host` is an address or a name."""
 
     host: str
@@ -38,7 +38,7 @@ class ServiceRoutes:
     """One service's servers, by address. `ready_path` is where the service said that it can be asked for readiness."""
 
     service: str
-    servers: tuple[Server, ...]
+    servers: tuple[RouteServer, ...]
     ready_path: str | None = None
 
 
@@ -63,7 +63,7 @@ def read_service(plain: Mapping[str, Any]) -> ServiceRoutes:
         service=str(plain["service"]),
         ready_path=plain.get("ready_path"),
         servers=tuple(
-            Server(host=host, port=port, weight=_whole(weight, heaviest), replicas=tuple(replicas[host, port]))
+            RouteServer(host=host, port=port, weight=_whole(weight, heaviest), replicas=tuple(replicas[host, port]))
             for (host, port), weight in sorted(weights.items())
         ),
     )

@@ -21,7 +21,7 @@ _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 5.0
 Watch = Callable[[str], Iterator[Document]]
 
 
-class Board:
+class NewestRoutes:
     """The newest routes by service, as told. Thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
@@ -53,7 +53,7 @@ class Board:
             return self._routes
 
 
-class Held:
+class HeldRoutes:
     """What to do of what was told. Not thread-safe."""
 
     def __init__(self, hold_s: float = EMPTY_HOLD_S) -> None:
@@ -80,7 +80,7 @@ class Held:
 class Watcher:
     """Keeps a board up to date until it is asked to end."""
 
-    def __init__(self, client: Client, service: str, board: Board, log: EventLog) -> None:
+    def __init__(self, client: Client, service: str, board: NewestRoutes, log: EventLog) -> None:
         """`service`: `project/name`, empty for all. The client is the watcher's alone."""
         self._client = client
         self._service = service

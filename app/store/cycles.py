@@ -18,7 +18,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.planning import cycles, plans
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, Lane
 from solvers.domain.codec import canonical_json, from_json, from_plain, to_plain
@@ -163,7 +163,7 @@ def page(
     cursor: str | None = None,
     lane: Lane | None = None,
     state: CycleState | None = None,
-) -> Page[CycleSummary]:
+) -> StoredPage[CycleSummary]:
     """Cycles, newest first."""
     query = select(*_SUMMARY).order_by(cycles.c.started_at.desc(), cycles.c.id.desc()).limit(limit + 1)
     if lane is not None:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from app.errors import PreconditionError, ReferencedError
 from app.kinds import Kind
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.documents import TABLES
 from solvers.domain.codec import Plain
 from solvers.errors import InputError, NotFoundError
@@ -81,7 +81,7 @@ def find(session: Session, kind: Kind, key: Key) -> Stored | None:
 
 def page(
     session: Session, kind: Kind, *, limit: int, cursor: str | None = None, project: str | None = None
-) -> Page[Stored]:
+) -> StoredPage[Stored]:
     """Documents by key; of one project only when named (the kind must be in projects, or be the projects themselves).
 
     Raises FieldError for a foreign cursor.

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.edge import events
 from solvers.domain.codec import Plain
 
@@ -60,7 +60,7 @@ def append(session: Session, event: Event) -> int:
 
 def page(
     session: Session, *, limit: int, cursor: str | None = None, subject: str | None = None, project: str | None = None
-) -> Page[EventLine]:
+) -> StoredPage[EventLine]:
     """Events, newest first, of one subject or project where named."""
     query = select(events).order_by(events.c.id.desc()).limit(limit + 1)
     if subject is not None:

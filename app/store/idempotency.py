@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class StoredAnswer:
     """A finished response."""
 
     status: int
@@ -48,7 +48,7 @@ class Answer:
     body: bytes
 
 
-def reserve(session: Session, request: Request) -> Answer | None:
+def reserve(session: Session, request: Request) -> StoredAnswer | None:
     """Claim the key: None means go ahead and `finish`, an answer means it was done before.
 
     When called in the transaction that does the work, a concurrent repeat waits here for its end. Raises KeyReusedError
@@ -70,14 +70,14 @@ def reserve(session: Session, request: Request) -> Answer | None:
     if (found.method, found.path, bytes(found.body_hash)) != (request.method, request.path, request.body_hash):
         raise KeyReusedError("this Idempotency-Key was used for another request", key=request.key)
     if found.finished_at is not None:
-        return Answer(status=found.status, headers=found.headers, body=bytes(found.body))
+        return StoredAnswer(status=found.status, headers=found.headers, body=bytes(found.body))
     if not found.expired:
         raise InProgressError("the first request under this Idempotency-Key is still running", key=request.key)
     session.execute(update(keys).where(*_is(request)).values(reserved_at=func.now()))
     return None
 
 
-def finish(session: Session, request: Request, answer: Answer) -> None:
+def finish(session: Session, request: Request, answer: StoredAnswer) -> None:
     """Keep the answer for repeats. Raises InvariantError when the key was never reserved."""
     statement = update(keys).where(*_is(request), keys.c.finished_at.is_(None))
     statement = statement.values(

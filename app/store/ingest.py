@@ -51,15 +51,15 @@ class RefusalCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReportOutcome:
     """What became of one report; `code` only when it was refused."""
 
     kind: OutcomeKind
     code: RefusalCode | None = None
 
 
-ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
-DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
+ACCEPTED = ReportOutcome(kind=OutcomeKind.ACCEPTED)
+DUPLICATE = ReportOutcome(kind=OutcomeKind.DUPLICATE)
 
 # What a value that fits no column raises, from the driver or from the server.
 _UNSTORABLE = (psycopg.DataError, OverflowError, ValueError, TypeError)
@@ -108,29 +108,29 @@ def gateway_source(gateway: str) -> str:
     return f"gateway/{gateway}"
 
 
-def ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[Outcome, ...]:
+def ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[ReportOutcome, ...]:
     """Store node reports in the caller's transaction; one outcome each, in order. One bad report costs only itself."""
     try:
         with connection.transaction():
             return _ingest(connection, reports)
     except _UNSTORABLE:
         if len(reports) == 1:
-            return (Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
+            return (ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
         return tuple(outcome for report in reports for outcome in ingest(connection, (report,)))
 
 
-def ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[Outcome, ...]:
+def ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[ReportOutcome, ...]:
     """Store offered load as gateways counted it; outcomes as in `ingest`, any gateway name being known."""
     try:
         with connection.transaction():
             return _ingest_edge(connection, reports)
     except _UNSTORABLE:
         if len(reports) == 1:
-            return (Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
+            return (ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID),)
         return tuple(outcome for report in reports for outcome in ingest_edge(connection, (report,)))
 
 
-def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[Outcome, ...]:
+def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[ReportOutcome, ...]:
     asked = sorted({report.node for report in reports})
     found = connection.execute("SELECT node_id FROM node_states WHERE node_id = ANY(%s)", (asked,))
     known = {row[0] for row in found}
@@ -138,7 +138,7 @@ def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[
     outcomes = []
     for report in reports:
         if report.node not in known:
-            outcomes.append(Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE))
+            outcomes.append(ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.UNKNOWN_NODE))
             continue
         source = node_source(report.node)
         outcome = _judge(connection, batch, source, report)
@@ -151,7 +151,7 @@ def _ingest(connection: psycopg.Connection, reports: Sequence[Report]) -> tuple[
     return tuple(outcomes)
 
 
-def _ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[Outcome, ...]:
+def _ingest_edge(connection: psycopg.Connection, reports: Sequence[EdgeReport]) -> tuple[ReportOutcome, ...]:
     sources = sorted({gateway_source(report.gateway) for report in reports})
     batch = _Batch(_lock_heads(connection, sources))
     outcomes = []
@@ -189,10 +189,10 @@ def _select_heads(connection: psycopg.Connection, sources: Sequence[str]) -> dic
     return {source: _Head(boot_id, sequence, observed_at_s) for source, boot_id, sequence, observed_at_s in found}
 
 
-def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: Report | EdgeReport) -> Outcome:
+def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: Report | EdgeReport) -> ReportOutcome:
     """Whether a report is new, and whether it moves its source's head."""
     if not 0 <= report.observed_at_s <= OBSERVED_AT_S_MAX:
-        return Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
+        return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.DATA_INVALID)
     head = batch.heads[source]
     name = (source, report.boot_id, report.sequence)
     same_boot = report.boot_id == head.boot_id
@@ -200,7 +200,7 @@ def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: R
         return DUPLICATE
     if same_boot and report.sequence > head.sequence:
         if report.observed_at_s < head.observed_at_s - CLOCK_TOLERANCE_S:
-            return Outcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
+            return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
     elif head.boot_id:
         boot_known, report_known = _seen(connection, name)
         if report_known:

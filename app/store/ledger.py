@@ -18,7 +18,7 @@ from app.store.rollups import (
     HOUR,
     MINUTE,
     Marks,
-    Span,
+    MinuteSpan,
     late_spans,
     load_marks,
     lock_accounting,
@@ -125,7 +125,7 @@ def account(
     until = max(marks.accounted_until, min(settled, marks.accounted_until + minutes_max * MINUTE))
     late = late_spans(session, marks, now)
     rows = sum(_account_span(session, span) for span in late)
-    rows += _account_span(session, Span(start=marks.accounted_until, end=until))
+    rows += _account_span(session, MinuteSpan(start=marks.accounted_until, end=until))
     closable = (min(now - timedelta(seconds=close_after_s), until)).replace(minute=0, second=0, microsecond=0)
     closed = max(marks.closed_until, closable)
     session.execute(named("close_hours"), {"start": marks.closed_until, "end": closed})
@@ -149,10 +149,10 @@ def account_again(session: Session, start: datetime, end: datetime, *, reprice: 
     refuses.
     """
     lock_accounting(session)
-    return _account_span(session, Span(start=start, end=end), force=True, reprice=reprice)
+    return _account_span(session, MinuteSpan(start=start, end=end), force=True, reprice=reprice)
 
 
-def _account_span(session: Session, span: Span, *, force: bool = False, reprice: bool = False) -> int:
+def _account_span(session: Session, span: MinuteSpan, *, force: bool = False, reprice: bool = False) -> int:
     rows = 0
     for chunk in _chunks(span):
         roll_minutes(session, chunk.start, chunk.end)
@@ -165,11 +165,11 @@ def _account_span(session: Session, span: Span, *, force: bool = False, reprice:
     return rows
 
 
-def _chunks(span: Span) -> Iterator[Span]:
+def _chunks(span: MinuteSpan) -> Iterator[MinuteSpan]:
     start = span.start
     while start < span.end:
         end = min(start + CHUNK, span.end)
-        yield Span(start=start, end=end)
+        yield MinuteSpan(start=start, end=end)
         start = end
 
 

@@ -47,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LearningProgress:
     """Where the mark is to go, and what to add to its counts."""
 
     found: datetime | None
@@ -86,7 +86,7 @@ def find_mark(session: Session) -> Mark | None:
     return None if row is None else Mark(seen_until=row.seen_until, rejections=row.rejections, told_at=row.told_at)
 
 
-def advance(session: Session, progress: Progress) -> None:
+def advance(session: Session, progress: LearningProgress) -> None:
     """Move the mark, once. Raises LeaseLostError when somebody else moved it or has a newer token."""
     values = {"seen_until": progress.until, "fencing_token": progress.fencing_token}
     told = {"rejections": dict(progress.rejections), **({"told_at": func.now()} if progress.told else {})}

@@ -21,7 +21,7 @@ CHECK_BYTES = 6
 
 
 @record
-class Page(Generic[T]):
+class StoredPage(Generic[T]):
     """Items in order, and where to go on; None at the end."""
 
     items: tuple[T, ...]
@@ -52,10 +52,10 @@ def decode_cursor(listing: str, cursor: str, kinds: tuple[type[str] | type[int],
     raise FieldError("cursor", "cursor must be the next_cursor of an earlier page of this list")
 
 
-def cut(listing: str, found: Sequence[T], limit: int, key: Callable[[T], Key]) -> Page[T]:
+def cut(listing: str, found: Sequence[T], limit: int, key: Callable[[T], Key]) -> StoredPage[T]:
     """A page of up to `limit` items out of up to `limit + 1` found ones."""
     items = tuple(found[:limit])
-    return Page(items=items, next_cursor=encode_cursor(listing, key(items[-1])) if len(found) > limit else None)
+    return StoredPage(items=items, next_cursor=encode_cursor(listing, key(items[-1])) if len(found) > limit else None)
 
 
 def _check(text: bytes) -> bytes:

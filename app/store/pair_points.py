@@ -13,7 +13,7 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.store.pages import Key, Page, cut, decode_cursor
+from app.store.pages import Key, StoredPage, cut, decode_cursor
 from app.store.tables.profiles import pair_points as pairs
 from solvers.domain.profile import PairPoint, ProfileOrigin
 
@@ -44,7 +44,9 @@ def all_pairs(session: Session) -> tuple[PairPoint, ...]:
     return tuple(_point(row) for row in session.execute(query).mappings())
 
 
-def page(session: Session, model: str, gpu_type: str, *, limit: int, cursor: str | None = None) -> Page[PairPoint]:
+def page(
+    session: Session, model: str, gpu_type: str, *, limit: int, cursor: str | None = None
+) -> StoredPage[PairPoint]:
     """Pairs on a GPU type that a model is part of."""
     order = [pairs.c[name] for name in _KEY[1:]]
     query = select(pairs).where(pairs.c.gpu_type == gpu_type, _with(model)).order_by(*order).limit(limit + 1)

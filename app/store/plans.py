@@ -20,7 +20,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.planning import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
@@ -164,7 +164,7 @@ def page(
     cursor: str | None = None,
     lane: Lane | None = None,
     state: PlanState | None = None,
-) -> Page[PlanSummary]:
+) -> StoredPage[PlanSummary]:
     """Plans, newest first."""
     query = select(*_SUMMARY).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit + 1)
     if lane is not None:

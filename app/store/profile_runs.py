@@ -15,7 +15,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.profiles import profile_runs as runs
 from solvers.errors import NotFoundError
 
@@ -74,7 +74,7 @@ class ProfileRunLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ProfileRunProgress:
     """What a node tells of a run. Counts are totals of the run."""
 
     state: RunState
@@ -107,7 +107,7 @@ def get(session: Session, run_id: int) -> ProfileRunLine:
     return _run(row)
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileRunLine]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[ProfileRunLine]:
     """All runs, the newest first."""
     query = select(runs).order_by(runs.c.id.desc()).limit(limit + 1)
     if cursor is not None:
@@ -136,7 +136,7 @@ def end_overdue(session: Session) -> None:
     )
 
 
-def advance(session: Session, run_id: int, told: Progress) -> bool:
+def advance(session: Session, run_id: int, told: ProfileRunProgress) -> bool:
     """Note what a node tells; False when the run has ended already."""
     ended = told.state.value not in ACTIVE
     statement = update(runs).where(runs.c.id == run_id, runs.c.state.in_(ACTIVE))

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.profiles import profile_points as points
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileOrigin, ProfilePoint
@@ -73,7 +73,7 @@ def all_profiles(session: Session) -> tuple[Profile, ...]:
     return _profiles(session, _ordered())
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[ProfileLine]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[ProfileLine]:
     """What there is, by model and GPU type."""
     query = (
         select(

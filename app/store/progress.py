@@ -18,7 +18,7 @@ from solvers.domain.workload import WorkloadKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class WorkProgress:
     """Iterations of a job, or inputs of a task, that are done, in how many batches of how long together."""
 
     kind: WorkloadKind
@@ -33,14 +33,14 @@ class Progress:
     executed_ms: float = 0.0
 
 
-def find(session: Session, kind: WorkloadKind, project: str, name: str) -> Progress | None:
+def find(session: Session, kind: WorkloadKind, project: str, name: str) -> WorkProgress | None:
     """Progress of one job or task; None before it ever ran."""
     row = session.execute(
         select(job_progress).where(
             job_progress.c.kind == kind.value, job_progress.c.project == project, job_progress.c.name == name
         )
     ).one_or_none()
-    return None if row is None else Progress(**{**row._mapping, "kind": kind})
+    return None if row is None else WorkProgress(**{**row._mapping, "kind": kind})
 
 
 def count_eviction(session: Session, kind: WorkloadKind, project: str, name: str) -> int:

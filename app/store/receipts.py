@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from agents.wire import NodeReceipt, encode
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.planning import receipts
 
 LISTING = "receipts"
@@ -60,7 +60,7 @@ def page(
     cursor: str | None = None,
     node: str | None = None,
     generation: int | None = None,
-) -> Page[ReceiptLine]:
+) -> StoredPage[ReceiptLine]:
     """Receipts, newest first, of one node or generation where named."""
     query = select(receipts).order_by(receipts.c.id.desc()).limit(limit + 1)
     if node is not None:

@@ -21,7 +21,7 @@ BACKLOG_MAX = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class MinuteSpan:
     """Minutes [start, end)."""
 
     start: datetime
@@ -72,18 +72,18 @@ def save_marks(session: Session, marks: Marks) -> None:
         session.execute(named("save_mark"), {"name": name, "at": getattr(marks, name)})
 
 
-def late_spans(session: Session, marks: Marks, now: datetime) -> list[Span]:
+def late_spans(session: Session, marks: Marks, now: datetime) -> list[MinuteSpan]:
     """Accounted minutes of open hours that reports arriving since `seen_until` cover; neighbours are joined."""
     minutes = session.execute(
         named("late_minutes"),
         {"seen": marks.seen_until, "now": now, "closed": marks.closed_until, "accounted": marks.accounted_until},
     ).scalars()
-    spans: list[Span] = []
+    spans: list[MinuteSpan] = []
     for minute in minutes:
         if spans and spans[-1].end == minute:
-            spans[-1] = Span(start=spans[-1].start, end=minute + MINUTE)
+            spans[-1] = MinuteSpan(start=spans[-1].start, end=minute + MINUTE)
         else:
-            spans.append(Span(start=minute, end=minute + MINUTE))
+            spans.append(MinuteSpan(start=minute, end=minute + MINUTE))
     return spans
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from app.records import record
 from app.store import events, leases, plans
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.sql import named
 from app.store.tables.planning import cluster_state, node_targets, target_history
 from solvers.domain.change import Target
@@ -176,7 +176,7 @@ def at(session: Session, wanted: int) -> Target:
     )
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[TargetLine]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[TargetLine]:
     """Generations, newest first."""
     query = select(target_history).order_by(target_history.c.generation.desc()).limit(limit + 1)
     if cursor is not None:
@@ -192,7 +192,7 @@ def documents_with_retiring(session: Session) -> tuple[dict[str, Plain], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToldWorkload:
     """What nodes were told of a standing workload beside where it stands. `worker` null: nothing of its process."""
 
     workload: str
@@ -215,9 +215,9 @@ def governors_told(session: Session) -> tuple[Governed, ...]:
     return tuple(Governed(**row._mapping) for row in session.execute(named("told_governors")))
 
 
-def workloads_told(session: Session) -> tuple[Told, ...]:
+def workloads_told(session: Session) -> tuple[ToldWorkload, ...]:
     """What nodes were told of every workload that stands; one told differently on two nodes comes twice."""
-    return tuple(Told(**row._mapping) for row in session.execute(named("told_workloads")))
+    return tuple(ToldWorkload(**row._mapping) for row in session.execute(named("told_workloads")))
 
 
 def node_document(session: Session, node_id: str) -> NodeDocument | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.sql import named
 
 LISTING = "task-statuses"
@@ -57,7 +57,7 @@ class TaskListing:
     state: TaskState | None = None
 
 
-def page(session: Session, cluster: str, listing: TaskListing) -> Page[TaskRow]:
+def page(session: Session, cluster: str, listing: TaskListing) -> StoredPage[TaskRow]:
     """Tasks by key. Raises FieldError for a foreign cursor."""
     after = ("", "") if listing.cursor is None else decode_cursor(LISTING, listing.cursor, (str, str))
     wanted = {

@@ -19,7 +19,7 @@ DAYS_AHEAD = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TelemetryWindow:
     """From `since` to before `until`, in steps of `step_s` seconds."""
 
     since: datetime
@@ -73,13 +73,13 @@ class ServicePoint:
     energy_j: float | None
 
 
-def device_series(session: Session, uuid: str, window: Window) -> tuple[DevicePoint, ...]:
+def device_series(session: Session, uuid: str, window: TelemetryWindow) -> tuple[DevicePoint, ...]:
     """A device's readings in the window's steps; steps without a report are left out."""
     rows = session.execute(named("device_series"), {"uuid": uuid, **_parameters(window)}).mappings()
     return tuple(DevicePoint(**row) for row in rows)
 
 
-def service_series(session: Session, service: str, window: Window) -> tuple[ServicePoint, ...]:
+def service_series(session: Session, service: str, window: TelemetryWindow) -> tuple[ServicePoint, ...]:
     """A service's (or any workload's) offered and served load in the window's steps; empty steps are left out."""
     rows = session.execute(named("service_series"), {"service": service, **_parameters(window)}).mappings()
     return tuple(ServicePoint(**row) for row in rows)
@@ -90,5 +90,5 @@ def ensure_partitions(session: Session, days_ahead: int = DAYS_AHEAD) -> int:
     return int(session.execute(named("ensure_partitions"), {"days": days_ahead}).scalar_one())
 
 
-def _parameters(window: Window) -> dict[str, object]:
+def _parameters(window: TelemetryWindow) -> dict[str, object]:
     return {"since": window.since, "until": window.until, "step_s": window.step_s}

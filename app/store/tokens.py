@@ -16,7 +16,7 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from app.records import record
-from app.store.pages import Page, cut, decode_cursor
+from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.edge import tokens
 from solvers.errors import NotFoundError
 
@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
+class TokenDraft:
     """A token to be made.
 
     `subject` is the node or gateway an agent token speaks for; project None means the whole cluster.
@@ -82,7 +82,7 @@ def secret_hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def create(session: Session, new: NewToken, secret: str) -> Token:
+def create(session: Session, new: TokenDraft, secret: str) -> Token:
     """Store a token under its secret's hash."""
     expires_at = None if new.ttl_s is None else func.now() + func.make_interval(0, 0, 0, 0, 0, 0, new.ttl_s)
     statement = insert(tokens).values(
@@ -113,7 +113,7 @@ def get(session: Session, token_id: str) -> Token:
     return _token(row)
 
 
-def page(session: Session, *, limit: int, cursor: str | None = None) -> Page[Token]:
+def page(session: Session, *, limit: int, cursor: str | None = None) -> StoredPage[Token]:
     """All tokens, dead ones too, by id."""
     query = select(*_COLUMNS).order_by(tokens.c.id).limit(limit + 1)
     if cursor is not None:

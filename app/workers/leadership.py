@@ -20,7 +20,7 @@ _log = EventLog("headroom.leadership")
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LeaseTerm:
     """A fencing token and the monotonic moment until which this process may trust it."""
 
     token: int
@@ -35,7 +35,7 @@ class LeaseKeeper:
         self._database = database
         self._clock = clock
         self._ttl_s = ttl_s
-        self._term: Term | None = None
+        self._term: LeaseTerm | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
 
@@ -78,7 +78,7 @@ class LeaseKeeper:
         with self._database.transaction() as session:
             lease = leases.acquire(session, leases.PLANNER, self.holder, self._ttl_s)
         before = self._term
-        self._term = Term(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
+        self._term = LeaseTerm(lease.token, asked_ms + self._ttl_s * 1000.0) if lease is not None else None
         if lease is None:
             if before is not None:
                 _log.warning("lease.lost", holder=self.holder, fencing=before.token)

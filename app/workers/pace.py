@@ -30,7 +30,7 @@ DEMAND_SHIFT_MIN = 0.1
 _PASSING = {HoldReason.NO_PLAN, HoldReason.STALE_DATA, HoldReason.SUPERSEDED, HoldReason.COOLDOWN}
 
 
-class Cause(StrEnum):
+class CycleCause(StrEnum):
     """Why a cycle runs."""
 
     PLACE = "place"
@@ -41,7 +41,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class DatabaseSight:
     """What a cheap look at the database shows: a mark of all documents, and the nodes that report."""
 
     intent: str
@@ -49,40 +49,40 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class CycleMemory:
     """What the loops remember of the last cycles: the sight they began with, the demand they planned for, when to try
     again, and how many failed in a row."""
 
-    sight: Sight | None = None
+    sight: DatabaseSight | None = None
     planned_rps: Mapping[ServiceId, float]
     retry_at_s: float | None = None
     failures: int = 0
 
 
-NOTHING_YET = Memory(planned_rps={})
+NOTHING_YET = CycleMemory(planned_rps={})
 
 
-def cause_of(sight: Sight, memory: Memory, now_s: float) -> Cause | None:
+def cause_of(sight: DatabaseSight, memory: CycleMemory, now_s: float) -> CycleCause | None:
     """Why a cycle should run right now, if it should."""
     if memory.sight is None or sight.intent != memory.sight.intent:
-        return Cause.INTENT
+        return CycleCause.INTENT
     if sight.live_nodes != memory.sight.live_nodes:
-        return Cause.FLEET
+        return CycleCause.FLEET
     if memory.retry_at_s is not None and now_s >= memory.retry_at_s:
-        return Cause.RETRY
+        return CycleCause.RETRY
     return None
 
 
-def remember(sight: Sight, records: Iterable[CycleRecord], now_s: float) -> Memory:
+def remember(sight: DatabaseSight, records: Iterable[CycleRecord], now_s: float) -> CycleMemory:
     """The memory after cycles that began with this sight. Without a record of the acting lane a retry is due."""
     acting = next((record for record in records if record.lane is Lane.ACT), None)
     if acting is None:
-        return Memory(sight=sight, planned_rps={}, retry_at_s=None)
+        return CycleMemory(sight=sight, planned_rps={}, retry_at_s=None)
     planned_rps = {demand.service: demand.rate_rps_upper for demand in acting.snapshot.demands}
-    return Memory(sight=sight, planned_rps=planned_rps, retry_at_s=_retry_at_s(acting, now_s))
+    return CycleMemory(sight=sight, planned_rps=planned_rps, retry_at_s=_retry_at_s(acting, now_s))
 
 
-def remember_failure(sight: Sight, before: Memory, now_s: float) -> Memory:
+def remember_failure(sight: DatabaseSight, before: CycleMemory, now_s: float) -> CycleMemory:
     """The memory after cycles that raised: nothing new is known, and the next try waits longer each time."""
     wait_s = min(RETRY_S * 2.0 ** min(before.failures, 16), RETRY_S_MAX)
     return replace(before, sight=sight, retry_at_s=now_s + wait_s, failures=before.failures + 1)

@@ -25,7 +25,16 @@ from app.signals import asked_to_end
 from app.store import observations, targets
 from app.store.engine import Database
 from app.workers.leadership import LeaseKeeper
-from app.workers.pace import NOTHING_YET, Cause, Memory, Sight, cause_of, demand_alarms, remember, remember_failure
+from app.workers.pace import (
+    NOTHING_YET,
+    CycleCause,
+    CycleMemory,
+    DatabaseSight,
+    cause_of,
+    demand_alarms,
+    remember,
+    remember_failure,
+)
 from app.workers.retention import Housekeeping
 from app.workers.solve_pool import SolvePool
 from solvers.cycle.ports import Clock
@@ -158,26 +167,26 @@ class PlannerWorker:
         alarms = demand_alarms(demands, target, policy, self._memory.planned_rps)
         if alarms:
             _log.info("demand.alarmed", services=len(alarms), first=alarms[0])
-            self._cycle(leader, Cause.DEMAND, self._look())
+            self._cycle(leader, CycleCause.DEMAND, self._look())
 
     def _place(self, leader: Leader) -> None:
         """Plan the joint problem anew, whatever was seen."""
-        self._cycle(leader, Cause.PLACE, self._look())
+        self._cycle(leader, CycleCause.PLACE, self._look())
 
-    def _look(self) -> Sight:
+    def _look(self) -> DatabaseSight:
         with self._parts.database.reading() as session:
             silent_s = snapshots.read_policy(session).device_silent_after_s
-            return Sight(
+            return DatabaseSight(
                 intent=observations.intent_mark(session), live_nodes=observations.live_nodes(session, silent_s)
             )
 
-    def _cycle(self, leader: Leader, cause: Cause, sight: Sight) -> None:
+    def _cycle(self, leader: Leader, cause: CycleCause, sight: DatabaseSight) -> None:
         # While a cycle runs, whatever else is noticed is left to it or to the next look.
-        if not self._turn.acquire(blocking=cause is Cause.PLACE):
+        if not self._turn.acquire(blocking=cause is CycleCause.PLACE):
             return
         try:
             with bound(cause=cause.value):
-                before: Memory = self._memory
+                before: CycleMemory = self._memory
                 # Should this cycle never return to us, the next one waits as after a failure.
                 self._memory = remember_failure(sight, before, self._parts.clock.now_s())
                 records = self._parts.planning.run_lanes(leader)

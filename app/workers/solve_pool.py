@@ -37,7 +37,7 @@ _EVENTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildAnswer:
     """What the child says: the proposal's JSON, or the error that prevented it, the planner's events, and what it wants
     to be handed next time."""
 
@@ -132,7 +132,7 @@ class SolvePool:
             kept = None
         return Thought(proposal=_checked(planner, request, answer.proposal), state=kept)
 
-    def _exchange(self, planner: str, request: PlanRequest, state: bytes | None) -> Answer:
+    def _exchange(self, planner: str, request: PlanRequest, state: bytes | None) -> ChildAnswer:
         self._start()
         if self._closing:
             # Either we see the flag here or `close` sees the child that was just started: nobody waits for it.
@@ -149,7 +149,7 @@ class SolvePool:
                 answer = pickle.loads(connection.recv_bytes(self._limits.answer_bytes_max))  # from our own child only
             except (OSError, EOFError, pickle.PickleError) as error:
                 failure = error
-        if failure is None and not watchdog.fired and isinstance(answer, Answer):
+        if failure is None and not watchdog.fired and isinstance(answer, ChildAnswer):
             return answer
         exit_code = self._discard()
         if watchdog.fired:
@@ -276,18 +276,18 @@ def _serve(connection: Connection[object, object], factory: PlannerFactory, pare
         return
 
 
-def _answer(factory: PlannerFactory, name: str, request: PlanRequest, state: bytes | None) -> Answer:
+def _answer(factory: PlannerFactory, name: str, request: PlanRequest, state: bytes | None) -> ChildAnswer:
     recorder = _Recorder()
     try:
         planner = with_settings(factory(name), settings_of(request.snapshot.policy, name))
         thought = think(planner, request, state, recorder)
         proposal: object = thought.proposal
         if not isinstance(proposal, Proposal):
-            return Answer(
+            return ChildAnswer(
                 None,
                 f"answered a {type(proposal).__name__}, not a Proposal",
                 tuple(recorder.events),
             )
-        return Answer(canonical_json(proposal), None, tuple(recorder.events), thought.state)
+        return ChildAnswer(canonical_json(proposal), None, tuple(recorder.events), thought.state)
     except Exception as error:  # noqa: BLE001 - whatever a planner raises is this cycle's engine error, told to the parent
-        return Answer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))
+        return ChildAnswer(None, f"{type(error).__name__}: {error}", tuple(recorder.events))

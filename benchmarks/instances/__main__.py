@@ -17,7 +17,7 @@ from benchmarks.instances.openb import openb_snapshot
 from benchmarks.instances.parvagpu import Files, parvagpu_snapshot
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import SourceMissingError, data_folder
-from lab.benches.rolling.inferno import Case
+from lab.benches.rolling.inferno import InfernoCase
 from solvers.domain.codec import canonical_json
 from solvers.domain.snapshot import Snapshot
 
@@ -74,7 +74,9 @@ def make(asked: argparse.Namespace) -> Snapshot:
         case "family":
             return family_snapshot(asked.gpus, asked.services, asked.seed)
         case "inferno":
-            case = Case(size=asked.size, copies=asked.copies, capacity=asked.capacity, load=asked.load, seed=asked.seed)
+            case = InfernoCase(
+                size=asked.size, copies=asked.copies, capacity=asked.capacity, load=asked.load, seed=asked.seed
+            )
             return inferno_snapshot(inferno(data, case), f"inferno-{asked.size}-{asked.copies}")
         case "melange":
             problem = melange_slices(asked.buckets, asked.types, asked.slices, asked.rate, asked.seed)

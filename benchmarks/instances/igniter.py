@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.sources.rows import table
-from lab.benches.rolling.fleet import POLICY, PROJECT, Host, Kind, fleet
+from lab.benches.rolling.fleet import POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot
@@ -27,11 +27,11 @@ CLOCK_MHZ = 1530
 
 def igniter_snapshot(data: Path, gpus: int = 3) -> Snapshot:
     """The example with so many V100s to choose from."""
-    v100 = Kind(
+    v100 = GpuKind(
         name="v100", usd_per_h=USD_PER_H, sm_count=80, memory_mib=16_384, tdp_w=300, idle_w=53.5, clock_mhz=CLOCK_MHZ
     )
     policy = replace(POLICY, interference_margin=SLOWDOWN_MAX)
-    bare = fleet("igniter-example", [v100], [Host(name="host-0", kind="v100", gpus=gpus)], policy)
+    bare = fleet("igniter-example", [v100], [RollingHost(name="host-0", kind="v100", gpus=gpus)], policy)
     rows = table(data, FOLDER, "solo_profile.csv")
     return replace(
         bare,

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources.rows import SourceMissingError
-from lab.benches.rolling.inferno import FILES, FOLDER, Case, Inferno, Row
+from lab.benches.rolling.inferno import FILES, FOLDER, Inferno, InfernoCase, Row
 from lab.benches.rolling.inferno import inferno as made_of
 from solvers.domain.arrays import Whole
 
 
-def inferno(data: Path, case: Case) -> Inferno:
+def inferno(data: Path, case: InfernoCase) -> Inferno:
     """Read and scale."""
     return made_of({name: _file(data, case.size, name) for name in FILES}, case)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sources.rows import name_of, table
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
+from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid
 from solvers.domain.snapshot import Snapshot
@@ -50,10 +50,10 @@ def asks(data: Path, pods: str) -> Counter[Ask]:
     return found
 
 
-def hosts(data: Path) -> tuple[Host, ...]:
+def hosts(data: Path) -> tuple[RollingHost, ...]:
     """All GPU nodes."""
     rows = table(data, FOLDER, "openb_node_list_gpu_node.csv")
-    return tuple(Host(name=row["sn"], kind=name_of(row["model"]), gpus=int(row["gpu"])) for row in rows)
+    return tuple(RollingHost(name=row["sn"], kind=name_of(row["model"]), gpus=int(row["gpu"])) for row in rows)
 
 
 def openb_snapshot(data: Path, pods: str = "default") -> Snapshot:
@@ -62,7 +62,7 @@ def openb_snapshot(data: Path, pods: str = "default") -> Snapshot:
     kinds = sorted({host.kind for host in nodes})
     policy = replace(POLICY, utilisation_max=BUSY, replicas_per_device_max=SHARING_MAX)
     bare = fleet(
-        f"openb-{pods}", [Kind(name=name, usd_per_h=1.0, memory_mib=MEMORY_MIB) for name in kinds], nodes, policy
+        f"openb-{pods}", [GpuKind(name=name, usd_per_h=1.0, memory_mib=MEMORY_MIB) for name in kinds], nodes, policy
     )
     wanted = sorted(asks(data, pods).items())
     shares = sorted({ask.share_pct for ask, _ in wanted})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sources.rows import SourceMissingError, table
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Host, Kind, fleet
+from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, RollingHost, fleet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfilePoint
 from solvers.domain.snapshot import Snapshot
@@ -103,9 +103,9 @@ def parvagpu_snapshot(data: Path, number: int, gpus: int, files: Files | None = 
     """A scenario on whole A100s."""
     rows = profile(data)
     demands = scenario(number, models_of(rows), files or files_of(data))
-    a100 = Kind(name="a100", usd_per_h=USD_PER_H, sm_count=98, tdp_w=400, idle_w=50)
+    a100 = GpuKind(name="a100", usd_per_h=USD_PER_H, sm_count=98, tdp_w=400, idle_w=50)
     policy = replace(POLICY, interference_margin=1.0)
-    bare = fleet(f"parvagpu-s{number}", [a100], [Host(name="host-0", kind="a100", gpus=gpus)], policy)
+    bare = fleet(f"parvagpu-s{number}", [a100], [RollingHost(name="host-0", kind="a100", gpus=gpus)], policy)
     models = sorted({demand.model for demand in demands})
     return replace(
         bare,

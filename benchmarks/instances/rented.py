@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.instances.melange import Slices
-from lab.benches.rolling.fleet import Kind
+from lab.benches.rolling.fleet import GpuKind
 from lab.benches.rolling.inferno import Inferno
-from lab.benches.rolling.wishes import Wish, inferno_wishes, rented
+from lab.benches.rolling.wishes import ServiceWish, inferno_wishes, rented
 from solvers.domain.snapshot import Snapshot
 
 RENTED_MAX = 1000
@@ -21,7 +21,7 @@ def melange_snapshot(problem: Slices, name: str) -> Snapshot:
     """Buckets as services, types to rent as many as may be needed."""
     types = [f"type-{number:02d}" for number in range(len(problem.usd))]
     wishes = [
-        Wish(
+        ServiceWish(
             name=f"bucket-{number:03d}",
             rate_rps=float(problem.slices[number]),
             whole_rps={
@@ -30,7 +30,7 @@ def melange_snapshot(problem: Slices, name: str) -> Snapshot:
         )
         for number in range(len(problem.slices))
     ]
-    kinds = [Kind(name=name, usd_per_h=float(usd)) for name, usd in zip(types, problem.usd, strict=True)]
+    kinds = [GpuKind(name=name, usd_per_h=float(usd)) for name, usd in zip(types, problem.usd, strict=True)]
     return rented(name, kinds, dict.fromkeys(types, RENTED_MAX), wishes)
 
 

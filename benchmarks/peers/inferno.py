@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.peers.record import Record, timed
-from lab.benches.rolling.inferno import Case
+from lab.benches.rolling.inferno import InfernoCase
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.counting.covers import Covered, cover
@@ -18,14 +18,14 @@ SECONDS = 9.0
 GAP = 1e-4
 
 CASES = (
-    (Case(), False, 21161.0, True),
-    (Case(), True, 20653.5, True),
-    (Case(capacity=0.3), False, 17567.5, True),
-    (Case(capacity=0.3), True, 15834.5, True),
-    (Case(copies=10, capacity=0.15), False, 87294.5, False),
-    (Case(copies=10, capacity=0.15), True, 83368.0, False),
-    (Case(copies=40, capacity=0.3, load=1.35), False, 536910.2, False),
-    (Case(copies=40, capacity=0.3, load=1.35), True, 529011.0, False),
+    (InfernoCase(), False, 21161.0, True),
+    (InfernoCase(), True, 20653.5, True),
+    (InfernoCase(capacity=0.3), False, 17567.5, True),
+    (InfernoCase(capacity=0.3), True, 15834.5, True),
+    (InfernoCase(copies=10, capacity=0.15), False, 87294.5, False),
+    (InfernoCase(copies=10, capacity=0.15), True, 83368.0, False),
+    (InfernoCase(copies=40, capacity=0.3, load=1.35), False, 536910.2, False),
+    (InfernoCase(copies=40, capacity=0.3, load=1.35), True, 529011.0, False),
 )
 """Case, mixed types or one type per service, the others' best (a MILP, 60 s), on the same inputs or not."""
 

@@ -16,7 +16,7 @@ from benchmarks.predictors.chosen import chosen
 from benchmarks.predictors.datasets import Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.splits import Fold, cells, few_shot, gpu_out, model_on_gpu_out, value_out
-from lab.measured.metrics import Answered, calibration, joined, summary
+from lab.measured.metrics import MeasuredAnswers, calibration, joined, summary
 from solvers.models.base import Facts, Quantity, Samples, SoloModel
 from solvers.models.suite import make_solo, suites
 
@@ -83,7 +83,7 @@ class Timing:
         return {"fit_s": float(np.mean(self.fit_s)), "predict_us": 1e6 * self.predict_s / max(1, self.rows)}
 
 
-def answer_fold(model: SoloModel, samples: Samples, fold: Fold, timing: Timing) -> tuple[SoloModel, Answered]:
+def answer_fold(model: SoloModel, samples: Samples, fold: Fold, timing: Timing) -> tuple[SoloModel, MeasuredAnswers]:
     """Fit on the fold's training rows and ask for its test rows."""
     test = samples.take(fold.test)
     began = time.perf_counter()
@@ -93,10 +93,10 @@ def answer_fold(model: SoloModel, samples: Samples, fold: Fold, timing: Timing) 
     timing.fit_s.append(fitted_at - began)
     timing.predict_s += time.perf_counter() - fitted_at
     timing.rows += len(test)
-    return fitted, Answered(truth=test.latency_ms, mean=answer.mean, std=answer.std)
+    return fitted, MeasuredAnswers(truth=test.latency_ms, mean=answer.mean, std=answer.std)
 
 
-def record_of(dataset: str, split: str, predictor: str, parts: list[Answered], timing: Timing) -> Record:
+def record_of(dataset: str, split: str, predictor: str, parts: list[MeasuredAnswers], timing: Timing) -> Record:
     """The numbers of all folds of a split together."""
     whole = joined(parts)
     numbers = summary(whole, logarithmic=True) | timing.numbers()
@@ -146,7 +146,7 @@ def run_quantity(dataset: str, samples: Samples, size: Size, who: tuple[Facts, s
                 fitted = answer_fold(make_solo(predictor, facts, SEED), samples, fold, timing)[0]
                 answer = fitted.predict(samples.queries.take(fold.test), quantity)
             truth = samples.column(quantity)[fold.test]
-            parts.append(Answered(truth=truth, mean=answer.mean, std=answer.std))
+            parts.append(MeasuredAnswers(truth=truth, mean=answer.mean, std=answer.std))
         return record_of(dataset, record.split, predictor, parts, timing)
     except (Exception, TooSlowError) as error:  # noqa: BLE001 - whatever a predictor raises is its result
         record.failed = reason_of(error)

@@ -18,7 +18,7 @@ from benchmarks.predictors.datasets import Groupings, Size
 from benchmarks.predictors.limits import TooSlowError, at_most
 from benchmarks.predictors.measured import MeasuredSolo
 from benchmarks.predictors.splits import Fold, cells, group_count, member_out, pairs_out
-from lab.measured.metrics import Answered, calibration, joined, r_squared, summary
+from lab.measured.metrics import MeasuredAnswers, calibration, joined, r_squared, summary
 from solvers.domain.arrays import Floats
 from solvers.models.base import Facts
 from solvers.models.suite import Suite, make_interference, suites
@@ -42,7 +42,7 @@ class GroupAnswers:
     """What one fold gave, by row of its test members."""
 
     rows: np.ndarray
-    latency: Answered
+    latency: MeasuredAnswers
     alone_ms: Floats
     slowdown: Floats
     slowdown_model: Floats
@@ -73,7 +73,7 @@ def answer_fold(name: str, facts: Facts, groupings: Groupings, fold: Fold, timin
     timing.rows += len(groups)
     return GroupAnswers(
         rows=rows,
-        latency=Answered(truth=groupings.samples.latency_ms[rows], mean=answer.mean, std=answer.std),
+        latency=MeasuredAnswers(truth=groupings.samples.latency_ms[rows], mean=answer.mean, std=answer.std),
         alone_ms=groupings.alone_ms[rows],
         slowdown=groupings.slowdown[rows],
         slowdown_model=suite.interference.predict(groups, suite.solo).mean,
@@ -91,7 +91,7 @@ def numbers_of(parts: list[GroupAnswers]) -> tuple[dict[str, float], list[float]
     latency = joined([part.latency for part in parts])
     alone_ms = np.concatenate([part.alone_ms for part in parts])
     slowdown = np.concatenate([part.slowdown for part in parts])
-    whole = Answered(truth=slowdown, mean=latency.mean / alone_ms, std=latency.std / alone_ms)
+    whole = MeasuredAnswers(truth=slowdown, mean=latency.mean / alone_ms, std=latency.std / alone_ms)
     numbers = summary(latency, logarithmic=True) | {
         "r2_slowdown": _r2(slowdown, whole.mean),
         "r2_slowdown_model": _r2(slowdown, np.concatenate([part.slowdown_model for part in parts])),

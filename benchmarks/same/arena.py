@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.same.frozen import Case, Taken
 from lab.arena.contenders import entry_of, tuned_entries
-from lab.arena.running import Order, run_task, tasks_of
+from lab.arena.running import RunOrder, run_task, tasks_of
 from solvers.domain.codec import canonical_json
 from solvers.errors import InvariantError
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 DATA = Path(os.environ.get("HEADROOM_DATA", "../shared/data"))
@@ -130,14 +130,14 @@ def _take(run: Run) -> Taken:
     with TemporaryDirectory() as folder:
         path = Path(folder) / run.path.name
         path.write_text(run.cut.text(run.path.read_text(encoding="utf-8")), encoding="utf-8")
-        (task,) = tasks_of(Order(paths=(path,), seeds=1, data=DATA), lambda _: entries)
+        (task,) = tasks_of(RunOrder(paths=(path,), seeds=1, data=DATA), lambda _: entries)
         record = run_task(task, _unheard).record
     if record.outcome is None:
         raise InvariantError(f"{run.key}: {record.error}")
     return outcome_taken(record.outcome, record.about.goal)
 
 
-def outcome_taken(outcome: Outcome, goal: str) -> Taken:
+def outcome_taken(outcome: RunOutcome, goal: str) -> Taken:
     """An outcome as a subject."""
     told = {name: outcome.metric(name) for name in dict.fromkeys((goal, *TOLD))}
     numbers = {name: number for name, number in told.items() if number is not None}

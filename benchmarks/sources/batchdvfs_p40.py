@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import IDLE_W, P40, Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import IDLE_W, P40, MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "batchdvfs-p40"
@@ -20,7 +20,7 @@ LAST_IMAGENET_JOB = 15
 def read(data: Path) -> Samples:
     """Latency, throughput and power by model, batch and clock; the whole GPU."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=name_of(row["model"]) + (".caltech" if int(row["job"]) > LAST_IMAGENET_JOB else ""),
             gpu_type=P40,
             batch=number(row["batch"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import RTX_2080TI, Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import RTX_2080TI, MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "infless-2080ti"
@@ -18,7 +18,7 @@ FAILED_MS = 5000.0
 def read(data: Path) -> Samples:
     """Latency by model (with its CPU cores), batch 1 to 32 and share 10 to 50 %."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=f"{name_of(row['model'])}.c{row['cpu_cores']}",
             gpu_type=RTX_2080TI,
             batch=number(row["batch"]),

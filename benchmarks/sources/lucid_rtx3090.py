@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import RTX_3090, Cell, Row, groups_of, name_of, number, samples_of, table
+from benchmarks.sources.rows import RTX_3090, MeasuredCell, Row, groups_of, name_of, number, samples_of, table
 from solvers.models.base import GroupSamples, Samples
 
 FOLDER = "lucid-rtx3090-train-colocation"
@@ -18,7 +18,7 @@ FOLDER = "lucid-rtx3090-train-colocation"
 def read(data: Path) -> Samples:
     """Milliseconds of a training step alone, with memory and memory utilisation."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=_model(row, ""),
             gpu_type=RTX_3090,
             batch=number(row["batchsize"]),
@@ -49,9 +49,9 @@ def _model(row: Row, side: str) -> str:
     return name_of(f"{row[f'model{side}']}-{row[f'dataset{side}']}{precision}")
 
 
-def _member(row: Row, side: str, alone_ms: dict[tuple[str, float], float]) -> Cell | None:
+def _member(row: Row, side: str, alone_ms: dict[tuple[str, float], float]) -> MeasuredCell | None:
     model, batch = _model(row, side), number(row[f"batchsize{side}"])
     if (model, batch) not in alone_ms or row[f"gpu_num{side}"] != "1":
         return None
     latency_ms = alone_ms[(model, batch)] / number(row[f"speed{side}"])
-    return Cell(model=model, gpu_type=RTX_3090, batch=batch, latency_ms=latency_ms)
+    return MeasuredCell(model=model, gpu_type=RTX_3090, batch=batch, latency_ms=latency_ms)

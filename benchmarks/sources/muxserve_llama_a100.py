@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import A100_80GB, Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import A100_80GB, MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "muxserve-llama-a100"
@@ -17,7 +17,7 @@ FOLDER = "muxserve-llama-a100"
 def read(data: Path) -> Samples:
     """Latency of a prefill or of one decode step by model and length, batch and share 30 to 100 %."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=f"{name_of(row['model'])}.{phase}.{row['seq_len']}",
             gpu_type=A100_80GB,
             batch=number(row["batch"]),

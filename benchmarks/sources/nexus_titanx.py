@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.sources.rows import TITAN_X, Cell, SourceMissingError, name_of, samples_of
+from benchmarks.sources.rows import TITAN_X, MeasuredCell, SourceMissingError, name_of, samples_of
 from solvers.models.base import Samples
 
 FOLDER = "nexus-titanx"
@@ -22,7 +22,7 @@ def read(data: Path) -> Samples:
     return samples_of(cell for path in files for cell in _cells(path))
 
 
-def _cells(path: Path) -> Iterator[Cell]:
+def _cells(path: Path) -> Iterator[MeasuredCell]:
     lines = path.read_text(encoding="utf-8").splitlines()
     model = name_of(lines[0].split(":")[1])
     for line in lines[lines.index(_HEADER) + 1 :]:
@@ -30,7 +30,7 @@ def _cells(path: Path) -> Iterator[Cell]:
         if len(cells) != _COLUMNS:
             return
         batch, latency_us, _, memory_bytes = (float(cell) for cell in cells)
-        yield Cell(
+        yield MeasuredCell(
             model=model,
             gpu_type=TITAN_X,
             batch=batch,

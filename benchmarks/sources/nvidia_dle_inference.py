@@ -11,7 +11,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.sources.rows import A30, A100_40GB, A100_80GB, T4, V100, Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import (
+    A30,
+    A100_40GB,
+    A100_80GB,
+    T4,
+    V100,
+    MeasuredCell,
+    name_of,
+    number,
+    samples_of,
+    table,
+)
 from solvers.models.base import Samples
 
 FOLDER = "nvidia-dle-inference"
@@ -27,14 +38,14 @@ def read(data: Path) -> Samples:
     return samples_of([*_triton(data), *_frameworks(data)])
 
 
-def _triton(data: Path) -> Iterator[Cell]:
+def _triton(data: Path) -> Iterator[MeasuredCell]:
     for row in table(data, FOLDER, "triton_latency.csv"):
         if row["mode"] != "offline" or number(row["concurrency"]) > 1:
             continue
         parts = [part for part in row["model_dir"].split("/")[2:] if part != "triton"]
         backend = row["backend_precision"].replace("NVIDIA TensorRT", "trt").replace("ONNX Runtime", "onnx")
         backend = backend.replace("Backend accelerator TensorRT", "trt").replace(" with ", "-").replace("Dataset: ", "")
-        yield Cell(
+        yield MeasuredCell(
             model=name_of("-".join([*parts, backend])),
             gpu_type=GPU_TYPES[row["gpu"]],
             batch=number(row["batch"]),
@@ -43,7 +54,7 @@ def _triton(data: Path) -> Iterator[Cell]:
         )
 
 
-def _frameworks(data: Path) -> Iterator[Cell]:
+def _frameworks(data: Path) -> Iterator[MeasuredCell]:
     found: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in table(data, FOLDER, "framework_latency_long.csv"):
         column = AVERAGE.get(row["metric"])
@@ -56,7 +67,7 @@ def _frameworks(data: Path) -> Iterator[Cell]:
     for (model, gpu_type, batch), columns in found.items():
         if (model, gpu_type) not in ambiguous and columns["latency"]:
             p99 = columns["p99"][0] if columns["p99"] else float("nan")
-            yield Cell(
+            yield MeasuredCell(
                 model=model, gpu_type=gpu_type, batch=batch, latency_ms=columns["latency"][0], latency_ms_p99=p99
             )
 

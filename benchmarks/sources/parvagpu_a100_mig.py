@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.sources.rows import A100_80GB, Cell, groups_of, name_of, number, samples_of, table
+from benchmarks.sources.rows import A100_80GB, MeasuredCell, groups_of, name_of, number, samples_of, table
 from solvers.models.base import GroupSamples, Samples
 
 FOLDER = "parvagpu-a100-mig"
@@ -26,14 +26,14 @@ def read_pairs(data: Path) -> GroupSamples:
     return groups_of([cell] * processes for processes, cell in _cells(data) if processes > 1)
 
 
-def _cells(data: Path) -> Iterator[tuple[int, Cell]]:
+def _cells(data: Path) -> Iterator[tuple[int, MeasuredCell]]:
     for row in table(data, FOLDER, "profile.csv"):
         rate, batch = number(row["throughput_per_proc_img_s"]), number(row["batch"])
         if not rate > 0 or not row["latency_ms"]:
             continue
         yield (
             int(row["mps_procs"]),
-            Cell(
+            MeasuredCell(
                 model=name_of(row["model"]),
                 gpu_type=A100_80GB,
                 batch=batch,

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.sources.rows import A100_40GB, IDLE_W, RTX_3080TI, Cell, groups_of, name_of, number, samples_of, table
+from benchmarks.sources.rows import (
+    A100_40GB,
+    IDLE_W,
+    RTX_3080TI,
+    MeasuredCell,
+    groups_of,
+    name_of,
+    number,
+    samples_of,
+    table,
+)
 from solvers.models.base import GroupSamples, Samples
 
 FOLDER = "pctodl-surrogate"
@@ -27,13 +37,13 @@ def read_pairs(data: Path) -> GroupSamples:
     return groups_of([cell] * processes for processes, cell in _cells(data) if processes > 1)
 
 
-def _cells(data: Path) -> Iterator[tuple[int, Cell]]:
+def _cells(data: Path) -> Iterator[tuple[int, MeasuredCell]]:
     for row in table(data, FOLDER, "surrogate_grid.csv"):
         gpu_type, processes = GPU_TYPES[row["gpu"]], int(row["n_procs"])
         slower = f".m{row['mem_clock_mhz']}" if row["mem_clock_mhz"] in MEMORY_CLOCKS_BELOW_HIGHEST else ""
         yield (
             processes,
-            Cell(
+            MeasuredCell(
                 model=name_of(row["model"]) + slower,
                 gpu_type=gpu_type,
                 batch=number(row["batch_each"]),

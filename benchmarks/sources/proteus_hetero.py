@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "proteus-hetero"
@@ -17,7 +17,7 @@ GPU_TYPES = {"onnxruntime_gpu_pascal": "unnamed-pascal", "onnxruntime_gpu_ampere
 def read(data: Path) -> Samples:
     """Mean latency by model, card and batch 1 to 16; the whole GPU."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=name_of(row["Model"]),
             gpu_type=GPU_TYPES[row["Accel"]],
             batch=number(row["batchsize"]),

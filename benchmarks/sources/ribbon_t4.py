@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.sources.rows import T4, Cell, name_of, number, samples_of, table
+from benchmarks.sources.rows import T4, MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "ribbon-aws-hetero"
@@ -16,7 +16,7 @@ FOLDER = "ribbon-aws-hetero"
 def read(data: Path) -> Samples:
     """Latency (median and p99) by model and batch 10 to 500; the whole GPU."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=name_of(row["model"]),
             gpu_type=T4,
             batch=number(row["query_batch"]),

@@ -22,20 +22,20 @@ from solvers.errors import FieldError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.planners.tuning import Scalar
-from solvers.sim.outcome import Contender, Setting
+from solvers.sim.outcome import RunContender, TuningSetting
 
-_SPARE = (Setting(name="demand_headroom", value="4"),)
+_SPARE = (TuningSetting(name="demand_headroom", value="4"),)
 
-NAMED: Mapping[str, Contender] = {
+NAMED: Mapping[str, RunContender] = {
     item.label: item
     for item in (
-        Contender(label="headroom", planners=("joint", "greedy")),
-        Contender(label="headroom_spare", planners=("joint", "greedy"), policy=_SPARE),
-        Contender(label="greedy_spare", planners=("greedy",), policy=_SPARE),
-        Contender(label="morak", planners=("morak",), governor="morak"),
+        RunContender(label="headroom", planners=("joint", "greedy")),
+        RunContender(label="headroom_spare", planners=("joint", "greedy"), policy=_SPARE),
+        RunContender(label="greedy_spare", planners=("greedy",), policy=_SPARE),
+        RunContender(label="morak", planners=("morak",), governor="morak"),
         # These know no partitions: their controllers move whole GPUs.
         *(
-            Contender(label=name, planners=("whole_gpu",), governor=name)
+            RunContender(label=name, planners=("whole_gpu",), governor=name)
             for name in controllers.names()
             if name != "morak"
         ),
@@ -69,18 +69,18 @@ class OwnPlanner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ContenderEntry:
     """A contender with the files that its planners come from."""
 
-    contender: Contender
+    contender: RunContender
     own: tuple[OwnPlanner, ...] = ()
 
 
-def entry_of(text: str) -> Entry:
+def entry_of(text: str) -> ContenderEntry:
     """A contender as people write it: a name, `planner+fallback@controller`, or `file.py:Class`. Raises InputError."""
     chain, _, controller = text.strip().partition("@")
     parts = tuple(part.strip() for part in chain.split("+"))
-    named = NAMED.get(chain) or Contender(label=text.strip() or "nobody", planners=parts)
+    named = NAMED.get(chain) or RunContender(label=text.strip() or "nobody", planners=parts)
     planners = named.planners
     own = {part: own_planner(part) for part in planners if is_own(part)}
     for name in planners:
@@ -94,7 +94,7 @@ def entry_of(text: str) -> Entry:
     label = text.strip() if not own else said + (f"@{controller}" if controller else "")
     plain = tuple(own[part].plain_name if part in own else part for part in planners)
     contender = replace(named, label=label, planners=plain, governor=controller or named.governor)
-    return Entry(contender=contender, own=tuple(own.values()))
+    return ContenderEntry(contender=contender, own=tuple(own.values()))
 
 
 def contender_names() -> tuple[str, ...]:
@@ -110,14 +110,16 @@ def own_planner(text: str) -> OwnPlanner:
     return made
 
 
-def tuned_entries(entries: Sequence[Entry], settings: Sequence[str], policy: Sequence[str]) -> tuple[Entry, ...]:
+def tuned_entries(
+    entries: Sequence[ContenderEntry], settings: Sequence[str], policy: Sequence[str]
+) -> tuple[ContenderEntry, ...]:
     """The same contenders with `planner.parameter=value` settings and `field=value` of the policy, said on their
     labels. Raises InputError for a setting that nobody has.
     """
-    wanted: dict[str, list[Setting]] = {}
+    wanted: dict[str, list[TuningSetting]] = {}
     for text in settings:
         name, parameter, said = _parted(text, "planner.parameter=value")
-        wanted.setdefault(name, []).append(Setting(name=parameter, value=said))
+        wanted.setdefault(name, []).append(TuningSetting(name=parameter, value=said))
     fields = tuple(sorted((_field(text) for text in policy), key=lambda item: item.name))
     made = tuple(_tuned(entry, wanted, fields) for entry in entries)
     known = {name for entry in entries for name in (entry.contender.label, entry.contender.planners[0])}
@@ -132,7 +134,9 @@ def tuned_entries(entries: Sequence[Entry], settings: Sequence[str], policy: Seq
     return made
 
 
-def _tuned(entry: Entry, wanted: Mapping[str, list[Setting]], policy: tuple[Setting, ...]) -> Entry:
+def _tuned(
+    entry: ContenderEntry, wanted: Mapping[str, list[TuningSetting]], policy: tuple[TuningSetting, ...]
+) -> ContenderEntry:
     own = (item.name for item in entry.own if item.plain_name == entry.contender.planners[0])
     names = dict.fromkeys((entry.contender.planners[0], *own, entry.contender.label))
     by_name = {item.name: item for name in names for item in wanted.get(name, [])}
@@ -158,11 +162,11 @@ def _parted(text: str, form: str) -> tuple[str, str, str]:
     return planner, parameter, _json(said)
 
 
-def _field(text: str) -> Setting:
+def _field(text: str) -> TuningSetting:
     name, equals, said = text.partition("=")
     if not (equals and name.strip()):
         raise InputError(f"{text!r} is no setting; write field=value")
-    return Setting(name=name.strip(), value=_json(said))
+    return TuningSetting(name=name.strip(), value=_json(said))
 
 
 def _json(said: str) -> str:
@@ -180,7 +184,7 @@ class PlannersOf:
     def __init__(self, own: tuple[OwnPlanner, ...] = ()) -> None:
         self._own = {item.plain_name: item for item in own}
 
-    def __call__(self, name: str, settings: tuple[Setting, ...]) -> Planner:
+    def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
         """A planner with this tuning. Raises EngineError for an unknown name, FieldError for a bad setting."""
         said: dict[str, Scalar] = {item.name: json.loads(item.value) for item in settings}
         if name not in self._own:

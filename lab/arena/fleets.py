@@ -15,12 +15,12 @@ from lab.arena.kinds import Context
 from solvers.domain.device import Device, GpuType, MigSlice, Node, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
 from solvers.domain.offer import Offer
-from solvers.sim.scenario import Fleet
+from solvers.sim.scenario import ScenarioFleet
 from solvers.sim.truth.truth import gpu_truth
 from solvers.sim.world.ports import CLUSTER
 
 
-def fleet_of(form: WorldForm, context: Context) -> Fleet:
+def fleet_of(form: WorldForm, context: Context) -> ScenarioFleet:
     """The fleet that a file describes. Raises InputError."""
     types: dict[str, GpuType] = {}
     nodes: list[Node] = []
@@ -40,7 +40,9 @@ def fleet_of(form: WorldForm, context: Context) -> Fleet:
                 devices.extend(its)
     offers = tuple(_offer(each, types, index, context) for index, each in enumerate(form.offers))
     with context.document.placing():
-        bare = Fleet(gpu_types=tuple(types[name] for name in sorted(types)), nodes=tuple(nodes), devices=tuple(devices))
+        bare = ScenarioFleet(
+            gpu_types=tuple(types[name] for name in sorted(types)), nodes=tuple(nodes), devices=tuple(devices)
+        )
     caps = [cap for index, each in enumerate(form.power_caps) for cap in _caps(each, bare, index, context)]
     with context.document.placing():
         return replace(bare, power_caps=tuple(caps), offers=offers)
@@ -152,7 +154,7 @@ def _offer(form: OfferForm, types: dict[str, GpuType], index: int, context: Cont
         )
 
 
-def _caps(form: CapForm, fleet: Fleet, index: int, context: Context) -> list[PowerCap]:
+def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> list[PowerCap]:
     there: dict[PowerScope, list[str]] = {
         PowerScope.DEVICE: [device.id for device in fleet.devices],
         PowerScope.NODE: [node.id for node in fleet.nodes],

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from lab.arena.kinds import Form
+from lab.arena.kinds import ScenarioForm
 from solvers.sim.arrivals import Spacing
 
 _DURATION = r"^(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)$"
@@ -46,7 +46,7 @@ Points = Annotated[tuple[tuple[Duration, Rate], ...], Field(min_length=1, max_le
 """Moments with numbers: `[[0s, 200], [10min, 800]]`."""
 
 
-class SteadyForm(Form):
+class SteadyForm(ScenarioForm):
     """The same rate all the time."""
 
     pattern: Literal["steady"]
@@ -54,7 +54,7 @@ class SteadyForm(Form):
     spacing: Spacing = Spacing.POISSON
 
 
-class BurstsForm(Form):
+class BurstsForm(ScenarioForm):
     """Two rates that take turns at random (MMPP); `calm` and `burst` are how long either lasts on average."""
 
     pattern: Literal["bursts"]
@@ -65,7 +65,7 @@ class BurstsForm(Form):
     spacing: Spacing = Spacing.POISSON
 
 
-class DailyForm(Form):
+class DailyForm(ScenarioForm):
     """A wave that begins at its lowest, with one spike."""
 
     pattern: Literal["daily"]
@@ -78,7 +78,7 @@ class DailyForm(Form):
     spacing: Spacing = Spacing.POISSON
 
 
-class PointsForm(Form):
+class PointsForm(ScenarioForm):
     """Rates by points in time, straight lines between them (`ramp`) or steps."""
 
     pattern: Literal["points"]
@@ -87,7 +87,7 @@ class PointsForm(Form):
     spacing: Spacing = Spacing.POISSON
 
 
-class Scaled(Form):
+class Scaled(ScenarioForm):
     """How a day or a trace becomes a load: a part of it, faster or slower, and at most one word on its height."""
 
     begin: Duration = 0.0
@@ -130,7 +130,7 @@ class TraceForm(Scaled):
     """How long a rate holds; each source has its own choice."""
 
 
-class ClosedForm(Form):
+class ClosedForm(ScenarioForm):
     """Clients that wait for their answer, think, and ask again. Either a number of them, or points in time."""
 
     pattern: Literal["closed"]
@@ -143,7 +143,7 @@ class ClosedForm(Form):
     """Mean of the exponential thinking time."""
 
 
-class SaturatingForm(Form):
+class SaturatingForm(ScenarioForm):
     """There is always a full batch waiting."""
 
     pattern: Literal["saturating"]

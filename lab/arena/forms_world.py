@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lab.arena.forms import Duration, Factor, LoadForm
-from lab.arena.kinds import Form
+from lab.arena.kinds import ScenarioForm
 from solvers.domain.device import ColocationClass, DeviceMode, PowerScope, PriceKind, Taint
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
@@ -25,7 +25,7 @@ PROJECT = "sim"
 """Whose everything is that names no project."""
 
 
-class FleetForm(Form):
+class FleetForm(ScenarioForm):
     """Nodes that are alike."""
 
     gpu_type: str
@@ -52,7 +52,7 @@ class FleetForm(Form):
     taints: tuple[Taint, ...] = ()
 
 
-class CapForm(Form):
+class CapForm(ScenarioForm):
     """A power cap; without a subject, one for everything of this scope."""
 
     scope: PowerScope
@@ -60,7 +60,7 @@ class CapForm(Form):
     limit_w: Factor
 
 
-class OfferForm(Form):
+class OfferForm(ScenarioForm):
     """GPUs that could be rented."""
 
     name: Name
@@ -70,7 +70,7 @@ class OfferForm(Form):
     usd_per_h: Annotated[float, Field(ge=0)] | None = None
 
 
-class ServiceForm(Form):
+class ServiceForm(ScenarioForm):
     """A service with its load. `copies` makes `<name>-0`, `<name>-1`, …, whose rates fall evenly in ratio until the
     last has `last_copy` of the first's.
     """
@@ -102,28 +102,28 @@ class ServiceForm(Form):
     """Who plans it: one of `policies`."""
 
 
-class PolicyChangeForm(Form):
+class PolicyChangeForm(ScenarioForm):
     """From a moment on these are the policies with pools."""
 
     at: Duration
     policies: tuple[Policy, ...]
 
 
-class JobForm(Form):
+class JobForm(ScenarioForm):
     """A training job and when it comes."""
 
     at: Duration = 0.0
     job: TrainingJob
 
 
-class TaskForm(Form):
+class TaskForm(ScenarioForm):
     """An offline task and when it comes."""
 
     at: Duration = 0.0
     task: OfflineTask
 
 
-class TemplateForm(Form):
+class TemplateForm(ScenarioForm):
     """A kind of training job; `weight` is how often it comes beside the others."""
 
     model: str
@@ -138,7 +138,7 @@ class TemplateForm(Form):
     value_usd_per_h: Annotated[float, Field(ge=0)] = 0.0
 
 
-class JobStreamForm(Form):
+class JobStreamForm(ScenarioForm):
     """Training jobs that come by themselves: a Poisson stream with log-normal lengths, or a part of the Philly trace
     (its jobs of one GPU), whose times are scaled. Drawn by the stream's own seed, so that every run has the same jobs.
     """
@@ -159,7 +159,7 @@ class JobStreamForm(Form):
     """philly: multiplies how long jobs run; as `time_scale` where nothing is said."""
 
 
-class FaultForm(Form):
+class FaultForm(ScenarioForm):
     """Something that goes wrong."""
 
     kind: FaultKind
@@ -169,7 +169,7 @@ class FaultForm(Form):
     factor: Factor = 1.0
 
 
-class WorldForm(Form):
+class WorldForm(ScenarioForm):
     """A simulated world."""
 
     kind: Literal["world"]

@@ -1,7 +1,8 @@
 """Kinds of scenarios by name, imported when first asked for.
 
-Owns the table and what a kind's module offers: `FORM`, the pydantic model of its files (a `Form` with a field `kind`),
-and `build(form, context)`, which makes the bench. A new kind is one line here. It refuses to know any kind's fields.
+Owns the table and what a kind's module offers: `FORM`, the pydantic model of its files (a `ScenarioForm` with a field
+`kind`), and `build(form, context)`, which makes the bench. A new kind is one line here. It refuses to know any kind's
+fields.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS: Mapping[str, str] = {
 DATA_VARIABLE = "HEADROOM_DATA"
 
 
-class Form(BaseModel):
+class ScenarioForm(BaseModel):
     """Closed, immutable, and without coercion between types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -61,14 +62,14 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ScenarioKind:
     """One kind of scenario."""
 
-    form: type[Form]
+    form: type[ScenarioForm]
     build: Callable[[Any, Context], Bench]
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> ScenarioKind:
     """The kind of this name. Raises KeyError."""
     module = import_module(KINDS[name])
-    return Kind(form=cast("type[Form]", module.FORM), build=module.build)
+    return ScenarioKind(form=cast("type[ScenarioForm]", module.FORM), build=module.build)

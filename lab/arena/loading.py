@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from lab.arena import kinds
 from lab.arena.document import Document, read
-from lab.arena.kinds import Context, Form, kind
+from lab.arena.kinds import Context, ScenarioForm, kind
 from solvers.errors import FieldError, InputError
 from solvers.sim.outcome import Bench
 
@@ -74,7 +74,7 @@ def _kind_of(document: Document) -> str:
     return chosen
 
 
-def _form(form: type[Form], document: Document) -> Form:
+def _form(form: type[ScenarioForm], document: Document) -> ScenarioForm:
     try:
         text = json.dumps(form.completed(document.plain))
     except (TypeError, ValueError) as error:

@@ -26,8 +26,8 @@ from lab.arena.traces import shape_pattern, trace_pattern
 from solvers.sim.arrivals import (
     ArrivalPattern,
     Bursts,
-    Course,
     Daily,
+    RateCourse,
     RatePoint,
     Replayed,
     Source,
@@ -77,7 +77,7 @@ def _pattern(
             )
         case PointsForm():
             points = tuple(RatePoint(at_s=at_s, rate_rps=rate) for at_s, rate in form.points)
-            return Course(points=points, ramp=form.ramp, spacing=form.spacing)
+            return RateCourse(points=points, ramp=form.ramp, spacing=form.spacing)
         case ShapeForm():
             return shape_pattern(form, where, context)
         case TraceForm():
@@ -137,7 +137,7 @@ def _scaled(pattern: ArrivalPattern, factor: float) -> ArrivalPattern:
             )
         case Daily():
             return replace(pattern, rate_rps_mean=pattern.rate_rps_mean * factor)
-        case Course():
+        case RateCourse():
             points = tuple(replace(point, rate_rps=point.rate_rps * factor) for point in pattern.points)
             return replace(pattern, points=points)
         case Replayed():

@@ -9,25 +9,25 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from lab.arena.running import Began, Ended, Event, Part, Task
+from lab.arena.running import Began, Event, RunEnded, RunPart, RunTask
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-def name_of(task: Task) -> str:
+def name_of(task: RunTask) -> str:
     """A run in words."""
     return f"{task.scenario} × {task.entry.contender.label}, seed {task.seed}"
 
 
-class Lines:
+class ProgressLines:
     """One line for each finished run."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> ProgressLines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -35,7 +35,7 @@ class Lines:
 
     def __call__(self, event: Event) -> None:
         """Say it where a run ended."""
-        if isinstance(event, Ended):
+        if isinstance(event, RunEnded):
             self._done += 1
             error = event.finished.record.error
             said = f"failed: {error}" if error else f"{event.finished.wall_s:.1f} s"
@@ -69,7 +69,7 @@ class Bars:
         key = event.task.key
         if isinstance(event, Began):
             self._under_way[key] = self._bars.add_task(f"  {name_of(event.task)}", total=100)
-        elif isinstance(event, Part):
+        elif isinstance(event, RunPart):
             self._bars.update(self._under_way[key], completed=round(100 * event.part))
         else:
             if key in self._under_way:
@@ -79,6 +79,6 @@ class Bars:
                 self._bars.console.print(f"{name_of(event.task)} failed: {event.finished.record.error}")
 
 
-def teller(total: int) -> Bars | Lines:
+def teller(total: int) -> Bars | ProgressLines:
     """What suits standard error."""
-    return Bars(total) if sys.stderr.isatty() else Lines(total)
+    return Bars(total) if sys.stderr.isatty() else ProgressLines(total)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lab.arena.running import Began, Ended, Finished, Hear, Task, failed, run_task
+from lab.arena.running import Began, Finished, Hear, RunEnded, RunTask, failed, run_task
 from solvers.errors import EngineError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _ERRORS_ONLY = 40
 """Ray takes the levels of logging by number."""
 
 
-def run_on_ray(tasks: Sequence[Task], jobs: int | None, hear: Hear) -> None:
+def run_on_ray(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> None:
     """Run all, `jobs` at a time (None: what the cluster holds). Raises EngineError without Ray or without its
     cluster.
     """
@@ -41,14 +41,14 @@ def run_on_ray(tasks: Sequence[Task], jobs: int | None, hear: Hear) -> None:
             ray.shutdown()
 
 
-def _run(tasks: Sequence[Task], jobs: int | None, hear: Hear) -> None:
+def _run(tasks: Sequence[RunTask], jobs: int | None, hear: Hear) -> None:
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=1)(_run_remote)
     resources: Any = ray.cluster_resources
     cores = int(resources().get("CPU", 1))
     waiting = list(reversed(tasks))
-    under_way: dict[ray.ObjectRef[Finished], Task] = {}
+    under_way: dict[ray.ObjectRef[Finished], RunTask] = {}
     while waiting or under_way:
         while waiting and len(under_way) < (jobs or max(1, cores)):
             task = waiting.pop()
@@ -57,15 +57,15 @@ def _run(tasks: Sequence[Task], jobs: int | None, hear: Hear) -> None:
         done, _ = ray.wait(list(under_way))
         for future in done:
             task = under_way.pop(future)
-            hear(Ended(task=task, finished=_result(future, task)))
+            hear(RunEnded(task=task, finished=_result(future, task)))
 
 
-def _run_remote(task: Task) -> Finished:
+def _run_remote(task: RunTask) -> Finished:
     """What a node of the cluster runs."""
     return run_task(task, lambda _part: None)
 
 
-def _result(future: ray.ObjectRef[Finished], task: Task) -> Finished:
+def _result(future: ray.ObjectRef[Finished], task: RunTask) -> Finished:
     import ray
 
     try:

@@ -17,12 +17,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
 
-from lab.arena.contenders import Entry, PlannersOf
+from lab.arena.contenders import ContenderEntry, PlannersOf
 from lab.arena.timing import PlanningTime, TimedPlanners
 from solvers.domain.codec import bytes_digest, digest
 from solvers.domain.value import value
 from solvers.errors import HeadroomError, InputError, InvariantError
-from solvers.sim.outcome import About, Bench, Better, Contender, Outcome, Progress, check_outcome
+from solvers.sim.outcome import About, Bench, Better, ProgressListener, RunContender, RunOutcome, check_outcome
 
 LOADER = "lab.arena.loading:load"
 """What reads a scenario's file: a function of its path and of the folder with public data."""
@@ -44,13 +44,13 @@ _TELLING = (
 
 
 @value
-class Task:
+class RunTask:
     """One run that is wanted."""
 
     scenario: str
     path: str
     scenario_digest: str
-    entry: Entry
+    entry: ContenderEntry
     seed: int
     data: str
     software: str
@@ -73,9 +73,9 @@ class RunRecord:
     scenario_digest: str
     software: str
     about: About
-    contender: Contender
+    contender: RunContender
     seed: int
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     error: str | None = None
 
 
@@ -94,26 +94,26 @@ class Finished:
 class Began:
     """A worker took a run."""
 
-    task: Task
+    task: RunTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RunPart:
     """How far a run is, 0…1."""
 
-    task: Task
+    task: RunTask
     part: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunEnded:
     """A run is over."""
 
-    task: Task
+    task: RunTask
     finished: Finished
 
 
-Event: TypeAlias = Began | Part | Ended
+Event: TypeAlias = Began | RunPart | RunEnded
 Hear: TypeAlias = Callable[[Event], None]
 """Is told what happens to runs, in the process that asked for them."""
 
@@ -144,7 +144,7 @@ def load_bench(path: str, data: str, loader: str = LOADER) -> Bench:
 
 
 @value
-class Order:
+class RunOrder:
     """What is to be run: every scenario with its contenders under every seed from 0."""
 
     paths: tuple[Path, ...]
@@ -155,7 +155,7 @@ class Order:
     loader: str = LOADER
 
 
-def tasks_of(order: Order, contenders: Callable[[About], Sequence[Entry]]) -> tuple[Task, ...]:
+def tasks_of(order: RunOrder, contenders: Callable[[About], Sequence[ContenderEntry]]) -> tuple[RunTask, ...]:
     """The runs of an order. Raises InputError for a scenario that cannot be read or a name that two of them have."""
     found: dict[str, tuple[Path, About]] = {}
     for path in order.paths:
@@ -164,7 +164,7 @@ def tasks_of(order: Order, contenders: Callable[[About], Sequence[Entry]]) -> tu
             raise InputError(f"{path} and {found[about.name][0]} are both called {about.name}")
         found[about.name] = (path, about)
     return tuple(
-        Task(
+        RunTask(
             scenario=name,
             path=str(path.resolve()),
             scenario_digest=bytes_digest(path.read_bytes()),
@@ -180,7 +180,7 @@ def tasks_of(order: Order, contenders: Callable[[About], Sequence[Entry]]) -> tu
     )
 
 
-def run_task(task: Task, hear: Progress) -> Finished:
+def run_task(task: RunTask, hear: ProgressListener) -> Finished:
     """Run one task here. Whatever goes wrong in it is its record's error; raises only for an interruption."""
     wall_s, cpu_s = time.monotonic(), time.process_time()
     planners = TimedPlanners(PlannersOf(task.entry.own))
@@ -204,12 +204,12 @@ def run_task(task: Task, hear: Progress) -> Finished:
     )
 
 
-def failed(task: Task, error: str) -> Finished:
+def failed(task: RunTask, error: str) -> Finished:
     """The end of a run that could not say itself how it failed."""
     return Finished(record=_record(task, _unknown(task), None, error), wall_s=0.0, cpu_s=0.0)
 
 
-def _record(task: Task, about: About, outcome: Outcome | None, error: str | None) -> RunRecord:
+def _record(task: RunTask, about: About, outcome: RunOutcome | None, error: str | None) -> RunRecord:
     return RunRecord(
         key=task.key,
         scenario=task.scenario,
@@ -223,11 +223,11 @@ def _record(task: Task, about: About, outcome: Outcome | None, error: str | None
     )
 
 
-def _unknown(task: Task) -> About:
+def _unknown(task: RunTask) -> About:
     return About(name=task.scenario, title=task.scenario, kind="unknown", goal="-", better=Better.NEITHER)
 
 
-def _check(task: Task, outcome: Outcome) -> None:
+def _check(task: RunTask, outcome: RunOutcome) -> None:
     told = (outcome.scenario, outcome.contender, outcome.seed)
     wanted = (task.scenario, task.entry.contender.label, task.seed)
     if told != wanted:

@@ -36,7 +36,7 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DayShape:
     """A day: cosine and sine of each wave of the base, by rising frequency, and its spikes."""
 
     waves: tuple[tuple[float, float], ...]
@@ -57,7 +57,7 @@ class Shape:
 
 
 SHAPES = {
-    "twitter-day5": Shape(
+    "twitter-day5": DayShape(
         waves=((-0.0943, 0.1515), (-0.0557, -0.1376), (-0.0143, -0.0058), (-0.0168, 0.0029)),
         spikes=(
             Spike(65, 1.54, 0, 20),
@@ -75,5 +75,5 @@ SHAPES = {
             Spike(1372, 0.58, 0, 1),
         ),
     ),
-    "twitter-median-day": Shape(waves=((-0.0848, 0.1875), (-0.0873, -0.1231))),
+    "twitter-median-day": DayShape(waves=((-0.0848, 0.1875), (-0.0873, -0.1231))),
 }

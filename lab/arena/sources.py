@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from lab.arena.kinds import Context, Form
+from lab.arena.kinds import Context, ScenarioForm
 from solvers.domain.value import NAME_PATTERN
 from solvers.sim.outcome import About, Better
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lab.arena.document import Where
 
 
-class Heading(Form):
+class Heading(ScenarioForm):
     """What every file says of itself."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]

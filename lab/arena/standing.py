@@ -26,7 +26,7 @@ GUARD_POINTS = 0.1
 """Less than so much of a percentage is no difference of a guard."""
 
 
-class Standing(StrEnum):
+class RivalStanding(StrEnum):
     """How ours does against one rival."""
 
     CLEARLY_BETTER = "clearly_better"
@@ -43,7 +43,7 @@ class Standing(StrEnum):
     """No rival keeps the guard as well as ours, but ours is behind in the goal for it."""
 
 
-WON = (Standing.CLEARLY_BETTER, Standing.ALONE)
+WON = (RivalStanding.CLEARLY_BETTER, RivalStanding.ALONE)
 
 
 @value
@@ -51,7 +51,7 @@ class Duel:
     """Ours against one rival. Gains are of the rival's goal, positive where ours is better, with their interval."""
 
     against: str
-    standing: Standing
+    standing: RivalStanding
     goal: Summary
     guard: Summary | None
     gain_pct: float | None = None
@@ -61,7 +61,7 @@ class Duel:
 
 
 @value
-class Place:
+class RivalPlace:
     """Ours on one scenario."""
 
     scenario: str
@@ -76,7 +76,7 @@ class Place:
     all_others: Duel | None
 
 
-def places(records: Sequence[RunRecord], ours: str = OURS) -> tuple[Place, ...]:
+def places(records: Sequence[RunRecord], ours: str = OURS) -> tuple[RivalPlace, ...]:
     """Ours on every scenario where it ran to its end, by name."""
     by_scenario: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -90,11 +90,11 @@ def won(duels: Sequence[Duel | None]) -> tuple[int, int, int]:
     """How many were clearly better or alone, how many level or better beside them, and how many there were."""
     real = [duel for duel in duels if duel is not None]
     clear = sum(duel.standing in WON for duel in real)
-    kept = sum(duel.standing in (Standing.BETTER, Standing.LEVEL) for duel in real)
+    kept = sum(duel.standing in (RivalStanding.BETTER, RivalStanding.LEVEL) for duel in real)
     return clear, kept, len(real)
 
 
-def _place(records: Sequence[RunRecord], ours: str) -> Place | None:
+def _place(records: Sequence[RunRecord], ours: str) -> RivalPlace | None:
     about = records[0].about
     values, better = values_of(records)
     own = values.get(ours, {})
@@ -104,7 +104,7 @@ def _place(records: Sequence[RunRecord], ours: str) -> Place | None:
     founding = [name for name in rivals if _is_founding(name)]
     guard = about.guard if about.guard is not None and about.guard in own else None
     field = _Field(about=about, values=values, better=better, left_out=frozenset(left_out(records)))
-    return Place(
+    return RivalPlace(
         scenario=about.name,
         goal=about.goal,
         better=about.better,
@@ -158,9 +158,9 @@ def _duel(field: _Field, ours: str, rivals: Sequence[str]) -> Duel | None:
     gain = _gains(told, sign)
     standing = _standing(told, gain[0], sign)
     if not fair:
-        standing = Standing.DEARER if standing is Standing.BEHIND else Standing.ALONE
-    elif standing is not Standing.BEHIND and not keeps(ours, rival):
-        standing = Standing.AT_MORE_GUARD
+        standing = RivalStanding.DEARER if standing is RivalStanding.BEHIND else RivalStanding.ALONE
+    elif standing is not RivalStanding.BEHIND and not keeps(ours, rival):
+        standing = RivalStanding.AT_MORE_GUARD
     return Duel(
         against=rival,
         standing=standing,
@@ -180,22 +180,22 @@ def _gains(told: Versus | None, sign: float) -> tuple[float | None, float | None
     return sign * told.relative_pct, min(bounds, default=None), max(bounds, default=None)
 
 
-def _standing(told: Versus | None, gain_pct: float | None, sign: float) -> Standing:
+def _standing(told: Versus | None, gain_pct: float | None, sign: float) -> RivalStanding:
     """By the mean gain; what noise may explain is level: an interval of the paired difference that reaches zero."""
     if told is None or abs(told.difference) <= DUST:
-        return Standing.LEVEL
+        return RivalStanding.LEVEL
     if gain_pct is None:
-        return Standing.BETTER if sign * told.difference > 0.0 else Standing.BEHIND
+        return RivalStanding.BETTER if sign * told.difference > 0.0 else RivalStanding.BEHIND
     noisy = (
         told.difference_low is not None
         and told.difference_high is not None
         and told.difference_low <= 0.0 <= told.difference_high
     )
     if abs(gain_pct) < LEVEL_PCT or (noisy and abs(gain_pct) < CLEAR_GAIN_PCT):
-        return Standing.LEVEL
+        return RivalStanding.LEVEL
     if gain_pct < 0.0:
-        return Standing.BEHIND
-    return Standing.CLEARLY_BETTER if gain_pct >= CLEAR_GAIN_PCT and not noisy else Standing.BETTER
+        return RivalStanding.BEHIND
+    return RivalStanding.CLEARLY_BETTER if gain_pct >= CLEAR_GAIN_PCT and not noisy else RivalStanding.BETTER
 
 
 def _summary(own: Mapping[str, Mapping[int, float]], metric: str) -> Summary:

@@ -65,7 +65,7 @@ class Versus:
 
 
 @value
-class Cell:
+class MetricCell:
     """One metric of one contender."""
 
     metric: str
@@ -80,7 +80,7 @@ class Row:
     """One contender on one scenario."""
 
     contender: str
-    cells: tuple[Cell, ...]
+    cells: tuple[MetricCell, ...]
     failed: int = 0
     eligible: bool = True
     """Whether its guard is no worse than the reference's by more than noise says, and it leaves no service out."""
@@ -89,13 +89,13 @@ class Row:
     left_out: tuple[str, ...] = ()
     """Services that nobody could ask anything of, since there was nothing of them, while others served them."""
 
-    def cell(self, metric: str) -> Cell | None:
+    def cell(self, metric: str) -> MetricCell | None:
         """The cell of a metric."""
         return next((each for each in self.cells if each.metric == metric), None)
 
 
 @value
-class Verdict:
+class ContenderVerdict:
     """How ours does against the best other contender."""
 
     contender: str
@@ -115,7 +115,7 @@ class Comparison:
     about: About
     reference: str
     rows: tuple[Row, ...]
-    verdict: Verdict | None = None
+    verdict: ContenderVerdict | None = None
 
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -239,7 +239,7 @@ def _reference(about: About, labels: Sequence[str]) -> str:
 def _row(label: str, values: Values, better: Mapping[str, Better], reference: str, failed: int) -> Row:
     own, theirs = values.get(label, {}), values[reference]
     cells = tuple(
-        Cell(
+        MetricCell(
             metric=metric,
             better=better[metric],
             summary=summary(list(own[metric].values())),
@@ -269,7 +269,7 @@ def _corrected(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _corrected_cell(cell: Cell, p: float | None) -> Cell:
+def _corrected_cell(cell: MetricCell, p: float | None) -> MetricCell:
     if cell.versus is None or p is None:
         return cell
     return replace(cell, versus=replace(cell.versus, p=p, distinct=p < ALPHA))
@@ -296,7 +296,7 @@ def _ranked(rows: Sequence[Row], about: About) -> tuple[Row, ...]:
     return tuple(replace(row, rank=eligible.index(row) + 1 if row in eligible else None) for row in ordered)
 
 
-def _badness(cell: Cell | None, better: Better) -> float:
+def _badness(cell: MetricCell | None, better: Better) -> float:
     if cell is None:
         return math.inf
     direction = better if cell.better is Better.NEITHER else cell.better
@@ -321,7 +321,9 @@ def no_worse(versus: Versus | None, better: Better, dust: float = DUST) -> bool:
     return min(known) <= dust
 
 
-def _verdict(about: About, values: Values, better: Mapping[str, Better], ranked: Sequence[Row]) -> Verdict | None:
+def _verdict(
+    about: About, values: Values, better: Mapping[str, Better], ranked: Sequence[Row]
+) -> ContenderVerdict | None:
     """Ours against the best of the others, by the same rule."""
     others = [row for row in ranked if not row.contender.startswith(OURS) and row.cell(about.goal) is not None]
     ours = values.get(OURS, {})
@@ -333,10 +335,10 @@ def _verdict(about: About, values: Values, better: Mapping[str, Better], ranked:
     guards = versus(ours[guard], other[guard]) if guard is not None and guard in ours and guard in other else None
     kept = guard is None or no_worse(guards, better.get(guard, Better.LOWER))
     if paired is None or paired.relative_pct is None:
-        return Verdict(contender=OURS, against=others[0].contender, gain_pct=None, guard_kept=kept)
+        return ContenderVerdict(contender=OURS, against=others[0].contender, gain_pct=None, guard_kept=kept)
     sign = 1.0 if about.better is Better.HIGHER else -1.0
     bounds = [sign * bound for bound in (paired.relative_pct_low, paired.relative_pct_high) if bound is not None]
-    return Verdict(
+    return ContenderVerdict(
         contender=OURS,
         against=others[0].contender,
         gain_pct=sign * paired.relative_pct,

@@ -19,18 +19,18 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from lab.arena.running import Finished, RunRecord, Task
+from lab.arena.running import Finished, RunRecord, RunTask
 from lab.arena.timing import PlanningTime
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import JobOutcome, Metric, ServiceOutcome, Window
+from solvers.sim.outcome import JobOutcome, Metric, RunWindow, ServiceOutcome
 
 RUNS, TIMES, FAILURES, WANTED = "runs", "times", "failures", "wanted.json"
 
 
 @value
-class Wanted:
+class WantedRun:
     """One run that belongs to a folder's results."""
 
     scenario: str
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @value
-class Times:
+class RunTimes:
     """What a run took; never part of its result."""
 
     wall_s: float
@@ -56,10 +56,10 @@ class ResultFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def want(self, tasks: Sequence[Task]) -> None:
+    def want(self, tasks: Sequence[RunTask]) -> None:
         """Add runs to those that belong here; what they contradict is left out from now on."""
         new = [
-            Wanted(
+            WantedRun(
                 scenario=task.scenario,
                 scenario_digest=task.scenario_digest,
                 software=task.software,
@@ -79,14 +79,14 @@ class ResultFolder:
         merged = {(item.scenario, item.contender, item.seed): item for item in (*kept, *new)}
         self._write(self.folder / WANTED, canonical_json(tuple(merged[name] for name in sorted(merged))))
 
-    def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    def missing(self, tasks: Sequence[RunTask]) -> tuple[RunTask, ...]:
         """Those without a result; a failure is none, so it is tried again."""
         return tuple(task for task in tasks if (found := self._read(task.key)) is None or found.outcome is None)
 
     def put(self, finished: Finished) -> None:
         """Keep a finished run."""
         record = finished.record
-        times = Times(wall_s=finished.wall_s, cpu_s=finished.cpu_s, planning=finished.planning)
+        times = RunTimes(wall_s=finished.wall_s, cpu_s=finished.cpu_s, planning=finished.planning)
         self._write(self.folder / TIMES / f"{record.key}.json", canonical_json(times))
         trace = self.folder / FAILURES / f"{record.key}.txt"
         if finished.traceback:
@@ -105,10 +105,10 @@ class ResultFolder:
         found = (self._read(item.key) for item in wanted)
         return tuple(record for record in found if record is not None)
 
-    def times(self, key: str) -> Times | None:
+    def times(self, key: str) -> RunTimes | None:
         """What a run took."""
         path = self.folder / TIMES / f"{key}.json"
-        return from_json(Times, path.read_bytes()) if path.is_file() else None
+        return from_json(RunTimes, path.read_bytes()) if path.is_file() else None
 
     def write_tables(self) -> tuple[Path, ...]:
         """Write the tables anew from the runs: the same runs give the same bytes."""
@@ -126,10 +126,10 @@ class ResultFolder:
         part.replace(path)
         return path
 
-    def _wanted(self) -> tuple[Wanted, ...]:
+    def _wanted(self) -> tuple[WantedRun, ...]:
         path = self.folder / WANTED
         try:
-            return from_json(tuple[Wanted, ...], path.read_bytes()) if path.is_file() else ()
+            return from_json(tuple[WantedRun, ...], path.read_bytes()) if path.is_file() else ()
         except (FieldError, ValueError) as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -176,7 +176,7 @@ _TABLES: Mapping[str, tuple[type, str]] = {
     "results": (Metric, "metrics"),
     "services": (ServiceOutcome, "services"),
     "jobs": (JobOutcome, "jobs"),
-    "windows": (Window, "windows"),
+    "windows": (RunWindow, "windows"),
 }
 """By table: whose fields are its columns, and which part of an outcome holds its rows."""
 _LONG_FORM = {"name": "metric"}

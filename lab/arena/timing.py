@@ -14,7 +14,7 @@ from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.planners.base import Planner, PlannerSpec, PlanRequest, Remembering, Thought
-from solvers.sim.outcome import Planners, Setting
+from solvers.sim.outcome import Planners, TuningSetting
 
 
 @value
@@ -34,7 +34,7 @@ class TimedPlanners:
         self._planners = planners
         self._spent_s: dict[str, list[float]] = {}
 
-    def __call__(self, name: str, settings: tuple[Setting, ...]) -> Planner:
+    def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
         """The planner of that name and tuning, timed."""
         made = self._planners(name, settings)
         spent_s = self._spent_s.setdefault(name, [])

@@ -15,8 +15,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from lab.arena.running import Began, Ended, Finished, Hear, Part, Task, failed, run_task
-from solvers.sim.outcome import Progress
+from lab.arena.running import Began, Finished, Hear, RunEnded, RunPart, RunTask, failed, run_task
+from solvers.sim.outcome import ProgressListener
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -27,14 +27,14 @@ PART_STEP = 0.01
 STOP_S = 5.0
 
 
-def run_here(tasks: Sequence[Task], jobs: int, hear: Hear) -> None:
+def run_here(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:
     """Run all: in this process, or in so many workers. Interrupted, it stops what still runs and raises on."""
     if jobs > 1 and len(tasks) > 1:
         _run_in_workers(tasks, min(jobs, len(tasks)), hear)
         return
     for task in tasks:
         hear(Began(task=task))
-        hear(Ended(task=task, finished=run_task(task, steps(_part_of(task, hear)))))
+        hear(RunEnded(task=task, finished=run_task(task, steps(_part_of(task, hear)))))
 
 
 class _Worker:
@@ -46,9 +46,9 @@ class _Worker:
         self._process = context.Process(target=_work, args=(far,), daemon=True)
         self._process.start()
         far.close()
-        self.task: Task | None = None
+        self.task: RunTask | None = None
 
-    def give(self, task: Task) -> None:
+    def give(self, task: RunTask) -> None:
         """Let it run a task."""
         self.task = task
         self.pipe.send(task)
@@ -65,7 +65,7 @@ class _Worker:
         return f"its process ended with status {self._process.exitcode}"
 
 
-def _run_in_workers(tasks: Sequence[Task], jobs: int, hear: Hear) -> None:
+def _run_in_workers(tasks: Sequence[RunTask], jobs: int, hear: Hear) -> None:
     waiting = deque(tasks)
     idle: list[_Worker] = []
     busy: list[_Worker] = []
@@ -95,14 +95,14 @@ def _hear_of(worker: _Worker, busy: list[_Worker], idle: list[_Worker], hear: He
         busy.remove(worker)
         death = worker.death()
         worker.stop()
-        hear(Ended(task=task, finished=failed(task, death)))
+        hear(RunEnded(task=task, finished=failed(task, death)))
         return
     if isinstance(told, Finished):
         busy.remove(worker)
         idle.append(worker)
-        hear(Ended(task=task, finished=told))
+        hear(RunEnded(task=task, finished=told))
     else:
-        hear(Part(task=task, part=told))
+        hear(RunPart(task=task, part=told))
 
 
 def _work(pipe: Pipe) -> None:
@@ -113,7 +113,7 @@ def _work(pipe: Pipe) -> None:
             pipe.send(run_task(pipe.recv(), steps(pipe.send)))
 
 
-def steps(tell: Callable[[float], None]) -> Progress:
+def steps(tell: Callable[[float], None]) -> ProgressListener:
     """Tells of whole steps only."""
     told = 0.0
 
@@ -126,5 +126,5 @@ def steps(tell: Callable[[float], None]) -> Progress:
     return hear
 
 
-def _part_of(task: Task, hear: Hear) -> Callable[[float], None]:
-    return lambda part: hear(Part(task=task, part=part))
+def _part_of(task: RunTask, hear: Hear) -> Callable[[float], None]:
+    return lambda part: hear(RunPart(task=task, part=part))

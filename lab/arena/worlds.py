@@ -19,7 +19,7 @@ from lab.arena.loads import load_of, mean_rps, scaled
 from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, ProjectName
 from solvers.domain.workload import ModelVariant, Project, Service
 from solvers.sim.outcome import About, Bench
-from solvers.sim.scenario import Fault, JobEntry, PolicyChange, TaskEntry, Traffic, WorldScenario
+from solvers.sim.scenario import JobEntry, PolicyChange, ScenarioFault, TaskEntry, Traffic, WorldScenario
 
 FORM = WorldForm
 
@@ -46,7 +46,9 @@ def scenario_of(form: WorldForm, context: Context) -> WorldScenario:
     for index, fault in enumerate(form.faults):
         with place("faults", index):
             faults.append(
-                Fault(kind=fault.kind, at_s=fault.at, lasts_s=fault.lasts, subject=fault.subject, factor=fault.factor)
+                ScenarioFault(
+                    kind=fault.kind, at_s=fault.at, lasts_s=fault.lasts, subject=fault.subject, factor=fault.factor
+                )
             )
     with place():
         return WorldScenario(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.baselines.gpulet import Parameters, Partitions
+from lab.baselines.gpulet import GpuletParameters, Partitions
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
@@ -42,7 +42,7 @@ class BdaGpuLet(Stateless):
         draft = Draft.of(request)
         counting = self.parameters.counting
         traits = Traits(case=draft.case, counting=counting)
-        partitions = Partitions(parameters=Parameters(counting=counting), draft=draft, traits=traits)
+        partitions = Partitions(parameters=GpuletParameters(counting=counting), draft=draft, traits=traits)
         for need in sorted(draft.needs, key=lambda need: (need.kind, need.rate_rps * limit_ms(need), need.workload)):
             partitions.serve(need)
         reasons = self._batches(draft, partitions)

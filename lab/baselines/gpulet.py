@@ -36,7 +36,7 @@ DUST = 1e-9
 
 
 @value
-class Parameters:
+class GpuletParameters:
     """The published constants."""
 
     sizes_pct: Annotated[tuple[int, ...], Tune("sizes of partitions in percent of a GPU", 1, 100)] = (
@@ -65,7 +65,7 @@ class Parameters:
 class GpuLet(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: GpuletParameters = field(default_factory=GpuletParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -88,7 +88,7 @@ class GpuLet(Stateless):
 class Partitions:
     """Who holds which partition so far."""
 
-    parameters: Parameters
+    parameters: GpuletParameters
     draft: Draft
     traits: Traits
     residents: dict[int, list[tuple[Need, Option]]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ WHOLE_PCT = 100.0
 
 
 @value
-class Parameters:
+class GsliceParameters:
     """The published constants, and where a service begins."""
 
     band: Annotated[float, Tune("residuals from 0 to this change nothing", 0, 1)] = 0.05
@@ -53,7 +53,7 @@ class Parameters:
 
 
 @value
-class Wish:
+class GsliceWish:
     """What a service should have by the feedback, unrounded."""
 
     workload: WorkloadId
@@ -63,15 +63,15 @@ class Wish:
 
 
 @value
-class Memory:
+class GsliceMemory:
     """What is kept between cycles."""
 
     form: str
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[GsliceWish, ...] = ()
 
 
 def stepped(
-    share_pct: float, batch: float, residuals: tuple[float, float], parameters: Parameters
+    share_pct: float, batch: float, residuals: tuple[float, float], parameters: GsliceParameters
 ) -> tuple[float, float]:
     """The next share and batch by residual latency and residual throughput."""
     latency, throughput = residuals
@@ -87,7 +87,7 @@ def stepped(
 class GSlice(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: GsliceParameters = field(default_factory=GsliceParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -96,7 +96,7 @@ class GSlice(Recalling):
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan after one step of feedback, and the wishes to remember."""
-        memory = recalled(Memory, state)
+        memory = recalled(GsliceMemory, state)
         known = memory.wishes if memory is not None and memory.form == FORM else ()
         before = {item.workload: item for item in known}
         draft = Draft.of(request)
@@ -119,14 +119,16 @@ class GSlice(Recalling):
         reporter.event("gslice.stepped", services=float(len(wishes)))
         reasons = tuple(_reason(item) for item in sorted(wishes, key=lambda item: item.workload))
         ordered = tuple(sorted(wishes, key=lambda item: item.workload))
-        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(Memory(form=FORM, wishes=ordered)))
+        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(GsliceMemory(form=FORM, wishes=ordered)))
 
-    def _wish(self, draft: Draft, need: Need, running: list[Placed], before: Wish | None) -> Wish:
+    def _wish(self, draft: Draft, need: Need, running: list[Placed], before: GsliceWish | None) -> GsliceWish:
         """What the feedback makes of what runs."""
         parameters = self.parameters
         if not running or need.rate_rps_least <= 0:
             first, floor = parameters.share_pct_first, max(1 if need.rate_rps_least > 0 else 0, need.replicas_floor)
-            return Wish(workload=need.workload, share_pct=first, batch=float(parameters.batch_max), replicas=floor)
+            return GsliceWish(
+                workload=need.workload, share_pct=first, batch=float(parameters.batch_max), replicas=floor
+            )
         at = max(running, key=lambda item: item.seat.share_pct)
         batch = float(max(item.option.batch for item in running if item.option is not None))
         share = float(at.seat.share_pct)
@@ -146,7 +148,7 @@ class GSlice(Recalling):
         elif after <= parameters.share_pct_least and throughput > 1 and count > max(1, need.replicas_floor):
             count -= 1
         count = min(max(count, need.replicas_floor), need.replicas_max)
-        return Wish(workload=need.workload, share_pct=after, batch=size, replicas=count)
+        return GsliceWish(workload=need.workload, share_pct=after, batch=size, replicas=count)
 
     @staticmethod
     def _rounded(draft: Draft, need: Need, at: Placed, share_pct: float) -> int:
@@ -165,7 +167,7 @@ class GSlice(Recalling):
         return int(small.max()) if len(small) else int(mine.min(initial=1))
 
     def _in_place(
-        self, draft: Draft, need: Need, wish: Wish, at: tuple[list[Placed], dict[int, float]]
+        self, draft: Draft, need: Need, wish: GsliceWish, at: tuple[list[Placed], dict[int, float]]
     ) -> list[Placed | None]:
         """Give replicas what was wished where they run, up to the level of their device; who finds no place so."""
         running, levels = at
@@ -182,7 +184,7 @@ class GSlice(Recalling):
                 left.append(home)
         return [*left, *[None] * (wish.replicas - len(homes))]
 
-    def _block(self, draft: Draft, need: Need, wish: Wish) -> None:
+    def _block(self, draft: Draft, need: Need, wish: GsliceWish) -> None:
         settled = draft.open(need)
         if not settled.blockers:
             kinds = self._kinds(draft, need, wish.share_pct, wish.batch)
@@ -226,7 +228,7 @@ class GSlice(Recalling):
             draft.block(settled, blocked, kinds[0])
 
 
-def levels_pct(draft: Draft, wishes: list[tuple[Wish, list[Placed]]]) -> dict[int, float]:
+def levels_pct(draft: Draft, wishes: list[tuple[GsliceWish, list[Placed]]]) -> dict[int, float]:
     """What nobody on a device may get more than, where its residents wish for more than it has; infinity elsewhere."""
     wished: dict[int, list[float]] = {}
     for wish, running in wishes:
@@ -256,7 +258,7 @@ def _latency_ms(draft: Draft, running: list[Placed]) -> float:
     return max(known) if known else max(item.option.latency_ms for item in running if item.option is not None)
 
 
-def _reason(wish: Wish) -> Reason:
+def _reason(wish: GsliceWish) -> Reason:
     facts = (
         Fact(name="share_pct_wished", value=round(wish.share_pct, 6)),
         Fact(name="batch_wished", value=round(wish.batch, 6)),

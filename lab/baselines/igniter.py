@@ -42,7 +42,7 @@ DUST = 1e-9
 
 
 @value
-class Parameters:
+class IgniterParameters:
     """What the table does not tell."""
 
     input_mb: Annotated[float, Tune("megabytes that one request sends to the GPU", 0.000001, 100_000)] = 0.602
@@ -80,7 +80,7 @@ class _Resident:
 class IGniter(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: IgniterParameters = field(default_factory=IgniterParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -106,7 +106,7 @@ class IGniter(Stateless):
 class _Placing:
     """Who is where so far; the books learn of it at the end, because shares still grow."""
 
-    parameters: Parameters
+    parameters: IgniterParameters
     draft: Draft
     traits: Traits
     residents: dict[int, list[_Resident]] = field(default_factory=dict)

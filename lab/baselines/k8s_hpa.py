@@ -39,7 +39,7 @@ DUST = 1e-9
 
 
 @value
-class Parameters:
+class HpaParameters:
     """The autoscaler's defaults. Times in seconds."""
 
     target: Annotated[float, Tune("demand over capacity that is aimed at", 0.01, 1)] = 0.80
@@ -81,14 +81,14 @@ class Scaler:
 
 
 @value
-class Memory:
+class HpaMemory:
     """What is kept between cycles."""
 
     form: str
     scalers: tuple[Scaler, ...] = ()
 
 
-def recommended(current: int, metric: float, parameters: Parameters) -> int:
+def recommended(current: int, metric: float, parameters: HpaParameters) -> int:
     """The ratio rule. `metric`: demand over capacity."""
     ratio = metric / parameters.target
     if abs(ratio - 1) <= parameters.tolerance + DUST:
@@ -96,7 +96,7 @@ def recommended(current: int, metric: float, parameters: Parameters) -> int:
     return math.ceil(current * ratio - DUST)
 
 
-def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, ...], parameters: Parameters) -> int:
+def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, ...], parameters: HpaParameters) -> int:
     """What the windows make of a recommendation."""
     if wanted < current:
         recent = [item.recommended for item in moments if now_s - item.at_s < parameters.down_window_s]
@@ -110,7 +110,7 @@ def stabilised(current: int, wanted: int, now_s: float, moments: tuple[Moment, .
 class K8sHpa(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: HpaParameters = field(default_factory=HpaParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -119,7 +119,7 @@ class K8sHpa(Recalling):
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the recommendations to remember."""
-        memory = recalled(Memory, state)
+        memory = recalled(HpaMemory, state)
         known = memory.scalers if memory is not None and memory.form == FORM else ()
         before = {item.workload: item for item in known}
         draft = Draft.of(request, on_whole_devices(Case.of(request)))
@@ -134,7 +134,7 @@ class K8sHpa(Recalling):
             self._scale(draft, need, wanted)
         reporter.event("k8s_hpa.scaled", services=float(len(scalers)))
         ordered = tuple(sorted(scalers, key=lambda item: item.workload))
-        return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(Memory(form=FORM, scalers=ordered)))
+        return Thought(proposal=draft.proposal(SPEC, tuple(reasons)), state=kept(HpaMemory(form=FORM, scalers=ordered)))
 
     def _wanted(self, draft: Draft, need: Need, before: Scaler) -> tuple[Scaler, int]:
         """What to remember, and the replicas wanted now."""

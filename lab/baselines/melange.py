@@ -40,7 +40,7 @@ PART_OF_DEADLINE = 0.5
 
 
 @value
-class Parameters:
+class MelangeParameters:
     """How exactly it solves."""
 
     gap: Annotated[float, Tune("the programme is left when it is proven to be this near to the best", 0, 1)] = 1e-4
@@ -53,7 +53,7 @@ class Parameters:
 class Melange(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: MelangeParameters = field(default_factory=MelangeParameters)
 
     @property
     def spec(self) -> PlannerSpec:

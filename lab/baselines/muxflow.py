@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from lab.baselines.muxflow_jobs import Pairing
+from lab.baselines.muxflow_jobs import JobPairing
 from solvers.domain.arrays import Floats
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import DeviceId, WorkloadId
@@ -40,7 +40,7 @@ FORM = "muxflow-1"
 
 
 @value
-class Parameters:
+class MuxflowParameters:
     """Ours: the published description names the rules and no numbers."""
 
     late_most: Annotated[float, Tune("part of a replica's requests that may be late before its job goes", 0, 1)] = 0.01
@@ -64,24 +64,24 @@ class Backoff:
 
 
 @value
-class Memory:
+class MuxflowMemory:
     """What is kept between cycles."""
 
     form: str = FORM
     backoffs: tuple[Backoff, ...] = ()
 
     @staticmethod
-    def of(state: bytes) -> Memory:
+    def of(state: bytes) -> MuxflowMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(Memory, state)
-        return found if found is not None and found.form == FORM else Memory()
+        found = recalled(MuxflowMemory, state)
+        return found if found is not None and found.form == FORM else MuxflowMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxFlow(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: MuxflowParameters = field(default_factory=MuxflowParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -90,7 +90,7 @@ class MuxFlow(Recalling):
 
     def first_state(self) -> bytes:
         """Nobody was evicted yet."""
-        return kept(Memory())
+        return kept(MuxflowMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and where training must not go for now."""
@@ -99,14 +99,14 @@ class MuxFlow(Recalling):
         put_pinned(case, fleet)
         draft = Draft(request=request, case=case, fleet=fleet)
         Inference(draft=draft, parameters=self.parameters).settle()
-        backoffs = self._backoffs(case, Memory.of(state))
+        backoffs = self._backoffs(case, MuxflowMemory.of(state))
         shut = {item.device for item in backoffs if item.until_s > case.snapshot.taken_at_s}
-        pairing = Pairing(draft=draft, shut=frozenset(shut), memory_part=self.parameters.memory_part)
+        pairing = JobPairing(draft=draft, shut=frozenset(shut), memory_part=self.parameters.memory_part)
         reasons = pairing.settle()
         reporter.event("muxflow.paired", jobs=float(len(reasons)), shut=float(len(shut)))
-        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(Memory(backoffs=backoffs)))
+        return Thought(proposal=draft.proposal(SPEC, reasons), state=kept(MuxflowMemory(backoffs=backoffs)))
 
-    def _backoffs(self, case: Case, memory: Memory) -> tuple[Backoff, ...]:
+    def _backoffs(self, case: Case, memory: MuxflowMemory) -> tuple[Backoff, ...]:
         """Those that still count, and those of devices whose inference suffers beside training now."""
         snapshot, parameters = case.snapshot, self.parameters
         now_s = snapshot.taken_at_s
@@ -122,7 +122,7 @@ class MuxFlow(Recalling):
         return tuple(known[device] for device in sorted(known))
 
 
-def _suffering(snapshot: Snapshot, parameters: Parameters) -> list[DeviceId]:
+def _suffering(snapshot: Snapshot, parameters: MuxflowParameters) -> list[DeviceId]:
     """Devices with a training job where inference is late or nearly full."""
     jobs = {WorkloadId(item.id) for item in snapshot.jobs}
     training = {item.device for item in snapshot.target.assignments if item.workload in jobs}
@@ -143,7 +143,7 @@ class Inference:
     """Services and tasks of one draft."""
 
     draft: Draft
-    parameters: Parameters
+    parameters: MuxflowParameters
     hosting: Floats = field(init=False)
     """Replicas by device."""
 

@@ -20,7 +20,7 @@ from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
-from solvers.problems.fleet import Search, Seat
+from solvers.problems.fleet import RoomSearch, Seat
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
 
 Work = tuple[Need, TrainingJob]
@@ -29,7 +29,7 @@ Neighbour = tuple[ModelName, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class Pairing:
+class JobPairing:
     """The jobs of one draft. `shut`: devices that take none for now."""
 
     draft: Draft
@@ -111,7 +111,7 @@ class Pairing:
         """How fast the job would train on each device, 0 where it cannot go."""
         need, job = work
         found = np.zeros(len(free))
-        search = Search(need=need, share_pct=job.share_pct_sm_min, memory_mib=job_memory_mib(job), power_w=0.0)
+        search = RoomSearch(need=need, share_pct=job.share_pct_sm_min, memory_mib=job_memory_mib(job), power_w=0.0)
         room = self.draft.fleet.room(search)
         for device in () if isinstance(room, ReasonCode) else room[free[room]].tolist():
             if job_memory_mib(job) <= self.memory_part * self.draft.fleet.class_at(device).memory_mib:
@@ -134,7 +134,7 @@ class Pairing:
             or fleet.gpus(device, share_pct) > quota + 1e-9
         )
         power_w = (kind.limit_w - kind.idle_w) * share_pct / 100
-        search = Search(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
+        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=memory_mib, power_w=power_w)
         if refused or not fleet.fits(search, device):
             return None
         return Seat(

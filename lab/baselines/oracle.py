@@ -41,7 +41,7 @@ ORDER = (Term.UNSERVED, Term.SLO_RISK, Term.COST)
 
 
 @value
-class Parameters:
+class OracleParameters:
     """How large a picture may be."""
 
     devices_max: Annotated[int, Tune("devices in a picture", 1, 64)] = 8
@@ -70,7 +70,7 @@ class _Partial:
 class Oracle(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: OracleParameters = field(default_factory=OracleParameters)
 
     @property
     def spec(self) -> PlannerSpec:

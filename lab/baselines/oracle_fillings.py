@@ -30,7 +30,7 @@ class TooManyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FillingCandidate:
     """One measured configuration of one need, by its number; `latency_ms` and rate are those of a device alone."""
 
     need: int
@@ -41,7 +41,7 @@ class Candidate:
 class Filling:
     """What a device holds. Rates by need, requests/s."""
 
-    held: tuple[tuple[Candidate, float, float], ...]
+    held: tuple[tuple[FillingCandidate, float, float], ...]
     """Each with the rate it serves here and how many times its latency alone it takes."""
     rates_rps: tuple[float, ...]
     counts: tuple[int, ...]
@@ -56,7 +56,7 @@ class Fillings:
     needs: list[Need]
     at_most: int
     looked_at: int = 0
-    _candidates: dict[int, list[Candidate]] = field(default_factory=dict)
+    _candidates: dict[int, list[FillingCandidate]] = field(default_factory=dict)
     _appraisal: Appraisal | None = None
 
     @staticmethod
@@ -76,7 +76,7 @@ class Fillings:
             for index in range(len(options)):
                 option = beliefs.option(need, options, index)
                 own = replace(option, batch_min=option.batch, batch_max=option.batch, press=UNKNOWN)
-                made._candidates.setdefault(option.device_class, []).append(Candidate(number, own))
+                made._candidates.setdefault(option.device_class, []).append(FillingCandidate(number, own))
         return made
 
     def on(self, device: int) -> list[Filling]:
@@ -85,7 +85,9 @@ class Fillings:
         nothing = Filling(held=(), rates_rps=(0.0,) * len(self.needs), counts=(0,) * len(self.needs), usd_per_h=0.0)
         return [nothing, *self._more(device, kinds, 0, [])]
 
-    def _more(self, device: int, kinds: list[Candidate], start: int, held: list[Candidate]) -> Iterator[Filling]:
+    def _more(
+        self, device: int, kinds: list[FillingCandidate], start: int, held: list[FillingCandidate]
+    ) -> Iterator[Filling]:
         fleet = self.draft.fleet
         for at in range(start, len(kinds)):
             candidate = kinds[at]
@@ -108,7 +110,7 @@ class Fillings:
             finally:
                 fleet.lift(seat)
 
-    def _judged(self, device: int, held: list[Candidate]) -> Filling | None:
+    def _judged(self, device: int, held: list[FillingCandidate]) -> Filling | None:
         """What these serve together; None when one of them breaks its promise."""
         case, fleet = self.draft.case, self.draft.fleet
         items = [
@@ -119,7 +121,7 @@ class Fillings:
             self._appraisal = fresh
         appraisal = replace(self._appraisal, company=fresh.company)
         rates, counts = [0.0] * len(self.needs), [0] * len(self.needs)
-        found: list[tuple[Candidate, float, float]] = []
+        found: list[tuple[FillingCandidate, float, float]] = []
         for candidate, item in zip(held, items, strict=True):
             (shown,) = appraisal.capacities_rps(self.needs[candidate.need], [item])
             if shown is None or shown <= 0:

@@ -37,7 +37,7 @@ DUST = 1e-9
 
 
 @value
-class Parameters:
+class ParvagpuParameters:
     """Sizes of segments, and what counts as filled little."""
 
     step_pct: Annotated[int, Tune("sizes of segments are multiples of this", 1, 100)] = 10
@@ -51,7 +51,7 @@ class Parameters:
 class ParvaGpu(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: ParvagpuParameters = field(default_factory=ParvagpuParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -77,7 +77,7 @@ class ParvaGpu(Stateless):
 class _Stages:
     """One plan's segments."""
 
-    parameters: Parameters
+    parameters: ParvagpuParameters
     draft: Draft
     traits: Traits
     sizes: dict[str, list[Option]] = field(default_factory=dict)

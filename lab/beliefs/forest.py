@@ -17,7 +17,7 @@ from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, ints_of, part, read
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
-from solvers.policies.oltunes.history import Window
+from solvers.policies.oltunes.history import HistoryWindow
 
 WINDOW_ROWS = 20_000
 TREES = 100
@@ -84,11 +84,11 @@ class ForestRegressor:
         features = feature_rows(groups, vocabulary, facts).dense(vocabulary.width)
         return replace(self, vocabulary=vocabulary, trees=_grown(features, targets, self.seed))
 
-    def after(self, new: Window, window: Window, facts: Facts) -> ForestRegressor:  # noqa: ARG002
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> ForestRegressor:  # noqa: ARG002
         """Grow again."""
         return self.retrained(window, facts)
 
-    def retrained(self, window: Window, facts: Facts) -> ForestRegressor:
+    def retrained(self, window: HistoryWindow, facts: Facts) -> ForestRegressor:
         """Grow again."""
         return self.fitted(window.groups, window.targets, facts)
 

@@ -30,7 +30,7 @@ _FEW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class IgniterWork:
     """k1, k2, k3, k5 and d, and k4 by itself. Times in ms."""
 
     factors: Floats
@@ -46,7 +46,7 @@ def _design(batch: Floats, share_pct: Floats, cycle: Floats, shift: float) -> Fl
     return np.stack([batch**2 / slots, batch / slots, 1.0 / slots, cycle, batch], axis=1)
 
 
-def learn(rows: Rows) -> Work:
+def learn(rows: Rows) -> IgniterWork:
     """Least squares over all coefficients; the best k4 by search."""
     from scipy.optimize import minimize_scalar
 
@@ -62,7 +62,7 @@ def learn(rows: Rows) -> Work:
     bounds = SHIFTS[max(best - 1, 0)], SHIFTS[min(best + 1, len(SHIFTS) - 1)]
     found = minimize_scalar(lambda shift: fitted(shift)[1], bounds=bounds, method="bounded", options={"maxiter": 12})
     shift = float(found.x) if found.fun < wrong[best] else SHIFTS[best]
-    return Work(factors=fitted(shift)[0], shift=shift)
+    return IgniterWork(factors=fitted(shift)[0], shift=shift)
 
 
 def _usual(rows: Rows) -> Floats:

@@ -18,7 +18,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, names_of, part, read
-from solvers.policies.oltunes.history import Window, combinations, places_by_key, places_of
+from solvers.policies.oltunes.history import HistoryWindow, combinations, places_by_key, places_of
 
 WINDOW_ROWS = 20_000
 _START_STD = 0.1
@@ -37,7 +37,7 @@ class MatrixSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class MatrixColumns:
     """Places of the columns by what they share (GPU type and neighbours' models), and the first one's number."""
 
     places: Mapping[tuple[str, ...], Floats]
@@ -45,22 +45,24 @@ class Columns:
     count: int
 
     @staticmethod
-    def of(groups: Groups, facts: Facts) -> Columns:
+    def of(groups: Groups, facts: Facts) -> MatrixColumns:
         """Every configuration that occurs."""
         found: dict[tuple[str, ...], list[Floats]] = {}
         places = places_of(groups, facts)
         for (gpu_type, _, *beside), rows in combinations(groups).items():
             found.setdefault((gpu_type, *beside), []).append(places[rows])
-        return Columns.numbered({key: np.unique(np.concatenate(found[key]).round(6), axis=0) for key in sorted(found)})
+        return MatrixColumns.numbered(
+            {key: np.unique(np.concatenate(found[key]).round(6), axis=0) for key in sorted(found)}
+        )
 
     @staticmethod
-    def numbered(places: Mapping[tuple[str, ...], Floats]) -> Columns:
+    def numbered(places: Mapping[tuple[str, ...], Floats]) -> MatrixColumns:
         """Columns in the order of the table."""
         first, count = {}, 0
         for key, found in places.items():
             first[key] = count
             count += len(found)
-        return Columns(places=places, first=first, count=count)
+        return MatrixColumns(places=places, first=first, count=count)
 
     def nearest(self, groups: Groups, facts: Facts) -> Whole:
         """The column of every row; `count` where there is none."""
@@ -82,7 +84,7 @@ class MatrixRegressor:
     settings: MatrixSettings
     seed: int
     models: tuple[str, ...]
-    columns: Columns
+    columns: MatrixColumns
     by_model: Floats
     by_column: Floats
 
@@ -94,7 +96,7 @@ class MatrixRegressor:
             settings=settings,
             seed=seed,
             models=(),
-            columns=Columns.numbered({}),
+            columns=MatrixColumns.numbered({}),
             by_model=unknown,
             by_column=unknown,
         )
@@ -111,7 +113,7 @@ class MatrixRegressor:
 
     def fitted(self, groups: Groups, targets: Floats, facts: Facts) -> MatrixRegressor:
         """Seeded passes of gradient descent from the beginning. Targets are standardised, so there is no mean."""
-        columns = Columns.of(groups, facts)
+        columns = MatrixColumns.of(groups, facts)
         models = tuple(sorted({groups.members.models[int(index)] for index in np.unique(groups.members.model)}))
         rng = np.random.default_rng((self.seed, len(groups)))
         empty = replace(
@@ -128,11 +130,11 @@ class MatrixRegressor:
             empty._descend(lines[order], places[order], targets[order])
         return empty
 
-    def after(self, new: Window, window: Window, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MatrixRegressor:  # noqa: ARG002
         """Fit again."""
         return self.retrained(window, facts)
 
-    def retrained(self, window: Window, facts: Facts) -> MatrixRegressor:
+    def retrained(self, window: HistoryWindow, facts: Facts) -> MatrixRegressor:
         """Fit again."""
         return self.fitted(window.groups, window.targets, facts)
 
@@ -176,7 +178,7 @@ class MatrixRegressor:
             settings=replace(settings, rank=by_model.shape[2] - 1),
             seed=cast("int", part(plain, "seed")),
             models=read(plain, "models", names_of),
-            columns=Columns.numbered(places_by_key(part(plain, "columns"))),
+            columns=MatrixColumns.numbered(places_by_key(part(plain, "columns"))),
             by_model=by_model,
             by_column=by_column,
         )

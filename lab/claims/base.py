@@ -21,7 +21,7 @@ class ClaimClass(StrEnum):
     HARDWARE = "G"
 
 
-class Status(StrEnum):
+class ClaimStatus(StrEnum):
     """What came of a claim; NOT_REPRODUCED: it ran, the stated figure was not reached, and the note says why."""
 
     PASS = "pass"
@@ -30,11 +30,11 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class ClaimEvidence:
     """What was seen."""
 
     measured: str
-    status: Status
+    status: ClaimStatus
     note: str = ""
 
 
@@ -59,9 +59,11 @@ class Claim:
     id: str
     kind: ClaimClass
     stated: str
-    judge: Callable[[Effort], Evidence]
+    judge: Callable[[Effort], ClaimEvidence]
 
 
-def found(measured: str, wrong: Sequence[str]) -> Evidence:
+def found(measured: str, wrong: Sequence[str]) -> ClaimEvidence:
     """Evidence of a claim that holds unless something was found wrong; the first findings are told."""
-    return Evidence(measured=measured, status=Status.FAIL if wrong else Status.PASS, note="; ".join(wrong[:3]))
+    return ClaimEvidence(
+        measured=measured, status=ClaimStatus.FAIL if wrong else ClaimStatus.PASS, note="; ".join(wrong[:3])
+    )

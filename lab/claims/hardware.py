@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,11 @@ _CLAIMS = (
 )
 
 
-def _judge(steps: str) -> Callable[[Effort], Evidence]:
-    def judge(_effort: Effort) -> Evidence:
-        return Evidence(
+def _judge(steps: str) -> Callable[[Effort], ClaimEvidence]:
+    def judge(_effort: Effort) -> ClaimEvidence:
+        return ClaimEvidence(
             measured="not run",
-            status=Status.NOT_REPRODUCED,
+            status=ClaimStatus.NOT_REPRODUCED,
             note=f"needs a GPU; what bears on it there: `make test-gpu`, steps {steps}",
         )
 

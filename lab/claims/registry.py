@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TypedDict
 
 import lab.claims as room
-from lab.claims.base import Claim, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimEvidence, ClaimStatus, Effort
 from solvers.errors import InputError
 
 Judged = TypedDict("Judged", {"id": str, "class": str, "stated": str, "measured": str, "status": str, "note": str})
@@ -41,17 +41,17 @@ def judged(chosen: Sequence[Claim], effort: Effort, tell: Callable[[Judged], Non
     return done
 
 
-def _evidence(claim: Claim, effort: Effort) -> Evidence:
+def _evidence(claim: Claim, effort: Effort) -> ClaimEvidence:
     try:
         return claim.judge(effort)
     except Exception as error:  # noqa: BLE001 - a claim that cannot be judged is not kept, and the others are judged on
         said = " ".join(str(error).split())
-        return Evidence(
-            measured="nothing", status=Status.FAIL, note=f"could not be judged: {type(error).__name__}: {said}"
+        return ClaimEvidence(
+            measured="nothing", status=ClaimStatus.FAIL, note=f"could not be judged: {type(error).__name__}: {said}"
         )
 
 
-def _told(claim: Claim, evidence: Evidence) -> Judged:
+def _told(claim: Claim, evidence: ClaimEvidence) -> Judged:
     return {
         "id": claim.id,
         "class": claim.kind.value,

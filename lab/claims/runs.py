@@ -12,24 +12,26 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from app.demo.examples import examples_path
-from lab.arena.contenders import Entry, PlannersOf, entry_of
+from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of
 from lab.arena.loading import load
-from lab.arena.running import LOADER, Ended, Event, Order, tasks_of
+from lab.arena.running import LOADER, Event, RunEnded, RunOrder, tasks_of
 from lab.arena.store import ResultFolder
 from lab.arena.workers import run_here
 from lab.claims.base import Effort
 from solvers.errors import EngineError, InputError
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import WorldScenario
 from solvers.sim.world.world import World
 
 SCENARIOS = "scenarios"
 
-Outcomes = Mapping[str, tuple[Outcome, ...]]
+Outcomes = Mapping[str, tuple[RunOutcome, ...]]
 """By contender, the same seeds in the same order for each."""
 
 
-def outcomes(scenario: str, contenders: Sequence[str | Entry], effort: Effort, loader: str = LOADER) -> Outcomes:
+def outcomes(
+    scenario: str, contenders: Sequence[str | ContenderEntry], effort: Effort, loader: str = LOADER
+) -> Outcomes:
     """Run contenders (as people write them, or tuned) on a built-in scenario. Raises InputError for a scenario that is
     not there, EngineError for a run that failed.
     """
@@ -39,22 +41,22 @@ def outcomes(scenario: str, contenders: Sequence[str | Entry], effort: Effort, l
     return run_kept(path, contenders, effort, loader)
 
 
-def run_kept(path: Path, contenders: Sequence[str | Entry], effort: Effort, loader: str = LOADER) -> Outcomes:
+def run_kept(path: Path, contenders: Sequence[str | ContenderEntry], effort: Effort, loader: str = LOADER) -> Outcomes:
     """The same for a scenario's file."""
     data = effort.data or Path("../shared/data")
     entries = [entry_of(each) if isinstance(each, str) else each for each in contenders]
-    tasks = tasks_of(Order(paths=(path,), seeds=effort.seeds, data=data, loader=loader), lambda _about: entries)
+    tasks = tasks_of(RunOrder(paths=(path,), seeds=effort.seeds, data=data, loader=loader), lambda _about: entries)
     with TemporaryDirectory() as passing:
         folder = ResultFolder(effort.results or Path(passing))
         folder.want(tasks)
 
         def keep(event: Event) -> None:
-            if isinstance(event, Ended):
+            if isinstance(event, RunEnded):
                 folder.put(event.finished)
 
         run_here(folder.missing(tasks), effort.jobs, keep)
         records = {record.key: record for record in folder.records()}
-    found: dict[str, list[Outcome]] = {}
+    found: dict[str, list[RunOutcome]] = {}
     for task in tasks:
         record = records[task.key]
         if record.outcome is None:
@@ -63,7 +65,9 @@ def run_kept(path: Path, contenders: Sequence[str | Entry], effort: Effort, load
     return {label: tuple(some) for label, some in found.items()}
 
 
-def varied(scenario: str, contender: str, change: Callable[[WorldScenario], WorldScenario], seed: int = 0) -> Outcome:
+def varied(
+    scenario: str, contender: str, change: Callable[[WorldScenario], WorldScenario], seed: int = 0
+) -> RunOutcome:
     """One run of a built-in world that is changed: what an ablation shows. Never kept. Raises InputError where there is
     no such world.
     """
@@ -83,7 +87,7 @@ def scenarios(beginning: str) -> tuple[str, ...]:
     return found
 
 
-def mean_metric(some: Sequence[Outcome], name: str) -> float:
+def mean_metric(some: Sequence[RunOutcome], name: str) -> float:
     """The mean over seeds. Raises EngineError where a run has no such number."""
     numbers = [outcome.metric(name) for outcome in some]
     known = [number for number in numbers if number is not None]

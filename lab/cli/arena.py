@@ -23,8 +23,8 @@ from lab.cli.tables import about_table, comparison_tables, failure_lines, standi
 from solvers.errors import HeadroomError, InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from lab.arena.contenders import Entry
-    from lab.arena.running import Hear, Task
+    from lab.arena.contenders import ContenderEntry
+    from lab.arena.running import Hear, RunTask
     from lab.arena.store import ResultFolder
     from solvers.sim.outcome import About
 
@@ -35,7 +35,7 @@ arena = typer.Typer(
 SCENARIOS = "scenarios"
 
 
-class Engine(StrEnum):
+class EngineOption(StrEnum):
     """Where runs happen."""
 
     LOCAL = "local"
@@ -68,7 +68,9 @@ def run(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many. Default: the scenario's.")] = None,
     jobs: Jobs = None,
-    engine: Annotated[Engine, typer.Option(help="This machine, or the Ray cluster of RAY_ADDRESS.")] = Engine.LOCAL,
+    engine: Annotated[
+        EngineOption, typer.Option(help="This machine, or the Ray cluster of RAY_ADDRESS.")
+    ] = EngineOption.LOCAL,
     settings: Settings = None,
     policy: PolicyFields = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all again.")] = False,
@@ -77,10 +79,10 @@ def run(
     output: Output = Format.TABLE,
 ) -> None:
     """Run every contender on every scenario under every seed; resumes where it was left."""
-    from lab.arena.running import Order, tasks_of
+    from lab.arena.running import RunOrder, tasks_of
     from lab.arena.store import ResultFolder
 
-    order = Order(paths=scenario_paths(scenarios), seeds=seeds, data=data)
+    order = RunOrder(paths=scenario_paths(scenarios), seeds=seeds, data=data)
     tasks = tasks_of(order, contenders_by(planners, planner or [], settings or [], policy or []))
     if not tasks:
         raise InputError("name contenders with --planners: these scenarios propose none")
@@ -185,21 +187,21 @@ def scenario_paths(names: Sequence[str]) -> tuple[Path, ...]:
 
 def contenders_by(
     planners: str | None, more: Sequence[str], settings: Sequence[str], policy: Sequence[str]
-) -> Callable[[About], Sequence[Entry]]:
+) -> Callable[[About], Sequence[ContenderEntry]]:
     """Who runs on a scenario: those named, or whom it proposes, and those named besides."""
     from lab.arena.contenders import entry_of, tuned_entries
 
-    def chosen(about: About) -> Sequence[Entry]:
+    def chosen(about: About) -> Sequence[ContenderEntry]:
         named = about.planners if planners is None else [name.strip() for name in planners.split(",") if name.strip()]
         return tuned_entries([entry_of(name) for name in dict.fromkeys((*named, *more))], settings, policy)
 
     return chosen
 
 
-def run_tasks(tasks: Sequence[Task], engine: Engine, jobs: int | None, hear: Hear) -> None:
+def run_tasks(tasks: Sequence[RunTask], engine: EngineOption, jobs: int | None, hear: Hear) -> None:
     """Run them where they are wanted."""
     with standard_output_to_error():
-        if engine is Engine.RAY:
+        if engine is EngineOption.RAY:
             from lab.arena.ray_engine import run_on_ray
 
             run_on_ray(tasks, jobs, hear)
@@ -219,14 +221,14 @@ def write_results(folder: ResultFolder, reference: str | None) -> list[Path]:
     return [*tables, page]
 
 
-def _run_all(tasks: Sequence[Task], folder: ResultFolder, engine: Engine, jobs: int | None) -> None:
+def _run_all(tasks: Sequence[RunTask], folder: ResultFolder, engine: EngineOption, jobs: int | None) -> None:
     from lab.arena.progress import teller
-    from lab.arena.running import Ended, Event
+    from lab.arena.running import Event, RunEnded
 
     with teller(len(tasks)) as tell:
 
         def hear(event: Event) -> None:
-            if isinstance(event, Ended):
+            if isinstance(event, RunEnded):
                 folder.put(event.finished)
             tell(event)
 

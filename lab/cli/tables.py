@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from app.cli.output import number, rows
 
 if TYPE_CHECKING:
-    from lab.arena.standing import Duel, Place
-    from lab.arena.stats import Cell, Comparison, Row, Summary, Verdict
-    from solvers.sim.outcome import About, Outcome
+    from lab.arena.standing import Duel, RivalPlace
+    from lab.arena.stats import Comparison, ContenderVerdict, MetricCell, Row, Summary
+    from solvers.sim.outcome import About, RunOutcome
 
 OTHER_METRICS_MAX = 4
 
@@ -44,7 +44,7 @@ def shown_metrics(compared: Comparison) -> list[str]:
     return [name for name in first if name in known] + others[:OTHER_METRICS_MAX]
 
 
-def verdict_line(verdict: Verdict, about: About) -> str:
+def verdict_line(verdict: ContenderVerdict, about: About) -> str:
     """How ours does, in words."""
     guard = f", {about.guard} {'no worse' if verdict.guard_kept else 'WORSE'}" if about.guard is not None else ""
     if verdict.gain_pct is None:
@@ -56,7 +56,7 @@ def verdict_line(verdict: Verdict, about: About) -> str:
     return f"{verdict.contender} against {verdict.against}: {gain}{guard}"
 
 
-def standing_tables(found: Sequence[Place]) -> list[Any]:
+def standing_tables(found: Sequence[RivalPlace]) -> list[Any]:
     """A line for each scenario, and the count."""
     from lab.arena.standing import won
 
@@ -105,7 +105,7 @@ def about_table(found: Iterable[About]) -> Any:
     return rows(("scenario", "kind", "goal", "guard", ">seeds", "contenders", "what it is"), lines)
 
 
-def outcome_tables(about: About, outcome: Outcome) -> list[Any]:
+def outcome_tables(about: About, outcome: RunOutcome) -> list[Any]:
     """One run in numbers."""
     metrics = [
         (item.name, item.value, item.better.value) for item in sorted(outcome.metrics, key=lambda item: item.name)
@@ -150,14 +150,14 @@ def _line(row: Row, metrics: Sequence[str], compared: Comparison) -> list[object
     ]
 
 
-def _figure(cell: Cell | None) -> str:
+def _figure(cell: MetricCell | None) -> str:
     if cell is None:
         return "-"
     half = f" ± {number(cell.summary.high - cell.summary.mean)}" if cell.summary.high is not None else ""
     return f"{number(cell.summary.mean)}{half}{'*' if cell.versus is not None and cell.versus.distinct else ''}"
 
 
-def _relative(cell: Cell | None) -> str:
+def _relative(cell: MetricCell | None) -> str:
     if cell is None or cell.versus is None or cell.versus.relative_pct is None:
         return "-"
     told = cell.versus

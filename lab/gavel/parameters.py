@@ -9,7 +9,7 @@ from solvers.planners.tuning import Tune, check_tuned
 
 
 @value
-class Parameters:
+class GavelParameters:
     """See each."""
 
     round_s: Annotated[float, Tune("jobs change places no more often than this", 1)] = 360.0

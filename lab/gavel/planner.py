@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.gavel.parameters import Parameters
+from lab.gavel.parameters import GavelParameters
 from lab.gavel.problem import deal, nobodys
 from lab.gavel.programme import Shared, share_part
 from lab.gavel.reading import Jobs, job_of, read_jobs
-from lab.gavel.remembering import Memory
-from lab.gavel.rounds import Crew, Entrant, Round, seconds_of
+from lab.gavel.remembering import GavelMemory
+from lab.gavel.rounds import Entrant, GavelRound, JobCrew, seconds_of
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, ProposalStatus
@@ -32,7 +32,7 @@ from solvers.planners.draft import Draft
 from solvers.planners.jobs import stay
 from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
-from solvers.problems.fleet import Search, Seat, open_fleet
+from solvers.problems.fleet import RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, job_memory_mib
 
 KNOBS = (Knob.GPU_TYPE, Knob.PLACEMENT, Knob.SHARE)
@@ -50,7 +50,7 @@ class Gavel(Recalling):
 
     name: str = "gavel"
     packed: bool = False
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: GavelParameters = field(default_factory=GavelParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -59,16 +59,16 @@ class Gavel(Recalling):
 
     def first_state(self) -> bytes:
         """Nothing was seen yet."""
-        return kept(Memory())
+        return kept(GavelMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was seen so far."""
         case = Case.of(request)
-        memory = Memory.of(state).heard(case.snapshot, self.parameters)
+        memory = GavelMemory.of(state).heard(case.snapshot, self.parameters)
         fleet = open_fleet(case.snapshot, case.held)
         put_pinned(case, fleet)
         draft = Draft(request=request, case=case, fleet=fleet)
-        sharing = Sharing(planner=self, draft=draft, memory=memory)
+        sharing = GavelSharing(planner=self, draft=draft, memory=memory)
         sharing.serve()
         sharing.train()
         reporter.event("gavel.shared", jobs=float(sharing.took_part), least=sharing.least)
@@ -79,12 +79,12 @@ class Gavel(Recalling):
 
 
 @dataclass(slots=True, kw_only=True)
-class Sharing:
+class GavelSharing:
     """One plan in the making."""
 
     planner: Gavel
     draft: Draft
-    memory: Memory
+    memory: GavelMemory
     took_part: int = 0
     least: float = 0.0
     rotated: bool = False
@@ -109,7 +109,7 @@ class Sharing:
 
     def _share(self, read: Jobs) -> None:
         self.took_part = len(read.needs)
-        round_ = Round(
+        round_ = GavelRound(
             entrants=self._entrants(read),
             room={kind: len(devices) for kind, devices in read.devices.items()},
             given=seconds_of(self.memory.given),
@@ -122,7 +122,7 @@ class Sharing:
         round_.choose()
         if self.planner.packed:
             round_.join()
-        Seats(draft=self.draft, read=read).seat(round_.crews)
+        CrewSeats(draft=self.draft, read=read).seat(round_.crews)
 
     def _entrants(self, read: Jobs) -> list[Entrant]:
         """All jobs with their parts, of the whole cluster or of a part of it."""
@@ -184,36 +184,36 @@ def apart(draft: Draft) -> list[tuple[Need, TrainingJob]]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seats:
+class CrewSeats:
     """Crews on devices: where they stand, else where one of them stands, else anywhere of the kind."""
 
     draft: Draft
     read: Jobs
     free: dict[str, list[int]] = field(default_factory=dict)
 
-    def seat(self, crews: list[Crew]) -> None:
+    def seat(self, crews: list[JobCrew]) -> None:
         """All of them, those who stay first. Who finds no room waits with the others."""
         self.free = {kind: list(devices) for kind, devices in self.read.devices.items()}
         left = crews
         for homes in (self._all_home, self._one_home, self._anywhere):
             left = [crew for crew in left if not any(self._put(crew, device) for device in homes(crew))]
 
-    def _homes(self, crew: Crew) -> list[int]:
+    def _homes(self, crew: JobCrew) -> list[int]:
         standing = [self.draft.case.standing.get(job, []) for job in crew.jobs]
         places = [self.draft.fleet.index.get(items[0].device, -1) if items else -1 for items in standing]
         return [device for device in places if device in self.free.get(crew.kind, ())]
 
-    def _all_home(self, crew: Crew) -> list[int]:
+    def _all_home(self, crew: JobCrew) -> list[int]:
         homes = self._homes(crew)
         return homes[:1] if len(homes) == len(crew.jobs) and len(set(homes)) == 1 else []
 
-    def _one_home(self, crew: Crew) -> list[int]:
+    def _one_home(self, crew: JobCrew) -> list[int]:
         return self._homes(crew)
 
-    def _anywhere(self, crew: Crew) -> list[int]:
+    def _anywhere(self, crew: JobCrew) -> list[int]:
         return list(self.free.get(crew.kind, ()))
 
-    def _put(self, crew: Crew, device: int) -> bool:
+    def _put(self, crew: JobCrew, device: int) -> bool:
         each = job_of(self.read)
         members = [each[job] for job in crew.jobs]
         seats: list[tuple[Need, Placed]] = []
@@ -242,7 +242,7 @@ class Seats:
             memory_mib=job_memory_mib(job),
             power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
         )
-        search = Search(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
+        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
         quota = fleet.quota_left.get(need.project, math.inf)
         if fleet.gpus(device, share_pct) > quota + 1e-9 or not fleet.fits(search, device):
             return None
@@ -273,4 +273,4 @@ def packed() -> Gavel:
 
 def pop() -> Gavel:
     """Gavel with pairs, solved in parts."""
-    return Gavel(name="pop", packed=True, parameters=Parameters(parts=POP_PARTS))
+    return Gavel(name="pop", packed=True, parameters=GavelParameters(parts=POP_PARTS))

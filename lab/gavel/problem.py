@@ -24,7 +24,7 @@ from solvers.domain.arrays import Floats, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ThroughputTable:
     """Classes of jobs (rows), GPU types (columns), and pairs of classes that may share GPUs."""
 
     speed: Floats
@@ -54,11 +54,11 @@ class Table:
         """By class: what a unit of a job's progress counts. Jobs of many GPUs hold so many fair parts."""
         return np.asarray(self.gpus / (self.fair * self.weight), dtype=np.float64)
 
-    def alone(self) -> Table:
+    def alone(self) -> ThroughputTable:
         """The same without sharing."""
         return replace(self, pairs=np.zeros((0, 2), dtype=np.int64), pair_speed=np.zeros((0, len(self.devices), 2)))
 
-    def useful(self) -> Table:
+    def useful(self) -> ThroughputTable:
         """The same without pairs that on every type do no better than taking turns: time in turns takes the same GPUs
         and less of either job's time, so no optimum needs them.
         """
@@ -79,12 +79,12 @@ class Allocation:
     paired: Floats
 
 
-def nobodys(table: Table) -> Allocation:
+def nobodys(table: ThroughputTable) -> Allocation:
     """Nothing for anybody."""
     return Allocation(single=np.zeros_like(table.speed), paired=np.zeros((len(table.pairs), len(table.devices))))
 
 
-def progress(table: Table, allocation: Allocation) -> Floats:
+def progress(table: ThroughputTable, allocation: Allocation) -> Floats:
     """By class: normalised progress of each of its jobs."""
     gained = (allocation.single * table.speed).sum(axis=1)
     both = (allocation.paired[:, :, None] * table.pair_speed).sum(axis=1)
@@ -92,7 +92,7 @@ def progress(table: Table, allocation: Allocation) -> Floats:
     return np.asarray(gained / table.count * table.scale, dtype=np.float64)
 
 
-def violation(table: Table, allocation: Allocation) -> float:
+def violation(table: ThroughputTable, allocation: Allocation) -> float:
     """By how much the worst rule is broken: GPUs of a type, time of a class's jobs, nothing below nothing. In GPUs and
     in parts of a job's time.
     """
@@ -110,7 +110,7 @@ def violation(table: Table, allocation: Allocation) -> float:
     )
 
 
-def grouped(jobs: Table) -> Table:
+def grouped(jobs: ThroughputTable) -> ThroughputTable:
     """A table of single jobs as one of classes: equal speeds, GPUs and weight; what is equal in these is taken to
     be equal beside others too.
     """
@@ -126,7 +126,7 @@ def grouped(jobs: Table) -> Table:
     np.add.at(summed, which.ravel(), speeds)
     mean = summed / np.bincount(which.ravel(), minlength=len(kinds))[:, None, None]
     mean = np.where((kinds[:, 0] == kinds[:, 1])[:, None, None], mean.mean(axis=2, keepdims=True), mean)
-    return Table(
+    return ThroughputTable(
         speed=jobs.speed[first],
         gpus=jobs.gpus[first],
         count=counts,
@@ -137,7 +137,7 @@ def grouped(jobs: Table) -> Table:
     )
 
 
-def ungrouped(table: Table) -> Table:
+def ungrouped(table: ThroughputTable) -> ThroughputTable:
     """Every job a class of its own, every couple of jobs a pair: what a solver faces that does not group."""
     number = np.repeat(np.arange(len(table.count)), table.count)
     start = np.concatenate([[0], np.cumsum(table.count)])
@@ -166,7 +166,7 @@ def deal(jobs: int, number: int, random: np.random.Generator) -> list[Whole]:
     return [np.sort(order[start::number]) for start in range(min(number, jobs))]
 
 
-def part_of(table: Table, classes: Whole, number: int) -> tuple[Table, Whole]:
+def part_of(table: ThroughputTable, classes: Whole, number: int) -> tuple[ThroughputTable, Whole]:
     """One of so many parts of the cluster, with a job of each of these classes; and the whole's number of each class
     that it has.
     """
@@ -175,7 +175,7 @@ def part_of(table: Table, classes: Whole, number: int) -> tuple[Table, Whole]:
     return _part(table, counts, mine, number), mine
 
 
-def _part(table: Table, counts: Whole, mine: Whole, number: int) -> Table:
+def _part(table: ThroughputTable, counts: Whole, mine: Whole, number: int) -> ThroughputTable:
     place = np.full(len(counts), -1, dtype=np.int64)
     place[mine] = np.arange(len(mine))
     ends = table.pairs

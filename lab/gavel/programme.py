@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.gavel.problem import Allocation, Table, part_of, progress
+from lab.gavel.problem import Allocation, ThroughputTable, part_of, progress
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Answer, Limits, Program
+from solvers.engines.base import EngineAnswer, Limits, Program
 from solvers.engines.registry import create
 from solvers.errors import EngineError
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.rows import ProgrammeRows
 
 SLACK = 1e-7
 """Part of the least progress that the second stage may give up, for an engine's tolerance."""
@@ -36,14 +36,14 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
+class _ProgrammeColumns:
     least: Whole
     single: Whole
     """Class x type; -1 where it cannot run."""
     paired: Whole
 
 
-def share(table: Table, *, spread: bool = False, steps: float = SIMPLEX_STEPS) -> Shared:
+def share(table: ThroughputTable, *, spread: bool = False, steps: float = SIMPLEX_STEPS) -> Shared:
     """The allocation of the best least progress; with `spread` also of the most progress altogether among these. Raises
     EngineError where the engine gives up.
     """
@@ -57,7 +57,7 @@ def share(table: Table, *, spread: bool = False, steps: float = SIMPLEX_STEPS) -
     return Shared(allocation=found, least=float(progress(table, found).min(initial=np.inf)), bound=bound)
 
 
-def share_part(table: Table, classes: Whole, number: int, *, spread: bool = False) -> Shared:
+def share_part(table: ThroughputTable, classes: Whole, number: int, *, spread: bool = False) -> Shared:
     """POP: one of so many equal parts of the cluster, shared among a job of each of these classes."""
     part, mine = part_of(table, classes, number)
     shared = share(part, spread=spread)
@@ -71,9 +71,9 @@ def share_part(table: Table, classes: Whole, number: int, *, spread: bool = Fals
     return Shared(allocation=allocation, least=shared.least, bound=shared.bound)
 
 
-def _programme(table: Table, floor: float | None = None) -> tuple[Program, _Columns]:
+def _programme(table: ThroughputTable, floor: float | None = None) -> tuple[Program, _ProgrammeColumns]:
     """min -least; or with a floor under everybody's progress, the most progress of all."""
-    rows, scale = Rows(), table.scale / table.count
+    rows, scale = ProgrammeRows(), table.scale / table.count
     able, together = table.speed > 0, (table.pair_speed > 0).any(axis=2)
     classes, types = np.nonzero(able)
     couples, on = np.nonzero(together)
@@ -101,17 +101,17 @@ def _programme(table: Table, floor: float | None = None) -> tuple[Program, _Colu
     rows.enter(gain[ends[~same, 1]], paired[~same], worths[~same, 1])
     if floor is None:
         rows.enter(gain, np.broadcast_to(least, gain.shape), -1.0)
-    return rows.program(), _Columns(least=least, single=single, paired=paired)
+    return rows.program(), _ProgrammeColumns(least=least, single=single, paired=paired)
 
 
-def _solve(program: Program, steps: float) -> Answer:
+def _solve(program: Program, steps: float) -> EngineAnswer:
     answer = create("highs").solve(program, Limits(work=steps))
     if answer.values is None:
         raise EngineError(f"no allocation of GPU types: {answer.status.value} {answer.note}", engine="highs")
     return answer
 
 
-def _read(table: Table, useful: Table, answer: Answer) -> Allocation:
+def _read(table: ThroughputTable, useful: ThroughputTable, answer: EngineAnswer) -> Allocation:
     """Values of the useful columns at their places in the whole table."""
     assert answer.values is not None
     values = np.maximum(answer.values[1:], 0.0)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.gavel.parameters import Parameters
-from lab.gavel.problem import Allocation, Table
-from lab.gavel.remembering import Memory, Place, kind_of
+from lab.gavel.parameters import GavelParameters
+from lab.gavel.problem import Allocation, ThroughputTable
+from lab.gavel.remembering import GavelMemory, JobPlace, kind_of
 from lab.gavel.rounds import Entrant
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.domain.workload import TrainingJob
 from solvers.planners.draft import Draft
-from solvers.problems.fleet import Search
+from solvers.problems.fleet import RoomSearch
 from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
 
 
@@ -35,7 +35,7 @@ class Jobs:
     needs: tuple[Need, ...]
     jobs: tuple[TrainingJob, ...]
     class_of: Whole
-    table: Table
+    table: ThroughputTable
     models: tuple[str, ...]
     """By class."""
 
@@ -43,17 +43,17 @@ class Jobs:
         """These jobs, by number, each with its part of what its class has together."""
         count = np.bincount(self.class_of[members], minlength=len(self.models))
         single, paired = allocation.single, allocation.paired
-        parts: list[dict[Place, float]] = [{} for _ in self.models]
-        speeds: list[dict[Place, float]] = [{} for _ in self.models]
+        parts: list[dict[JobPlace, float]] = [{} for _ in self.models]
+        speeds: list[dict[JobPlace, float]] = [{} for _ in self.models]
         for number in np.flatnonzero(count):
             for at, kind in enumerate(self.kinds):
                 if self.table.speed[number, at] > 0:
-                    parts[number][Place(kind=kind)] = float(single[number, at] / count[number])
-                    speeds[number][Place(kind=kind)] = float(self.table.speed[number, at] * self.table.scale[number])
+                    parts[number][JobPlace(kind=kind)] = float(single[number, at] / count[number])
+                    speeds[number][JobPlace(kind=kind)] = float(self.table.speed[number, at] * self.table.scale[number])
         for row, ends in enumerate(self.table.pairs):
             for side, number in enumerate(ends):
                 for at, kind in enumerate(self.kinds):
-                    place = Place(kind=kind, beside=self.models[ends[1 - side]])
+                    place = JobPlace(kind=kind, beside=self.models[ends[1 - side]])
                     held = float(paired[row, at] / max(1, count[number]))
                     parts[number][place] = parts[number].get(place, 0.0) + held
                     speed = float(self.table.pair_speed[row, at, side] * self.table.scale[number])
@@ -69,7 +69,9 @@ class Jobs:
         ]
 
 
-def read_jobs(draft: Draft, each: Sequence[tuple[Need, TrainingJob]], known: tuple[Memory, Parameters]) -> Jobs:
+def read_jobs(
+    draft: Draft, each: Sequence[tuple[Need, TrainingJob]], known: tuple[GavelMemory, GavelParameters]
+) -> Jobs:
     """The jobs that could run on what is free; `each` are those that may take part."""
     devices = _free(draft)
     kinds = tuple(sorted(devices))
@@ -91,7 +93,7 @@ def read_jobs(draft: Draft, each: Sequence[tuple[Need, TrainingJob]], known: tup
     least = np.array([rows[at][1].share_pct_sm_min for at in first], dtype=np.float64)
     room = np.array([max(float(draft.fleet.memory_free[at]) for at in devices[kind]) for kind in kinds])
     fits = (memory[pairs].sum(axis=1)[:, None] <= room) & (least[pairs].sum(axis=1) <= 100)[:, None]
-    table = Table(
+    table = ThroughputTable(
         speed=speed,
         gpus=np.ones(len(keys), dtype=np.int64),
         count=count,
@@ -121,12 +123,14 @@ def _free(draft: Draft) -> dict[str, list[int]]:
     return found
 
 
-def _speeds(draft: Draft, each: tuple[Need, TrainingJob], devices: dict[str, list[int]], memory: Memory) -> Floats:
+def _speeds(draft: Draft, each: tuple[Need, TrainingJob], devices: dict[str, list[int]], memory: GavelMemory) -> Floats:
     """Iterations per second on every kind, alone; 0 where the job may not or cannot be."""
     need, job = each
     fleet, types = draft.fleet, draft.case.snapshot.gpu_types_by_name()
     found = np.zeros(len(devices))
-    room = fleet.room(Search(need=need, share_pct=job.share_pct_sm_min, memory_mib=job_memory_mib(job), power_w=0.0))
+    room = fleet.room(
+        RoomSearch(need=need, share_pct=job.share_pct_sm_min, memory_mib=job_memory_mib(job), power_w=0.0)
+    )
     if isinstance(room, ReasonCode):
         return found
     able = {int(device) for device in room}
@@ -135,13 +139,13 @@ def _speeds(draft: Draft, each: tuple[Need, TrainingJob], devices: dict[str, lis
         if device is not None:
             whole = fleet.class_at(device)
             believed = iterations_per_s(job, types, whole.gpu_type) * whole.sm_part
-            seen = memory.speed(job.model, Place(kind=kind))
+            seen = memory.speed(job.model, JobPlace(kind=kind))
             found[at] = believed * (1.0 if seen is None else seen)
     return found
 
 
 def _together(
-    alone: tuple[Floats, tuple[str, ...], tuple[str, ...]], pairs: Whole, known: tuple[Memory, Parameters]
+    alone: tuple[Floats, tuple[str, ...], tuple[str, ...]], pairs: Whole, known: tuple[GavelMemory, GavelParameters]
 ) -> Floats:
     """Speeds of both in every pair on every kind: as seen of these networks, else a careful part of those alone."""
     speed, models, kinds = alone
@@ -151,8 +155,8 @@ def _together(
     for row, ends in enumerate(pairs):
         for at, kind in enumerate(kinds):
             for side, number in enumerate(ends):
-                seen = parts.get((models[number], Place(kind=kind, beside=models[ends[1 - side]])))
-                solo = parts.get((models[number], Place(kind=kind)), 1.0)
+                seen = parts.get((models[number], JobPlace(kind=kind, beside=models[ends[1 - side]])))
+                solo = parts.get((models[number], JobPlace(kind=kind)), 1.0)
                 part = parameters.pair_part_unknown if seen is None else seen / max(solo, 1e-9)
                 found[row, at, side] = speed[number, at] * min(1.0, part)
     possible = (found > 0).all(axis=2, keepdims=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from lab.gavel.parameters import Parameters
+from lab.gavel.parameters import GavelParameters
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.value import value
@@ -27,7 +27,7 @@ DUST_S = 1.0
 
 
 @value
-class Place:
+class JobPlace:
     """Where a job stood: a kind of device, and the network beside it."""
 
     kind: str
@@ -35,12 +35,12 @@ class Place:
 
 
 @value
-class Seen:
+class SeenJob:
     """A job as the last picture had it."""
 
     job: WorkloadId
     device: DeviceId
-    place: Place
+    place: JobPlace
     ready: bool
     done: int
 
@@ -50,7 +50,7 @@ class Given:
     """Time a job had at a place, what is long ago counting less."""
 
     job: WorkloadId
-    place: Place
+    place: JobPlace
     seconds: float
 
 
@@ -59,42 +59,42 @@ class Speed:
     """A network's speed at a place, as a part of what is believed of it alone on such a device."""
 
     model: ModelName
-    place: Place
+    place: JobPlace
     part: float
 
 
 @value
-class Memory:
+class GavelMemory:
     """All of it, each table in a fixed order."""
 
     form: str = FORM
     at_s: float | None = None
     round_s: float | None = None
     """When jobs last changed places."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SeenJob, ...] = ()
     given: tuple[Given, ...] = ()
     speeds: tuple[Speed, ...] = ()
 
     @staticmethod
-    def of(state: bytes) -> Memory:
+    def of(state: bytes) -> GavelMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(Memory, state)
-        return found if found is not None and found.form == FORM else Memory()
+        found = recalled(GavelMemory, state)
+        return found if found is not None and found.form == FORM else GavelMemory()
 
-    def speed(self, model: ModelName, place: Place) -> float | None:
+    def speed(self, model: ModelName, place: JobPlace) -> float | None:
         """The part, where it was seen."""
         return next((item.part for item in self.speeds if (item.model, item.place) == (model, place)), None)
 
-    def heard(self, snapshot: Snapshot, parameters: Parameters) -> Memory:
+    def heard(self, snapshot: Snapshot, parameters: GavelParameters) -> GavelMemory:
         """With what this picture shows. An earlier or equal moment begins anew but for speeds."""
         now = standing_jobs(snapshot)
-        known = self if self.at_s is not None and self.at_s < snapshot.taken_at_s else Memory(speeds=self.speeds)
+        known = self if self.at_s is not None and self.at_s < snapshot.taken_at_s else GavelMemory(speeds=self.speeds)
         past_s = 0.0 if known.at_s is None else snapshot.taken_at_s - known.at_s
         before = {item.job: item for item in known.seen}
         moved = any(job.job in before and before[job.job].device != job.device for job in now)
         stopped = {item.job for item in known.seen} - {item.job for item in now}
         moved = moved or not stopped.isdisjoint(job.id for job in snapshot.jobs)
-        return Memory(
+        return GavelMemory(
             at_s=snapshot.taken_at_s,
             round_s=snapshot.taken_at_s if moved or known.round_s is None else known.round_s,
             seen=tuple(now),
@@ -108,7 +108,7 @@ def kind_of(gpu_type: str, sm_part: float) -> str:
     return gpu_type if sm_part >= 1.0 else f"{gpu_type}/{sm_part:.4f}"
 
 
-def standing_jobs(snapshot: Snapshot) -> list[Seen]:
+def standing_jobs(snapshot: Snapshot) -> list[SeenJob]:
     """Jobs that stand, by id, where nothing but at most one other job is beside them."""
     devices, types = snapshot.devices_by_id(), snapshot.gpu_types_by_name()
     ready = {item.id for item in snapshot.replicas if item.state is ReplicaState.READY}
@@ -124,9 +124,9 @@ def standing_jobs(snapshot: Snapshot) -> list[Seen]:
         if item.kind is not WorkloadKind.JOB or device is None or device.gpu_type not in types or not jobs_only:
             continue
         part = device.sm_count / types[device.gpu_type].sm_count
-        place = Place(kind=kind_of(device.gpu_type, part), beside=str(others[0][1]) if others else ALONE)
+        place = JobPlace(kind=kind_of(device.gpu_type, part), beside=str(others[0][1]) if others else ALONE)
         found.append(
-            Seen(
+            SeenJob(
                 job=item.workload,
                 device=item.device,
                 place=place,
@@ -138,7 +138,7 @@ def standing_jobs(snapshot: Snapshot) -> list[Seen]:
 
 
 def _given(
-    given: Iterable[Given], snapshot: Snapshot, now: Iterable[Seen], times_s: tuple[float, float]
+    given: Iterable[Given], snapshot: Snapshot, now: Iterable[SeenJob], times_s: tuple[float, float]
 ) -> tuple[Given, ...]:
     past_s, forget_s = times_s
     jobs: set[str] = {job.id for job in snapshot.jobs}
@@ -148,13 +148,15 @@ def _given(
         key = (item.job, item.place.kind, item.place.beside)
         sums[key] = sums.get(key, 0.0) + past_s
     return tuple(
-        Given(job=job, place=Place(kind=kind, beside=beside), seconds=round(sums[job, kind, beside], 3))
+        Given(job=job, place=JobPlace(kind=kind, beside=beside), seconds=round(sums[job, kind, beside], 3))
         for job, kind, beside in sorted(sums)
         if sums[job, kind, beside] >= DUST_S
     )
 
 
-def _speeds(known: Memory, snapshot: Snapshot, now: Iterable[Seen], past: tuple[float, float]) -> tuple[Speed, ...]:
+def _speeds(
+    known: GavelMemory, snapshot: Snapshot, now: Iterable[SeenJob], past: tuple[float, float]
+) -> tuple[Speed, ...]:
     past_s, heed = past
     before = {item.job: item for item in known.seen}
     jobs = {WorkloadId(job.id): job for job in snapshot.jobs}
@@ -181,6 +183,6 @@ def _blended(
         mean = sum(readings) / len(readings)
         parts[key] = mean if key not in parts else (1.0 - heed) * parts[key] + heed * mean
     return tuple(
-        Speed(model=model, place=Place(kind=kind, beside=beside), part=round(parts[model, kind, beside], 6))
+        Speed(model=model, place=JobPlace(kind=kind, beside=beside), part=round(parts[model, kind, beside], 6))
         for model, kind, beside in sorted(parts)
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lab.gavel.remembering import ALONE, Given, Place
+from lab.gavel.remembering import ALONE, Given, JobPlace
 from solvers.domain.ids import ModelName, WorkloadId
 
 PART_LEAST = 1e-6
@@ -26,12 +26,12 @@ class Entrant:
 
     job: WorkloadId
     model: ModelName
-    part: Mapping[Place, float]
-    speed: Mapping[Place, float]
+    part: Mapping[JobPlace, float]
+    speed: Mapping[JobPlace, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class JobCrew:
     """One or two jobs on a device of a kind."""
 
     jobs: tuple[WorkloadId, ...]
@@ -40,20 +40,20 @@ class Crew:
 
 
 @dataclass(slots=True, kw_only=True)
-class Round:
+class GavelRound:
     """One choice in the making."""
 
     entrants: Sequence[Entrant]
     room: dict[str, int]
     """Devices left, by kind."""
-    given: Mapping[WorkloadId, Mapping[Place, float]]
+    given: Mapping[WorkloadId, Mapping[JobPlace, float]]
     """Seconds that each job had."""
-    crews: list[Crew] = field(default_factory=list)
+    crews: list[JobCrew] = field(default_factory=list)
     busy: set[WorkloadId] = field(default_factory=set)
 
     def keep(self, jobs: tuple[WorkloadId, ...], kind: str) -> None:
         """Who stands stays."""
-        self._take(Crew(jobs=jobs, kind=kind, priority=float("inf")))
+        self._take(JobCrew(jobs=jobs, kind=kind, priority=float("inf")))
 
     def choose(self) -> None:
         """By priority, then whoever waits."""
@@ -81,21 +81,21 @@ class Round:
                 return
             number, item = -best[1], waiting.pop(-best[2])
             crew = self.crews[number]
-            self.crews[number] = Crew(jobs=(*crew.jobs, item.job), kind=crew.kind, priority=crew.priority)
+            self.crews[number] = JobCrew(jobs=(*crew.jobs, item.job), kind=crew.kind, priority=crew.priority)
             self.busy.add(item.job)
 
-    def _take(self, crew: Crew) -> None:
+    def _take(self, crew: JobCrew) -> None:
         self.crews.append(crew)
         self.busy.update(crew.jobs)
         self.room[crew.kind] = self.room.get(crew.kind, 0) - 1
 
-    def priority(self, item: Entrant, place: Place) -> float:
+    def priority(self, item: Entrant, place: JobPlace) -> float:
         """Part to have over part had."""
         had = self.given.get(item.job, {})
         total = sum(had.values())
         return item.part[place] / max(HAD_LEAST, had.get(place, 0.0) / total if total > 0.0 else 0.0)
 
-    def _wanted(self) -> list[Crew]:
+    def _wanted(self) -> list[JobCrew]:
         """All crews that anybody's part asks for, the most urgent first."""
         crews = []
         queues: dict[tuple[str, str, str], list[tuple[float, WorkloadId]]] = {}
@@ -105,13 +105,13 @@ class Round:
                     continue
                 priority = self.priority(item, place)
                 if place.beside == ALONE:
-                    crews.append(Crew(jobs=(item.job,), kind=place.kind, priority=priority))
+                    crews.append(JobCrew(jobs=(item.job,), kind=place.kind, priority=priority))
                 else:
                     queues.setdefault((place.kind, str(item.model), place.beside), []).append((priority, item.job))
         crews += self._couples(queues)
         return sorted(crews, key=lambda crew: (-crew.priority, crew.jobs, crew.kind))
 
-    def _couples(self, queues: Mapping[tuple[str, str, str], list[tuple[float, WorkloadId]]]) -> list[Crew]:
+    def _couples(self, queues: Mapping[tuple[str, str, str], list[tuple[float, WorkloadId]]]) -> list[JobCrew]:
         found = []
         for kind, model, beside in sorted(queues):
             mine = _ordered(queues[kind, model, beside])
@@ -122,7 +122,7 @@ class Round:
             else:
                 continue
             found += [
-                Crew(jobs=(left[1], right[1]), kind=kind, priority=min(left[0], right[0])) for left, right in couples
+                JobCrew(jobs=(left[1], right[1]), kind=kind, priority=min(left[0], right[0])) for left, right in couples
             ]
         return found
 
@@ -130,19 +130,19 @@ class Round:
         """Devices left over to those who wait, the fastest match first."""
         waiting = [item for item in self.entrants if item.job not in self.busy]
         matches = sorted(
-            (-item.speed.get(Place(kind=kind), 0.0), item.job, kind)
+            (-item.speed.get(JobPlace(kind=kind), 0.0), item.job, kind)
             for item in waiting
             for kind, left in self.room.items()
-            if left > 0 and item.speed.get(Place(kind=kind), 0.0) > 0.0
+            if left > 0 and item.speed.get(JobPlace(kind=kind), 0.0) > 0.0
         )
         for _, job, kind in matches:
             if job not in self.busy and self.room[kind] > 0:
-                self._take(Crew(jobs=(job,), kind=kind, priority=0.0))
+                self._take(JobCrew(jobs=(job,), kind=kind, priority=0.0))
 
 
-def seconds_of(given: Sequence[Given]) -> dict[WorkloadId, dict[Place, float]]:
+def seconds_of(given: Sequence[Given]) -> dict[WorkloadId, dict[JobPlace, float]]:
     """What each job had, by place."""
-    found: dict[WorkloadId, dict[Place, float]] = {}
+    found: dict[WorkloadId, dict[JobPlace, float]] = {}
     for item in given:
         found.setdefault(item.job, {})[item.place] = item.seconds
     return found
@@ -154,9 +154,9 @@ def _ordered(queue: Sequence[tuple[float, WorkloadId]]) -> list[tuple[float, Wor
 
 def _gain(one: Entrant, other: Entrant, kind: str) -> float:
     """What two jobs do together beyond one of them at a time; below nothing where either cannot."""
-    alone = [item.speed.get(Place(kind=kind), 0.0) for item in (one, other)]
+    alone = [item.speed.get(JobPlace(kind=kind), 0.0) for item in (one, other)]
     both = [
-        item.speed.get(Place(kind=kind, beside=str(beside)), 0.0)
+        item.speed.get(JobPlace(kind=kind, beside=str(beside)), 0.0)
         for item, beside in ((one, other.model), (other, one.model))
     ]
     if min(*alone, *both) <= 0.0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.measured.rows import V100, Cell, groups_of, name_of, number, samples_of, table
+from lab.measured.rows import V100, MeasuredCell, groups_of, name_of, number, samples_of, table
 from solvers.models.base import GroupSamples, Samples
 
 FOLDER = "igniter-v100"
@@ -17,7 +17,7 @@ FOLDER = "igniter-v100"
 def read(data: Path) -> Samples:
     """Latency, throughput, L2 and DRAM utilisation by model, batch 1 to 32 and share."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=name_of(row["model"]),
             gpu_type=V100,
             batch=number(row["batch"]),
@@ -35,7 +35,7 @@ def read_pairs(data: Path) -> GroupSamples:
     """Latency of both members of every measured pair."""
     return groups_of(
         [
-            Cell(
+            MeasuredCell(
                 model=name_of(row[f"model_{side}"]),
                 gpu_type=V100,
                 batch=number(row[f"batch_{side}"]),

@@ -18,7 +18,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class MeasuredAnswers:
     """Measured values beside what was predicted for them, and the predicted standard deviations."""
 
     truth: Floats
@@ -30,16 +30,16 @@ class Answered:
         return np.isfinite(self.mean)
 
 
-def joined(parts: list[Answered]) -> Answered:
+def joined(parts: list[MeasuredAnswers]) -> MeasuredAnswers:
     """The rows of several folds as one."""
-    return Answered(
+    return MeasuredAnswers(
         truth=np.concatenate([part.truth for part in parts]),
         mean=np.concatenate([part.mean for part in parts]),
         std=np.concatenate([part.std for part in parts]),
     )
 
 
-def errors_pct(answered: Answered) -> Floats:
+def errors_pct(answered: MeasuredAnswers) -> Floats:
     """Absolute error of every answered row in percent of the measured value."""
     known = answered.known()
     return np.asarray(100.0 * np.abs(answered.mean[known] / answered.truth[known] - 1.0))
@@ -51,7 +51,7 @@ def r_squared(truth: Floats, mean: Floats) -> float:
     return 1.0 - float(np.sum((truth - mean) ** 2)) / spread if spread > 0 else float("nan")
 
 
-def coverage_pct(answered: Answered, sides: float) -> float:
+def coverage_pct(answered: MeasuredAnswers, sides: float) -> float:
     """Share of rows whose measured value lies within so many standard deviations; NaN where none has an interval."""
     known = answered.known() & np.isfinite(answered.std)
     if not known.any():
@@ -60,7 +60,7 @@ def coverage_pct(answered: Answered, sides: float) -> float:
     return 100.0 * float(np.mean(off <= sides * answered.std[known]))
 
 
-def summary(answered: Answered, *, logarithmic: bool) -> dict[str, float]:
+def summary(answered: MeasuredAnswers, *, logarithmic: bool) -> dict[str, float]:
     """All numbers of one split. R² is on logarithms for latencies, on the values themselves for slowdowns."""
     known = answered.known()
     found = {"rows": float(len(answered.truth)), "answered_pct": 100.0 * float(known.mean())}
@@ -79,7 +79,7 @@ def summary(answered: Answered, *, logarithmic: bool) -> dict[str, float]:
     }
 
 
-def calibration(answered: Answered, levels: Floats) -> list[float]:
+def calibration(answered: MeasuredAnswers, levels: Floats) -> list[float]:
     """Coverage in percent of the central intervals that should hold `levels` percent."""
     from scipy.special import ndtri
 

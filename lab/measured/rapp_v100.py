@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.measured.rows import V100, Cell, name_of, number, samples_of, table
+from lab.measured.rows import V100, MeasuredCell, name_of, number, samples_of, table
 from solvers.models.base import Samples
 
 FOLDER = "rapp-v100"
@@ -16,7 +16,7 @@ FOLDER = "rapp-v100"
 def read(data: Path) -> Samples:
     """Latency by model, batch 1 to 8 and share 5 to 100 %."""
     return samples_of(
-        Cell(
+        MeasuredCell(
             model=name_of(row["model"]),
             gpu_type=V100,
             batch=number(row["batch"]),

@@ -51,7 +51,7 @@ def number(text: str | None) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MeasuredCell:
     """One measured configuration."""
 
     model: str
@@ -73,7 +73,7 @@ _MEASURED = (
 )  # fmt: skip
 
 
-def queries_of(cells: Iterable[Cell]) -> Queries:
+def queries_of(cells: Iterable[MeasuredCell]) -> Queries:
     """The configurations of cells."""
     listed = list(cells)
     return Queries.of(
@@ -85,14 +85,14 @@ def queries_of(cells: Iterable[Cell]) -> Queries:
     )
 
 
-def samples_of(cells: Iterable[Cell]) -> Samples:
+def samples_of(cells: Iterable[MeasuredCell]) -> Samples:
     """Cells as samples, in a fixed order that does not depend on the order of the source's rows."""
     listed = sorted(cells, key=lambda cell: (cell.model, cell.gpu_type, cell.batch, cell.share_pct, cell.clock_mhz))
     others = {name: np.array([getattr(cell, name) for cell in listed]) for name in _MEASURED}
     return Samples.of(queries_of(listed), [cell.latency_ms for cell in listed], **others)
 
 
-def groups_of(groups: Iterable[Iterable[Cell]]) -> GroupSamples:
+def groups_of(groups: Iterable[Iterable[MeasuredCell]]) -> GroupSamples:
     """Cells that ran on one device at the same time."""
     listed = [list(group) for group in groups]
     members = [cell for group in listed for cell in group]

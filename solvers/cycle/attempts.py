@@ -30,7 +30,7 @@ Verify = Callable[[Snapshot, Plan, tuple[WorkloadId, ...]], tuple[Finding, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPlan:
     """What the chain ended with: the accepted proposal, or the first one that was refuted, or none."""
 
     attempts: tuple[Attempt, ...]
@@ -57,13 +57,13 @@ class Asking:
     reporter: Reporter
 
 
-def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> Chosen:
+def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> ChosenPlan:
     """The first plan of the chain that verifies, or the best of all that do; else the first refuted one, so that people
     can see what was wrong with it.
     """
     attempts: list[Attempt] = []
-    sound: list[Chosen] = []
-    refuted: Chosen | None = None
+    sound: list[ChosenPlan] = []
+    refuted: ChosenPlan | None = None
     for planner in planners:
         attempt, proposal = _ask(asking, planner, request)
         plan = proposal.plan if proposal is not None else None
@@ -73,18 +73,18 @@ def try_chain(asking: Asking, planners: Iterable[str], request: PlanRequest) -> 
         findings = asking.verify(request.snapshot, plan, request.movable)
         if not is_fatal(findings):
             attempts.append(attempt)
-            sound.append(Chosen((), proposal, findings))
+            sound.append(ChosenPlan((), proposal, findings))
             if request.snapshot.policy.choice is Choice.FIRST:
                 break
             continue
         attempts.append(replace(attempt, error=f"refuted: {fatal_codes(findings)}"))
         asking.reporter.event("plan.refuted", planner=planner, findings=fatal_codes(findings))
-        refuted = refuted or Chosen((), proposal, findings)
-    found = _best(request, sound) or refuted or Chosen(())
+        refuted = refuted or ChosenPlan((), proposal, findings)
+    found = _best(request, sound) or refuted or ChosenPlan(())
     return replace(found, attempts=tuple(attempts))
 
 
-def _best(request: PlanRequest, sound: list[Chosen]) -> Chosen | None:
+def _best(request: PlanRequest, sound: list[ChosenPlan]) -> ChosenPlan | None:
     """Of those that can be acted on at once, by the policy's terms, one after the other: those that the best one does
     not outweigh; of these the first of the chain. Imbalance is no reason to prefer one planner to another.
     """

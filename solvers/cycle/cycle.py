@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from solvers.cycle.attempts import Asking, Chosen, try_chain
+from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.cycle.dividing import Part
-from solvers.cycle.gate import Case, gate
+from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.parts import Course, Together, decided, try_parts
 from solvers.cycle.ports import Ports, memory_key
@@ -147,7 +147,7 @@ def _judge(ports: Ports, order: CycleOrder, request: PlanRequest, record: CycleR
     return gate(replace(case, plan=record.plan, findings=record.findings, transition=transition))
 
 
-def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: Chosen) -> Decision:
+def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: ChosenPlan) -> Decision:
     """What a part's own gate says to its plan, by its own picture."""
     case = _case(ports, order, part.request(order.seed))
     if chosen.plan is not None and chosen.sound:
@@ -155,10 +155,10 @@ def _judge_part(ports: Ports, order: CycleOrder, part: Part, chosen: Chosen) -> 
     return gate(replace(case, plan=chosen.plan, findings=chosen.findings))
 
 
-def _case(ports: Ports, order: CycleOrder, request: PlanRequest) -> Case:
+def _case(ports: Ports, order: CycleOrder, request: PlanRequest) -> GateCase:
     """What a plan is to be judged against."""
     standing = KeepTarget().propose(request, b"", ports.reporter).plan
-    return Case(
+    return GateCase(
         order=order,
         snapshot=request.snapshot,
         movable=request.movable,

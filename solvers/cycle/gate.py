@@ -27,7 +27,7 @@ from solvers.problems.fleet import silent_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class GateCase:
     """What the gate judges. `standing` is the target restated as a plan under the present snapshot; `plan` None: nobody
     had one.
     """
@@ -42,7 +42,7 @@ class Case:
     standing_findings: tuple[Finding, ...] = ()
 
 
-def gate(case: Case) -> Decision:
+def gate(case: GateCase) -> Decision:
     """Promote when nothing holds."""
     if case.plan is None or case.standing is None:
         return _hold({HoldReason.NO_PLAN: ()})
@@ -63,7 +63,7 @@ def gate(case: Case) -> Decision:
     return _with_lane(case, holds)
 
 
-def _with_lane(case: Case, holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
+def _with_lane(case: GateCase, holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
     if case.order.lane is Lane.SHADOW:
         return _hold(holds | {HoldReason.SHADOW_ONLY: ()})
     if holds:
@@ -78,7 +78,7 @@ def _hold(holds: dict[HoldReason, tuple[Fact, ...]]) -> Decision:
     return Decision(promote=False, reasons=reasons, facts=tuple(fact for reason in reasons for fact in holds[reason]))
 
 
-def _urgent(case: Case, step: Step) -> bool:
+def _urgent(case: GateCase, step: Step) -> bool:
     """Whether hysteresis is set aside: for what the snapshot tells, because somebody asks, or because the plan repairs
     what today's rules forbid.
     """
@@ -92,7 +92,7 @@ def _urgent(case: Case, step: Step) -> bool:
     return step.urgent or broken or renewed or case.order.forced
 
 
-def _staleness(case: Case, plan: Plan, *, demand_matters: bool) -> dict[HoldReason, tuple[Fact, ...]]:
+def _staleness(case: GateCase, plan: Plan, *, demand_matters: bool) -> dict[HoldReason, tuple[Fact, ...]]:
     """Silence of nodes that the plan uses, and of the edges that count its demand. A lost device cannot wait for the
     edges. When nobody is heard at all, it is we who are deaf: every node is taken to be silent, not lost.
     """
@@ -123,7 +123,7 @@ def _rental(plan: Plan) -> dict[HoldReason, tuple[Fact, ...]]:
     return {HoldReason.AWAITING_RENTAL: facts} if facts else {}
 
 
-def _cooldown(case: Case, *, urgent: bool) -> dict[HoldReason, tuple[Fact, ...]]:
+def _cooldown(case: GateCase, *, urgent: bool) -> dict[HoldReason, tuple[Fact, ...]]:
     since_s = case.snapshot.taken_at_s - case.snapshot.target.promoted_at_s
     left_s = case.snapshot.policy.cooldown_s - since_s
     if urgent or left_s <= 0:
@@ -131,7 +131,7 @@ def _cooldown(case: Case, *, urgent: bool) -> dict[HoldReason, tuple[Fact, ...]]
     return {HoldReason.COOLDOWN: (Fact(name="cooldown_left_s", value=round(left_s, 3)),)}
 
 
-def _churn(case: Case, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
+def _churn(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     if case.order.forced or step.within_churn:
         return {}
     facts = (
@@ -141,7 +141,7 @@ def _churn(case: Case, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     return {HoldReason.CHURN_BUDGET: facts}
 
 
-def _small_gain(case: Case, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
+def _small_gain(case: GateCase, step: Step) -> dict[HoldReason, tuple[Fact, ...]]:
     """Only reached when nothing is urgent."""
     if step.gains_enough:
         return {}

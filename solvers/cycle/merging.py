@@ -30,7 +30,7 @@ VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SettledPart:
     """What a part ended with. `plan` is by its own picture; `held` says why it is the standing one."""
 
     part: Part
@@ -39,7 +39,7 @@ class Settled:
     held: tuple[str, ...] = ()
 
 
-def merged(whole: Snapshot, settled: tuple[Settled, ...], seed: int, *, waiting: bool = True) -> Proposal:
+def merged(whole: Snapshot, settled: tuple[SettledPart, ...], seed: int, *, waiting: bool = True) -> Proposal:
     """All parts together. `waiting` False: what has no new place yet does not stay in its old one."""
     left = {item.part.policy.name: _left(item, waiting=waiting) for item in settled}
     assignments = tuple(
@@ -78,16 +78,16 @@ def merged(whole: Snapshot, settled: tuple[Settled, ...], seed: int, *, waiting:
     )
 
 
-def waits_elsewhere(settled: tuple[Settled, ...]) -> bool:
+def waits_elsewhere(settled: tuple[SettledPart, ...]) -> bool:
     """Whether anything stays on a device of another policy only because it has no place of its own yet."""
     return any(_left(item, waiting=True) != _left(item, waiting=False) for item in settled)
 
 
-def _own(item: Settled) -> list[Assignment]:
+def _own(item: SettledPart) -> list[Assignment]:
     return [each for each in item.plan.assignments if each.replica not in item.part.strangers]
 
 
-def _left(item: Settled, *, waiting: bool) -> list[Assignment]:
+def _left(item: SettledPart, *, waiting: bool) -> list[Assignment]:
     """Replicas that stay on devices of others: what may not move, and what waits for a place."""
     part, planned = item.part, {each.replica for each in _own(item)}
     found = [each for each in part.elsewhere if each.workload not in part.movable]
@@ -114,7 +114,7 @@ def _project(item: Assignment) -> str:
     return item.workload.split("/", 1)[0]
 
 
-def _part(item: Settled, assignments: tuple[Assignment, ...]) -> PlanPart:
+def _part(item: SettledPart, assignments: tuple[Assignment, ...]) -> PlanPart:
     plan, part = item.plan, item.part
     objective, bound = plan.objective, plan.bound_usd_per_h
     if part.strangers:
@@ -155,12 +155,12 @@ def _bound(parts: tuple[PlanPart, ...]) -> float | None:
     return sum(known) if known and len(known) == len(bounds) else None
 
 
-def _status(settled: tuple[Settled, ...]) -> ProposalStatus:
+def _status(settled: tuple[SettledPart, ...]) -> ProposalStatus:
     statuses = {item.proposal.status for item in settled if item.proposal is not None}
     return ProposalStatus.OPTIMAL if statuses == {ProposalStatus.OPTIMAL} else ProposalStatus.FEASIBLE
 
 
-def _insight(settled: tuple[Settled, ...]) -> Insight | None:
+def _insight(settled: tuple[SettledPart, ...]) -> Insight | None:
     """What all planners told, each part's contenders and facts under its policy's name. A thing that is scarce in
     several parts is worth what it is worth most.
     """

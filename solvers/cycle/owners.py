@@ -34,7 +34,7 @@ class KnobOwner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingOwners:
     """What a plan leaves to controllers, by device, and which planner made it."""
 
     planner: str | None
@@ -42,12 +42,12 @@ class Standing:
     on_device: dict[DeviceId, list[Assignment]]
 
     @staticmethod
-    def of(assignments: Iterable[Assignment], planner: str | None, parts: tuple[PlanPart, ...] = ()) -> Standing:
+    def of(assignments: Iterable[Assignment], planner: str | None, parts: tuple[PlanPart, ...] = ()) -> StandingOwners:
         """Replicas by device."""
         on_device: dict[DeviceId, list[Assignment]] = defaultdict(list)
         for item in assignments:
             on_device[item.device].append(item)
-        return Standing(planner=planner, parts=parts, on_device=dict(on_device))
+        return StandingOwners(planner=planner, parts=parts, on_device=dict(on_device))
 
     def planner_of(self, policy: Policy) -> str:
         """Who planned for a policy; who will, where its chain has changed since or nothing stands."""
@@ -55,7 +55,7 @@ class Standing:
         return made if made in policy.planners else policy.planners[0]
 
 
-def knob_owners(owners: Owners, device: DeviceId, standing: Standing) -> tuple[KnobOwner, ...]:
+def knob_owners(owners: Owners, device: DeviceId, standing: StandingOwners) -> tuple[KnobOwner, ...]:
     """One owner of every knob, in their order."""
     policy = owners.policy_at(device)
     held = standing.on_device.get(device, [])

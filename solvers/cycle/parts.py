@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from solvers.cycle.attempts import Asking, Chosen, try_chain
+from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.cycle.dividing import Division, Part
-from solvers.cycle.merging import Settled, merged, waits_elsewhere
+from solvers.cycle.merging import SettledPart, merged, waits_elsewhere
 from solvers.cycle.record import Attempt, Decision, HoldReason
 from solvers.domain.evidence import Fact, Finding, Severity
 from solvers.domain.ids import PolicyName
@@ -28,7 +28,7 @@ from solvers.verify.checks import is_fatal
 LANE_HOLDS = frozenset({HoldReason.AWAITING_APPROVAL, HoldReason.SHADOW_ONLY})
 """What holds every plan of such a cycle, however good it is."""
 
-Judge = Callable[[Part, Chosen], Decision]
+Judge = Callable[[Part, ChosenPlan], Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class Course:
 class Together:
     """The plan of all, and what each policy's gate said."""
 
-    chosen: Chosen
+    chosen: ChosenPlan
     decisions: tuple[tuple[PolicyName, Decision], ...] = ()
 
 
-def try_policies(asking: Asking, request: PlanRequest, course: Course) -> Chosen:
+def try_policies(asking: Asking, request: PlanRequest, course: Course) -> ChosenPlan:
     """The plan of whoever decides: of one chain, or of every policy's. Nobody's gate is asked."""
     if request.snapshot.policies:
         return try_parts(asking, request, replace(course, judge=None)).chosen
@@ -63,7 +63,7 @@ def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
     attempts: list[Attempt] = []
     decisions: list[tuple[PolicyName, Decision]] = []
     division = Division.of(request.snapshot, request.movable, course.budget)
-    settled: list[Settled] = []
+    settled: list[SettledPart] = []
     sound = False
     for policy in division.policies:
         part = division.part(policy)
@@ -75,15 +75,15 @@ def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
         division.settle(part, item.plan)
         settled.append(item)
     if attempts and not sound:
-        return Together(chosen=Chosen(tuple(attempts)), decisions=tuple(decisions))
+        return Together(chosen=ChosenPlan(tuple(attempts)), decisions=tuple(decisions))
     found = whole_plan(asking, request, tuple(settled))
     return Together(chosen=replace(found, attempts=tuple(attempts)), decisions=tuple(decisions))
 
 
-def whole_plan(asking: Asking, request: PlanRequest, settled: tuple[Settled, ...]) -> Chosen:
+def whole_plan(asking: Asking, request: PlanRequest, settled: tuple[SettledPart, ...]) -> ChosenPlan:
     """All parts as one plan, verified whole. What waits on a device of another policy may stay where that is sound."""
     whole, seed = request.snapshot, request.seed
-    found = Chosen((), merged(whole, settled, seed))
+    found = ChosenPlan((), merged(whole, settled, seed))
     plan = found.plan
     if plan is None:
         return found
@@ -95,7 +95,7 @@ def whole_plan(asking: Asking, request: PlanRequest, settled: tuple[Settled, ...
     if stricter.plan is None:
         return found
     findings = asking.verify(whole, stricter.plan, movable)
-    return found if is_fatal(findings) else Chosen((), stricter, findings)
+    return found if is_fatal(findings) else ChosenPlan((), stricter, findings)
 
 
 def standing(part: Part, seed: int, asking: Asking) -> Plan:
@@ -139,10 +139,10 @@ def decided(decisions: tuple[tuple[PolicyName, Decision], ...], findings: tuple[
     return Decision(promote=False, reasons=tuple(reason for reason in HoldReason if reason in held), facts=tuple(facts))
 
 
-def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[Settled, Chosen, Decision | None]:
+def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[SettledPart, ChosenPlan, Decision | None]:
     stays = standing(part, seed, asking)
     if part.idle:
-        return Settled(part=part, plan=stays), Chosen(()), None
+        return SettledPart(part=part, plan=stays), ChosenPlan(()), None
     chosen = try_chain(asking, course.planners or chain_order(part.policy), part.request(seed))
     decision = course.judge(part, chosen) if course.judge is not None else None
     # Where nothing is to change, the planner's plan is what stands, with what it knows of it now.
@@ -153,5 +153,5 @@ def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[Sett
         held = {HoldReason.NO_PLAN}
     told = tuple(reason.value for reason in HoldReason if reason in held)
     if plan is None or told:
-        return Settled(part=part, plan=stays, held=told, proposal=None), chosen, decision
-    return Settled(part=part, plan=plan, proposal=chosen.proposal), chosen, decision
+        return SettledPart(part=part, plan=stays, held=told, proposal=None), chosen, decision
+    return SettledPart(part=part, plan=plan, proposal=chosen.proposal), chosen, decision

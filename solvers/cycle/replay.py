@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from solvers.cycle.attempts import Asking
 from solvers.cycle.dividing import Division
-from solvers.cycle.merging import Settled
+from solvers.cycle.merging import SettledPart
 from solvers.cycle.parts import standing, whole_plan
 from solvers.cycle.record import CycleRecord
 from solvers.domain.codec import digest
@@ -57,16 +57,16 @@ def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mappin
     asking = Asking(
         propose=lambda planner, asked: propose(planner, asked, None), verify=verify, reporter=SilentReporter()
     )
-    settled: list[Settled] = []
+    settled: list[SettledPart] = []
     for policy in division.policies:
         part, line = division.part(policy), lines[policy.name]
         if line.planner == KEEP.name:
-            item = Settled(part=part, plan=standing(part, request.seed, asking), held=line.held)
+            item = SettledPart(part=part, plan=standing(part, request.seed, asking), held=line.held)
         else:
             proposal = propose(line.planner, part.request(request.seed), states.get(policy.name))
             if proposal.plan is None:
                 return None
-            item = Settled(part=part, plan=proposal.plan, proposal=proposal)
+            item = SettledPart(part=part, plan=proposal.plan, proposal=proposal)
         division.settle(part, item.plan)
         settled.append(item)
     return whole_plan(asking, request, tuple(settled)).plan

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, ReplicaId
-from solvers.domain.part import Along, Axis, Rule
+from solvers.domain.part import Along, Axis, FieldRule
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.value import value
 
@@ -80,10 +80,10 @@ class Transition:
 class Target:
     """What the fleet must hold. Generation 0 is the empty target before the first plan."""
 
-    generation: Annotated[Generation, Rule.WHOLE] = Generation(0)
-    plan: Annotated[Digest | None, Rule.WHOLE] = None
-    promoted_at_s: Annotated[float, Rule.WHOLE] = 0.0
-    assignments: Annotated[tuple[Assignment, ...], Rule.SAID] = ()
+    generation: Annotated[Generation, FieldRule.WHOLE] = Generation(0)
+    plan: Annotated[Digest | None, FieldRule.WHOLE] = None
+    promoted_at_s: Annotated[float, FieldRule.WHOLE] = 0.0
+    assignments: Annotated[tuple[Assignment, ...], FieldRule.SAID] = ()
     settings: Annotated[tuple[DeviceSetting, ...], Along(Axis.DEVICES, "device")] = ()
 
 

@@ -23,7 +23,7 @@ from solvers.domain.workload import Project
 T = TypeVar("T")
 
 
-class Rule(Enum):
+class FieldRule(Enum):
     """What becomes of a field."""
 
     WHOLE = "whole"
@@ -52,7 +52,7 @@ class Along:
     attribute: str
 
 
-Keeps = Rule | Along
+Keeps = FieldRule | Along
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,9 @@ def cut_by(item: T, cut: Cut, part: Mapping[Axis, Collection[str]]) -> T:
             case Along(axis, attribute):
                 kept = part[axis]
                 changed[name] = tuple(each for each in getattr(picture, name) if getattr(each, attribute) in kept)
-            case Rule.SAID:
+            case FieldRule.SAID:
                 changed[name] = getattr(cut, name)
-            case Rule.CUT:
+            case FieldRule.CUT:
                 changed[name] = cut_by(getattr(picture, name), cut, part)
     found: T = replace(picture, **changed)
     return found

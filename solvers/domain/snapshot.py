@@ -25,7 +25,7 @@ from solvers.domain.ids import (
     WorkloadId,
 )
 from solvers.domain.offer import Offer, offered_nodes
-from solvers.domain.part import Along, Axis, Cut, Rule, cut_by
+from solvers.domain.part import Along, Axis, Cut, FieldRule, cut_by
 from solvers.domain.policy import Policy
 from solvers.domain.profile import Profile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
@@ -84,17 +84,17 @@ class Snapshot:
 
     # Beside each field stands what a part of the picture keeps of it.
 
-    schema_version: Annotated[int, Rule.WHOLE] = SCHEMA_VERSION
-    cluster: Annotated[ClusterName, Rule.WHOLE]
-    taken_at_s: Annotated[float, Rule.WHOLE]
-    policy: Annotated[Policy, Rule.SAID]
-    projects: Annotated[tuple[Project, ...], Rule.SAID] = ()
-    gpu_types: Annotated[tuple[GpuType, ...], Rule.WHOLE] = ()
+    schema_version: Annotated[int, FieldRule.WHOLE] = SCHEMA_VERSION
+    cluster: Annotated[ClusterName, FieldRule.WHOLE]
+    taken_at_s: Annotated[float, FieldRule.WHOLE]
+    policy: Annotated[Policy, FieldRule.SAID]
+    projects: Annotated[tuple[Project, ...], FieldRule.SAID] = ()
+    gpu_types: Annotated[tuple[GpuType, ...], FieldRule.WHOLE] = ()
     nodes: Annotated[tuple[Node, ...], Along(Axis.NODES, "id")] = ()
     node_statuses: Annotated[tuple[NodeStatus, ...], Along(Axis.NODES, "node")] = ()
     devices: Annotated[tuple[Device, ...], Along(Axis.DEVICES, "id")] = ()
-    power_caps: Annotated[tuple[PowerCap, ...], Rule.SAID] = ()
-    models: Annotated[tuple[ModelVariant, ...], Rule.WHOLE] = ()
+    power_caps: Annotated[tuple[PowerCap, ...], FieldRule.SAID] = ()
+    models: Annotated[tuple[ModelVariant, ...], FieldRule.WHOLE] = ()
     services: Annotated[tuple[Service, ...], Along(Axis.WORKLOADS, "id")] = ()
     jobs: Annotated[tuple[TrainingJob, ...], Along(Axis.WORKLOADS, "id")] = ()
     tasks: Annotated[tuple[OfflineTask, ...], Along(Axis.WORKLOADS, "id")] = ()
@@ -104,10 +104,10 @@ class Snapshot:
     replicas: Annotated[tuple[Replica, ...], Along(Axis.DEVICES, "device")] = ()
     device_telemetry: Annotated[tuple[DeviceTelemetry, ...], Along(Axis.DEVICES, "device")] = ()
     replica_telemetry: Annotated[tuple[ReplicaTelemetry, ...], Along(Axis.REPLICAS, "replica")] = ()
-    target: Annotated[Target, Rule.CUT] = Target()
-    offers: Annotated[tuple[Offer, ...], Rule.SAID] = ()
+    target: Annotated[Target, FieldRule.CUT] = Target()
+    offers: Annotated[tuple[Offer, ...], FieldRule.SAID] = ()
     token_profiles: Annotated[tuple[TokenProfile, ...], Along(Axis.GPU_TYPES, "gpu_type")] = ()
-    policies: Annotated[tuple[Policy, ...], Rule.SAID] = late(())
+    policies: Annotated[tuple[Policy, ...], FieldRule.SAID] = late(())
     """Those that have a pool of devices, by name; `policy` decides on all the rest."""
 
     def part(self, cut: Cut) -> Snapshot:

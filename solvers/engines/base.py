@@ -89,7 +89,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EngineAnswer:
     """What came out. `values` None unless the status is OPTIMAL or FEASIBLE; `bound` is -inf when nothing is proven."""
 
     status: EngineStatus
@@ -118,6 +118,6 @@ class Engine(Protocol):
         """As in the registry."""
         ...
 
-    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
+    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Never raises for what a status can say."""
         ...

@@ -17,9 +17,9 @@ import numpy as np
 import pulp
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Answer, EngineStatus, Limits, Program
+from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound
-from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict
+from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, told_apart, verdict
 from solvers.errors import EngineError
 
 STATUSES = {
@@ -50,7 +50,7 @@ class Cbc:
 
     name = "cbc"
 
-    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
+    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Raises EngineError for nonsense and for a CBC that does not run."""
         refuse_nonsense(program, self.name)
         early = settled_early(program)
@@ -66,7 +66,7 @@ class Cbc:
         return verdict(program, limits, claim, hint, lambda rest: self.solve(rest, limits))
 
 
-def _claim(program: Program, limits: Limits, hint: Floats | None) -> Claim:
+def _claim(program: Program, limits: Limits, hint: Floats | None) -> LibraryClaim:
     problem, columns, rows = _built(program)
     hinted = hint is not None and len(hint) == program.columns and bool(np.isfinite(hint).all())
     if hinted and hint is not None:
@@ -135,7 +135,7 @@ def _sides(low: float, high: float) -> list[tuple[int, float]]:
     return [(sense, side) for sense, side in sides if np.isfinite(side)]
 
 
-def _read(program: Program, problem: Any, parts: tuple[list[Any], list[list[Any]]], said: str) -> Claim:
+def _read(program: Program, problem: Any, parts: tuple[list[Any], list[list[Any]]], said: str) -> LibraryClaim:
     columns, rows = parts
     stopped = _STOPPED.search(said)
     solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
@@ -155,9 +155,11 @@ def _read(program: Program, problem: Any, parts: tuple[list[Any], list[list[Any]
             reduced = np.array([column.dj or 0.0 for column in columns], dtype=np.float64)
             endless = (reduced > _WRONG) & np.isneginf(program.lower) | (reduced < -_WRONG) & np.isposinf(program.upper)
             if endless.any():
-                return Claim(otherwise=EngineStatus.FAILED, note="CBC says optimal where its own duals say unbounded")
+                return LibraryClaim(
+                    otherwise=EngineStatus.FAILED, note="CBC says optimal where its own duals say unbounded"
+                )
     nodes = _NODES.search(said)
-    return Claim(
+    return LibraryClaim(
         otherwise=otherwise,
         values=values,
         bound=bound + program.offset if abs(bound) < _BEYOND else float("-inf"),

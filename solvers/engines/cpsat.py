@@ -15,9 +15,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Answer, EngineStatus, Limits, Program
+from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound, implied_box
-from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, verdict
+from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, verdict
 
 STATUSES = {
     cp_model.OPTIMAL: EngineStatus.OPTIMAL,
@@ -37,7 +37,7 @@ _VALUE_MAX = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledCoefficients:
     """Coefficients as whole numbers, and what that may add to or take from their sum at most, in their own unit."""
 
     coefficients: Whole
@@ -50,36 +50,36 @@ class CpSat:
 
     name = "cp-sat"
 
-    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
+    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Raises EngineError for nonsense."""
         refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early
         if not program.integer.all():
-            return Answer(status=EngineStatus.FAILED, note="CP-SAT takes whole numbers only")
+            return EngineAnswer(status=EngineStatus.FAILED, note="CP-SAT takes whole numbers only")
         lower, upper = implied_box(program)
         if (lower > upper).any():
-            return Answer(status=EngineStatus.INFEASIBLE, note="rows leave a column no value")
+            return EngineAnswer(status=EngineStatus.INFEASIBLE, note="rows leave a column no value")
         if not (np.abs(lower) < _VALUE_MAX).all() or not (np.abs(upper) < _VALUE_MAX).all():
-            return Answer(status=EngineStatus.FAILED, note="CP-SAT needs columns that bounds or rows keep finite")
+            return EngineAnswer(status=EngineStatus.FAILED, note="CP-SAT needs columns that bounds or rows keep finite")
         return verdict(program, limits, _claim(program, (lower, upper), limits, hint), hint)
 
 
-def scaled(values: Floats, most: Floats) -> Scaled:
+def scaled(values: Floats, most: Floats) -> ScaledCoefficients:
     """Coefficients of one sum as whole numbers; `most` is the largest |value| of each one's column, at least 1."""
     reach = float(np.abs(values) @ most)
     for scale in _POWERS_OF_TEN:
         whole = np.rint(values * scale)
         if reach * scale <= _SCALED_MAX and np.array_equal(whole / scale, values):
-            return Scaled(whole.astype(np.int64), scale, 0.0)
+            return ScaledCoefficients(whole.astype(np.int64), scale, 0.0)
     # Nothing exact: as many binary digits as whole arithmetic leaves room for.
     scale = float(2.0 ** np.clip(np.floor(np.log2(_SCALED_MAX / max(reach, 1e-300))), -900, 900))
     whole = np.rint(values * scale)
-    return Scaled(whole.astype(np.int64), scale, float(np.abs(whole / scale - values) @ most))
+    return ScaledCoefficients(whole.astype(np.int64), scale, float(np.abs(whole / scale - values) @ most))
 
 
-def _claim(program: Program, box: tuple[Floats, Floats], limits: Limits, hint: Floats | None) -> Claim:
+def _claim(program: Program, box: tuple[Floats, Floats], limits: Limits, hint: Floats | None) -> LibraryClaim:
     model = cp_model.CpModel()
     lower, upper = (side.astype(np.int64) for side in box)
     columns = [model.new_int_var(int(low), int(high), "") for low, high in zip(lower, upper, strict=True)]
@@ -98,7 +98,7 @@ def _claim(program: Program, box: tuple[Floats, Floats], limits: Limits, hint: F
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     lost = otherwise in (EngineStatus.INFEASIBLE, EngineStatus.FAILED)
     error = max(worst, aim.error)
-    return Claim(
+    return LibraryClaim(
         otherwise=otherwise,
         values=np.array(solver.values(columns), dtype=np.float64) if found else None,
         bound=float("-inf") if lost else _bound(solver, program, box, aim),
@@ -146,7 +146,7 @@ def _set(solver: Any, limits: Limits) -> None:
         chosen.interleave_search = limits.threads > 1
 
 
-def _bound(solver: Any, program: Program, box: tuple[Floats, Floats], aim: Scaled) -> float:
+def _bound(solver: Any, program: Program, box: tuple[Floats, Floats], aim: ScaledCoefficients) -> float:
     """The bound proven. A search cut off before it had any says 0, which is a guess like any other: the box knows."""
     stated = float(solver.best_objective_bound)
     least = box_bound(program, *box)

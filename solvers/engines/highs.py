@@ -13,8 +13,8 @@ import highspy
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Answer, EngineStatus, Limits, Program
-from solvers.engines.judgement import Claim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
+from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
+from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, told_apart, verdict, weak_bound
 from solvers.errors import EngineError
 
 _BY_COLUMN, _MINIMISE = 1, 1
@@ -49,7 +49,7 @@ class Highs:
 
     name = "highs"
 
-    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
+    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Raises EngineError for nonsense."""
         refuse_nonsense(program, self.name)
         early = settled_early(program)
@@ -61,7 +61,7 @@ class Highs:
         return verdict(program, limits, claim, hint, lambda rest: self.solve(rest, limits))
 
 
-def _claim(program: Program, limits: Limits, hint: Floats | None) -> Claim:
+def _claim(program: Program, limits: Limits, hint: Floats | None) -> LibraryClaim:
     solver = highspy.Highs()
     mixed = bool(program.integer.any())
     for name, value in _options(limits, mixed).items():
@@ -72,7 +72,7 @@ def _claim(program: Program, limits: Limits, hint: Floats | None) -> Claim:
         start.col_value = list(np.where(program.integer, np.rint(hint), hint))
         solver.setSolution(start)
     if solver.run() == highspy.HighsStatus.kError:
-        return Claim(otherwise=EngineStatus.FAILED, note="HiGHS broke off with an error")
+        return LibraryClaim(otherwise=EngineStatus.FAILED, note="HiGHS broke off with an error")
     return _heard(solver, program, mixed)
 
 
@@ -114,7 +114,7 @@ def _load(solver: Any, program: Program) -> None:
         raise EngineError("HiGHS does not take the programme", engine="highs")
 
 
-def _heard(solver: Any, program: Program, mixed: bool) -> Claim:
+def _heard(solver: Any, program: Program, mixed: bool) -> LibraryClaim:
     status = solver.getModelStatus()
     info = solver.getInfo()
     otherwise = STATUSES.get(status, EngineStatus.FAILED)
@@ -130,7 +130,7 @@ def _heard(solver: Any, program: Program, mixed: bool) -> Claim:
         reduced = np.array(solution.col_dual, dtype=np.float64)
         optimal = otherwise is EngineStatus.OPTIMAL
         bound = float(info.objective_function_value) if optimal else weak_bound(program, row_duals)
-    return Claim(
+    return LibraryClaim(
         otherwise=otherwise,
         values=values,
         bound=bound if np.isfinite(bound) else float("-inf"),

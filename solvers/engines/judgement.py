@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Answer, EngineStatus, Limits, Program
+from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.errors import EngineError
 
 FEASIBILITY = 1e-6
@@ -28,7 +28,7 @@ WITH_VALUES = frozenset({EngineStatus.OPTIMAL, EngineStatus.FEASIBLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class LibraryClaim:
     """What a library said, in our words: values and bound, or the status that it stopped with instead."""
 
     otherwise: EngineStatus = EngineStatus.NO_SOLUTION
@@ -63,24 +63,24 @@ def refuse_nonsense(program: Program, engine: str) -> None:
         raise EngineError("a lower bound of inf or an upper bound of -inf leaves no value", engine=engine)
 
 
-def settled_early(program: Program) -> Answer | None:
+def settled_early(program: Program) -> EngineAnswer | None:
     """The answer where no search is needed: bounds that cross, or no row that limits any column."""
     lower = np.where(program.integer, np.ceil(program.lower - FEASIBILITY), program.lower)
     upper = np.where(program.integer, np.floor(program.upper + FEASIBILITY), program.upper)
     if (lower > upper + FEASIBILITY).any() or (program.row_lower > program.row_upper + FEASIBILITY).any():
-        return Answer(status=EngineStatus.INFEASIBLE, note="bounds cross")
+        return EngineAnswer(status=EngineStatus.INFEASIBLE, note="bounds cross")
     empty = np.bincount(program.row, weights=program.value != 0, minlength=program.rows) == 0
     if (empty & ((program.row_lower > FEASIBILITY) | (program.row_upper < -FEASIBILITY))).any():
-        return Answer(status=EngineStatus.INFEASIBLE, note="a row without columns needs some")
+        return EngineAnswer(status=EngineStatus.INFEASIBLE, note="a row without columns needs some")
     sided = np.isfinite(program.row_lower) | np.isfinite(program.row_upper)
     if (sided & ~empty).any():
         return None
     values = np.where(program.cost > 0, lower, np.where(program.cost < 0, upper, np.clip(0.0, lower, upper)))
     if not np.isfinite(values).all():
-        return Answer(status=EngineStatus.UNBOUNDED, note="no row limits a column that pays without end")
+        return EngineAnswer(status=EngineStatus.UNBOUNDED, note="no row limits a column that pays without end")
     objective = float(program.cost @ values) + program.offset
     linear = not program.integer.any()
-    return Answer(
+    return EngineAnswer(
         status=EngineStatus.OPTIMAL,
         values=values,
         objective=objective,
@@ -90,7 +90,7 @@ def settled_early(program: Program) -> Answer | None:
     )
 
 
-def sound(program: Program, values: Floats | None, repair: Callable[[Program], Answer] | None) -> Floats | None:
+def sound(program: Program, values: Floats | None, repair: Callable[[Program], EngineAnswer] | None) -> Floats | None:
     """Values with whole integers that keep every row, the rest solved again where rounding broke one; or None."""
     if values is None or len(values) != program.columns or not np.isfinite(values).all():
         return None
@@ -118,10 +118,10 @@ def fixed(program: Program, values: Floats) -> Program:
 def verdict(
     program: Program,
     limits: Limits,
-    claim: Claim,
+    claim: LibraryClaim,
     hint: Floats | None = None,
-    repair: Callable[[Program], Answer] | None = None,
-) -> Answer:
+    repair: Callable[[Program], EngineAnswer] | None = None,
+) -> EngineAnswer:
     """The answer that a claim is worth."""
     found = sound(program, claim.values, repair)
     notes = [claim.note]
@@ -138,7 +138,7 @@ def verdict(
         # "Optimal" without a sound solution is a broken promise; after a limit it only means that there is none yet.
         status = EngineStatus.FAILED if claim.otherwise in WITH_VALUES else claim.otherwise
         bound = float("-inf") if status is EngineStatus.FAILED else bound
-        return Answer(status=status, bound=bound, note=_joined(notes), work=claim.work)
+        return EngineAnswer(status=status, bound=bound, note=_joined(notes), work=claim.work)
     objective = _objective(program, best)
     if claim.otherwise is EngineStatus.INFEASIBLE and found is None:
         # The library called a programme infeasible that has this solution: nothing it said about bounds counts.
@@ -146,7 +146,7 @@ def verdict(
         notes.append("the engine wrongly said infeasible")
     bound = min(bound, objective)
     proven = objective - bound <= max(limits.gap * abs(objective), PROVEN * max(1.0, abs(objective)))
-    return Answer(
+    return EngineAnswer(
         status=EngineStatus.OPTIMAL if proven else EngineStatus.FEASIBLE,
         values=best,
         objective=objective,
@@ -158,7 +158,7 @@ def verdict(
     )
 
 
-def told_apart(program: Program, claim: Claim, again: Callable[[Program], Claim]) -> Claim:
+def told_apart(program: Program, claim: LibraryClaim, again: Callable[[Program], LibraryClaim]) -> LibraryClaim:
     """Libraries say "unbounded" or "infeasible or unbounded" alike; it is unbounded only if any solution exists."""
     anything = again(replace(program, cost=np.zeros(program.columns), offset=0.0))
     if anything.values is not None:

@@ -31,7 +31,7 @@ from solvers.problems.choice import Option, Options
 from solvers.problems.company import UNKNOWN, Press
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
-from solvers.problems.promise import Outcome, Promise, settle
+from solvers.problems.promise import Promise, PromiseOutcome, settle
 
 _Cells = tuple[NDArray[np.intp], NDArray[np.intp]] | EllipsisType
 """Which cells of a grid: rows with columns, or all."""
@@ -53,7 +53,7 @@ class _Judged:
     """A grid seen from one workload on one class of devices."""
 
     grid: Grid
-    outcome: Outcome
+    outcome: PromiseOutcome
     power_w: Floats
     limits_mib: Whole
     """Memory limit by batch."""
@@ -260,7 +260,9 @@ class Beliefs:
     def _alone(need: Need, device_class: DeviceClass) -> bool:
         return need.affinity.dedicated or device_class.exclusive or need.tokens is not None
 
-    def _settle(self, need: Need, device_class: DeviceClass, grid: Grid, batches: Floats, cells: _Cells) -> Outcome:
+    def _settle(
+        self, need: Need, device_class: DeviceClass, grid: Grid, batches: Floats, cells: _Cells
+    ) -> PromiseOutcome:
         factor = self.factor(need, device_class)
         busy = 1.0 if need.kind is WorkloadKind.TASK else self.policy.utilisation_max
         promise = Promise(

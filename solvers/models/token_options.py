@@ -20,7 +20,7 @@ from solvers.models.serving.token_plans import TokenPromise, TokenServing, choic
 from solvers.models.table import Grid
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
-from solvers.problems.promise import Outcome
+from solvers.problems.promise import PromiseOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TokenRow:
     """Every number of sequences on a whole device."""
 
     grid: Grid
-    outcome: Outcome
+    outcome: PromiseOutcome
     limits_mib: Whole
 
 
@@ -52,7 +52,7 @@ def token_row(need: Need, device_class: DeviceClass, policy: Policy) -> TokenRow
         measured=known,
         supported=known,
     )
-    outcome = Outcome(feasible=rate > 0, latency_ms=latency, capacity_rps=rate)
+    outcome = PromiseOutcome(feasible=rate > 0, latency_ms=latency, capacity_rps=rate)
     return TokenRow(grid=grid, outcome=outcome, limits_mib=limits)
 
 

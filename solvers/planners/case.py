@@ -23,7 +23,7 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
 from solvers.problems.choice import Option, Options
 from solvers.problems.company import Press
-from solvers.problems.fleet import Fleet, Search, Seat, open_fleet
+from solvers.problems.fleet import Fleet, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
 CAPACITY_DUST = 1e-5
@@ -158,10 +158,10 @@ def _standing_seat(need: Need, option: Option, device: int, *, alone: bool) -> S
     return replace(seat, dedicated=True) if alone else seat
 
 
-def search_of(need: Need, seat: Seat) -> Search:
+def search_of(need: Need, seat: Seat) -> RoomSearch:
     if seat.dedicated and not need.affinity.dedicated:
         need = replace(need, affinity=replace(need.affinity, dedicated=True))
-    return Search(
+    return RoomSearch(
         need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
     )
 

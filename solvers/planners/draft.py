@@ -22,9 +22,9 @@ from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.case import Case, affordable, put_pinned, take_standing, with_last_resort
 from solvers.planners.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.planners.writer import Answer, write_answer
-from solvers.problems.choice import Ask, Option, Options, choose
-from solvers.problems.fleet import Fleet, Places, Search, open_fleet
+from solvers.planners.writer import SequentialAnswer, write_answer
+from solvers.problems.choice import ChoiceAsk, Option, Options, choose
+from solvers.problems.fleet import Fleet, Places, RoomSearch, open_fleet
 from solvers.problems.needs import Need
 
 Score = Callable[[Places], Floats]
@@ -131,9 +131,9 @@ class Draft:
                 settled.add(item)
         return settled
 
-    def search(self, need: Need, option: Option) -> Search:
+    def search(self, need: Need, option: Option) -> RoomSearch:
         """The room that one replica of an option needs."""
-        return Search(
+        return RoomSearch(
             need=need,
             share_pct=option.share_pct,
             memory_mib=option.memory_mib,
@@ -184,7 +184,7 @@ class Draft:
         while settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor:
             more = need.replicas_max - len(settled.placed)
             budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
-            ask = Ask(
+            ask = ChoiceAsk(
                 rate_rps=settled.rate_rps_wanting,
                 floor=max(0, need.replicas_floor - len(settled.placed)),
                 ceiling=more,
@@ -251,7 +251,7 @@ class Draft:
     def plan(self, spec: PlannerSpec) -> Plan:
         """The finished plan, in the name of its planner."""
         order = tuple(self.settled[need.workload] for need in self.case.needs)
-        return write_answer(self.request, spec, Answer(settled=order, pinned=self.case.pinned))
+        return write_answer(self.request, spec, SequentialAnswer(settled=order, pinned=self.case.pinned))
 
     def proposal(self, spec: PlannerSpec, reasons: tuple[Reason, ...] = ()) -> Proposal:
         """Finish and answer."""

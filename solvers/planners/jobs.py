@@ -15,7 +15,7 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob
 from solvers.planners.seating import Placed, Settled
-from solvers.problems.fleet import Fleet, Search, Seat
+from solvers.problems.fleet import Fleet, RoomSearch, Seat
 from solvers.problems.needs import Need, job_memory_mib
 
 
@@ -53,7 +53,7 @@ def stay(fleet: Fleet, need: Need, job: TrainingJob, standing: list[Assignment])
 
 def _best_device(fleet: Fleet, need: Need, job: TrainingJob) -> Placed | ReasonCode:
     lowest = job.share_pct_sm_min
-    room = fleet.room(Search(need=need, share_pct=lowest, memory_mib=job_memory_mib(job), power_w=0.0))
+    room = fleet.room(RoomSearch(need=need, share_pct=lowest, memory_mib=job_memory_mib(job), power_w=0.0))
     if isinstance(room, ReasonCode):
         return room
     spare = np.minimum(fleet.share_free, job.share_pct_sm_max)
@@ -87,7 +87,7 @@ def _seat_on(fleet: Fleet, need: Need, job: TrainingJob, device: int, highest: i
             memory_mib=job_memory_mib(job),
             power_w=(kind.limit_w - kind.idle_w) * share_pct / 100,
         )
-        search = Search(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
+        search = RoomSearch(need=need, share_pct=share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w)
         if fleet.fits(search, device):
             return seat
     return None

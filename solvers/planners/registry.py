@@ -22,7 +22,7 @@ from solvers.planners.tuning import Parameter, Scalar, Tunable, parameters_of, t
 
 
 @value
-class Listing:
+class PlannerListing:
     """One planner as it is published."""
 
     name: str
@@ -80,10 +80,10 @@ def check_settings(policy: Policy) -> None:
             raise FieldError(f"/planner_settings/{index}/{part}", error.message) from None
 
 
-def listing(planner: Planner) -> Listing:
+def listing(planner: Planner) -> PlannerListing:
     """What a planner publishes of itself."""
     spec = planner.spec
-    return Listing(
+    return PlannerListing(
         name=spec.name,
         version=spec.version,
         about=spec.about,
@@ -94,7 +94,7 @@ def listing(planner: Planner) -> Listing:
     )
 
 
-def table() -> tuple[Listing, ...]:
+def table() -> tuple[PlannerListing, ...]:
     """All planners by name, with their knobs and parameters."""
     return tuple(listing(create(name)) for name in names())
 

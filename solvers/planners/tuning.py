@@ -23,7 +23,7 @@ Scalar = bool | int | float | str
 R = TypeVar("R")
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a parameter's value is."""
 
     FLAG = "flag"
@@ -74,7 +74,7 @@ class Parameter:
     """One tuning parameter as it is published. `default` is written as it can be set."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: bool | float | str
     low: float | None = None
     high: float | None = None
@@ -84,13 +84,13 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """Type and range in words."""
-        if self.kind is Kind.FLAG:
+        if self.kind is ValueKind.FLAG:
             return "true or false"
-        if self.kind is Kind.CHOICE:
+        if self.kind is ValueKind.CHOICE:
             return "one of " + ", ".join(self.choices)
-        if self.kind is Kind.COUNTS:
+        if self.kind is ValueKind.COUNTS:
             return "names with whole numbers, as in resnet50=8,bert=2"
-        noun = {Kind.WHOLE: "a whole number", Kind.NUMBER: "a number"}.get(
+        noun = {ValueKind.WHOLE: "a whole number", ValueKind.NUMBER: "a number"}.get(
             self.kind, "rising whole numbers, as in 20,40"
         )
         if self.low is not None and self.high is not None:
@@ -160,11 +160,17 @@ def _declared(record: type) -> dict[str, tuple[type, Tune]]:
 
 
 def _published(name: str, default: object, kind: type, tune: Tune) -> Parameter:
-    kinds = {bool: Kind.FLAG, int: Kind.WHOLE, float: Kind.NUMBER, tuple: Kind.WHOLES, Counts: Kind.COUNTS}
+    kinds = {
+        bool: ValueKind.FLAG,
+        int: ValueKind.WHOLE,
+        float: ValueKind.NUMBER,
+        tuple: ValueKind.WHOLES,
+        Counts: ValueKind.COUNTS,
+    }
     choices = tuple(str(item.value) for item in kind) if issubclass(kind, Enum) else tune.choices
     return Parameter(
         name=name,
-        kind=kinds.get(kind, Kind.CHOICE),
+        kind=kinds.get(kind, ValueKind.CHOICE),
         default=_written(default),
         low=tune.low,
         high=tune.high,

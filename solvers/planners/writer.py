@@ -217,7 +217,7 @@ def pinned_as(item: Assignment, code: ReasonCode = ReasonCode.PINNED_BY_MODE) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SequentialAnswer:
     """What a planner of one workload after another decided: the fleet's books as they ended, and how to explain a
     workload's alternatives.
     """
@@ -227,7 +227,7 @@ class Answer:
     explain: Explain = field(default=lambda settled: tuple(dict.fromkeys(settled.blockers)))
 
 
-def write_answer(request: PlanRequest, spec: PlannerSpec, answer: Answer) -> Plan:
+def write_answer(request: PlanRequest, spec: PlannerSpec, answer: SequentialAnswer) -> Plan:
     """The plan of workloads that were settled one after another."""
     snapshot = request.snapshot.with_offers()
     basis = Basis(snapshot.profiles_by_key())

@@ -64,7 +64,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ChoiceAsk:
     """What is still to be served, and within what. `room` bounds the replicas of each option; `fewest` prefers few
     large replicas to cheap ones.
     """
@@ -79,7 +79,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class OptionChoice:
     """The best option, how many replicas of it, and what they leave short or cost."""
 
     option: int
@@ -99,7 +99,7 @@ def _times(limit: float, each: Floats) -> Floats:
     return np.where(priced, np.floor(limit / np.where(priced, each, 1.0) + 1e-9), np.inf)
 
 
-def choose(options: Options, ask: Ask) -> Choice | None:
+def choose(options: Options, ask: ChoiceAsk) -> OptionChoice | None:
     """The best option for this ask; None when no option can stand even once."""
     ceiling = np.minimum(ask.room, ask.ceiling)
     ceiling = np.minimum(ceiling, _times(ask.budget_usd_per_h, options.usd_per_h))
@@ -125,7 +125,7 @@ def choose(options: Options, ask: Ask) -> Choice | None:
         np.round(short, 6),
     )
     best = int(np.lexsort(keys)[0])
-    return Choice(
+    return OptionChoice(
         option=int(possible[best]),
         replicas=int(replicas[best]),
         short_rps=float(short[best]),

@@ -48,7 +48,7 @@ def _bears(sensitivity: float, factor: float) -> float:
 
 
 @dataclass(slots=True)
-class Company:
+class CompanyBooks:
     """Books of all devices."""
 
     pressure: Floats
@@ -59,9 +59,9 @@ class Company:
     members: dict[int, list[Press]] = field(default_factory=dict)
 
     @staticmethod
-    def of(devices: int) -> Company:
+    def of(devices: int) -> CompanyBooks:
         """Of empty devices."""
-        return Company(np.zeros(devices), np.zeros(devices, dtype=np.intp), np.full((2, devices), math.inf))
+        return CompanyBooks(np.zeros(devices), np.zeros(devices, dtype=np.intp), np.full((2, devices), math.inf))
 
     def book(self, device: int, press: Press, sign: int) -> None:
         """Someone comes (1) or goes (-1)."""

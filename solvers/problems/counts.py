@@ -1,7 +1,7 @@
 """Problems that are answered by counts: how many of each, never which one.
 
 Two aggregated forms, engine-neutral, each with the judgement of an answer, so that no engine's word is needed for it.
-`Scaling`: by how many instances of each type one service grows or shrinks (HetSev's programme). `Covers`: how many
+`CountScaling`: by how many instances of each type one service grows or shrinks (HetSev's programme). `Covers`: how many
 replicas of each kind serve each demand when units are limited. Interchangeable things share one whole number, because a
 binary for each of them makes the same search many times as long.
 """
@@ -29,7 +29,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class CountScaling:
     """One service on several instance types. Symbols of the paper: C usd, O launch_s, T rate_rps, L latency_ms, R
     needs, N running, W wanted_rps, S limit_ms, lambda risk_per_s; X is the change of counts.
     """

@@ -27,7 +27,7 @@ from solvers.domain.offer import is_offered
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
-from solvers.problems.company import UNKNOWN, Company, Press
+from solvers.problems.company import UNKNOWN, CompanyBooks, Press
 from solvers.problems.needs import Need
 from solvers.problems.power import PowerDomains, power_domains
 
@@ -79,7 +79,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class RoomSearch:
     """What is looked for: room of this size, on devices of this class (None: any), preferring failure domains not in
     `domains_used`.
     """
@@ -114,7 +114,7 @@ class Fleet:
     unrented: Flags
     """Offered GPUs: they draw nothing until they are used."""
     domains: list[PowerDomains]
-    company: Company
+    company: CompanyBooks
     foes: dict[WorkloadId, set[WorkloadId]]
     quota_left: dict[ProjectName, float]
     taints: list[frozenset[Taint]]
@@ -195,15 +195,15 @@ class Fleet:
             allowed &= self.occupants[places] == 0
         return np.asarray(allowed)
 
-    def fits(self, search: Search, device: int) -> bool:
+    def fits(self, search: RoomSearch, device: int) -> bool:
         """Whether this very device has room under every rule."""
         return isinstance(self._sieve(search, np.array([device], dtype=np.intp)), np.ndarray)
 
-    def room(self, search: Search) -> Places | ReasonCode:
+    def room(self, search: RoomSearch) -> Places | ReasonCode:
         """Every device with room under every rule, or the rule that ruled out the last one."""
         return self._sieve(search, self._members(search.device_class))
 
-    def find(self, search: Search) -> int | ReasonCode:
+    def find(self, search: RoomSearch) -> int | ReasonCode:
         """The device that fits best (least share left over), or the rule that ruled out the last one."""
         candidates = self.room(search)
         if isinstance(candidates, ReasonCode):
@@ -244,7 +244,7 @@ class Fleet:
         clients = float(self.clients_free[devices].sum())
         return np.where(one_each > 0, np.minimum(np.floor(stacked + EPSILON), clients), 0.0)
 
-    def _sieve(self, search: Search, places: Places) -> Places | ReasonCode:
+    def _sieve(self, search: RoomSearch, places: Places) -> Places | ReasonCode:
         """Those of these devices that pass every rule, or the rule that ruled out the last one."""
         stages: tuple[tuple[ReasonCode, Callable[[Places], Flags]], ...] = (
             (ReasonCode.NO_DEVICE_OF_TYPE, lambda at: self.usable[at]),
@@ -326,7 +326,7 @@ def open_fleet(snapshot: Snapshot, held: dict[DeviceId, DeviceSetting]) -> Fleet
         failure_domain=np.array([failure_domains[nodes[item.node].failure_domain] for item in devices], dtype=np.intp),
         unrented=unrented,
         domains=power_domains(snapshot, devices, nodes, np.where(unrented, 0.0, idle_w)),
-        company=Company.of(len(devices)),
+        company=CompanyBooks.of(len(devices)),
         foes=_foes(snapshot),
         quota_left={
             project.name: project.quota_gpus for project in snapshot.projects if project.quota_gpus is not None

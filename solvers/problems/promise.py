@@ -44,7 +44,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PromiseOutcome:
     """Element-wise: whether the promise can be kept, the planned latency at the granted rate, the granted rate."""
 
     feasible: Flags
@@ -73,7 +73,7 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class PromiseLoad:
     """Element-wise: how busy a replica may be, the planned latency then, and whether that keeps the promise."""
 
     utilisation: Floats
@@ -87,7 +87,7 @@ class Load:
         return np.where(self.kept & np.isfinite(mean_ms), rate, 0.0)
 
 
-def bearable(promises: Promises, batch: Floats, tail_ms: Floats) -> Load:
+def bearable(promises: Promises, batch: Floats, tail_ms: Floats) -> PromiseLoad:
     """The formula, and solved for the utilisation. Latencies already carry every slowdown."""
     limit, burst, most = promises.limit_ms, promises.burst, promises.utilisation_max
     queues = np.asarray(promises.end_to_end)
@@ -102,10 +102,10 @@ def bearable(promises: Promises, batch: Floats, tail_ms: Floats) -> Load:
             busy = np.where(queues & np.isfinite(limit), borne, most)
             waits = np.where(queues, 1 + burst * busy / (2 * (1 - busy) * batch), 0.0)
         latency = tail_ms * (1 + waits)
-    return Load(utilisation=busy, latency_ms=latency, kept=latency <= limit * (1 + TOLERANCE))
+    return PromiseLoad(utilisation=busy, latency_ms=latency, kept=latency <= limit * (1 + TOLERANCE))
 
 
-def settle(promise: Promise, batch: Floats, mean_ms: Floats, tail_ms: Floats) -> Outcome:
+def settle(promise: Promise, batch: Floats, mean_ms: Floats, tail_ms: Floats) -> PromiseOutcome:
     """Apply the formula to arrays of configurations; latencies already carry the interference margin."""
     quantile = min(promise.percentile, PERCENTILE_MAX) / 100
     promises = Promises(
@@ -115,7 +115,7 @@ def settle(promise: Promise, batch: Floats, mean_ms: Floats, tail_ms: Floats) ->
         utilisation_max=promise.utilisation_max,
     )
     load = bearable(promises, batch, tail_ms)
-    return Outcome(
+    return PromiseOutcome(
         feasible=load.kept,
         latency_ms=load.latency_ms,
         capacity_rps=load.utilisation * 1000 * batch / mean_ms,

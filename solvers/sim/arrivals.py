@@ -130,7 +130,7 @@ class RatePoint:
 
 
 @value
-class Course:
+class RateCourse:
     """Rates by points in time: straight lines between them, or each held until the next. The first holds before its
     moment, the last for ever.
     """
@@ -145,7 +145,7 @@ class Course:
             raise FieldError("points", "points must rise in time, and there must be one")
 
 
-ArrivalPattern: TypeAlias = Steady | Bursts | Daily | Replayed | Course
+ArrivalPattern: TypeAlias = Steady | Bursts | Daily | Replayed | RateCourse
 
 
 @value
@@ -202,7 +202,7 @@ def rate_path(pattern: ArrivalPattern, source: Source, until_s: float) -> RatePa
             return _daily_path(pattern, until_s)
         case Replayed():
             return _replayed_path(pattern, until_s)
-        case Course():
+        case RateCourse():
             return _course_path(pattern, until_s)
 
 
@@ -240,7 +240,7 @@ def _replayed_path(pattern: Replayed, until_s: float) -> RatePath:
     return RatePath(edges, rates * pattern.rate_scale)
 
 
-def _course_path(pattern: Course, until_s: float) -> RatePath:
+def _course_path(pattern: RateCourse, until_s: float) -> RatePath:
     at_s = np.array([point.at_s for point in pattern.points])
     rates = np.array([point.rate_rps for point in pattern.points])
     if not pattern.ramp:

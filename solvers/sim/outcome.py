@@ -36,7 +36,7 @@ class Metric:
 
 
 @value
-class Setting:
+class TuningSetting:
     """One tuning parameter as text: JSON of a number, a truth value or a string."""
 
     name: str
@@ -44,16 +44,16 @@ class Setting:
 
 
 @value
-class Contender:
+class RunContender:
     """Who runs: a chain of planners with their tuning, what overrides the scenario's policy, and the controller that
     moves batches and clocks between plans. Equal labels mean equal contenders.
     """
 
     label: str
     planners: tuple[str, ...]
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[TuningSetting, ...] = ()
     """Tuning of the first planner of the chain."""
-    policy: tuple[Setting, ...] = ()
+    policy: tuple[TuningSetting, ...] = ()
     """Fields of the policy that differ from the scenario's."""
     governor: str | None = None
     """Name of a controller; None: the scenario's, which may be none."""
@@ -100,7 +100,7 @@ class JobOutcome:
 
 
 @value
-class Window:
+class RunWindow:
     """A stretch of the run in numbers, for plots. Rates are means over the window."""
 
     from_s: float
@@ -119,7 +119,7 @@ class Window:
 
 
 @value
-class Deed:
+class RunEvent:
     """One line of what happened: a promotion, a fault, a refusal; for reading a run, never for comparing it."""
 
     at_s: float
@@ -128,7 +128,7 @@ class Deed:
 
 
 @value
-class Outcome:
+class RunOutcome:
     """A finished run."""
 
     scenario: str
@@ -138,8 +138,8 @@ class Outcome:
     """By name, each once."""
     services: tuple[ServiceOutcome, ...] = ()
     jobs: tuple[JobOutcome, ...] = ()
-    windows: tuple[Window, ...] = ()
-    deeds: tuple[Deed, ...] = ()
+    windows: tuple[RunWindow, ...] = ()
+    deeds: tuple[RunEvent, ...] = ()
 
     def metric(self, name: str) -> float | None:
         """The value of a metric, None where this run does not have it."""
@@ -166,7 +166,7 @@ class About:
         check_range("seeds", self.seeds, 1, 10_000)
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """Hears how far a run is."""
 
     def __call__(self, part: float) -> None:
@@ -177,7 +177,7 @@ class Progress(Protocol):
 class Planners(Protocol):
     """Makes planners by name, one's own included."""
 
-    def __call__(self, name: str, settings: tuple[Setting, ...]) -> Planner:
+    def __call__(self, name: str, settings: tuple[TuningSetting, ...]) -> Planner:
         """A planner with this tuning. Raises EngineError for an unknown name, FieldError for a bad setting."""
         ...
 
@@ -190,7 +190,7 @@ class Bench(Protocol):
         """What it is."""
         ...
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
         """Run it to its end. Raises EngineError when the contender cannot be run here at all."""
         ...
 
@@ -201,7 +201,7 @@ def metric(name: str, number: float, better: Better = Better.NEITHER) -> Metric:
     return Metric(name=name, value=float(number), better=better)
 
 
-def check_outcome(outcome: Outcome) -> None:
+def check_outcome(outcome: RunOutcome) -> None:
     """Refuse an outcome whose sums cannot be: more late than completed, a metric told twice."""
     names = [each.name for each in outcome.metrics]
     if len(set(names)) != len(names):

@@ -145,7 +145,7 @@ class FaultKind(StrEnum):
 
 
 @value
-class Fault:
+class ScenarioFault:
     """One fault. The subject is a node or a device; for `planner_down` it is not read."""
 
     kind: FaultKind
@@ -162,7 +162,7 @@ class Fault:
 
 
 @value
-class Fleet:
+class ScenarioFleet:
     """What there is. GPU types carry prices; every device's type is in the truth's catalogue."""
 
     gpu_types: tuple[GpuType, ...]
@@ -232,7 +232,7 @@ class Rhythm:
 
 
 @value
-class Standing:
+class ScenarioStanding:
     """What holds before the first cycle, ready and warm."""
 
     assignments: tuple[Assignment, ...] = ()
@@ -247,7 +247,7 @@ class WorldScenario:
     level: Level
     span_s: float
     warmup_s: float = 0.0
-    fleet: Fleet
+    fleet: ScenarioFleet
     models: tuple[ModelVariant, ...]
     projects: tuple[Project, ...] = ()
     traffic: tuple[Traffic, ...] = ()
@@ -265,8 +265,8 @@ class WorldScenario:
     boards_hold_caps: bool = True
     """Whether boards take the power limits that plans set. If not, boards run up to their own limit, and a power cap is
     a goal that plans and controllers keep or miss."""
-    faults: tuple[Fault, ...] = ()
-    standing: Standing = Standing()
+    faults: tuple[ScenarioFault, ...] = ()
+    standing: ScenarioStanding = ScenarioStanding()
     warm_start: bool = True
     """Whether what the first cycle wants is ready at once: fleets are compared at work, not at their first start."""
     latency_noise: float = 0.03

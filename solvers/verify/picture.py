@@ -22,7 +22,7 @@ from solvers.domain.telemetry import Demand
 from solvers.domain.tokens import TokenProfile
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
 from solvers.verify.owners import read_owners
-from solvers.verify.proof import Proof
+from solvers.verify.proof import ColumnProof
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Picture:
     """Policy of each device that is not the default one's."""
     wishers: Mapping[str, Policy]
     """Policy of each workload that is not the default one's."""
-    _proofs: dict[tuple[ModelName, GpuTypeName], Proof | None] = field(default_factory=dict)
+    _proofs: dict[tuple[ModelName, GpuTypeName], ColumnProof | None] = field(default_factory=dict)
     _company: dict[DeviceId, tuple[float, int]] = field(default_factory=dict)
 
     @staticmethod
@@ -137,12 +137,12 @@ class Picture:
             return setting.clock_mhz_sm
         return self.types[device.gpu_type].clocks_mhz_sm[-1]
 
-    def proof(self, item: Assignment, device: Device) -> Proof | None:
+    def proof(self, item: Assignment, device: Device) -> ColumnProof | None:
         """What was measured of a replica's model on a device's type."""
         key = (item.model, device.gpu_type)
         if key not in self._proofs:
             profile = self.profiles.get(key)
-            self._proofs[key] = None if profile is None else Proof.of(profile)
+            self._proofs[key] = None if profile is None else ColumnProof.of(profile)
         return self._proofs[key]
 
     def mode(self, device: Device) -> DeviceMode:

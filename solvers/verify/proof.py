@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(slots=True)
-class Proof:
+class ColumnProof:
     """All columns of one model on one GPU type: by clock, then by batch, both rising."""
 
     columns: dict[int, dict[int, Column]]
@@ -78,7 +78,7 @@ class Proof:
     _power: dict[tuple[float, int, int], tuple[float | None, int]] = field(default_factory=dict)
 
     @staticmethod
-    def of(profile: Profile) -> Proof:
+    def of(profile: Profile) -> ColumnProof:
         """Of a profile's solo measurements."""
         if profile.grid is not None:
             return _of_grid(profile.grid)
@@ -135,7 +135,7 @@ def _power_of(below: Sequence[tuple[int, Column, int]], batch: int) -> tuple[flo
     return max((power for size, power in readings if size <= largest), default=0.0), measured_share
 
 
-def _of_points(points: Sequence[ProfilePoint]) -> Proof:
+def _of_points(points: Sequence[ProfilePoint]) -> ColumnProof:
     rows: dict[tuple[int, int], dict[int, _Row]] = defaultdict(dict)
     memory: dict[int, dict[int, float]] = defaultdict(dict)
     for point in points:
@@ -154,10 +154,10 @@ def _of_points(points: Sequence[ProfilePoint]) -> Proof:
     for clock, batch in sorted(rows):
         by_share = rows[clock, batch]
         columns[clock][batch] = Column(*zip(*(by_share[share] for share in sorted(by_share)), strict=True))
-    return Proof(columns=dict(columns), memory_mib=dict(memory))
+    return ColumnProof(columns=dict(columns), memory_mib=dict(memory))
 
 
-def _of_grid(grid: ProfileGrid) -> Proof:
+def _of_grid(grid: ProfileGrid) -> ColumnProof:
     width, height = len(grid.batches), len(grid.shares_pct_sm)
     columns: dict[int, dict[int, Column]] = {}
     memory: dict[int, dict[int, float]] = {}
@@ -173,4 +173,4 @@ def _of_grid(grid: ProfileGrid) -> Proof:
             if held.shares_pct:
                 columns[clock][batch] = held
                 memory[clock][batch] = grid.memory_mib[column]
-    return Proof(columns=columns, memory_mib=memory)
+    return ColumnProof(columns=columns, memory_mib=memory)

@@ -16,7 +16,7 @@ from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.domain.workload import Service, SloKind, WorkloadKind
 from solvers.verify.picture import Picture
 from solvers.verify.report import promise
-from solvers.verify.token_steps import Limits, Steps, memory_mib
+from solvers.verify.token_steps import Steps, TokenLimits, memory_mib
 
 PERCENTILE_MAX = 99.99
 UTILISATION_MIN = 0.05
@@ -57,7 +57,7 @@ def tokens_rps(picture: Picture, service: Service, item: Assignment, device: Dev
     most = known.profile.sequences_max
     if sequences < 1 or (most is not None and sequences > most):
         return 0.0
-    limits = Limits(
+    limits = TokenLimits(
         first_ms=slo.first_token_ms,
         between_ms=slo.inter_token_ms,
         percentile=min(slo.percentile, PERCENTILE_MAX),

@@ -111,7 +111,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TokenLimits:
     """What is promised."""
 
     first_ms: float

@@ -84,10 +84,10 @@ def test_numpy_does_what_torch_does() -> None:
 def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.FixtureRequest) -> None:
     import torch
 
-    from lab.learning.inss.learner import Learner
+    from lab.learning.inss.learner import InssLearner
 
     hyper = Hyper(hidden_first=8, hidden_second=6)
-    learner = Learner(hyper, SHAPE.state_size, SHAPE.heads, 7)
+    learner = InssLearner(hyper, SHAPE.state_size, SHAPE.heads, 7)
     states = np.random.default_rng(1).normal(size=(5, SHAPE.state_size)).astype(np.float32)
     with torch.inference_mode():
         outputs = learner.actor(torch.from_numpy(states)).numpy()
@@ -107,9 +107,9 @@ def test_what_torch_made_of_the_stored_actor_is_what_is_stored(request: pytest.F
 
 def taught(hyper: Hyper, updates: int) -> Any:
     """A learner of a game of one state, where the last choice of both heads pays, and its last losses."""
-    from lab.learning.inss.learner import Learner
+    from lab.learning.inss.learner import InssLearner
 
-    learner, random = Learner(hyper, 1, (2, 3), 0), np.random.default_rng(0)
+    learner, random = InssLearner(hyper, 1, (2, 3), 0), np.random.default_rng(0)
     for _ in range(updates):
         states = np.ones((32, 1), dtype=np.float32)
         actions = np.stack([random.integers(0, 2, 32), random.integers(0, 3, 32)], axis=1)

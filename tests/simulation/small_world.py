@@ -17,8 +17,8 @@ from solvers.domain.workload import ModelVariant, Project, Service, Slo, Workloa
 from solvers.planners import registry
 from solvers.planners.base import Planner
 from solvers.sim.arrivals import Steady
-from solvers.sim.outcome import About, Better, Contender, Outcome, Setting
-from solvers.sim.scenario import Fleet, Level, Open, Profiling, Traffic, WorldScenario
+from solvers.sim.outcome import About, Better, RunContender, RunOutcome, TuningSetting
+from solvers.sim.scenario import Level, Open, Profiling, ScenarioFleet, Traffic, WorldScenario
 from solvers.sim.truth.catalogue import GPUS, MODELS
 from solvers.sim.truth.truth import idle_power_w
 from solvers.sim.world.run import Run
@@ -84,7 +84,7 @@ def traffic(name: str, rate_rps: float, limit_ms: float = 80.0) -> Traffic:
 
 def scenario(**changes: Any) -> WorldScenario:
     """The small world for two minutes."""
-    fleet = Fleet(
+    fleet = ScenarioFleet(
         gpu_types=(real_type("t4"), real_type("v100")),
         nodes=(Node(id=NodeId("n1")), Node(id=NodeId("n2"))),
         devices=(*devices("t4", "n1", 3), *devices("v100", "n2", 3)),
@@ -103,15 +103,15 @@ def scenario(**changes: Any) -> WorldScenario:
     return replace(made, **changes)
 
 
-def planners(name: str, settings: tuple[Setting, ...]) -> Planner:
+def planners(name: str, settings: tuple[TuningSetting, ...]) -> Planner:
     """Those of the registry, untuned."""
     assert not settings
     return registry.create(name)
 
 
-def contender(name: str = "greedy", **changes: Any) -> Contender:
+def contender(name: str = "greedy", **changes: Any) -> RunContender:
     """A planner alone."""
-    return replace(Contender(label=name, planners=(name,)), **changes)
+    return replace(RunContender(label=name, planners=(name,)), **changes)
 
 
 def replica(ordinal: int = 0, device: DeviceId = FIRST, **changes: Any) -> Assignment:
@@ -133,12 +133,12 @@ def replica(ordinal: int = 0, device: DeviceId = FIRST, **changes: Any) -> Assig
     return replace(made, **changes)
 
 
-def run_world(made: WorldScenario, who: Contender | None = None, seed: int = 1) -> Outcome:
+def run_world(made: WorldScenario, who: RunContender | None = None, seed: int = 1) -> RunOutcome:
     """A run to its end."""
     return World(made).run(who or contender(), seed, planners, lambda part: None)
 
 
-def checked_run(made: WorldScenario, who: Contender | None = None, seed: int = 1) -> Outcome:
+def checked_run(made: WorldScenario, who: RunContender | None = None, seed: int = 1) -> RunOutcome:
     """The same with all invariants checked after every event and every stretch."""
     who = who or contender()
     run = World(made).begin(who, seed, planners)

@@ -14,7 +14,7 @@ import pytest
 from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from solvers.sim.arrivals import ArrivalPattern, Bursts, Steady
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import Level, Open, Rhythm, Routing, Traffic, WorldScenario
 from tests.simulation.small_world import run_world, scenario, service
 
@@ -46,7 +46,7 @@ def world(part: float, *, bursts: bool, routing: Routing = Routing.WEIGHTED_RAND
     )
 
 
-def parts(outcome: Outcome) -> list[tuple[float, float]]:
+def parts(outcome: RunOutcome) -> list[tuple[float, float]]:
     """Of what was asked: violated and completed, service by service."""
     return [((each.late + each.dropped) / each.asked, each.completed / each.asked) for each in outcome.services]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from solvers.domain.device import Node
 from solvers.domain.ids import ModelName, NodeId, ProjectName
 from solvers.domain.workload import OfflineTask, QualityClass, Slo, SloKind
-from solvers.sim.scenario import Fleet, Level, TaskEntry, WorldScenario
+from solvers.sim.scenario import Level, ScenarioFleet, TaskEntry, WorldScenario
 from tests.simulation.small_world import checked_run, contender, devices, model, real_type, scenario, traffic
 
 DEADLINE_S = 150.0
@@ -28,7 +28,7 @@ def entry(number: int) -> TaskEntry:
 
 def world() -> WorldScenario:
     """Three GPUs, a service, six tasks."""
-    fleet = Fleet(
+    fleet = ScenarioFleet(
         gpu_types=(real_type("t4"), real_type("v100")),
         nodes=(Node(id=NodeId("n1")), Node(id=NodeId("n2"))),
         devices=(*devices("t4", "n1", 2), *devices("v100", "n2", 1)),

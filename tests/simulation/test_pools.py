@@ -11,7 +11,7 @@ from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import device_owners
 from solvers.domain.policy import Policy, Pool
 from solvers.errors import FieldError, InputError
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import PolicyChange, Traffic, WorldScenario
 from solvers.sim.world.ports import StateMemory
 from solvers.sim.world.run import Run
@@ -61,7 +61,7 @@ class Noting(StateMemory):
         return found
 
 
-def run_noting(made: WorldScenario) -> tuple[Outcome, Noting, Run]:
+def run_noting(made: WorldScenario) -> tuple[RunOutcome, Noting, Run]:
     """A run with all invariants, and every device's replicas on their own policy's devices once things are calm."""
     run = World(made).begin(contender(), 3, planners)
     assert run.ports is not None
@@ -71,7 +71,7 @@ def run_noting(made: WorldScenario) -> tuple[Outcome, Noting, Run]:
     return outcome_of(run, contender()), memory, run
 
 
-def untouched(outcome: Outcome) -> bool:
+def untouched(outcome: RunOutcome) -> bool:
     """Whether every request was answered in time."""
     return all(each.late == each.dropped == 0.0 and each.asked > 800 for each in outcome.services)
 

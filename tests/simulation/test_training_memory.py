@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.workload import TrainingJob
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import JobEntry, Level
 from solvers.sim.world.world import World, outcome_of
 from tests import builders
@@ -29,7 +29,7 @@ def jobs(least_mib: int | None) -> tuple[TrainingJob, ...]:
     return tuple(made)
 
 
-def ran(least_mib: int | None) -> tuple[Outcome, int]:
+def ran(least_mib: int | None) -> tuple[RunOutcome, int]:
     """Mudi in the small world as a fluid, and by how much a device's memory was ever exceeded."""
     entries = tuple(JobEntry(job=job, at_s=5.0 * number) for number, job in enumerate(jobs(least_mib)))
     world = World(replace(scenario(jobs=entries), level=Level.FLUID))

@@ -14,8 +14,8 @@ from solvers.domain.device import Node
 from solvers.domain.ids import GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Envelope
 from solvers.domain.workload import Slo, SloScope
-from solvers.sim.outcome import Outcome
-from solvers.sim.scenario import Fleet, Level, Rhythm, Saturating, Standing, Traffic, WorldScenario
+from solvers.sim.outcome import RunOutcome
+from solvers.sim.scenario import Level, Rhythm, Saturating, ScenarioFleet, ScenarioStanding, Traffic, WorldScenario
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.world.world import World
 from tests.builders import gpu_type
@@ -58,15 +58,15 @@ def state_of(triple: Triple, level: Level, limit_ms: float) -> WorldScenario:
         span_s=SPAN_S,
         latency_noise=0.0,
         level=level,
-        fleet=Fleet(gpu_types=(kind,), nodes=(Node(id=NodeId("n1")),), devices=(board,)),
+        fleet=ScenarioFleet(gpu_types=(kind,), nodes=(Node(id=NodeId("n1")),), devices=(board,)),
         models=(model("googlenet"),),
         traffic=(Traffic(service=asked, load=Saturating()),),
         rhythm=Rhythm(cycle_s=1000.0),
-        standing=Standing(assignments=items),
+        standing=ScenarioStanding(assignments=items),
     )
 
 
-def left_alone(made: WorldScenario) -> Outcome:
+def left_alone(made: WorldScenario) -> RunOutcome:
     return run_world(made, contender("keep-target"))
 
 

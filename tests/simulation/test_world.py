@@ -14,18 +14,18 @@ from solvers.domain.plan import Envelope
 from solvers.domain.workload import OfflineTask, Slo, SloKind, SloScope, TrainingJob
 from solvers.errors import EngineError, FieldError, InputError
 from solvers.sim.arrivals import Bursts
-from solvers.sim.outcome import Setting
+from solvers.sim.outcome import TuningSetting
 from solvers.sim.scenario import (
     ClientStep,
     Closed,
-    Fault,
     FaultKind,
     JobEntry,
     Level,
     Open,
     Rhythm,
     Saturating,
-    Standing,
+    ScenarioFault,
+    ScenarioStanding,
     TaskEntry,
     Traffic,
     WorldScenario,
@@ -53,8 +53,10 @@ METRICS = {
 }  # fmt: skip
 
 
-def fault(kind: FaultKind, subject: str = "-", at_s: float = 40.0, lasts_s: float = 30.0, factor: float = 1.0) -> Fault:
-    return Fault(kind=kind, at_s=at_s, lasts_s=lasts_s, subject=subject, factor=factor)
+def fault(
+    kind: FaultKind, subject: str = "-", at_s: float = 40.0, lasts_s: float = 30.0, factor: float = 1.0
+) -> ScenarioFault:
+    return ScenarioFault(kind=kind, at_s=at_s, lasts_s=lasts_s, subject=subject, factor=factor)
 
 
 def number(made: WorldScenario, name: str, **who: Any) -> float:
@@ -259,7 +261,7 @@ def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
         envelope=Envelope(batch_min=1, batch_max=16, clock_mhz_sm_min=clocks[0], clock_mhz_sm_max=clocks[-1]),
     )
     cap = PowerCap(scope=PowerScope.DEVICE, subject=cell.id, limit_w=200.0)
-    made = replace(made, fleet=replace(made.fleet, power_caps=(cap,)), standing=Standing(assignments=(item,)))
+    made = replace(made, fleet=replace(made.fleet, power_caps=(cap,)), standing=ScenarioStanding(assignments=(item,)))
     free = number(made, "power_over_cap_pct", planners=("keep-target",))
     held = number(made, "power_over_cap_pct", planners=("keep-target",), governor=controller)
     assert free == 100.0
@@ -268,10 +270,10 @@ def test_a_controller_keeps_a_device_near_its_cap(controller: str) -> None:
 
 def test_contenders_may_change_policy_and_nobody_else_may_be_named() -> None:
     made = scenario()
-    dear = number(made, "gpus_mean", policy=(Setting(name="demand_headroom", value="4"),))
+    dear = number(made, "gpus_mean", policy=(TuningSetting(name="demand_headroom", value="4"),))
     assert dear > number(made, "gpus_mean")
     with pytest.raises(FieldError, match="no field"):
-        run_world(made, contender(policy=(Setting(name="demand_head", value="4"),)))
+        run_world(made, contender(policy=(TuningSetting(name="demand_head", value="4"),)))
     with pytest.raises(EngineError):
         run_world(made, contender("nobody"))
     with pytest.raises(InputError, match="no controller"):
@@ -284,7 +286,7 @@ def test_what_stands_before_serves_from_the_first_moment() -> None:
     made = scenario(traffic=(traffic("resnet50", 100.0),), rhythm=Rhythm(cycle_s=1000.0))
     bare = checked_run(made, contender("keep-target"))
     assert (bare.metric("completed_rps"), bare.metric("violation_pct")) == (0.0, 100.0)
-    standing = replace(made, standing=Standing(assignments=(replica(device=made.fleet.devices[3].id),)))
+    standing = replace(made, standing=ScenarioStanding(assignments=(replica(device=made.fleet.devices[3].id),)))
     found = checked_run(standing, contender("keep-target"))
     assert found.metric("completed_rps") == pytest.approx(100.0, rel=0.03)
     assert (found.metric("promotions"), found.metric("violation_pct"), found.metric("gpus_peak")) == (0.0, 0.0, 1.0)

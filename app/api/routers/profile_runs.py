@@ -23,9 +23,9 @@ from app.api.schemas.profile_runs import (
     RunNews,
 )
 from app.errors import ForbiddenError
-from app.services.profiles.reading import Points, Reading
-from app.services.profiles.runs import Wanted
-from app.store.profile_runs import ProfileRunLine, Progress
+from app.services.profiles.reading import BodyReading, ReadPoints
+from app.services.profiles.runs import WantedProfileRun
+from app.store.profile_runs import ProfileRunLine, ProfileRunProgress
 
 router = APIRouter(tags=["profile-runs"])
 POINTS_ASKED = 16
@@ -77,7 +77,7 @@ def create_profile_run(
     """Nothing is planned on the device until the run has ended. Its node begins within half a minute."""
     require_media_type(request, "application/json")
     found = parse(NewProfileRun, body)
-    wanted = Wanted(
+    wanted = WantedProfileRun(
         service=found.service,
         node=found.node,
         budget_s=found.budget_s,
@@ -153,13 +153,13 @@ def tell_profile_run(request: Request, actor: NodeAgent, run: RunKey, body: byte
     services, deed = services_of(request), deed_of(request, actor)
     services.profile_runs.check_handed_in(node, run, tuple(news.points), tuple(news.pairs))
     if news.points or news.pairs:
-        services.profiles.import_points(Reading(points=_points(news)), deed)
-    told = Progress(state=news.state, measured=news.measured, doubtful=news.doubtful, detail=news.detail)
+        services.profiles.import_points(BodyReading(points=_points(news)), deed)
+    told = ProfileRunProgress(state=news.state, measured=news.measured, doubtful=news.doubtful, detail=news.detail)
     return answer(RunGoesOn(going_on=services.profile_runs.hear(node, run, told, deed)))
 
 
-def _points(news: RunNews) -> Points:
-    return Points(
+def _points(news: RunNews) -> ReadPoints:
+    return ReadPoints(
         points=tuple(news.points),
         places=tuple(f"/points/{place}" for place in range(len(news.points))),
         pairs=tuple(news.pairs),

@@ -15,7 +15,7 @@ from app.api.keys import Name, Project, Uuid
 from app.api.moments import Moment, utc
 from app.api.rules import ClusterReader, SharedReader
 from app.services.seen.telemetry import DeviceSeries, ServiceSeries
-from app.store.telemetry import Window
+from app.store.telemetry import TelemetryWindow
 from solvers.errors import FieldError
 
 router = APIRouter(tags=["telemetry"])
@@ -27,11 +27,11 @@ def window(
     start: Annotated[Moment, Query(alias="from", description="Default: an hour before `to`.")] = None,
     end: Annotated[Moment, Query(alias="to", description="Default: now.")] = None,
     step_s: Annotated[float, Query(ge=1, le=86_400, allow_inf_nan=False, description="Seconds per step.")] = 60.0,
-) -> Window:
+) -> TelemetryWindow:
     """What of a series is wanted."""
     until = utc("to", end) or context_of(request).clock.now()
     try:
-        return Window(since=utc("from", start) or until - DEFAULT_SPAN, until=until, step_s=step_s)
+        return TelemetryWindow(since=utc("from", start) or until - DEFAULT_SPAN, until=until, step_s=step_s)
     except FieldError as error:
         raise FieldError(f"query:{_QUERY_NAMES.get(error.field, error.field)}", error.message) from None
 
@@ -46,7 +46,7 @@ _QUERY_NAMES = {"since": "from", "until": "to"}
     response_model=ServiceSeries,
 )
 def service_series(
-    request: Request, actor: SharedReader, project: Project, name: Name, wanted: Window = Depends(window)
+    request: Request, actor: SharedReader, project: Project, name: Name, wanted: TelemetryWindow = Depends(window)
 ) -> Any:
     """Offered load, what was served, latencies, shares. Steps without a report are left out."""
     require_project(actor, project)
@@ -65,7 +65,7 @@ def device_series(
     request: Request,
     actor: ClusterReader,  # noqa: ARG001 - the actor is the guard
     uuid: Uuid,
-    wanted: Window = Depends(window),
+    wanted: TelemetryWindow = Depends(window),
 ) -> Any:
     """Power, energy, utilisation, memory, clock. Steps without a report are left out."""
     services = services_of(request)

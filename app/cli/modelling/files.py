@@ -60,15 +60,15 @@ class FilesCommand(TyperCommand):
 
 def read_measurements(solo: Sequence[str], pairs: Sequence[str], *, skip_bad: bool) -> tuple[list[Sheet], list[Sheet]]:
     """Sheets of models alone and of pairs. Raises CommandError when one has bad rows that may not be skipped."""
-    from app.services.profiles.forms import Form, read_sheet
+    from app.services.profiles.forms import CsvForm, read_sheet
 
-    files = [*((file, Form.SOLO) for file in solo), *((file, Form.PAIRS) for file in pairs)]
+    files = [*((file, CsvForm.SOLO) for file in solo), *((file, CsvForm.PAIRS) for file in pairs)]
     if sum(file == STANDARD for file, _ in files) > 1:
         raise InputError("standard input can be read once only")
     sheets = [_readable(file, read_sheet) for file, _ in files]
     for (file, wanted), sheet in zip(files, sheets, strict=True):
         if sheet.form is not wanted:
-            hint = {Form.PAIRS: "; give it with --pairs", Form.SOLO: "; give it with --solo"}
+            hint = {CsvForm.PAIRS: "; give it with --pairs", CsvForm.SOLO: "; give it with --solo"}
             raise InputError(f"{file}: its columns are those of {sheet.form.value}{hint.get(sheet.form, '')}")
     refuse_faults([file for file, _ in files], sheets, skip_bad=skip_bad)
     return sheets[: len(solo)], sheets[len(solo) :]

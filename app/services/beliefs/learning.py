@@ -2,10 +2,10 @@
 and teach the belief.
 
 Owns the run: read what arrived since the mark, ask the belief what it had expected, learn in memory and outside any
-transaction (`Run`: outcomes in, changed points, watches, counts and events out), and write everything with the mark
-moved in one, so that a run that dies is repeated whole and one that was overtaken leaves nothing. It refuses to build
-beliefs: `Beliefs` hands out the current one, which reads `outcomes.all_points` and looks at `outcomes.belief_mark` to
-know when there is something new.
+transaction (`LearningRun`: outcomes in, changed points, watches, counts and events out), and write everything with the
+mark moved in one, so that a run that dies is repeated whole and one that was overtaken leaves nothing. It refuses to
+build beliefs: `BeliefHolder` hands out the current one, which reads `outcomes.all_points` and looks at
+`outcomes.belief_mark` to know when there is something new.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.kinds import Kind
 from app.logs import EventLog
-from app.services.beliefs.outcomes import MINUTE, Fleet, outcomes_of
+from app.services.beliefs.outcomes import MINUTE, ReportedFleet, outcomes_of
 from app.services.planning.journal import Leader
 from app.store import documents, events, executions, outcomes
 from app.store.engine import Database
 from app.store.events import Event
-from app.store.outcomes import HourCounts, Mark, ModelKey, Progress
+from app.store.outcomes import HourCounts, LearningProgress, Mark, ModelKey
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.device import Device, GpuType
 from solvers.domain.workload import Service, SloKind
@@ -71,7 +71,7 @@ class _Sum:
             self.inside[level] += abs(outcome.latency_ms - said.mean_ms) <= width * said.std_ms
 
 
-class Run:
+class LearningRun:
     """Learns outcomes one after the other."""
 
     def __init__(
@@ -200,7 +200,7 @@ T = TypeVar("T")
 _log = EventLog("headroom.learning")
 
 
-class Beliefs(Protocol):
+class BeliefHolder(Protocol):
     """Where the belief is kept."""
 
     def current(self) -> Belief:
@@ -209,7 +209,7 @@ class Beliefs(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _RunStart:
     """What a run starts from."""
 
     mark: Mark | None
@@ -224,7 +224,7 @@ class _Read:
 class Learning:
     """The loop that learns."""
 
-    def __init__(self, database: Database, beliefs: Beliefs, trigger: Trigger | None = None) -> None:
+    def __init__(self, database: Database, beliefs: BeliefHolder, trigger: Trigger | None = None) -> None:
         self._database = database
         self._beliefs = beliefs
         self._trigger = trigger or Trigger()
@@ -235,7 +235,7 @@ class Learning:
             read = _read(session)
         if read is None:
             return
-        run = Run(read.points, read.monitors, self._trigger, leader.holder)
+        run = LearningRun(read.points, read.monitors, self._trigger, leader.holder)
         if read.outcomes:
             run.learn(read.outcomes, self._beliefs.current())
         with self._database.transaction() as session:
@@ -251,7 +251,7 @@ class Learning:
             _log.info(event.name, subject=event.subject)
 
 
-def _read(session: Session) -> _Read | None:
+def _read(session: Session) -> _RunStart | None:
     """Outcomes of the settled minutes and what is known of their models; None when no new minute has settled."""
     now: datetime = session.execute(select(func.now())).scalar_one()
     settled = now - timedelta(seconds=SETTLED_S)
@@ -260,7 +260,7 @@ def _read(session: Session) -> _Read | None:
     start = until - BACKLOG_MAX if mark is None else max(mark.seen_until, until - BACKLOG_MAX)
     if start >= until:
         return None
-    fleet = Fleet(
+    fleet = ReportedFleet(
         devices={device.id: device for device in _specs(session, kinds.DEVICE, Device)},
         gpu_types={gpu_type.name: gpu_type for gpu_type in _specs(session, kinds.GPU_TYPE, GpuType)},
         clocks_mhz_asked=executions.clocks_asked(session),
@@ -275,7 +275,7 @@ def _read(session: Session) -> _Read | None:
         start,
     )
     keys = {(outcome.model, outcome.gpu_type) for outcome in found}
-    return _Read(
+    return _RunStart(
         mark=mark,
         until=until,
         told_before=now - TELL_REJECTIONS_AFTER,
@@ -289,12 +289,12 @@ def _specs(session: Session, kind: Kind, cls: type[T]) -> list[T]:
     return [from_plain(cls, stored.spec) for stored in documents.all_specs(session, kind)]
 
 
-def _write(session: Session, read: _Read, run: Run, leader: Leader) -> None:
+def _write(session: Session, read: _RunStart, run: LearningRun, leader: Leader) -> None:
     waiting = run.rejections + Counter(read.mark.rejections if read.mark is not None else {})
     told = bool(waiting) and (read.mark is None or read.mark.told_at <= read.told_before)
     outcomes.advance(
         session,
-        Progress(
+        LearningProgress(
             found=read.mark.seen_until if read.mark is not None else None,
             until=read.until,
             fencing_token=leader.fencing,

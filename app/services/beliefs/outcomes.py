@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class ReportedFleet:
     """What is known beyond the reports. `clocks_mhz_asked` lacks devices left to their driver."""
 
     devices: Mapping[str, Device]
@@ -35,24 +35,24 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DeviceMinute:
     """A device in a minute."""
 
     minute: datetime
     uuid: str
 
-    def before(self) -> _Place:
-        return _Place(self.minute - MINUTE, self.uuid)
+    def before(self) -> _DeviceMinute:
+        return _DeviceMinute(self.minute - MINUTE, self.uuid)
 
 
 def outcomes_of(
-    replicas: Sequence[ReplicaMinute], devices: Sequence[DeviceMinute], fleet: Fleet, start: datetime
+    replicas: Sequence[ReplicaMinute], devices: Sequence[DeviceMinute], fleet: ReportedFleet, start: datetime
 ) -> tuple[Outcome, ...]:
     """Outcomes of the minutes from `start` on, by time; minutes before it only tell what stood there."""
-    boards = {_Place(device.minute, device.uuid): device for device in devices}
-    together: dict[_Place, list[ReplicaMinute]] = defaultdict(list)
+    boards = {_DeviceMinute(device.minute, device.uuid): device for device in devices}
+    together: dict[_DeviceMinute, list[ReplicaMinute]] = defaultdict(list)
     for replica in replicas:
-        together[_Place(replica.minute, replica.uuid)].append(replica)
+        together[_DeviceMinute(replica.minute, replica.uuid)].append(replica)
     steady = {
         place: {_process(each) for each in found if _stood_still(each, boards[place])}
         for place, found in together.items()
@@ -77,7 +77,7 @@ def _stood_still(row: ReplicaMinute, board: DeviceMinute) -> bool:
 
 
 def _outcomes(
-    found: Sequence[ReplicaMinute], board: DeviceMinute, fleet: Fleet, warm: set[tuple[str, int, int, str]]
+    found: Sequence[ReplicaMinute], board: DeviceMinute, fleet: ReportedFleet, warm: set[tuple[str, int, int, str]]
 ) -> Iterable[Outcome]:
     device = fleet.devices[board.uuid]
     gpu_type = fleet.gpu_types.get(device.gpu_type)

@@ -23,7 +23,7 @@ from app.services.declared.ownership import note_moves
 from app.store import documents, events
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
-from app.store.pages import Page
+from app.store.pages import StoredPage
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Node
 
@@ -49,7 +49,7 @@ class Documents:
         with self._database.reading() as session:
             return documents.get(session, kind, key)
 
-    def page(self, kind: Kind, listing: Listing) -> Page[Stored]:
+    def page(self, kind: Kind, listing: Listing) -> StoredPage[Stored]:
         """A page of a kind. Raises FieldError for a foreign cursor."""
         with self._database.reading() as session:
             return documents.page(session, kind, limit=listing.limit, cursor=listing.cursor, project=listing.project)

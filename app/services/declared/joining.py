@@ -19,7 +19,7 @@ from app.services.declared.documents import put_audited
 from app.services.declared.tokens import SECRET_PREFIX
 from app.store import documents, events, nodes, targets, tokens
 from app.store.documents import Precondition
-from app.store.tokens import NewToken, Purpose, Role
+from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, MigSlice, Node, Taint
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId
@@ -182,7 +182,7 @@ def _issue(session: Session, node: str, deed: Deed) -> str:
     token_id = new_id()
     tokens.create(
         session,
-        NewToken(
+        TokenDraft(
             id=token_id,
             name=f"node {node}",
             role=Role.AGENT,

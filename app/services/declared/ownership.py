@@ -14,7 +14,7 @@ from app.records import record
 from app.services.declared.actors import Deed
 from app.services.declared.contradictions import Estate
 from app.store import events, plans, targets
-from solvers.cycle.owners import Standing
+from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
 from solvers.domain.codec import Plain
 from solvers.domain.ids import DeviceId, WorkloadId
@@ -40,16 +40,16 @@ class PolicyLine:
     held: tuple[str, ...]
 
 
-def standing_of(session: Session, target: Target) -> Standing:
+def standing_of(session: Session, target: Target) -> StandingOwners:
     """What stands, with who made it."""
     if target.plan is None:
-        return Standing.of((), None)
+        return StandingOwners.of((), None)
     planner, parts = plans.makers(session, target.plan)
-    return Standing.of(target.assignments, planner, parts)
+    return StandingOwners.of(target.assignments, planner, parts)
 
 
 def policy_lines(
-    owners: Owners, standing: Standing, devices: Iterable[str], works: Iterable[str]
+    owners: Owners, standing: StandingOwners, devices: Iterable[str], works: Iterable[str]
 ) -> tuple[PolicyLine, ...]:
     """Every policy that decides on anything, with how much of the fleet and of the workloads."""
     counts: dict[str, int] = defaultdict(int)

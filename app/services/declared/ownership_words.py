@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
-from solvers.cycle.owners import KNOBS, KnobOwner, Standing, knob_owners
+from solvers.cycle.owners import KNOBS, KnobOwner, StandingOwners, knob_owners
 from solvers.domain.ownership import Owners
 
 
@@ -18,7 +18,7 @@ def owner_words(owners: Iterable[KnobOwner]) -> dict[str, str]:
     return {item.knob.value: f"{item.policy}: {item.by} {item.name}" for item in owners}
 
 
-def owner_sentences(owners: Owners, standing: Standing, workload: str, places: Mapping[str, str]) -> list[str]:
+def owner_sentences(owners: Owners, standing: StandingOwners, workload: str, places: Mapping[str, str]) -> list[str]:
     """Who owns what on the devices that host a workload, alike devices together. `places` are names of devices."""
     hosts = sorted(
         device for device, items in standing.on_device.items() if any(item.workload == workload for item in items)

@@ -22,7 +22,7 @@ from app.services.explaining.sentences import sentence
 from app.store import documents, plans, tasks
 from app.store.documents import Precondition, Stored
 from app.store.engine import Database
-from app.store.pages import Page
+from app.store.pages import StoredPage
 from app.store.tasks import TaskListing, TaskRow, TaskState
 from solvers.domain.evidence import Reason
 from solvers.domain.plan import Assignment, Unplaced
@@ -97,12 +97,12 @@ class Tasks:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
             return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored
 
-    def page(self, listing: TaskListing) -> Page[TaskStatusLine]:
+    def page(self, listing: TaskListing) -> StoredPage[TaskStatusLine]:
         """Tasks by project and name. Raises FieldError for a foreign cursor."""
         with self._database.reading() as session:
             found = tasks.page(session, self._cluster, listing)
             stands = _Standing.read(session, self._cluster) if found.items else _Standing.nothing()
-        return Page(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
+        return StoredPage(items=tuple(stands.status(row) for row in found.items), next_cursor=found.next_cursor)
 
     def get(self, project: str, name: str) -> TaskStatusLine:
         """One task. Raises NotFoundError."""

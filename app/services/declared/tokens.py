@@ -15,8 +15,8 @@ from app.records import record, with_more
 from app.services.declared.actors import Actor, Deed
 from app.store import documents, events, tokens
 from app.store.engine import Database
-from app.store.pages import Page
-from app.store.tokens import NewToken, Purpose, Role, Token
+from app.store.pages import StoredPage
+from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.errors import HeadroomError
 
 SECRET_PREFIX = "hr"
@@ -72,7 +72,7 @@ class Tokens:
         with self._database.reading() as session:
             return tokens.get(session, token_id)
 
-    def page(self, limit: int, cursor: str | None) -> Page[Token]:
+    def page(self, limit: int, cursor: str | None) -> StoredPage[Token]:
         """A page of tokens, revoked ones too."""
         with self._database.reading() as session:
             return tokens.page(session, limit=limit, cursor=cursor)
@@ -86,7 +86,7 @@ class Tokens:
                 raise _fault("/project", "reference-unknown", f"there is no project {request.project}")
             token = tokens.create(
                 session,
-                NewToken(
+                TokenDraft(
                     id=new_id(),
                     name=request.name,
                     role=request.role,

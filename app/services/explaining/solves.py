@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, why_not
 from app.services.whatif.outcome import Outcome, Serving, outcome_of, workload_changes
 from app.services.whatif.whatif import Wish, request_of, solved
-from solvers.cycle.attempts import Asking, Chosen
+from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.domain.ids import GpuTypeName, ServiceId
 from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
@@ -67,7 +67,7 @@ class Solves:
     """Plans of changed pictures, each against the same first one."""
 
     picture: Snapshot
-    chosen: Chosen
+    chosen: ChosenPlan
     wish: Wish
     asking: Asking
 
@@ -141,7 +141,7 @@ class Solves:
         return outcome_of(self.picture, self.chosen), outcome_of(changed, again), serving
 
 
-def insight_of(picture: Snapshot, chosen: Chosen, wish: Wish) -> Insight | None:
+def insight_of(picture: Snapshot, chosen: ChosenPlan, wish: Wish) -> Insight | None:
     """What is known beside a plan; None without a plan."""
     if chosen.plan is None:
         return None

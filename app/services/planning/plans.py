@@ -30,9 +30,9 @@ from app.services.explaining.sentences import mode_sentence
 from app.services.explaining.solves import Forced, SloPoint
 from app.store import documents, events, plans
 from app.store.engine import Database
-from app.store.pages import Page
+from app.store.pages import StoredPage
 from app.store.plans import PlanState, PlanSummary, StoredPlan
-from solvers.cycle.owners import Standing
+from solvers.cycle.owners import StandingOwners
 from solvers.cycle.record import Lane
 from solvers.domain.plan import Plan
 from solvers.domain.workload import ServiceMode
@@ -72,7 +72,9 @@ class Plans:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(self, limit: int, cursor: str | None, lane: Lane | None, state: PlanState | None) -> Page[PlanSummary]:
+    def page(
+        self, limit: int, cursor: str | None, lane: Lane | None, state: PlanState | None
+    ) -> StoredPage[PlanSummary]:
         """Plans, newest first."""
         with self._database.reading() as session:
             return plans.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
@@ -174,7 +176,7 @@ def _owners(session: Session, plan: Plan, workload: str) -> tuple[str, ...]:
     """Told by the policies of now; a plan says which of their planners made it."""
     specs = [stored.spec for stored in documents.all_specs(session, kinds.DEVICE)]
     names = places_of((spec["id"], spec["node"], spec["index"]) for spec in specs)
-    standing = Standing.of(plan.assignments, plan.planner, plan.parts)
+    standing = StandingOwners.of(plan.assignments, plan.planner, plan.parts)
     return tuple(owner_sentences(read_owners(session), standing, workload, names))
 
 

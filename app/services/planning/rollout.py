@@ -126,7 +126,7 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
 
 def going_on(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[DeviceId, ReplicaTarget]]:
     """Replicas that may go on for a while where the plan no longer has them; not those of deleted workloads."""
-    terms = _Terms(snapshot)
+    terms = _SnapshotTerms(snapshot)
     for item in leaving(plan, snapshot):
         if terms.known(item.assignment):
             target = terms.replica_target(item.assignment)
@@ -152,7 +152,7 @@ def node_targets(plan: Plan, plan_digest: Digest, snapshot: Snapshot, generation
     """
     settings = {setting.device: setting for setting in plan.settings}
     replicas: dict[DeviceId, list[ReplicaTarget]] = defaultdict(list)
-    terms = _Terms(snapshot)
+    terms = _SnapshotTerms(snapshot)
     known, owners = snapshot.devices_by_id(), owners_of(snapshot)
     for assignment in sorted(plan.assignments, key=lambda each: each.replica):
         if assignment.device not in known:
@@ -207,7 +207,7 @@ class _WorkloadTerms:
     worker: WorkerCommand | None = None
 
 
-class _Terms:
+class _SnapshotTerms:
     """Looks up the workloads of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from agents.wire import WarmUpTarget, WorkerTarget, encode
 from app import kinds
 from app.store import documents, targets
-from app.store.targets import Told
+from app.store.targets import ToldWorkload
 from solvers.domain.codec import Plain, from_plain
 from solvers.domain.ids import WorkloadId
 from solvers.domain.worker import WorkerCommand
@@ -63,10 +63,10 @@ def outdated(session: Session) -> tuple[WorkloadId, ...]:
     return tuple(sorted({WorkloadId(item.workload) for item in told if said.get(item.workload, item) != item}))
 
 
-def _as_told(work: Service | TrainingJob | OfflineTask) -> Told:
+def _as_told(work: Service | TrainingJob | OfflineTask) -> ToldWorkload:
     """A workload in the words of a node's target."""
     limit, alone = latency_limit(work) if isinstance(work, Service) else (None, False)
     worker: Plain = None
     if work.worker is not None:
         worker = json.loads(json.dumps(encode(worker_target(work.worker))))
-    return Told(workload=work.id, worker=worker, latency_ms_limit=limit, execution_only=alone)
+    return ToldWorkload(workload=work.id, worker=worker, latency_ms_limit=limit, execution_only=alone)

@@ -31,7 +31,7 @@ _SURPRISE = re.compile(r"[^0-9eE+. \t\r-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class NumberRule:
     """What a number must be."""
 
     low: float
@@ -49,7 +49,7 @@ class Rule:
         return None
 
 
-def checked_numbers(cells: Sequence[str], rule: Rule, *, required: bool) -> tuple[Floats, dict[int, str]]:
+def checked_numbers(cells: Sequence[str], rule: NumberRule, *, required: bool) -> tuple[Floats, dict[int, str]]:
     """The column's numbers (NaN where empty or wrong) and what is wrong, by row."""
     numbers = _converted(cells)
     if numbers is not None:
@@ -92,7 +92,7 @@ def _converted(cells: Sequence[str]) -> Floats | None:
         return None
 
 
-def _number(cell: str, rule: Rule, *, required: bool) -> float | str:
+def _number(cell: str, rule: NumberRule, *, required: bool) -> float | str:
     text = cell.strip()
     if not text:
         return "a number must stand here" if required else math.nan
@@ -112,7 +112,7 @@ def _refused_name(name: str) -> str | None:
     return None
 
 
-class Form(StrEnum):
+class CsvForm(StrEnum):
     """What a CSV text holds."""
 
     SOLO = "solo"
@@ -123,41 +123,41 @@ class Form(StrEnum):
     @property
     def is_pairs(self) -> bool:
         """Whether each row is about two models on one device."""
-        return self in (Form.PAIRS, Form.PAIR_QUERIES)
+        return self in (CsvForm.PAIRS, CsvForm.PAIR_QUERIES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _FormColumns:
     """Columns of a form by what they hold. `clock` may be missing; so may all but one of `measured`."""
 
     names: tuple[str, ...]
-    numbers: Mapping[str, Rule]
-    optional: Mapping[str, Rule]
-    measured: Mapping[str, Rule]
+    numbers: Mapping[str, NumberRule]
+    optional: Mapping[str, NumberRule]
+    measured: Mapping[str, NumberRule]
 
     def all(self) -> tuple[str, ...]:
         return (*self.names, *self.numbers, *self.optional, *self.measured)
 
 
-_BATCH = Rule(low=1, high=limits.BATCH_MAX, whole=True)
-_SHARE = Rule(low=limits.SHARE_PCT_MIN, high=100)
-_CLOCK = Rule(low=limits.CLOCK_MHZ_MIN, high=limits.CLOCK_MHZ_MAX)
-_LATENCY = Rule(low=limits.LATENCY_MS_MIN, high=limits.LATENCY_MS_MAX)
-_PER_CENT = Rule(low=0, high=100)
-_SOLO = _Columns(
+_BATCH = NumberRule(low=1, high=limits.BATCH_MAX, whole=True)
+_SHARE = NumberRule(low=limits.SHARE_PCT_MIN, high=100)
+_CLOCK = NumberRule(low=limits.CLOCK_MHZ_MIN, high=limits.CLOCK_MHZ_MAX)
+_LATENCY = NumberRule(low=limits.LATENCY_MS_MIN, high=limits.LATENCY_MS_MAX)
+_PER_CENT = NumberRule(low=0, high=100)
+_SOLO = _FormColumns(
     names=("model", "gpu_type"),
     numbers={"batch": _BATCH, "share_pct_sm": _SHARE},
     optional={"clock_mhz_sm": _CLOCK},
     measured={
         "latency_ms": _LATENCY,
-        "throughput_rps": Rule(low=limits.THROUGHPUT_RPS_MIN, high=limits.THROUGHPUT_RPS_MAX),
-        "power_w": Rule(low=0, high=limits.POWER_W_MAX),
-        "memory_mib": Rule(low=limits.MEMORY_MIB_MIN, high=limits.MEMORY_MIB_MAX),
+        "throughput_rps": NumberRule(low=limits.THROUGHPUT_RPS_MIN, high=limits.THROUGHPUT_RPS_MAX),
+        "power_w": NumberRule(low=0, high=limits.POWER_W_MAX),
+        "memory_mib": NumberRule(low=limits.MEMORY_MIB_MIN, high=limits.MEMORY_MIB_MAX),
         "l2_util_pct": _PER_CENT,
         "dram_util_pct": _PER_CENT,
     },
 )
-_PAIRS = _Columns(
+_PAIRS = _FormColumns(
     names=("gpu_type", "model_a", "model_b"),
     numbers={"batch_a": _BATCH, "share_pct_a": _SHARE, "batch_b": _BATCH, "share_pct_b": _SHARE},
     optional={},
@@ -190,7 +190,7 @@ class Sheet:
     `header` and `rows` are the text as it was written.
     """
 
-    form: Form
+    form: CsvForm
     header: tuple[str, ...]
     rows: tuple[list[str], ...]
     lines: Whole
@@ -202,13 +202,13 @@ class Sheet:
         return len(self.rows)
 
 
-def form_of(header: Sequence[str]) -> Form | None:
+def form_of(header: Sequence[str]) -> CsvForm | None:
     """The form a header belongs to, or None when it is another kind of file."""
     present = set(header)
     if "model_a" in present or "model_b" in present:
-        return Form.PAIRS if present & set(_PAIRS.measured) else Form.PAIR_QUERIES
+        return CsvForm.PAIRS if present & set(_PAIRS.measured) else CsvForm.PAIR_QUERIES
     if "model" in present and "latency_ms_mean" not in present:
-        return Form.SOLO if present & set(_SOLO.measured) else Form.SOLO_QUERIES
+        return CsvForm.SOLO if present & set(_SOLO.measured) else CsvForm.SOLO_QUERIES
     return None
 
 
@@ -233,13 +233,13 @@ def read_sheet(body: bytes, *, questions: bool = False) -> Sheet:
     columns = _PAIRS if form.is_pairs else _SOLO
     _check_header(header, columns)
     if questions:
-        form = Form.PAIR_QUERIES if form.is_pairs else Form.SOLO_QUERIES
+        form = CsvForm.PAIR_QUERIES if form.is_pairs else CsvForm.SOLO_QUERIES
     by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
     reading = _Reading(columns, by_name, lines, faults)
     names = {name: reading.names(name) for name in columns.names}
     numbers = {name: reading.numbers(name, rule, required=True) for name, rule in columns.numbers.items()}
     numbers |= {name: reading.numbers(name, rule, required=False) for name, rule in columns.optional.items()}
-    if form in (Form.SOLO, Form.PAIRS):
+    if form in (CsvForm.SOLO, CsvForm.PAIRS):
         measured = {name: reading.numbers(name, rule, required=False) for name, rule in columns.measured.items()}
         reading.need_any(measured)
         numbers |= measured
@@ -269,7 +269,7 @@ class _Reading:
 
     def __init__(
         self,
-        columns: _Columns,
+        columns: _FormColumns,
         cells: Mapping[str, Sequence[str]],
         lines: Whole,
         faults: list[CellFault],
@@ -285,7 +285,7 @@ class _Reading:
         self._note(column, wrong)
         return cells
 
-    def numbers(self, column: str, rule: Rule, *, required: bool) -> Floats:
+    def numbers(self, column: str, rule: NumberRule, *, required: bool) -> Floats:
         if column not in self._cells:
             return np.full(len(self._lines), np.nan)
         found, wrong = checked_numbers(self._cells[column], rule, required=required)
@@ -337,7 +337,7 @@ def _split(text: str) -> tuple[tuple[str, ...], list[list[str]], Whole, list[Cel
     return header, rows, np.array(lines, dtype=np.int64), faults
 
 
-def _check_header(header: tuple[str, ...], columns: _Columns) -> None:
+def _check_header(header: tuple[str, ...], columns: _FormColumns) -> None:
     known = columns.all()
     for name in header:
         if name not in known:

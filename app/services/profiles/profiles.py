@@ -16,10 +16,10 @@ from app import kinds
 from app.errors import Fault, FieldsError
 from app.records import record
 from app.services.declared.actors import Deed
-from app.services.profiles.reading import FAULTS_MAX, Points, Reading
+from app.services.profiles.reading import FAULTS_MAX, BodyReading, ReadPoints
 from app.store import documents, events, pair_points, profiles
 from app.store.engine import Database
-from app.store.pages import Page
+from app.store.pages import StoredPage
 from app.store.profiles import ProfileLine
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 
@@ -49,24 +49,24 @@ class Profiles:
         with self._database.reading() as session:
             return profiles.get(session, model, gpu_type)
 
-    def page(self, limit: int, cursor: str | None) -> Page[ProfileLine]:
+    def page(self, limit: int, cursor: str | None) -> StoredPage[ProfileLine]:
         """What there is, by model and GPU type."""
         with self._database.reading() as session:
             return profiles.page(session, limit=limit, cursor=cursor)
 
-    def pairs(self, model: str, gpu_type: str, limit: int, cursor: str | None) -> Page[PairPoint]:
+    def pairs(self, model: str, gpu_type: str, limit: int, cursor: str | None) -> StoredPage[PairPoint]:
         """Pairs measured on a GPU type with a model in them."""
         with self._database.reading() as session:
             return pair_points.page(session, model, gpu_type, limit=limit, cursor=cursor)
 
-    def import_points(self, reading: Reading, deed: Deed, *, skip_bad: bool = False) -> Imported:
+    def import_points(self, reading: BodyReading, deed: Deed, *, skip_bad: bool = False) -> Imported:
         """Store everything or nothing, or with `skip_bad` everything that is right.
 
         Raises FieldsError naming what is wrong, unknown models and GPU types included.
         """
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            known = _Known.of(session)
+            known = _KnownNames.of(session)
             settled = reading.settled(known.clocks_mhz)
             faults = sorted((*settled.faults, *known.faults(settled)), key=_row)
             bad = {fault.pointer.rpartition("/")[0] or fault.pointer for fault in faults}
@@ -99,19 +99,19 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownNames:
     """Names that measurements may be about."""
 
     models: frozenset[str]
     clocks_mhz: dict[str, int]
 
     @staticmethod
-    def of(session: Session) -> _Known:
+    def of(session: Session) -> _KnownNames:
         models = frozenset(stored.key[0] for stored in documents.all_specs(session, kinds.MODEL))
         types = documents.all_specs(session, kinds.GPU_TYPE)
-        return _Known(models, {stored.key[0]: int(stored.spec["clocks_mhz_sm"][-1]) for stored in types})
+        return _KnownNames(models, {stored.key[0]: int(stored.spec["clocks_mhz_sm"][-1]) for stored in types})
 
-    def faults(self, settled: Points) -> Iterator[Fault]:
+    def faults(self, settled: ReadPoints) -> Iterator[Fault]:
         """Names that are not known, in the order of the rows."""
         for place, point in zip(settled.places, settled.points, strict=True):
             yield from self._unknown(place, "model", point.model)

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from app.errors import Fault, FieldsError
-from app.services.profiles.forms import Form, Sheet, SheetError, form_of, header_of, read_sheet
+from app.services.profiles.forms import CsvForm, Sheet, SheetError, form_of, header_of, read_sheet
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfileOrigin, ProfilePoint
 from solvers.errors import FieldError, HeadroomError
@@ -35,7 +35,7 @@ _OPTIONAL_CELLS = ("throughput_rps", "power_w", "memory_mib", "l2_util_pct", "dr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class ReadPoints:
     """Points and pairs, each with the place it stands at (`row:2`, or a pointer), and what could not be read."""
 
     points: tuple[ProfilePoint, ...] = ()
@@ -46,42 +46,42 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class BodyReading:
     """A body that was read as far as that goes without the catalogue."""
 
-    points: Points = Points()
+    points: ReadPoints = ReadPoints()
     sheet: Sheet | None = None
 
-    def settled(self, clocks_mhz: Mapping[str, int]) -> Points:
+    def settled(self, clocks_mhz: Mapping[str, int]) -> ReadPoints:
         """The points; `clocks_mhz` are the highest clocks of the known GPU types."""
         if self.sheet is None:
             return self.points
-        return _of_pairs(self.sheet) if self.sheet.form is Form.PAIRS else _of_solo(self.sheet, clocks_mhz)
+        return _of_pairs(self.sheet) if self.sheet.form is CsvForm.PAIRS else _of_solo(self.sheet, clocks_mhz)
 
 
-def read_list(points: Sequence[ProfilePoint]) -> Reading:
+def read_list(points: Sequence[ProfilePoint]) -> BodyReading:
     """Points of a JSON list."""
     places = tuple(f"/{index}" for index in range(len(points)))
-    return Reading(points=Points(points=tuple(points), places=places))
+    return BodyReading(points=ReadPoints(points=tuple(points), places=places))
 
 
-def read_csv(body: bytes) -> Reading:
+def read_csv(body: bytes) -> BodyReading:
     """Rows of any CSV of measurements. Raises FieldsError when the text as a whole cannot be read."""
     form = form_of(header_of(body))
     if form is None:
-        return Reading(points=_read_points(body))
+        return BodyReading(points=_read_points(body))
     try:
         sheet = read_sheet(body)
     except SheetError as error:
         fault = error.fault
         raise _single(_place(fault.line, fault.column), "request-malformed", fault.detail) from None
-    if sheet.form not in (Form.SOLO, Form.PAIRS):
+    if sheet.form not in (CsvForm.SOLO, CsvForm.PAIRS):
         raise _single("row:1", "missing", "no measured column stands here")
     _check_count(len(sheet) + len(sheet.faults))
-    return Reading(sheet=sheet)
+    return BodyReading(sheet=sheet)
 
 
-def _of_solo(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> Points:
+def _of_solo(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> ReadPoints:
     faults = _sheet_faults(sheet)
     points: list[ProfilePoint] = []
     places: list[str] = []
@@ -106,10 +106,10 @@ def _of_solo(sheet: Sheet, clocks_mhz: Mapping[str, int]) -> Points:
             continue
         points.append(point)
         places.append(place)
-    return Points(points=tuple(points), places=tuple(places), faults=tuple(faults))
+    return ReadPoints(points=tuple(points), places=tuple(places), faults=tuple(faults))
 
 
-def _of_pairs(sheet: Sheet) -> Points:
+def _of_pairs(sheet: Sheet) -> ReadPoints:
     faults = _sheet_faults(sheet)
     pairs: list[PairPoint] = []
     places: list[str] = []
@@ -120,7 +120,7 @@ def _of_pairs(sheet: Sheet) -> Points:
             faults.append(Fault(pointer=f"{place}/{error.field}", code="value-invalid", detail=error.message))
             continue
         places.append(place)
-    return Points(pairs=tuple(pairs), pair_places=tuple(places), faults=tuple(faults))
+    return ReadPoints(pairs=tuple(pairs), pair_places=tuple(places), faults=tuple(faults))
 
 
 def _rows(sheet: Sheet) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -154,7 +154,7 @@ def _place(line: int, column: str) -> str:
     return f"row:{line}/{column}" if column else f"row:{line}"
 
 
-def _read_points(body: bytes) -> Points:
+def _read_points(body: bytes) -> ReadPoints:
     """The rows of a CSV whose columns are a point's fields."""
     try:
         text = body.decode("utf-8-sig")
@@ -177,7 +177,7 @@ def _read_points(body: bytes) -> Points:
             _check_count(len(points) + len(faults))
     except csv.Error as error:
         raise _single(f"row:{reader.line_num}", "request-malformed", f"this is no CSV: {error}") from None
-    return Points(points=tuple(points), places=tuple(places), faults=tuple(faults))
+    return ReadPoints(points=tuple(points), places=tuple(places), faults=tuple(faults))
 
 
 def _header(cells: list[str]) -> list[str]:

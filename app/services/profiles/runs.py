@@ -18,8 +18,8 @@ from app.services.declared.actors import Deed
 from app.services.planning.workers import worker_target
 from app.store import documents, events, nodes, profile_runs, targets
 from app.store.engine import Database
-from app.store.pages import Page
-from app.store.profile_runs import NewRun, ProfileRunLine, Progress
+from app.store.pages import StoredPage
+from app.store.profile_runs import NewRun, ProfileRunLine, ProfileRunProgress
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, Taint
 from solvers.domain.profile import PairPoint, ProfilePoint
@@ -33,7 +33,7 @@ PATIENCE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedProfileRun:
     """A run somebody asks for. `uuid` None: the node's first free device that fits."""
 
     service: str
@@ -56,12 +56,12 @@ class ProfileRuns:
         with self._database.reading() as session:
             return profile_runs.get(session, run_id)
 
-    def page(self, limit: int, cursor: str | None) -> Page[ProfileRunLine]:
+    def page(self, limit: int, cursor: str | None) -> StoredPage[ProfileRunLine]:
         """All runs, the newest first."""
         with self._database.reading() as session:
             return profile_runs.page(session, limit=limit, cursor=cursor)
 
-    def order(self, wanted: Wanted, deed: Deed) -> ProfileRunLine:
+    def order(self, wanted: WantedProfileRun, deed: Deed) -> ProfileRunLine:
         """Order a run. Raises FieldsError for what does not exist or says too little, StateError for a device that is
         taken or carries live traffic.
         """
@@ -114,7 +114,7 @@ class ProfileRuns:
                     )
             return tuple(found)
 
-    def hear(self, node: str, run_id: int, told: Progress, deed: Deed) -> bool:
+    def hear(self, node: str, run_id: int, told: ProfileRunProgress, deed: Deed) -> bool:
         """Note what a node tells of its run; False when the run has ended, so that the node stops. Raises
         NotFoundError for a run of another node.
         """
@@ -151,7 +151,7 @@ class ProfileRuns:
                 raise NotFoundError(f"the service or device of profile run {run_id} is gone", run=run_id)
             return subject.model, from_plain(Device, device.spec).gpu_type
 
-    def _device(self, session: Session, wanted: Wanted, service: Service) -> str:
+    def _device(self, session: Session, wanted: WantedProfileRun, service: Service) -> str:
         if nodes.find(session, wanted.node) is None:
             raise _fault("/node", f"there is no node {wanted.node}")
         listed = nodes.devices_of(session, wanted.node)

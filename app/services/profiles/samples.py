@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from app.services.profiles.forms import Form, Sheet
+from app.services.profiles.forms import CsvForm, Sheet
 from solvers.domain.arrays import Floats
 from solvers.errors import InputError
 from solvers.models.base import Answer, Groups, GroupSamples, Quantity, Queries, Samples
@@ -111,7 +111,7 @@ def written(sheet: Sheet, answers: Mapping[str, Floats]) -> str:
 
 def replaced_columns(sheet: Sheet) -> tuple[str, ...]:
     """Columns of a file of questions that hold measurements and are not looked at."""
-    asked = Form.PAIR_QUERIES if sheet.form.is_pairs else Form.SOLO_QUERIES
+    asked = CsvForm.PAIR_QUERIES if sheet.form.is_pairs else CsvForm.SOLO_QUERIES
     if sheet.form is not asked:
         raise InputError(f"this is a sheet of {sheet.form.value}")
     answers = PAIR_ANSWERS if sheet.form.is_pairs else (*SOLO_ANSWERS, "l2_util_pct", "dram_util_pct")

@@ -7,7 +7,7 @@ from app.store import cycles, events, receipts, targets
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
-from app.store.pages import Page
+from app.store.pages import StoredPage
 from app.store.receipts import ReceiptLine
 from app.store.targets import TargetLine
 from solvers.cycle.record import Lane
@@ -27,17 +27,21 @@ class History:
         with self._database.reading() as session:
             return targets.current(session, self._cluster)
 
-    def targets(self, limit: int, cursor: str | None) -> Page[TargetLine]:
+    def targets(self, limit: int, cursor: str | None) -> StoredPage[TargetLine]:
         """Generations, newest first."""
         with self._database.reading() as session:
             return targets.page(session, limit=limit, cursor=cursor)
 
-    def receipts(self, limit: int, cursor: str | None, node: str | None, generation: int | None) -> Page[ReceiptLine]:
+    def receipts(
+        self, limit: int, cursor: str | None, node: str | None, generation: int | None
+    ) -> StoredPage[ReceiptLine]:
         """Receipts, newest first."""
         with self._database.reading() as session:
             return receipts.page(session, limit=limit, cursor=cursor, node=node, generation=generation)
 
-    def cycles(self, limit: int, cursor: str | None, lane: Lane | None, state: CycleState | None) -> Page[CycleSummary]:
+    def cycles(
+        self, limit: int, cursor: str | None, lane: Lane | None, state: CycleState | None
+    ) -> StoredPage[CycleSummary]:
         """Cycles, newest first."""
         with self._database.reading() as session:
             return cycles.page(session, limit=limit, cursor=cursor, lane=lane, state=state)
@@ -51,7 +55,7 @@ class History:
             except StateError:
                 return with_more(StoredCycle, summary, record=None)
 
-    def events(self, limit: int, cursor: str | None, subject: str | None, project: str | None) -> Page[EventLine]:
+    def events(self, limit: int, cursor: str | None, subject: str | None, project: str | None) -> StoredPage[EventLine]:
         """Audit events, newest first."""
         with self._database.reading() as session:
             return events.page(session, limit=limit, cursor=cursor, subject=subject, project=project)

@@ -42,7 +42,7 @@ Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ReadyProcess:
     """A ready process of a replica."""
 
     replica: str
@@ -121,7 +121,7 @@ class RouteTable:
             earlier = Target()
             if target.generation > 1 and not all(chosen.values()):
                 earlier = self._target(session, target.generation - 1)
-        found: dict[str, list[tuple[Process, int]]] = defaultdict(list)
+        found: dict[str, list[tuple[ReadyProcess, int]]] = defaultdict(list)
         for process, as_planned in sorted(chosen.items(), key=lambda item: (item[0].replica, item[0].endpoint or "")):
             found[process.workload].append((process, target.generation if as_planned else earlier.generation))
         capacity_rps = {
@@ -148,7 +148,7 @@ class RouteTable:
 
 
 def _replicas(
-    chosen: list[tuple[Process, int]], capacity_rps: Mapping[int, Mapping[ReplicaId, float]], standing: int
+    chosen: list[tuple[ReadyProcess, int]], capacity_rps: Mapping[int, Mapping[ReplicaId, float]], standing: int
 ) -> tuple[RouteReplica, ...]:
     """The routes' replicas; weighed by planned requests per second, or where a plan has none of one, by size."""
     latest = capacity_rps[standing]
@@ -181,7 +181,7 @@ def _address(endpoint: str | None) -> Plain:
     return {"host": parts.hostname, "port": port or _PORTS.get(parts.scheme)}
 
 
-def choose_routes(ready: Iterable[Process], planned: Iterable[Assignment]) -> dict[Process, bool]:
+def choose_routes(ready: Iterable[ReadyProcess], planned: Iterable[Assignment]) -> dict[ReadyProcess, bool]:
     """The ready replica processes that shall get traffic, and whether each is as planned.
 
     A process that is not as planned (elsewhere, of another size, or of a replica that is on its way out) is used only
@@ -199,12 +199,12 @@ def choose_routes(ready: Iterable[Process], planned: Iterable[Assignment]) -> di
     return chosen
 
 
-def _is_planned(process: Process, item: Assignment | None) -> bool:
+def _is_planned(process: ReadyProcess, item: Assignment | None) -> bool:
     held = (process.uuid, process.share_pct_sm, process.memory_mib_limit)
     return item is not None and held == (item.device, item.share_pct_sm, item.memory_mib_limit)
 
 
-def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignment]) -> list[Process]:
+def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignment]) -> list[ReadyProcess]:
     """Every process that its node found ready when it was last heard of."""
     states = {state.node_id: state for state in nodes.all_states(session)}
     homes = {stored.key[0]: str(stored.spec["node"]) for stored in documents.all_specs(session, kinds.DEVICE)}
@@ -215,7 +215,7 @@ def _ready(session: Session, services: Iterable[str], planned: Iterable[Assignme
         reported[homes.get(row.uuid, "")].append(row)
     kind_of = dict.fromkeys(services, WorkloadKind.SERVICE.value)
     kind_of |= {item.replica: item.kind.value for item in planned}
-    found: list[Process] = []
+    found: list[ReadyProcess] = []
     for node, state in states.items():
         read_back = kept.get(node)
         if read_back is not None and speaks(read_back, heads.get(node), state.boot_id):
@@ -233,14 +233,16 @@ def speaks(read_back: NodeReadBack, head: ReportHead | None, boot_id: str) -> bo
     return read_back.boot_id == boot_id
 
 
-def _from_read_back(read_back: NodeReadBack, kind_of: Mapping[str, str], node_endpoint: str | None) -> list[Process]:
+def _from_read_back(
+    read_back: NodeReadBack, kind_of: Mapping[str, str], node_endpoint: str | None
+) -> list[ReadyProcess]:
     found = []
     for item in read_back.replicas:
         workload = item.replica.rpartition("#")[0]
         kind = kind_of.get(item.replica, kind_of.get(workload, ""))
         if item.ready:
             found.append(
-                Process(
+                ReadyProcess(
                     replica=item.replica,
                     kind=kind,
                     workload=workload,
@@ -254,7 +256,9 @@ def _from_read_back(read_back: NodeReadBack, kind_of: Mapping[str, str], node_en
     return found
 
 
-def from_report(rows: Iterable[ReplicaRow], read_back: NodeReadBack | None, node_endpoint: str | None) -> list[Process]:
+def from_report(
+    rows: Iterable[ReplicaRow], read_back: NodeReadBack | None, node_endpoint: str | None
+) -> list[ReadyProcess]:
     """Ready processes of a report. Reports do not say where a process answers; the read-back that names it does."""
     known = list(read_back.replicas) if read_back is not None else []
     # Where processes answer for themselves, one that was not read back yet might be anywhere: it has to wait.
@@ -267,7 +271,7 @@ def from_report(rows: Iterable[ReplicaRow], read_back: NodeReadBack | None, node
         if match is not None:
             known.remove(match)
         found.append(
-            Process(
+            ReadyProcess(
                 replica=row.replica,
                 kind=row.kind,
                 workload=row.workload,

@@ -35,7 +35,7 @@ from app.store.engine import Database
 from app.store.observations import DeviceRow, ReplicaRow
 from app.store.plans import PlanSummary
 from app.store.summaries import FleetCounts, ServedRow
-from solvers.cycle.owners import Standing, knob_owners
+from solvers.cycle.owners import StandingOwners, knob_owners
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain
 from solvers.domain.device import Device, GpuType, Node
@@ -64,10 +64,10 @@ class _World:
     served: dict[str, ServedRow]
     silent_s: float
     owners: Owners
-    standing: Standing
+    standing: StandingOwners
 
 
-class Status:
+class StatusReader:
     """Reads the present."""
 
     def __init__(self, database: Database, cluster: str) -> None:

@@ -19,8 +19,8 @@ from app.records import record
 from app.services.seen.group_commit import GroupCommit
 from app.store import ingest, nodes, read_backs, receipts, telemetry
 from app.store.engine import Database
-from app.store.ingest import Outcome, OutcomeKind, RefusalCode
-from app.store.telemetry import DevicePoint, ServicePoint, Window
+from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
+from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
 from solvers.errors import HeadroomError, NotFoundError
@@ -34,7 +34,7 @@ REGISTRY_SIZE_MAX = 50_000
 class IngestListener(Protocol):
     """Hears what was taken in, for metrics."""
 
-    def stored(self, batch: Sequence[tuple[int, Outcome]]) -> None:
+    def stored(self, batch: Sequence[tuple[int, ReportOutcome]]) -> None:
         """One commit: rows and outcome of every report in it."""
         ...
 
@@ -109,8 +109,8 @@ class Telemetry:
         self._skew_s = skew_s
         self._listener = listener
         self.registry = DeviceRegistry(database, clock)
-        self._reports: GroupCommit[tuple[Report, ...], tuple[Outcome, ...]] = GroupCommit(self._store_reports)
-        self._edges: GroupCommit[tuple[EdgeReport, ...], tuple[Outcome, ...]] = GroupCommit(self._store_edges)
+        self._reports: GroupCommit[tuple[Report, ...], tuple[ReportOutcome, ...]] = GroupCommit(self._store_reports)
+        self._edges: GroupCommit[tuple[EdgeReport, ...], tuple[ReportOutcome, ...]] = GroupCommit(self._store_edges)
 
     def accept_reports(self, reports: tuple[Report, ...], many: bool) -> Acknowledged:
         """Store a node's reports, oldest first.
@@ -143,13 +143,13 @@ class Telemetry:
                 nodes.raise_generation(session, receipt.node, receipt.boot_id, receipt.generation)
         return new
 
-    def device_series(self, uuid: str, window: Window) -> DeviceSeries:
+    def device_series(self, uuid: str, window: TelemetryWindow) -> DeviceSeries:
         """A device's readings in even steps."""
         with self._database.reading() as session:
             items = telemetry.device_series(session, uuid, window)
         return DeviceSeries(uuid=uuid, start=window.since, end=window.until, step_s=window.step_s, items=items)
 
-    def service_series(self, service: str, window: Window) -> ServiceSeries:
+    def service_series(self, service: str, window: TelemetryWindow) -> ServiceSeries:
         """A service's offered and served load in even steps."""
         with self._database.reading() as session:
             items = telemetry.service_series(session, service, window)
@@ -179,20 +179,22 @@ class Telemetry:
                 detail = f"{uuid} is no registered device of node {report.node}"
                 raise _fault(f"{prefix}{place}/uuid", "reference-unknown", detail)
 
-    def _store_reports(self, batch: Sequence[tuple[Report, ...]]) -> list[tuple[Outcome, ...]]:
+    def _store_reports(self, batch: Sequence[tuple[Report, ...]]) -> list[tuple[ReportOutcome, ...]]:
         flat = [report for reports in batch for report in reports]
         with self._database.raw() as connection:
             outcomes = ingest.ingest(connection, flat)
         rows = [len(report.devices) + len(report.replicas) for report in flat]
         return self._told(rows, outcomes, [len(reports) for reports in batch])
 
-    def _store_edges(self, batch: Sequence[tuple[EdgeReport, ...]]) -> list[tuple[Outcome, ...]]:
+    def _store_edges(self, batch: Sequence[tuple[EdgeReport, ...]]) -> list[tuple[ReportOutcome, ...]]:
         flat = [report for reports in batch for report in reports]
         with self._database.raw() as connection:
             outcomes = ingest.ingest_edge(connection, flat)
         return self._told([len(report.samples) for report in flat], outcomes, [len(reports) for reports in batch])
 
-    def _told(self, rows: list[int], outcomes: tuple[Outcome, ...], sizes: list[int]) -> list[tuple[Outcome, ...]]:
+    def _told(
+        self, rows: list[int], outcomes: tuple[ReportOutcome, ...], sizes: list[int]
+    ) -> list[tuple[ReportOutcome, ...]]:
         if self._listener is not None:
             self._listener.stored(list(zip(rows, outcomes, strict=True)))
         parts = iter(outcomes)
@@ -213,7 +215,7 @@ def _check_count(count: int) -> None:
         raise _fault("", "count-out-of-range", f"send 1 to {REPORTS_PER_CALL_MAX} reports at once")
 
 
-def _acknowledge(outcomes: tuple[Outcome, ...], prefixes: list[str]) -> Acknowledged:
+def _acknowledge(outcomes: tuple[ReportOutcome, ...], prefixes: list[str]) -> Acknowledged:
     for prefix, outcome in zip(prefixes, outcomes, strict=True):
         if outcome.kind is OutcomeKind.REFUSED:
             raise _refusal(prefix, outcome.code)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 NEAR_MAX = 3
 
 
-class Faults:
+class ChangeFaults:
     """Collects what is wrong with changes and raises it at once."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def merged(old: Iterable[T], new: Iterable[T], key: Callable[[T], Hashable]) -> 
 
 def apply_changes(snapshot: Snapshot, changes: Changes) -> Snapshot:
     """The changed picture. Raises FieldsError naming every change that does not fit, by its place in the changes."""
-    faults = Faults()
+    faults = ChangeFaults()
     said = _said_rates(snapshot, changes)
     snapshot = replace(snapshot, demands=merged(snapshot.demands, said.values(), lambda item: item.service))
     for step in (_put, _policy, _remove, partial(_rates, said=said), lose, add_nodes, caps, prices, offers):
@@ -76,7 +76,7 @@ def apply_changes(snapshot: Snapshot, changes: Changes) -> Snapshot:
     return snapshot
 
 
-def _put(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:  # noqa: ARG001 - steps are called alike
+def _put(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:  # noqa: ARG001 - steps are called alike
     profiles = {(item.model, item.gpu_type): item for item in (*snapshot.profiles, *changes.profiles)}
     new_nodes = {item.id for item in changes.nodes} - {item.id for item in snapshot.nodes}
     return replace(
@@ -115,7 +115,7 @@ def _declared(service: ServiceId, rate_rps: float) -> Demand:
     )
 
 
-def _policy(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def _policy(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     if not changes.policy:
         return snapshot
     standing = cast("dict[str, object]", to_plain(snapshot.policy))
@@ -133,7 +133,7 @@ def _policy(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     return replace(snapshot, policy=policy)
 
 
-def _remove(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def _remove(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
     names = {str(item.id) for item in works}
     for index, name in enumerate(changes.remove):
@@ -148,7 +148,7 @@ def _remove(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     )
 
 
-def _rates(snapshot: Snapshot, changes: Changes, faults: Faults, *, said: Mapping[ServiceId, Demand]) -> Snapshot:
+def _rates(snapshot: Snapshot, changes: Changes, faults: ChangeFaults, *, said: Mapping[ServiceId, Demand]) -> Snapshot:
     """Other rates. The factor for everybody leaves out what the same changes declare with a rate of its own."""
     if changes.rate_factor == 1.0 and not changes.rates:
         return snapshot
@@ -181,7 +181,7 @@ def _rates(snapshot: Snapshot, changes: Changes, faults: Faults, *, said: Mappin
     )
 
 
-def _check_references(snapshot: Snapshot, changes: Changes, faults: Faults) -> None:
+def _check_references(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> None:
     """What new documents name must be there when all is applied."""
     models = {item.name for item in snapshot.models}
     types: set[GpuTypeName] = {item.name for item in snapshot.gpu_types}
@@ -220,7 +220,7 @@ def reporting(snapshot: Snapshot, new: Iterable[NodeId]) -> tuple[NodeStatus, ..
     return merged(snapshot.node_statuses, fresh, lambda item: item.node)
 
 
-def lose(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def lose(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     """Nodes that fall silent and devices that break."""
     nodes, devices = [item.id for item in snapshot.nodes], [item.id for item in snapshot.devices]
     for index, name in enumerate(changes.nodes_lost):
@@ -243,7 +243,7 @@ def lose(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     )
 
 
-def add_nodes(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def add_nodes(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     """Nodes that stand ready and empty."""
     types = snapshot.gpu_types_by_name()
     for index, wish in enumerate(changes.nodes_added):
@@ -284,7 +284,7 @@ def with_nodes(snapshot: Snapshot, wish: NodesAdded, gpu_type: GpuType, prefix: 
     )
 
 
-def caps(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def caps(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     """Power caps that are new, other or gone."""
     caps = {(item.scope, item.subject): item for item in snapshot.power_caps}
     for index, name in enumerate(changes.power_caps_removed):
@@ -303,7 +303,7 @@ def caps(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     return replace(snapshot, power_caps=tuple(caps[key] for key in sorted(caps)))
 
 
-def prices(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def prices(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     """Other prices of GPU types."""
     types = snapshot.gpu_types_by_name()
     for index, change in enumerate(changes.prices):
@@ -313,7 +313,7 @@ def prices(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
     return replace(snapshot, gpu_types=tuple(types[item.name] for item in snapshot.gpu_types))
 
 
-def _priced(gpu_type: GpuType, change: PriceChange, faults: Faults, place: str) -> GpuType:
+def _priced(gpu_type: GpuType, change: PriceChange, faults: ChangeFaults, place: str) -> GpuType:
     rows = {(row.kind, row.region): row for row in gpu_type.prices}
     row = rows.get((change.kind, change.region))
     if row is None and change.usd_per_h is None:
@@ -328,7 +328,7 @@ def _priced(gpu_type: GpuType, change: PriceChange, faults: Faults, place: str) 
     return replace(gpu_type, prices=tuple(rows.values()))
 
 
-def offers(snapshot: Snapshot, changes: Changes, faults: Faults) -> Snapshot:
+def offers(snapshot: Snapshot, changes: Changes, faults: ChangeFaults) -> Snapshot:
     """GPUs that could be rented."""
     types = snapshot.gpu_types_by_name()
     for index, offer in enumerate(changes.offers):

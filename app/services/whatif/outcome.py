@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solvers.cycle.attempts import Chosen
+from solvers.cycle.attempts import ChosenPlan
 from solvers.cycle.record import Attempt
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.codec import digest
@@ -84,7 +84,7 @@ class Outcome:
     """Seconds of the reference GPU's work that jobs do in a second; told where the policy names `training`."""
 
 
-def outcome_of(snapshot: Snapshot, chosen: Chosen) -> Outcome:
+def outcome_of(snapshot: Snapshot, chosen: ChosenPlan) -> Outcome:
     """Put what the chain of planners ended with into numbers."""
     plan = chosen.plan
     if plan is None:
@@ -228,7 +228,7 @@ class WorkloadChange:
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _WorkloadKey:
     workload: WorkloadId
     kind: WorkloadKind
 
@@ -253,13 +253,13 @@ def workload_changes(
     return tuple(rows)
 
 
-def _servings(snapshot: Snapshot, plan: Plan | None) -> dict[_Key, Serving]:
-    by_workload: dict[_Key, list[Assignment]] = defaultdict(list)
-    short: dict[_Key, Unplaced] = {}
+def _servings(snapshot: Snapshot, plan: Plan | None) -> dict[_WorkloadKey, Serving]:
+    by_workload: dict[_WorkloadKey, list[Assignment]] = defaultdict(list)
+    short: dict[_WorkloadKey, Unplaced] = {}
     if plan is not None:
         for item in plan.assignments:
-            by_workload[_Key(item.workload, item.kind)].append(item)
-        short = {_Key(item.workload, item.kind): item for item in plan.unplaced}
+            by_workload[_WorkloadKey(item.workload, item.kind)].append(item)
+        short = {_WorkloadKey(item.workload, item.kind): item for item in plan.unplaced}
     prices = price_by_device(snapshot)
     types = {device.id: device.gpu_type for device in snapshot.devices}
     return {
@@ -268,17 +268,17 @@ def _servings(snapshot: Snapshot, plan: Plan | None) -> dict[_Key, Serving]:
     }
 
 
-def _rates(snapshot: Snapshot) -> dict[_Key, float]:
+def _rates(snapshot: Snapshot) -> dict[_WorkloadKey, float]:
     """What is asked for, by workload; jobs and tasks have no rate of arrivals."""
     demands = snapshot.demands_by_service()
     rates = {
-        _Key(WorkloadId(item.id), WorkloadKind.SERVICE): (
+        _WorkloadKey(WorkloadId(item.id), WorkloadKind.SERVICE): (
             demands[item.id].rate_rps_upper if item.id in demands else item.rate_rps_declared
         )
         for item in snapshot.services
     }
-    rates |= {_Key(WorkloadId(item.id), WorkloadKind.JOB): 0.0 for item in snapshot.jobs}
-    return rates | {_Key(WorkloadId(item.id), WorkloadKind.TASK): 0.0 for item in snapshot.tasks}
+    rates |= {_WorkloadKey(WorkloadId(item.id), WorkloadKind.JOB): 0.0 for item in snapshot.jobs}
+    return rates | {_WorkloadKey(WorkloadId(item.id), WorkloadKind.TASK): 0.0 for item in snapshot.tasks}
 
 
 def price_by_device(snapshot: Snapshot) -> dict[DeviceId, float]:

@@ -18,7 +18,7 @@ from app.services.whatif.apply import with_nodes
 from app.services.whatif.changes import Changes, NodesAdded
 from app.services.whatif.outcome import Outcome, outcome_of, price_by_device
 from app.services.whatif.whatif import Simulation, Wish, compare, request_of, solved, standing_on
-from solvers.cycle.attempts import Asking, Chosen
+from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.cycle.record import Lane
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
@@ -104,7 +104,7 @@ class _Candidate:
         return (-self.gain_rps, -worth, self.gpu_type.name)
 
 
-def advise(picture: Snapshot, chosen: Chosen, how: Advising) -> Advised:
+def advise(picture: Snapshot, chosen: ChosenPlan, how: Advising) -> Advised:
     """Rank the types, then plan with the best few."""
     before = outcome_of(picture, chosen)
     plan = chosen.plan
@@ -117,7 +117,7 @@ def advise(picture: Snapshot, chosen: Chosen, how: Advising) -> Advised:
     return Advised(before=before, advice=tuple(advice), types_considered=len(candidates))
 
 
-def _candidates(picture: Snapshot, chosen: Chosen, plan: Plan, how: Advising) -> list[_Candidate]:
+def _candidates(picture: Snapshot, chosen: ChosenPlan, plan: Plan, how: Advising) -> list[_Candidate]:
     insight = chosen.proposal.insight if chosen.proposal is not None else None
     shadows = {
         item.subject: item.usd_per_h
@@ -207,7 +207,7 @@ def _paid_usd_per_h(picture: Snapshot, plan: Plan) -> dict[WorkloadId, float]:
     return paid
 
 
-def _planned(picture: Snapshot, chosen: Chosen, before: Outcome, what: tuple[Advising, _Candidate]) -> Advice:
+def _planned(picture: Snapshot, chosen: ChosenPlan, before: Outcome, what: tuple[Advising, _Candidate]) -> Advice:
     """Plan with the new devices and say what they changed."""
     how, candidate = what
     row = candidate.row

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.services.whatif.outcome import Outcome, TypeUse, WorkloadChange, outcome_of, workload_changes
-from solvers.cycle.attempts import Asking, Chosen
+from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.cycle.order import movable_workloads
 from solvers.cycle.parts import Course, try_policies
 from solvers.cycle.record import Lane
@@ -102,7 +102,7 @@ def request_of(snapshot: Snapshot, wish: Wish) -> PlanRequest:
     )
 
 
-def solved(snapshot: Snapshot, wish: Wish, asking: Asking) -> Chosen:
+def solved(snapshot: Snapshot, wish: Wish, asking: Asking) -> ChosenPlan:
     """What the chain of planners makes of a snapshot. Raises EngineError when it ends without any plan."""
     asked = request_of(snapshot, wish)
     own = wish.deadline_s is None and wish.work_units is None
@@ -114,7 +114,7 @@ def solved(snapshot: Snapshot, wish: Wish, asking: Asking) -> Chosen:
     return chosen
 
 
-def standing_on(snapshot: Snapshot, before: Chosen) -> Snapshot:
+def standing_on(snapshot: Snapshot, before: ChosenPlan) -> Snapshot:
     """The picture with this plan standing, where nothing stands yet."""
     plan = before.plan
     if plan is None or snapshot.target.assignments:
@@ -129,8 +129,8 @@ def standing_on(snapshot: Snapshot, before: Chosen) -> Snapshot:
 
 
 def compare(
-    before: tuple[Snapshot, Chosen], after: Snapshot, wish: Wish, asking: Asking
-) -> tuple[Snapshot, Chosen, Simulation]:
+    before: tuple[Snapshot, ChosenPlan], after: Snapshot, wish: Wish, asking: Asking
+) -> tuple[Snapshot, ChosenPlan, Simulation]:
     """Plan the changed picture and compare with the plan of the picture as it is: that picture, what the chain made of
     it, and the comparison.
     """

@@ -13,10 +13,10 @@ from lab.arena.report.svg import Bar, Frame, Line, bars, chart
 from lab.arena.report.tables import figure, half_width
 from lab.arena.running import RunRecord
 from lab.arena.stats import Comparison
-from solvers.sim.outcome import Window
+from solvers.sim.outcome import RunWindow
 
 ASKED = "asked"
-Reading = Callable[[Window], float]
+Reading = Callable[[RunWindow], float]
 PANELS: tuple[tuple[str, tuple[tuple[str | None, Reading], ...]], ...] = (
     ("requests/s, asked (dashed) and in time", ((ASKED, lambda at: at.asked_rps), (None, lambda at: at.in_time_rps))),
     ("GPUs in use", ((None, lambda at: at.devices_used),)),
@@ -74,9 +74,9 @@ def plots(records: Sequence[RunRecord], contenders: Sequence[str], styles: Mappi
     return f'<h3>Over time, mean over seeds</h3><div class="plots" style="--plots:{len(panels)}">{"".join(parts)}</div>'
 
 
-def mean_windows(records: Sequence[RunRecord], contender: str) -> list[Window]:
+def mean_windows(records: Sequence[RunRecord], contender: str) -> list[RunWindow]:
     """Windows of a contender, each the mean over the seeds that have it."""
-    found: dict[tuple[float, float], list[Window]] = {}
+    found: dict[tuple[float, float], list[RunWindow]] = {}
     for record in records:
         if record.contender.label != contender or record.outcome is None:
             continue
@@ -85,11 +85,13 @@ def mean_windows(records: Sequence[RunRecord], contender: str) -> list[Window]:
     return [_mean(found[span]) for span in sorted(found)]
 
 
-def _mean(windows: Sequence[Window]) -> Window:
+def _mean(windows: Sequence[RunWindow]) -> RunWindow:
     if len(windows) == 1:
         return windows[0]
-    return Window(**{field: fmean(getattr(each, field) for each in windows) for field in Window.__dataclass_fields__})
+    return RunWindow(
+        **{field: fmean(getattr(each, field) for each in windows) for field in RunWindow.__dataclass_fields__}
+    )
 
 
-def _line(windows: Sequence[Window], read: Reading, style: str) -> Line:
+def _line(windows: Sequence[RunWindow], read: Reading, style: str) -> Line:
     return Line(at_s=[(at.from_s + at.until_s) / 2 for at in windows], values=[read(at) for at in windows], style=style)

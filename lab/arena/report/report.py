@@ -13,7 +13,7 @@ from lab.arena.report.plots import goal_bars, plots
 from lab.arena.report.style import COLOURS, style
 from lab.arena.report.tables import figure, job_table, metric_table, percent, service_table
 from lab.arena.running import RunRecord
-from lab.arena.stats import OURS, Comparison, Row, Verdict, comparisons
+from lab.arena.stats import OURS, Comparison, ContenderVerdict, Row, comparisons
 from solvers.sim.outcome import About, Better
 
 
@@ -128,7 +128,7 @@ def _rule(about: About) -> str:
     return f"Judged by <b>{escape(about.goal)}</b>, {direction}{guard}."
 
 
-def _verdict(verdict: Verdict | None, about: About) -> str:
+def _verdict(verdict: ContenderVerdict | None, about: About) -> str:
     if verdict is None:
         return ""
     told = f"{escape(about.goal)} cannot be compared"

@@ -10,7 +10,7 @@ from html import escape
 from statistics import fmean
 
 from lab.arena.running import RunRecord
-from lab.arena.stats import Cell, Comparison, Row, Summary
+from lab.arena.stats import Comparison, MetricCell, Row, Summary
 from solvers.sim.outcome import Better, JobOutcome
 
 FIRST_METRICS = 5
@@ -81,7 +81,7 @@ def _standing(row: Row, compared: Comparison) -> str:
     return f"rank {row.rank}{', reference' if row.contender == compared.reference else ''}"
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: MetricCell | None) -> str:
     if cell is None:
         return "–"
     told = cell.versus

@@ -46,7 +46,7 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Host:
+class EmptyHost:
     """What a host has when nothing runs on it."""
 
     model: int
@@ -56,7 +56,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RoomLeft:
     """What is left, one element per host or state; GPUs by falling room, `ABSENT` where there is none."""
 
     model: Whole
@@ -64,9 +64,9 @@ class Room:
     memory_mib: Whole
     gpu_milli: Whole
 
-    def of(self, which: Whole | Flags) -> Room:
+    def of(self, which: Whole | Flags) -> RoomLeft:
         """Some of them."""
-        return Room(self.model[which], self.cpu_milli[which], self.memory_mib[which], self.gpu_milli[which])
+        return RoomLeft(self.model[which], self.cpu_milli[which], self.memory_mib[which], self.gpu_milli[which])
 
     def fits(self, asks: Asks, ask: int) -> Flags:
         """Where a pod could go."""
@@ -79,10 +79,10 @@ class Room:
         )
 
 
-class Rule(Protocol):
+class PlacingRule(Protocol):
     """How good a place is."""
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """Cost of each place, the least is taken, and there the GPU to share (by position; 0 for whole GPUs). Only
         places where the pod fits are asked about.
         """
@@ -90,17 +90,17 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodPlace:
     """Where a pod goes: a host, and its GPUs by position in that host's present room."""
 
     host: int
     gpus: tuple[int, ...]
 
 
-class Rooms:
+class HostRooms:
     """What is left on every host, kept up to date."""
 
-    def __init__(self, asks: Asks, hosts: list[Host], rule: Rule) -> None:
+    def __init__(self, asks: Asks, hosts: list[EmptyHost], rule: PlacingRule) -> None:
         self._asks, self._rule = asks, rule
         self._width = max(host.gpus for host in hosts)
         self._known: dict[tuple[int, ...], int] = {}
@@ -145,7 +145,7 @@ class Rooms:
             self._active.discard(state)
         self._enter(host, (*row[:3], *sorted(row[3:], reverse=True)))
 
-    def best(self, ask: int, ties: np.random.Generator) -> Place | None:
+    def best(self, ask: int, ties: np.random.Generator) -> PodPlace | None:
         """The best place for a pod, one of them by chance where several are equal; None where it fits nowhere."""
         states = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
         states.sort()
@@ -161,11 +161,11 @@ class Rooms:
         chosen = int(ties.integers(int(among.sum())))
         part = int(np.searchsorted(among.cumsum(), chosen, side="right"))
         host = self._members[int(equal[part])][chosen - int(among[:part].sum())]
-        return Place(host, self._gpus(int(equal[part]), ask))
+        return PodPlace(host, self._gpus(int(equal[part]), ask))
 
     def _rate(self, ask: int, states: Whole) -> None:
         rows = self._rows[states]
-        room = Room(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3:])
+        room = RoomLeft(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3:])
         fit = room.fits(self._asks, ask)
         self._cost[states, ask] = np.inf
         if fit.any():
@@ -177,7 +177,7 @@ class Rooms:
             return (int(self._pick[state, ask]),)
         return tuple(range(int(self._asks.gpus[ask])))
 
-    def take(self, place: Place, ask: int) -> None:
+    def take(self, place: PodPlace, ask: int) -> None:
         """A pod is there now."""
         self.set(place.host, reduced(self.row(place.host), self._asks, ask, place.gpus))
 

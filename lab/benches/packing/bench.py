@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from lab.benches.packing.allocation import Asks, Host, Rooms, Rule
+from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, PlacingRule
 from lab.benches.packing.fragmentation import LeastFragments, expected
 from lab.benches.packing.mixing import mix
 from lab.benches.packing.reserving import Reserving
@@ -22,7 +22,17 @@ from solvers.domain.arrays import Whole
 from solvers.domain.streams import Streams
 from solvers.engines.registry import create
 from solvers.errors import EngineError
-from solvers.sim.outcome import About, Better, Contender, Deed, Metric, Outcome, Planners, Progress, metric
+from solvers.sim.outcome import (
+    About,
+    Better,
+    Metric,
+    Planners,
+    ProgressListener,
+    RunContender,
+    RunEvent,
+    RunOutcome,
+    metric,
+)
 
 MARKS_PCT = (50, 80, 90, 100, 110, 120, 130)
 GOALS_PCT = (100, 130)
@@ -35,34 +45,34 @@ Decide = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class PackingInputs:
     """What every rule begins with: who may come, the empty fleet, how often each is to be expected, chance."""
 
     asks: Asks
-    hosts: list[Host]
+    hosts: list[EmptyHost]
     counts: Whole
     streams: Streams
 
 
-def _reserving(known: Known) -> Decide:
+def _reserving(known: PackingInputs) -> Decide:
     asks, ties = known.asks, known.streams.stream("ties")
     plan = mix(asks, known.hosts, known.counts, create("highs"))
     kept = Reserving(asks, known.hosts, plan, LeastFragments(expected(asks, known.counts, WHOLE_WEIGHT)))
     return lambda ask: kept.place(ask, ties) is not None
 
 
-def _fragments(known: Known, *, weight: float = 0.0) -> Rule:
+def _fragments(known: PackingInputs, *, weight: float = 0.0) -> PlacingRule:
     return LeastFragments(expected(known.asks, known.counts, weight), steps=SCORE_MAX)
 
 
-def _cpu_milli_max(known: Known) -> int:
+def _cpu_milli_max(known: PackingInputs) -> int:
     return max(host.cpu_milli for host in known.hosts)
 
 
-def _one_by_one(make: Callable[[Known], Rule]) -> Callable[[Known], Decide]:
-    def decider(known: Known) -> Decide:
+def _one_by_one(make: Callable[[PackingInputs], PlacingRule]) -> Callable[[PackingInputs], Decide]:
+    def decider(known: PackingInputs) -> Decide:
         ties = known.streams.stream("ties")
-        rooms = Rooms(known.asks, known.hosts, make(known))
+        rooms = HostRooms(known.asks, known.hosts, make(known))
 
         def decide(ask: int) -> bool:
             place = rooms.best(ask, ties)
@@ -75,7 +85,7 @@ def _one_by_one(make: Callable[[Known], Rule]) -> Callable[[Known], Decide]:
     return decider
 
 
-_DECIDERS: Mapping[str, Callable[[Known], Decide]] = {
+_DECIDERS: Mapping[str, Callable[[PackingInputs], Decide]] = {
     "reserving": _reserving,
     "fgd": _one_by_one(_fragments),
     "fgd_weighted": _one_by_one(partial(_fragments, weight=WHOLE_WEIGHT)),
@@ -90,19 +100,19 @@ RULES = tuple(_DECIDERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packing:
+class PodPacking:
     """A fleet and a list of pods, by what they ask for. `drawn`: every pod is drawn from the list, so that what comes
     differs from what history lets expect.
     """
 
     about: About
     asks: Asks
-    hosts: tuple[Host, ...]
+    hosts: tuple[EmptyHost, ...]
     pods: Whole
     arrived_part: float = 1.3
     drawn: bool = False
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:  # noqa: ARG002
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:  # noqa: ARG002
         """All pods, to the end. Raises EngineError for a name that is no rule here."""
         streams = Streams(seed)
         decide = self._decider(contender.planners[0] if contender.planners else "", streams)
@@ -119,12 +129,12 @@ class Packing:
             seen.setdefault(round(100 * arrived / capacity_milli), []).append(100 * used / capacity_milli)
             if not number % 500:
                 progress(number / len(pods))
-        return Outcome(
+        return RunOutcome(
             scenario=self.about.name,
             contender=contender.label,
             seed=seed,
             metrics=_metrics(seen, lost),
-            deeds=(Deed(at_s=0.0, kind="pods", text=f"{len(pods)} came, {lost} fitted nowhere"),),
+            deeds=(RunEvent(at_s=0.0, kind="pods", text=f"{len(pods)} came, {lost} fitted nowhere"),),
         )
 
     def _arrivals(self, streams: Streams, capacity_milli: int) -> Whole:
@@ -143,7 +153,7 @@ class Packing:
         if name not in _DECIDERS:
             raise EngineError(f"{name or 'nothing'} places no pods; known are {', '.join(RULES)}", planner=name)
         counts = np.bincount(self.pods, minlength=len(self.asks))
-        return _DECIDERS[name](Known(asks=self.asks, hosts=list(self.hosts), counts=counts, streams=streams))
+        return _DECIDERS[name](PackingInputs(asks=self.asks, hosts=list(self.hosts), counts=counts, streams=streams))
 
 
 def _metrics(seen: dict[int, list[float]], lost: int) -> tuple[Metric, ...]:

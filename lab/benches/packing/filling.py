@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Host
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
 from solvers.domain.arrays import Floats, Whole
 
 MILLI_STEP = 10
@@ -34,16 +34,16 @@ class _Tables:
     spare_choice: Whole
 
 
-class Filler:
+class HostFiller:
     """Fills hosts; the steps it thinks in are tenths of a percent of a GPU and cores."""
 
-    def __init__(self, asks: Asks, hosts: list[Host]) -> None:
+    def __init__(self, asks: Asks, hosts: list[EmptyHost]) -> None:
         self._asks, self._hosts = asks, hosts
         self._cores_max = max(host.cpu_milli for host in hosts) // CORE_MILLI
         self._cores = -(-asks.cpu_milli // CORE_MILLI)
         self._steps = -(-asks.gpu_milli // MILLI_STEP)
 
-    def best(self, host: Host, price: Floats) -> Filling | None:
+    def best(self, host: EmptyHost, price: Floats) -> Filling | None:
         """The filling of most worth. None where memory lets nothing in that is worth anything."""
         filling = self._at(host, price, 0.0)
         if self._memory_mib(filling) <= host.memory_mib:
@@ -61,7 +61,7 @@ class Filler:
     def _memory_mib(self, filling: Filling) -> int:
         return sum(int(self._asks.memory_mib[ask]) for ask, _ in filling)
 
-    def _at(self, host: Host, price: Floats, memory_price: float) -> Filling:
+    def _at(self, host: EmptyHost, price: Floats, memory_price: float) -> Filling:
         value = price - memory_price * self._asks.memory_mib
         worthy = (value > WORTH) & self._asks.allowed[:, host.model] & (self._cores <= self._cores_max)
         one, choice = self._one_gpu(value, np.nonzero(worthy & (self._asks.gpus == 1))[0])
@@ -102,7 +102,7 @@ class Filler:
                     table[cores], choice[cores] = worth[first], able[first]
         return table, choice
 
-    def _host(self, host: Host, tables: _Tables, value: Floats, several: list[int]) -> Filling:
+    def _host(self, host: EmptyHost, tables: _Tables, value: Floats, several: list[int]) -> Filling:
         """Most value of all GPUs by cores, then read back from the end."""
         width = host.cpu_milli // CORE_MILLI + 1
         one = tables.value[STEPS][:width]
@@ -125,7 +125,7 @@ class Filler:
             whole.append(taken)
         return self._read(host, tables, split, whole)
 
-    def _read(self, host: Host, tables: _Tables, split: list[Whole], whole: list[Whole]) -> Filling:
+    def _read(self, host: EmptyHost, tables: _Tables, split: list[Whole], whole: list[Whole]) -> Filling:
         pods: list[tuple[int, int]] = []
         gpus, cores, gpu = host.gpus, host.cpu_milli // CORE_MILLI, 0
         while gpus > 0:

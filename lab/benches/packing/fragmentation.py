@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Room
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, RoomLeft
 from solvers.domain.arrays import Flags, Floats, Whole
 
 
@@ -62,7 +62,7 @@ class LeastFragments:
     expected: Expected
     steps: int = 0
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """Growth in thousandths of a GPU, and the GPU where it is least."""
         before = self.expected.fragments(room.model, room.cpu_milli, room.gpu_milli)
         cpu_milli = room.cpu_milli - asks.cpu_milli[ask]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import Asks, Host
-from lab.benches.packing.filling import CORE_MILLI, Filler, Filling
+from lab.benches.packing.allocation import Asks, EmptyHost
+from lab.benches.packing.filling import CORE_MILLI, Filling, HostFiller
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Answer, Engine, Limits, Program
+from solvers.engines.base import Engine, EngineAnswer, Limits, Program
 
 ROUNDS_MAX = 200
 CORE_VALUE = 60.0
@@ -38,17 +38,17 @@ class Mix:
     same pods gives more, but for what rounding to cores costs.
     """
 
-    fillings: tuple[tuple[Host, Filling, int], ...]
+    fillings: tuple[tuple[EmptyHost, Filling, int], ...]
     allocated_part: float
 
 
-def mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine) -> Mix:
+def mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine) -> Mix:
     """A plan for as many pods as the hosts can take of those expected, in the proportions of `counts`."""
     made, first_part = _mix(asks, hosts, counts, engine, LATER_VALUE)
     return made if first_part >= FULL_PART else _mix(asks, hosts, counts, engine, LATER_VALUE_SCARCE)[0]
 
 
-def _mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine, later_value: float) -> tuple[Mix, float]:
+def _mix(asks: Asks, hosts: list[EmptyHost], counts: Whole, engine: Engine, later_value: float) -> tuple[Mix, float]:
     """The plan, and the part of all GPUs that the pods of one capacity get in it."""
     capacity_milli = 1000 * sum(host.gpus for host in hosts)
     scale = min(1.0, capacity_milli / max(1.0, float((counts * asks.need_milli).sum())))
@@ -58,9 +58,9 @@ def _mix(asks: Asks, hosts: list[Host], counts: Whole, engine: Engine, later_val
     numbers = np.array([counted[kind] for kind in kinds], dtype=np.float64)
     worth = np.where(asks.gpus > 0, asks.need_milli, CORE_VALUE * asks.cpu_milli / CORE_MILLI).astype(np.float64)
     value = np.concatenate([worth, later_value * worth])
-    filler, price, rent = Filler(asks, kinds), worth, np.zeros(len(kinds))
+    filler, price, rent = HostFiller(asks, kinds), worth, np.zeros(len(kinds))
     columns: dict[tuple[int, Filling], None] = {}
-    answer = Answer(status=engine.solve(_programme(asks, [], numbers, expected, value), LIMITS).status)
+    answer = EngineAnswer(status=engine.solve(_programme(asks, [], numbers, expected, value), LIMITS).status)
     for _ in range(ROUNDS_MAX):
         known = len(columns)
         for kind, host in enumerate(kinds):

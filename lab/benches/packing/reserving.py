@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lab.benches.packing.allocation import ABSENT, WHOLE_MILLI, Asks, Host, Room, Rooms, Rule
+from lab.benches.packing.allocation import ABSENT, WHOLE_MILLI, Asks, EmptyHost, HostRooms, PlacingRule, RoomLeft
 from lab.benches.packing.mixing import Mix
 
 
@@ -48,7 +48,7 @@ class _Book:
 class Reserving:
     """Decides host by host; `rule` chooses among rooms that are kept for nobody."""
 
-    def __init__(self, asks: Asks, hosts: list[Host], mix: Mix, rule: Rule) -> None:
+    def __init__(self, asks: Asks, hosts: list[EmptyHost], mix: Mix, rule: PlacingRule) -> None:
         self._asks = asks
         width = max(host.gpus for host in hosts)
         self._books = [
@@ -64,12 +64,12 @@ class Reserving:
         self._kept: list[dict[int, list[int]]] = [{} for _ in range(len(asks))]
         self._alike = _alike(asks)
         self._keep_all(hosts, mix)
-        self._real, self._open = Rooms(asks, hosts, rule), Rooms(asks, hosts, rule)
+        self._real, self._open = HostRooms(asks, hosts, rule), HostRooms(asks, hosts, rule)
         for number, book in enumerate(self._books):
             self._open.set(number, book.open())
 
-    def _keep_all(self, hosts: list[Host], mix: Mix) -> None:
-        free: dict[Host, list[int]] = {}
+    def _keep_all(self, hosts: list[EmptyHost], mix: Mix) -> None:
+        free: dict[EmptyHost, list[int]] = {}
         for number, host in reversed(list(enumerate(hosts))):
             free.setdefault(host, []).append(number)
         for kind, filling, times in mix.fillings:
@@ -125,10 +125,10 @@ class Reserving:
                     return host
         return None
 
-    def room(self) -> Room:
+    def room(self) -> RoomLeft:
         """What is left on every host, kept places included."""
         table = np.array([book.real() for book in self._books], dtype=np.int64)
-        return Room(table[:, 0], table[:, 1], table[:, 2], table[:, 3:])
+        return RoomLeft(table[:, 0], table[:, 1], table[:, 2], table[:, 3:])
 
     def _take(self, host: int, ask: int, gpus: tuple[int, ...]) -> None:
         book = self._books[host]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Room
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, RoomLeft
 from solvers.domain.arrays import Floats, Whole
 
 SCORE_MAX = 100
@@ -24,7 +24,7 @@ class Anywhere:
 
     chance: np.random.Generator
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """No cost."""
         able = room.gpu_milli >= max(1, int(asks.gpu_milli[ask]))
         return np.zeros(len(room.model)), np.asarray((able * self.chance.random(able.shape)).argmax(axis=1))
@@ -39,7 +39,7 @@ class ByFit:
     cpu_milli_max: int
     most: bool = False
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """Room left, in steps."""
         gpu_milli = np.maximum(room.gpu_milli, 0).sum(axis=1) - asks.need_milli[ask]
         left = ((room.cpu_milli - asks.cpu_milli[ask]) / self.cpu_milli_max + gpu_milli / (GPUS_MAX * WHOLE_MILLI)) / 2
@@ -55,7 +55,7 @@ class ByDotProduct:
 
     cpu_milli_max: int
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """The product, in steps."""
         pick = _gpu(asks, ask, room, emptiest=False)
         cpu = room.cpu_milli / self.cpu_milli_max * asks.cpu_milli[ask] / self.cpu_milli_max
@@ -70,7 +70,7 @@ class ByPacking:
     go where least of GPUs is left.
     """
 
-    def rate(self, asks: Asks, ask: int, room: Room) -> tuple[Floats, Whole]:
+    def rate(self, asks: Asks, ask: int, room: RoomLeft) -> tuple[Floats, Whole]:
         """Classes far apart, then room."""
         pick = _gpu(asks, ask, room, emptiest=False)
         if not asks.gpus[ask]:
@@ -83,7 +83,7 @@ class ByPacking:
         return np.where(idle == there, SCORE_MAX + idle, on_busy).astype(np.float64), pick
 
 
-def _gpu(asks: Asks, ask: int, room: Room, *, emptiest: bool) -> Whole:
+def _gpu(asks: Asks, ask: int, room: RoomLeft, *, emptiest: bool) -> Whole:
     """Position of the fullest (or emptiest) GPU that a sharing pod fits on; rooms fall with the position."""
     if not asks.shares(ask) or emptiest:
         return np.zeros(len(room.model), dtype=np.int64)

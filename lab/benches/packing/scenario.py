@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from lab.arena.kinds import Context, Form
+from lab.arena.kinds import Context, ScenarioForm
 from lab.arena.sources import Heading, about, rows
-from lab.benches.packing.allocation import WHOLE_MILLI, Asks, Host
-from lab.benches.packing.bench import Packing
+from lab.benches.packing.allocation import WHOLE_MILLI, Asks, EmptyHost
+from lab.benches.packing.bench import PodPacking
 from solvers.sim.outcome import Bench, Better
 
 FOLDER = "alibaba-gpu-v2023-openb"
@@ -25,7 +25,7 @@ Pod = tuple[int, int, int, int, tuple[str, ...]]
 """CPU (thousandths), memory (MiB), GPUs, thousandths of each, models allowed (none: any)."""
 
 
-class HostForm(Form):
+class HostForm(ScenarioForm):
     """Equal hosts."""
 
     gpu_model: str
@@ -35,7 +35,7 @@ class HostForm(Form):
     gpus: Annotated[int, Field(ge=1, le=16)]
 
 
-class PodForm(Form):
+class PodForm(ScenarioForm):
     """Equal pods."""
 
     count: Count = 1
@@ -47,7 +47,7 @@ class PodForm(Form):
     gpu_models: tuple[str, ...] = ()
 
 
-class OpenbForm(Form):
+class OpenbForm(ScenarioForm):
     """The openb cluster with one of its lists of pods."""
 
     pods: Literal["default", "gpushare60", "gpuspec33", "multigpu50"] = "default"
@@ -86,10 +86,10 @@ def build(form: PackingForm, context: Context) -> Bench:
                 raise context.refusal(("pods", index, "gpu_models"), f"no host has a {model}")
     kinds = sorted(set(pods))
     number = {kind: index for index, kind in enumerate(kinds)}
-    return Packing(
+    return PodPacking(
         about=about(form, form.kind),
         asks=_asks(kinds, models),
-        hosts=tuple(Host(models.index(model), *sizes) for model, sizes in hosts),
+        hosts=tuple(EmptyHost(models.index(model), *sizes) for model, sizes in hosts),
         pods=np.array([number[pod] for pod in pods], dtype=np.int64),
         arrived_part=form.arrived_pct / 100,
         drawn=form.drawn,

@@ -26,16 +26,16 @@ from solvers.planners.chain import KeepTarget
 from solvers.sim.outcome import (
     About,
     Better,
-    Contender,
     Metric,
-    Outcome,
     Planners,
-    Progress,
+    ProgressListener,
+    RunContender,
+    RunOutcome,
+    RunWindow,
     ServiceOutcome,
-    Window,
     metric,
 )
-from solvers.sim.world.ports import Counting, InProcessRunner, LastRecord, StateMemory
+from solvers.sim.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
 from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import policy_of
 from solvers.verify.checks import verify
@@ -85,7 +85,7 @@ class _Sums:
     held: int = 0
     asked: dict[ServiceId, float] = field(default_factory=dict)
     short: dict[ServiceId, float] = field(default_factory=dict)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[RunWindow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class Rolling:
     rates_rps: tuple[tuple[float, ...], ...]
     step_s: float
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
         """All steps. Raises EngineError for an unknown planner."""
         planners(contender.planners[0], contender.settings)
         policy = policy_of(self.picture.policy, contender)
-        course, counting = _Course(replace(self.picture, policy=policy)), Counting()
+        course, counting = _Course(replace(self.picture, policy=policy)), CountingReporter()
         ports = Ports(
             observer=course,
             runner=InProcessRunner(planners, contender.planners[0], contender.settings, counting),
@@ -123,7 +123,7 @@ class Rolling:
             self._account(sums, course, rates_rps)
             progress((number + 1) / len(self.rates_rps))
         sums.refuted += counting.counts.get("plan.refuted", 0)
-        return Outcome(
+        return RunOutcome(
             scenario=self.about.name,
             contender=contender.label,
             seed=seed,
@@ -178,7 +178,7 @@ class Rolling:
         picture = course.picture
         movable = movable_workloads(picture, Lane.ACT)
         request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(), seed=1)
-        plan = KeepTarget().propose(request, b"", Counting()).plan
+        plan = KeepTarget().propose(request, b"", CountingReporter()).plan
         assert plan is not None
         cost = usd_per_h(Picture.of(picture, plan, movable))
         devices = len({item.device for item in plan.assignments})
@@ -192,7 +192,7 @@ class Rolling:
         sums.usd += cost * self.step_s / SECONDS_PER_HOUR
         sums.gpu_s += devices * self.step_s
         sums.windows.append(
-            Window(
+            RunWindow(
                 from_s=course.at_s,
                 until_s=course.at_s + self.step_s,
                 asked_rps=sum(rates_rps),

@@ -37,7 +37,7 @@ POLICY = Policy(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class GpuKind:
     """What is known of a GPU type."""
 
     name: str
@@ -50,7 +50,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class RollingHost:
     """A node and how many GPUs of one kind it has."""
 
     name: str
@@ -58,7 +58,7 @@ class Host:
     gpus: int
 
 
-def gpu_type(kind: Kind) -> GpuType:
+def gpu_type(kind: GpuKind) -> GpuType:
     """A catalogue entry."""
     return GpuType(
         name=GpuTypeName(kind.name),
@@ -81,7 +81,7 @@ def gpu_type(kind: Kind) -> GpuType:
     )
 
 
-def fleet(name: str, kinds: Iterable[Kind], hosts: Iterable[Host], policy: Policy = POLICY) -> Snapshot:
+def fleet(name: str, kinds: Iterable[GpuKind], hosts: Iterable[RollingHost], policy: Policy = POLICY) -> Snapshot:
     """A snapshot without work."""
     known = {kind.name: kind for kind in kinds}
     ordered = sorted(hosts, key=lambda host: host.name)

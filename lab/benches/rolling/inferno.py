@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.benches.rolling.queue import Replica, Targets, rate_rps
+from lab.benches.rolling.queue import QueueReplica, Targets, rate_rps
 from solvers.problems.counts import Covers
 
 FOLDER = "inferno-sample"
@@ -41,7 +41,7 @@ class Inferno:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
+class _InfernoOption:
     accelerator: str
     rate_rps: float
     usd: float
@@ -50,7 +50,7 @@ class _Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class InfernoCase:
     """`copies` of the sample's services, `capacity` times its GPUs, rates times `load`."""
 
     size: str = "large"
@@ -60,7 +60,7 @@ class Case:
     seed: int = 1
 
 
-def inferno(files: Mapping[str, Row], case: Case) -> Inferno:
+def inferno(files: Mapping[str, Row], case: InfernoCase) -> Inferno:
     """Scale what the files say."""
     copies = case.copies
     counts = {row["type"]: row["count"] for row in files["capacity"]["count"]}
@@ -94,7 +94,7 @@ def inferno(files: Mapping[str, Row], case: Case) -> Inferno:
     )
 
 
-def _options(server: Row, models: list[Row], accelerators: Row, service_class: Row) -> list[_Option]:
+def _options(server: Row, models: list[Row], accelerators: Row, service_class: Row) -> list[_InfernoOption]:
     """What one service could run on."""
     load = server["currentAlloc"]["load"]
     target = next(row for row in service_class["modelTargets"] if row["model"] == server["model"])
@@ -103,7 +103,7 @@ def _options(server: Row, models: list[Row], accelerators: Row, service_class: R
         if row["name"] != server["model"]:
             continue
         rate = rate_rps(
-            Replica(
+            QueueReplica(
                 alpha=row["perfParms"]["alpha"],
                 beta=row["perfParms"]["beta"],
                 gamma=row["perfParms"]["gamma"],
@@ -116,7 +116,7 @@ def _options(server: Row, models: list[Row], accelerators: Row, service_class: R
         if rate is not None:
             gang = accelerators[row["acc"]]
             found.append(
-                _Option(
+                _InfernoOption(
                     accelerator=row["acc"],
                     rate_rps=rate,
                     usd=row["accCount"] * gang["cost"],

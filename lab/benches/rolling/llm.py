@@ -14,13 +14,13 @@ from pydantic import Field
 
 from lab.arena.document import Where
 from lab.arena.forms import Duration
-from lab.arena.kinds import Context, Form
+from lab.arena.kinds import Context, ScenarioForm
 from lab.benches.rolling.sources import buckets, muxserve_rates, requests
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class TracedForm(Form):
+class TracedForm(ScenarioForm):
     """Requests of one trace in buckets by length, each a service called `<name>-in-<i>-out-<j>`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$")]
@@ -37,7 +37,7 @@ class TracedForm(Form):
     """Buckets with a lower mean rate are left out: single odd requests."""
 
 
-class MuxserveForm(Form):
+class MuxserveForm(ScenarioForm):
     """The 16 LLM services of the MuxServe study at their mean rates."""
 
     condense: int = 2000

@@ -23,7 +23,7 @@ TOKENS_MAX = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class QueueReplica:
     """Parameters of one model on one accelerator."""
 
     alpha: float
@@ -49,8 +49,8 @@ class _Seen:
     inter_token_ms: float
 
 
-class _Queue:
-    def __init__(self, replica: Replica) -> None:
+class _RollingQueue:
+    def __init__(self, replica: QueueReplica) -> None:
         self.replica = replica
         tokens_in, tokens_out = replica.tokens_in, replica.tokens_out
         self.own_prefill_ms = (replica.beta + replica.gamma) * tokens_in
@@ -73,11 +73,11 @@ class _Queue:
         return _Seen(through_per_ms=through, first_token_ms=prefill_ms + token_ms, inter_token_ms=token_ms)
 
 
-def rate_rps(replica: Replica, targets: Targets) -> float | None:
+def rate_rps(replica: QueueReplica, targets: Targets) -> float | None:
     """The highest rate that keeps both targets; None where none does."""
     if replica.batch_max < 2 or replica.batch_max * replica.tokens_in > TOKENS_MAX * (replica.tokens_out + 1):
         return None
-    queue = _Queue(replica)
+    queue = _RollingQueue(replica)
     low, high = float(queue.rates[0]) * EDGE, float(queue.rates[-1]) * (1 - EDGE)
 
     def keeps(rate: float) -> bool:

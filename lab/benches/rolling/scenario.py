@@ -14,14 +14,14 @@ from pydantic import Field
 from app.library import load_gpu_types, load_models
 from app.services.profiles.tokens import with_token_profiles
 from lab.arena.forms import Duration
-from lab.arena.kinds import Context, Form
+from lab.arena.kinds import Context, ScenarioForm
 from lab.arena.sources import Heading, about, read_json
 from lab.benches.rolling.bench import Rolling
-from lab.benches.rolling.fleet import POLICY, PROJECT, Host, Kind, fleet
-from lab.benches.rolling.inferno import FILES, FOLDER, Case, inferno
+from lab.benches.rolling.fleet import POLICY, PROJECT, GpuKind, RollingHost, fleet
+from lab.benches.rolling.inferno import FILES, FOLDER, InfernoCase, inferno
 from lab.benches.rolling.llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from lab.benches.rolling.sources import azure_buckets, dlrm_counts
-from lab.benches.rolling.wishes import Wish, inferno_wishes, wished
+from lab.benches.rolling.wishes import ServiceWish, inferno_wishes, wished
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.device import GpuType, PriceKind, PriceRow
 from solvers.domain.ids import ModelName
@@ -38,7 +38,7 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 RATE_LEAST_RPS = 1e-3
 
 
-class GpusForm(Form):
+class GpusForm(ScenarioForm):
     """GPUs of one type. A type of the library has its memory and price from there."""
 
     gpu_type: str
@@ -47,7 +47,7 @@ class GpusForm(Form):
     usd_per_h: Annotated[float, Field(ge=0, le=10_000)] | None = None
 
 
-class WishForm(Form):
+class WishForm(ScenarioForm):
     """A service by what a whole GPU serves of it."""
 
     name: str
@@ -58,7 +58,7 @@ class WishForm(Form):
     whole_gpus: bool = False
 
 
-class ChatForm(Form):
+class ChatForm(ScenarioForm):
     """An LLM service."""
 
     name: str
@@ -71,7 +71,7 @@ class ChatForm(Form):
     rates_rps: Annotated[tuple[Rate, ...], Field(min_length=1)]
 
 
-class DlrmForm(Form):
+class DlrmForm(ScenarioForm):
     """Services of the DLRM cluster (Alibaba 2025): one instance alive is one `instance_rps` asked."""
 
     services: Annotated[int, Field(ge=1, le=156)] = 30
@@ -84,7 +84,7 @@ class DlrmForm(Form):
     whole_rps: dict[str, Positive]
 
 
-class InfernoForm(Form):
+class InfernoForm(ScenarioForm):
     """The sample problem of Inferno: its services in their classes on its GPUs, those of single accelerators."""
 
     size: Literal["small", "large"] = "large"
@@ -94,7 +94,7 @@ class InfernoForm(Form):
     """Times the sample's rates, one a step."""
 
 
-class AzureForm(Form):
+class AzureForm(ScenarioForm):
     """LLM requests of Azure (2023) as buckets by length, each a service; rates of stretches of the trace."""
 
     traces: tuple[Literal["code", "conv"], ...] = ("code", "conv")
@@ -179,7 +179,7 @@ def _policy(form: RollingForm, context: Context) -> Policy:
 def _fleet(form: RollingForm, context: Context) -> Snapshot:
     known = {str(each.name): each for each in load_gpu_types()}
     types: list[GpuType] = []
-    hosts: list[Host] = []
+    hosts: list[RollingHost] = []
     for index, entry in enumerate(form.fleet):
         found = known.get(entry.gpu_type)
         if found is None and (entry.usd_per_h is None or form.chats or form.azure or form.traced or form.muxserve):
@@ -192,24 +192,24 @@ def _fleet(form: RollingForm, context: Context) -> Snapshot:
         for number in range(-(-entry.count // entry.gpus_per_node)):
             left = entry.count - number * entry.gpus_per_node
             name = f"{entry.gpu_type}-{number:04d}"
-            hosts.append(Host(name=name, kind=entry.gpu_type, gpus=min(left, entry.gpus_per_node)))
+            hosts.append(RollingHost(name=name, kind=entry.gpu_type, gpus=min(left, entry.gpus_per_node)))
     kinds = [_kind(entry, known.get(entry.gpu_type)) for entry in form.fleet]
     bare = fleet(form.name, kinds, hosts)
     library = {each.name: each for each in types}
     return replace(bare, gpu_types=tuple(library.get(each.name, each) for each in bare.gpu_types))
 
 
-def _kind(entry: GpusForm, found: GpuType | None) -> Kind:
+def _kind(entry: GpusForm, found: GpuType | None) -> GpuKind:
     if found is None:
-        return Kind(name=entry.gpu_type, usd_per_h=entry.usd_per_h or 0.0)
-    return Kind(name=entry.gpu_type, usd_per_h=0.0, sm_count=found.sm_count, memory_mib=found.memory_mib)
+        return GpuKind(name=entry.gpu_type, usd_per_h=entry.usd_per_h or 0.0)
+    return GpuKind(name=entry.gpu_type, usd_per_h=0.0, sm_count=found.sm_count, memory_mib=found.memory_mib)
 
 
-def _wish(entry: WishForm, form: RollingForm, context: Context) -> Wish:
+def _wish(entry: WishForm, form: RollingForm, context: Context) -> ServiceWish:
     unknown = set(entry.whole_rps) - {each.gpu_type for each in form.fleet}
     if unknown:
         raise context.refusal((), f"{entry.name} runs on {min(unknown)}, which the fleet does not have")
-    return Wish(
+    return ServiceWish(
         name=entry.name,
         rate_rps=max(entry.rates_rps[0], RATE_LEAST_RPS),
         whole_rps=dict(entry.whole_rps),
@@ -303,10 +303,10 @@ def _chat(each: Llm) -> ChatForm:
 
 def _inferno(form: RollingForm, asked: InfernoForm, context: Context, policy: Policy) -> Bench:
     files = {name: read_json(context, ("inferno",), FOLDER, asked.size, f"{name}-data.json") for name in FILES}
-    case = inferno(files, Case(size=asked.size, copies=asked.copies, capacity=asked.capacity))
+    case = inferno(files, InfernoCase(size=asked.size, copies=asked.copies, capacity=asked.capacity))
     wishes, kinds, counts = inferno_wishes(case)
     hosts = [
-        Host(name=f"{kind}-{number:04d}", kind=kind, gpus=min(8, count - 8 * number))
+        RollingHost(name=f"{kind}-{number:04d}", kind=kind, gpus=min(8, count - 8 * number))
         for kind, count in sorted(counts.items())
         for number in range(-(-count // 8))
     ]

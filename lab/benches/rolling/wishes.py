@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, Kind, fleet
+from lab.benches.rolling.fleet import CLOCK_MHZ, POLICY, PROJECT, GpuKind, fleet
 from lab.benches.rolling.inferno import PRIORITY_LOWEST, Inferno
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.offer import Offer
@@ -25,7 +25,7 @@ CENTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ServiceWish:
     """One service: rate, and what a whole GPU of each type serves of it."""
 
     name: str
@@ -36,7 +36,7 @@ class Wish:
     priority: int = 100
 
 
-def inferno_wishes(case: Inferno) -> tuple[list[Wish], list[Kind], dict[str, int]]:
+def inferno_wishes(case: Inferno) -> tuple[list[ServiceWish], list[GpuKind], dict[str, int]]:
     """Services on single accelerators: what they want, what there is and how many of each."""
     problem = case.covers
     single = [int(option) for option in np.nonzero(problem.option_units == 1)[0]]
@@ -47,7 +47,7 @@ def inferno_wishes(case: Inferno) -> tuple[list[Wish], list[Kind], dict[str, int
     for demand, service in enumerate(case.services):
         own = [option for option in single if problem.option_demand[option] == demand]
         wishes.append(
-            Wish(
+            ServiceWish(
                 name=service.lower().replace("_", "-"),
                 rate_rps=float(problem.demand[demand]),
                 whole_rps={_type(case, option): float(problem.option_rate[option]) for option in own},
@@ -56,7 +56,7 @@ def inferno_wishes(case: Inferno) -> tuple[list[Wish], list[Kind], dict[str, int
             )
         )
     counts = {name: int(problem.units[case.types.index(name)]) for name in prices}
-    kinds = [Kind(name=name.lower(), usd_per_h=usd) for name, usd in prices.items()]
+    kinds = [GpuKind(name=name.lower(), usd_per_h=usd) for name, usd in prices.items()]
     return wishes, kinds, {name.lower(): count for name, count in counts.items()}
 
 
@@ -64,7 +64,7 @@ def _type(case: Inferno, option: int) -> str:
     return case.types[int(case.covers.option_resource[option])].lower()
 
 
-def rented(name: str, kinds: list[Kind], counts: dict[str, int], wishes: list[Wish]) -> Snapshot:
+def rented(name: str, kinds: list[GpuKind], counts: dict[str, int], wishes: list[ServiceWish]) -> Snapshot:
     """A picture with GPUs to rent."""
     bare = fleet(name, kinds, [])
     offers = tuple(
@@ -73,7 +73,7 @@ def rented(name: str, kinds: list[Kind], counts: dict[str, int], wishes: list[Wi
     return wished(replace(bare, offers=offers), wishes)
 
 
-def wished(bare: Snapshot, wishes: list[Wish]) -> Snapshot:
+def wished(bare: Snapshot, wishes: list[ServiceWish]) -> Snapshot:
     """The same fleet with these services."""
     return replace(
         bare,
@@ -100,7 +100,7 @@ def wished(bare: Snapshot, wishes: list[Wish]) -> Snapshot:
     )
 
 
-def _profiles(wishes: list[Wish]) -> Iterator[Profile]:
+def _profiles(wishes: list[ServiceWish]) -> Iterator[Profile]:
     for wish in wishes:
         shares = SHARES_PCT[-1:] if wish.whole_gpus else SHARES_PCT
         for kind, whole_rps in wish.whole_rps.items():

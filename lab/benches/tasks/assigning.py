@@ -22,11 +22,11 @@ from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
 from solvers.policies.oltunes import beliefs
-from solvers.policies.oltunes.beliefs import MS_PER_S, Beliefs
+from solvers.policies.oltunes.beliefs import MS_PER_S, OltunesBeliefs
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import FM_FTRL, Parameters
+from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
 from solvers.policies.oltunes.queues import Arrival
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, Launch, Placed, Seat, Task
+from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
 
 PER_NEIGHBOUR = 0.05
 """Of its time alone, what each neighbour costs a task beside SMs."""
@@ -60,7 +60,7 @@ class Launched:
 
 
 @value
-class Ledger:
+class AssigningLedger:
     """What lasts between ticks."""
 
     main: tuple[Arrival, ...] = ()
@@ -71,7 +71,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TaskAsk:
     """What a task would take of one GPU type."""
 
     config: Config
@@ -80,10 +80,10 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Floor:
+class SeatColumns:
     """All seats as columns, changed as tasks are put on them. `left_s` is of all who sit there together."""
 
-    seats: tuple[Seat, ...]
+    seats: tuple[TaskSeat, ...]
     types: tuple[GpuTypeName, ...]
     type: Whole
     """Of each seat, where in `types`."""
@@ -102,8 +102,8 @@ class AddedLatency:
         self, facts: Facts, samples: Samples | None = None, seed: int = 0, solo: LearnedSolo | None = None
     ) -> None:
         chosen = solo or beliefs.predictor(FM_FTRL, facts, seed)
-        parameters = Parameters(share_step_pct=HALF_PCT)
-        self._beliefs = Beliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters)
+        parameters = OltunesParameters(share_step_pct=HALF_PCT)
+        self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters)
         self._main: list[Arrival] = []
         self._flying: dict[str, Launched] = {}
         self._waiting: set[str] = set()
@@ -127,7 +127,7 @@ class AddedLatency:
         """At once when somebody came or went."""
         return self._due_s
 
-    def arrive(self, task: Task, now_s: float) -> None:
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
         """To be assigned at once."""
         beliefs.check_known(self._beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
@@ -137,20 +137,20 @@ class AddedLatency:
         self._arrivals += 1
         self._due_s = now_s if self._due_s is None else self._due_s
 
-    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Everybody for whom now is better than later, those of one seat in one launch."""
         self._due_s = None
         floor = self._floor(seats)
         asked = [(each, self._asks(each.task, floor.types)) for each in self._main]
         asked.sort(key=lambda item: (min((ask.run_s for ask in item[1].values()), default=0.0), item[0].order))
-        chosen: dict[int, list[Placed]] = {}
+        chosen: dict[int, list[PlacedTask]] = {}
         for arrival, asks in asked:
             place = self._place(arrival, asks, floor, now_s)
             if place is None:
                 continue
             ask = asks[seats[place].gpu_type]
             self._put(arrival, ask, place, floor)
-            chosen.setdefault(place, []).append(Placed(task=arrival.task, config=ask.config))
+            chosen.setdefault(place, []).append(PlacedTask(task=arrival.task, config=ask.config))
         self._main = [each for each in self._main if each.task.id not in self._flying]
         return tuple(Launch(seat=seats[place].id, group=tuple(group)) for place, group in chosen.items())
 
@@ -172,7 +172,7 @@ class AddedLatency:
         moved = factor * (batch_ms / each.believed_ms) ** LEARNING
         self._corrections[key] = float(np.clip(moved, *CORRECTION_BOUNDS))
 
-    def _floor(self, seats: tuple[Seat, ...]) -> Floor:
+    def _floor(self, seats: tuple[TaskSeat, ...]) -> SeatColumns:
         left = [[each.left_s for each in seat.running] for seat in seats]
         demands = [
             sum(self._demand(each.task.model, seat.gpu_type, each.config.batch) for each in seat.running)
@@ -180,7 +180,7 @@ class AddedLatency:
         ]
         types = tuple(sorted({seat.gpu_type for seat in seats}))
         number = {name: index for index, name in enumerate(types)}
-        return Floor(
+        return SeatColumns(
             seats=seats,
             types=types,
             type=np.array([number[seat.gpu_type] for seat in seats], dtype=np.int64),
@@ -192,7 +192,9 @@ class AddedLatency:
             memory_mib=np.array([seat.memory_mib_free for seat in seats]),
         )
 
-    def _place(self, arrival: Arrival, asks: dict[GpuTypeName, Ask], floor: Floor, now_s: float) -> int | None:
+    def _place(
+        self, arrival: Arrival, asks: dict[GpuTypeName, TaskAsk], floor: SeatColumns, now_s: float
+    ) -> int | None:
         """The seat of the least cost, if waiting for the first ending would not be better."""
         able, run_s, demand = self._columns(asks, floor)
         if not able.any():
@@ -214,7 +216,7 @@ class AddedLatency:
         floor.soonest_s[soonest] += run_s[soonest]
         return None
 
-    def _columns(self, asks: dict[GpuTypeName, Ask], floor: Floor) -> tuple[Flags, Floats, Floats]:
+    def _columns(self, asks: dict[GpuTypeName, TaskAsk], floor: SeatColumns) -> tuple[Flags, Floats, Floats]:
         """For each seat: whether the task fits, its time there alone, what part of the SMs it wants."""
         found = [asks.get(gpu_type) for gpu_type in floor.types]
         run_s = np.array([np.inf if ask is None else ask.run_s for ask in found])[floor.type]
@@ -223,7 +225,7 @@ class AddedLatency:
         able = (memory <= floor.memory_mib) & (floor.lives < LIVES_MAX)
         return able, run_s, demand
 
-    def _put(self, arrival: Arrival, ask: Ask, place: int, floor: Floor) -> None:
+    def _put(self, arrival: Arrival, ask: TaskAsk, place: int, floor: SeatColumns) -> None:
         gpu_type = floor.seats[place].gpu_type
         floor.demand[place] += ask.demand / floor.seats[place].sm_part
         floor.lives[place] += 1.0
@@ -235,9 +237,9 @@ class AddedLatency:
         believed_ms = ask.config.latency_ms * slower
         self._flying[arrival.task.id] = Launched(arrival=arrival, gpu_type=gpu_type, believed_ms=believed_ms)
 
-    def _asks(self, task: Task, types: Sequence[GpuTypeName]) -> dict[GpuTypeName, Ask]:
+    def _asks(self, task: InferenceTask, types: Sequence[GpuTypeName]) -> dict[GpuTypeName, TaskAsk]:
         """The batch by which the task is done soonest, for each type."""
-        found: dict[GpuTypeName, Ask] = {}
+        found: dict[GpuTypeName, TaskAsk] = {}
         for gpu_type in types:
             if task.gpu_types_allowed and gpu_type not in task.gpu_types_allowed:
                 continue
@@ -257,7 +259,7 @@ class AddedLatency:
                 throughput_rps=float(table.throughput_rps[row]) / factor,
             )
             demand = self._demand(task.model, gpu_type, config.batch)
-            found[gpu_type] = Ask(config, float(run_ms.min()) * factor / MS_PER_S, demand)
+            found[gpu_type] = TaskAsk(config, float(run_ms.min()) * factor / MS_PER_S, demand)
         return found
 
     def _demand(self, model: ModelName, gpu_type: GpuTypeName, batch: int) -> float:
@@ -274,7 +276,7 @@ class AddedLatency:
 
     def state(self) -> bytes:
         """Everything but facts."""
-        ledger = Ledger(
+        ledger = AssigningLedger(
             main=tuple(self._main),
             flying=tuple(self._flying.values()),
             corrections=tuple(
@@ -292,10 +294,10 @@ class AddedLatency:
         """From what `state` wrote."""
         plain: Plain = json.loads(state)
         made = AddedLatency(facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
-        made.resume(from_plain(Ledger, part(plain, "ledger")))
+        made.resume(from_plain(AssigningLedger, part(plain, "ledger")))
         return made
 
-    def resume(self, ledger: Ledger) -> None:
+    def resume(self, ledger: AssigningLedger) -> None:
         """Go on from there."""
         self._main, self._flying = list(ledger.main), {each.arrival.task.id: each for each in ledger.flying}
         self._waiting = {each.task.id for each in ledger.main}

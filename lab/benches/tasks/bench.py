@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass
 
 from lab.benches.tasks.metrics import by_kind, metrics
-from lab.benches.tasks.run import Conduct, Course
-from lab.benches.tasks.schedulers import Known, scheduler
-from lab.benches.tasks.work import Pace, TaskKind, coming, profiled, told
+from lab.benches.tasks.run import Conduct, TaskCourse
+from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
+from lab.benches.tasks.work import ArrivalPace, TaskKind, coming, profiled, told
 from solvers.domain.ids import GpuTypeName
 from solvers.models.base import Facts
-from solvers.sim.outcome import About, Contender, Deed, Outcome, Planners, Progress
+from solvers.sim.outcome import About, Planners, ProgressListener, RunContender, RunEvent, RunOutcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,15 +26,15 @@ class Tasking:
     facts: Facts
     kinds: tuple[TaskKind, ...]
     fleet: tuple[tuple[GpuTypeName, int], ...]
-    pace: Pace
+    pace: ArrivalPace
     count: int
     profile_rows: int
     profiled_on: GpuTypeName
     conduct: Conduct
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:  # noqa: ARG002
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:  # noqa: ARG002
         """All tasks, to the end. Raises EngineError for a contender that schedules no tasks."""
-        known = Known(
+        known = SchedulerInputs(
             facts=told(self.kinds, self.facts, self.profiled_on),
             samples=profiled(self.kinds, [name for name, _ in self.fleet], self.profile_rows, seed),
             seed=seed,
@@ -42,14 +42,14 @@ class Tasking:
         name = contender.planners[0] if contender.planners else ""
         said = {each.name: json.loads(each.value) for each in contender.settings}
         tasks = coming(self.kinds, self.pace, self.count, seed)
-        course = Course(self.fleet, tasks, self.conduct, seed)
+        course = TaskCourse(self.fleet, tasks, self.conduct, seed)
         log = course.under(scheduler(name, known, said), progress)
         text = f"{len(tasks)} tasks in {log.groups} groups, {log.failed} of which failed"
-        return Outcome(
+        return RunOutcome(
             scenario=self.about.name,
             contender=contender.label,
             seed=seed,
             metrics=metrics(log, self.kinds),
             services=by_kind(log, self.kinds),
-            deeds=(Deed(at_s=log.until_s, kind="tasks", text=text),),
+            deeds=(RunEvent(at_s=log.until_s, kind="tasks", text=text),),
         )

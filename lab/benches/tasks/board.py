@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from solvers.domain.ids import DeviceId, GpuTypeName
-from solvers.policies.oltunes.tasking import Config, Running, Seat, Task
+from solvers.policies.oltunes.tasking import Config, InferenceTask, Running, TaskSeat
 from solvers.sim.truth.truth import (
     LATENCY_NOISE,
     GpuTruth,
@@ -68,7 +68,7 @@ def _speeds(gpu: GpuTruth, company: Company, held: int) -> Speeds:
 class Live:
     """A task on a device. `batches` counts a last batch that is not full as the part of a batch's time it takes."""
 
-    task: Task
+    task: InferenceTask
     config: Config
     group: int
     resident: Resident
@@ -89,7 +89,7 @@ class Live:
 
 
 @dataclass(slots=True)
-class Board:
+class TaskBoard:
     """A device with its residents. `parent` is the GPU that a slice was cut from."""
 
     id: DeviceId
@@ -107,7 +107,7 @@ class Board:
     recent: float = 0.0
     """Utilisation as a monitor tells it: of late, older moments fading."""
     _speeds: Speeds | None = None
-    _seen: tuple[int, float, Seat] | None = None
+    _seen: tuple[int, float, TaskSeat] | None = None
     """The seat as last reported: version, moment."""
 
     def company(self) -> tuple[Live, ...]:
@@ -158,15 +158,15 @@ class Board:
         """By limits."""
         return max(0.0, self.gpu.memory_mib - sum(each.config.memory_mib for each in self.live.values()))
 
-    def reported(self, now_s: float, monitor_s: float, report_s: float) -> Seat:
+    def reported(self, now_s: float, monitor_s: float, report_s: float) -> TaskSeat:
         """As a scheduler sees it: changes at once, progress and utilisation as of the last report."""
         if self._seen is None or self._seen[0] != self.version or now_s - self._seen[1] >= report_s:
             self.advance(now_s, monitor_s)
             self._seen = (self.version, now_s, self._seat())
         return self._seen[2]
 
-    def _seat(self) -> Seat:
-        return Seat(
+    def _seat(self) -> TaskSeat:
+        return TaskSeat(
             id=self.id,
             gpu_type=self.gpu_type,
             memory_mib_total=float(self.gpu.memory_mib),
@@ -180,7 +180,7 @@ class Board:
         )
 
 
-def resident_on(gpu_sm_part: float, task: Task, config: Config) -> Resident:
+def resident_on(gpu_sm_part: float, task: InferenceTask, config: Config) -> Resident:
     """A process as the truth knows it: its share is of the device it sees."""
     share = min(100, max(1, round(config.share_pct / gpu_sm_part)))
     return Resident(model=task.model, share_pct_sm=share, batch=config.batch)

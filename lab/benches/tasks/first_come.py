@@ -19,11 +19,11 @@ from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
 from solvers.policies.oltunes import beliefs
-from solvers.policies.oltunes.beliefs import Beliefs
+from solvers.policies.oltunes.beliefs import OltunesBeliefs
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, Parameters
+from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, OltunesParameters
 from solvers.policies.oltunes.queues import Arrival
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, Launch, Placed, Seat, Task
+from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
 
 SLOWER_BORNE = 1.1
 """A batch needs the least share at which it takes at most this much of its time on the whole GPU."""
@@ -31,7 +31,7 @@ WHOLE_PCT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class TaskNeed:
     """What a task takes of a GPU type: its configuration and the SMs it needs, in percent."""
 
     config: Config
@@ -42,15 +42,15 @@ class Need:
 class Sitting:
     """A task in a room."""
 
-    task: Task
-    need: Need
+    task: InferenceTask
+    need: TaskNeed
 
 
 @dataclass(slots=True)
-class Room:
+class SeatRoom:
     """A seat while a tick is decided. It changes as tasks are put into it."""
 
-    seat: Seat
+    seat: TaskSeat
     position: int
     memory_mib: float
     sitting: list[Sitting]
@@ -60,7 +60,7 @@ class Room:
         """SMs that those who sit here need."""
         return sum(each.need.share_pct for each in self.sitting)
 
-    def put(self, task: Task, need: Need) -> None:
+    def put(self, task: InferenceTask, need: TaskNeed) -> None:
         """One more."""
         self.sitting.append(Sitting(task, need))
         self.memory_mib -= need.config.memory_mib
@@ -69,16 +69,16 @@ class Room:
 class Profiled:
     """Needs of models by GPU type and batch, predicted from what was profiled offline."""
 
-    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: Parameters) -> None:
-        self._beliefs = Beliefs(facts, solo, parameters)
-        self._needs: dict[tuple[ModelName, GpuTypeName, int], Need | None] = {}
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: OltunesParameters) -> None:
+        self._beliefs = OltunesBeliefs(facts, solo, parameters)
+        self._needs: dict[tuple[ModelName, GpuTypeName, int], TaskNeed | None] = {}
 
     @property
-    def beliefs(self) -> Beliefs:
+    def beliefs(self) -> OltunesBeliefs:
         """Where needs come from."""
         return self._beliefs
 
-    def need(self, task: Task, gpu_type: GpuTypeName) -> Need | None:
+    def need(self, task: InferenceTask, gpu_type: GpuTypeName) -> TaskNeed | None:
         """None: its batch fits no GPU of this type. Batches are those that were looked at, rounded down."""
         if task.gpu_types_allowed and gpu_type not in task.gpu_types_allowed:
             return None
@@ -88,7 +88,7 @@ class Profiled:
             self._needs[key] = self._needed(*key)
         return self._needs[key]
 
-    def _needed(self, model: ModelName, gpu_type: GpuTypeName, batch: int) -> Need | None:
+    def _needed(self, model: ModelName, gpu_type: GpuTypeName, batch: int) -> TaskNeed | None:
         table = self._beliefs.table(model, (gpu_type,))
         rows = [row for row in range(len(table.queries)) if int(table.queries.batch[row]) == batch]
         if not rows:
@@ -102,10 +102,10 @@ class Profiled:
             latency_ms=float(table.latency_ms[whole]),
             throughput_rps=float(table.throughput_rps[whole]),
         )
-        return Need(config=config, share_pct=float(table.queries.share_pct[enough[0]]))
+        return TaskNeed(config=config, share_pct=float(table.queries.share_pct[enough[0]]))
 
 
-class Rule(Protocol):
+class SeatRule(Protocol):
     """Chooses seats."""
 
     @property
@@ -117,13 +117,13 @@ class Rule(Protocol):
         """Who is placed first."""
         ...
 
-    def room_for(self, task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
         """A room in which the task fits; None: it waits."""
         ...
 
 
 @value
-class Desk:
+class TaskDesk:
     """What lasts between ticks."""
 
     main: tuple[Arrival, ...] = ()
@@ -136,7 +136,7 @@ class FirstCome:
 
     def __init__(
         self,
-        rule: Rule,
+        rule: SeatRule,
         facts: Facts,
         samples: Samples | None = None,
         seed: int = 0,
@@ -144,7 +144,7 @@ class FirstCome:
     ) -> None:
         self._rule = rule
         chosen = solo or beliefs.predictor(FM_FTRL, facts, seed)
-        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, Parameters())
+        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, OltunesParameters())
         self._main: list[Arrival] = []
         self._flying: dict[str, Arrival] = {}
         self._waiting: set[str] = set()
@@ -166,7 +166,7 @@ class FirstCome:
         """At once when somebody came or went."""
         return self._due_s
 
-    def arrive(self, task: Task, now_s: float) -> None:
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
         """To the end of the queue."""
         beliefs.check_known(self._profiled.beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
@@ -176,7 +176,7 @@ class FirstCome:
         self._arrivals += 1
         self._due_s = now_s if self._due_s is None else self._due_s
 
-    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:  # noqa: ARG002
         """Everybody who has room goes, each as a launch of its own."""
         self._due_s = None
         rooms = [self._room(seat, position) for position, seat in enumerate(seats)]
@@ -194,7 +194,7 @@ class FirstCome:
             room.put(each.task, need)
             self._flying[each.task.id] = each
             self._waiting.discard(each.task.id)
-            launches.append(Launch(seat=room.seat.id, group=(Placed(task=each.task, config=need.config),)))
+            launches.append(Launch(seat=room.seat.id, group=(PlacedTask(task=each.task, config=need.config),)))
         self._main = [each for each in self._main if each.task.id not in self._flying]
         return tuple(launches)
 
@@ -209,31 +209,31 @@ class FirstCome:
 
     def state(self) -> bytes:
         """Everything but facts."""
-        desk = Desk(main=tuple(self._main), flying=tuple(self._flying.values()), arrivals=self._arrivals)
+        desk = TaskDesk(main=tuple(self._main), flying=tuple(self._flying.values()), arrivals=self._arrivals)
         plain: Plain = {"desk": to_plain(desk), "due_s": self._due_s, "solo": self._profiled.beliefs.solo.dump()}
         return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
     @staticmethod
-    def restore(state: bytes, rule: Rule, facts: Facts) -> FirstCome:
+    def restore(state: bytes, rule: SeatRule, facts: Facts) -> FirstCome:
         """From what `state` wrote."""
         plain: Plain = json.loads(state)
         made = FirstCome(rule, facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
         due_s = part(plain, "due_s")
-        made.resume(from_plain(Desk, part(plain, "desk")), float(due_s) if isinstance(due_s, int | float) else None)
+        made.resume(from_plain(TaskDesk, part(plain, "desk")), float(due_s) if isinstance(due_s, int | float) else None)
         return made
 
-    def resume(self, desk: Desk, due_s: float | None) -> None:
+    def resume(self, desk: TaskDesk, due_s: float | None) -> None:
         """Go on from there."""
         self._main, self._flying = list(desk.main), {each.task.id: each for each in desk.flying}
         self._waiting = {each.task.id for each in desk.main}
         self._arrivals, self._due_s = desk.arrivals, due_s
 
-    def _room(self, seat: Seat, position: int) -> Room:
+    def _room(self, seat: TaskSeat, position: int) -> SeatRoom:
         needs = ((each.task, self._profiled.need(each.task, seat.gpu_type)) for each in seat.running)
         sitting = [Sitting(task, need) for task, need in needs if need is not None]
-        return Room(seat, position, seat.memory_mib_free, sitting)
+        return SeatRoom(seat, position, seat.memory_mib_free, sitting)
 
 
-def _kind(task: Task) -> tuple[object, ...]:
+def _kind(task: InferenceTask) -> tuple[object, ...]:
     """Tasks of one kind find room alike."""
     return (task.model, task.latency_critical, task.batch_declared, task.heavy, task.gpu_types_allowed)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.benches.tasks.run import Entry, Log
+from lab.benches.tasks.run import Entry, TaskLog
 from lab.benches.tasks.work import TaskKind, accuracy_lost_pct
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import ServiceId
@@ -30,13 +30,13 @@ def latencies_s(entries: Sequence[Entry], until_s: float) -> Floats:
     )
 
 
-def metrics(log: Log, kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+def metrics(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
     """All of them."""
     entries = list(log.entries.values())
     return (*_service(log, entries, kinds), *_cluster(log, entries))
 
 
-def _service(log: Log, entries: Sequence[Entry], kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
     latency_s = latencies_s(entries, log.until_s)
     deadline_s = np.array([each.coming.task.deadline_s for each in entries])
     done = np.array([each.ended_s is not None for each in entries], dtype=np.bool_)
@@ -66,11 +66,11 @@ def _service(log: Log, entries: Sequence[Entry], kinds: Sequence[TaskKind]) -> t
     )
 
 
-def _per_group(entries: Sequence[Entry], log: Log) -> float:
+def _per_group(entries: Sequence[Entry], log: TaskLog) -> float:
     return sum(each.attempts for each in entries) / log.groups if log.groups else 0.0
 
 
-def _cluster(log: Log, entries: Sequence[Entry]) -> tuple[Metric, ...]:
+def _cluster(log: TaskLog, entries: Sequence[Entry]) -> tuple[Metric, ...]:
     span_s = max(log.until_s, 1e-9)
     used = PERCENT * np.array([board.utilised_s for board in log.boards]) / span_s
     held = PERCENT * np.array([board.held_s for board in log.boards]) / span_s
@@ -98,7 +98,7 @@ def _mean(numbers: Floats) -> float:
     return float(numbers.mean()) if len(numbers) else 0.0
 
 
-def by_kind(log: Log, kinds: Sequence[TaskKind]) -> tuple[ServiceOutcome, ...]:
+def by_kind(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[ServiceOutcome, ...]:
     """Tasks of every kind, as requests of a service are told; dropped are those that never ended."""
     found = []
     for number, kind in enumerate(kinds):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lab.benches.tasks.first_come import Profiled, Room
+from lab.benches.tasks.first_come import Profiled, SeatRoom
 from solvers.models.base import Facts
 from solvers.policies.oltunes.queues import Arrival
-from solvers.policies.oltunes.tasking import Task
+from solvers.policies.oltunes.tasking import InferenceTask
 
 FULL_PCT = 100.0
 
@@ -35,7 +35,7 @@ class ReserveAndPack:
         """As they came."""
         return tasks
 
-    def room_for(self, task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
         """The most used of those that are meant for it."""
         memory = {room.seat.gpu_type: self.facts.gpu_types[room.seat.gpu_type].memory_mib for room in rooms}
         most = max(memory.values(), default=0)
@@ -48,7 +48,7 @@ class ReserveAndPack:
         return _most_used(task, regular[::-1], profiled)
 
 
-def _most_used(task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+def _most_used(task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
     """The first of them, where several are used alike."""
     fitting = []
     for room in rooms:

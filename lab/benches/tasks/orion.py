@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lab.benches.tasks.first_come import Need, Profiled, Room
+from lab.benches.tasks.first_come import Profiled, SeatRoom, TaskNeed
 from solvers.models.base import Facts
 from solvers.policies.oltunes.beliefs import MS_PER_S, character
 from solvers.policies.oltunes.queues import Arrival
 from solvers.policies.oltunes.scores import WorkloadClass, workload_class
-from solvers.policies.oltunes.tasking import Task
+from solvers.policies.oltunes.tasking import InferenceTask
 
 OUTSTANDING_PART_MAX = 0.025
 FULL_PCT = 100.0
@@ -39,7 +39,7 @@ class OrionRule:
         """Urgent ones first, each in order of arrival."""
         return sorted(tasks, key=lambda each: not each.task.latency_critical)
 
-    def room_for(self, task: Task, rooms: Sequence[Room], profiled: Profiled) -> Room | None:
+    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
         """The first that will do."""
         for room in rooms:
             need = profiled.need(task, room.seat.gpu_type)
@@ -49,7 +49,7 @@ class OrionRule:
                 return room
         return None
 
-    def _welcome(self, task: Task, need: Need, room: Room) -> bool:
+    def _welcome(self, task: InferenceTask, need: TaskNeed, room: SeatRoom) -> bool:
         urgent = [each for each in room.sitting if each.task.latency_critical]
         if task.latency_critical:
             return sum(each.need.share_pct for each in urgent) + need.share_pct <= FULL_PCT
@@ -62,9 +62,9 @@ class OrionRule:
         shortest_s = min((each.need.config.run_s(each.task.inputs) for each in urgent), default=float("inf"))
         return outstanding_s <= OUTSTANDING_PART_MAX * shortest_s
 
-    def _class_of(self, task: Task) -> WorkloadClass:
+    def _class_of(self, task: InferenceTask) -> WorkloadClass:
         return workload_class(character(self.facts, task.model).ratio)
 
-    def _kernel_s(self, task: Task, need: Need) -> float:
+    def _kernel_s(self, task: InferenceTask, need: TaskNeed) -> float:
         kernels = sum(layer.count for layer in self.facts.models[task.model].layers)
         return need.config.latency_ms / MS_PER_S / max(1, kernels)

@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lab.benches.tasks.board import Board, Live, Physics, batches_of, luck_of, resident_on
+from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
 from lab.benches.tasks.work import Coming
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.streams import Streams
 from solvers.domain.value import check_not_negative, check_positive, check_range, value
 from solvers.errors import EngineError
-from solvers.policies.oltunes.tasking import Ended, Ending, Launch, Placed, SliceWish, TaskScheduler
+from solvers.policies.oltunes.tasking import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from solvers.sim.truth.catalogue import model_truth
 from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
 
@@ -70,11 +70,11 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Log:
+class TaskLog:
     """What came of a run."""
 
     entries: dict[str, Entry]
-    boards: list[Board]
+    boards: list[TaskBoard]
     """Those that are there at the end; a GPU's slices have been put together again in it."""
     until_s: float = 0.0
     groups: int = 0
@@ -85,31 +85,31 @@ class Log:
 @dataclass(slots=True)
 class _Group:
     launch: Launch
-    board: Board
+    board: TaskBoard
     number: int
     names: tuple[str, ...] = ()
     fails: bool = False
 
 
 @dataclass(slots=True)
-class Run:
+class TaskRun:
     """A cluster and a scheduler."""
 
     scheduler: TaskScheduler
     conduct: Conduct
     tasks: Sequence[Coming]
     seed: int
-    boards: dict[DeviceId, Board]
-    log: Log
+    boards: dict[DeviceId, TaskBoard]
+    log: TaskLog
     now_s: float = 0.0
     _heap: list[tuple[float, int, int, object]] = field(default_factory=list)
     _count: itertools.count[int] = field(default_factory=itertools.count)
     _armed_s: float = math.inf
     _ticked_s: float = -math.inf
-    _whole: dict[DeviceId, Board] = field(default_factory=dict)
+    _whole: dict[DeviceId, TaskBoard] = field(default_factory=dict)
     """GPUs that are cut into slices at the moment."""
 
-    def go(self, progress: Callable[[float], None]) -> Log:
+    def go(self, progress: Callable[[float], None]) -> TaskLog:
         """To the end. Raises EngineError for a launch that names a seat or task which is not there."""
         for each in self.tasks:
             self._push(each.at_s, ARRIVE, each)
@@ -184,7 +184,7 @@ class Run:
         self._foresee(board)
         self._push(self.now_s + self.conduct.deploy_s + swap_s(board.gpu, weights_mib), BEGIN, group)
 
-    def _live(self, board: Board, entry: Entry, group: int, placed: Placed) -> Live:
+    def _live(self, board: TaskBoard, entry: Entry, group: int, placed: PlacedTask) -> Live:
         resident = resident_on(board.sm_part, placed.task, placed.config)
         return Live(
             task=placed.task,
@@ -219,12 +219,12 @@ class Run:
         board.changed()
         self._foresee(board)
 
-    def _foresee(self, board: Board) -> None:
+    def _foresee(self, board: TaskBoard) -> None:
         at_s = board.next_end_s()
         if at_s is not None:
             self._push(at_s, END, (board, board.version))
 
-    def _ended(self, board: Board, version: int) -> int:
+    def _ended(self, board: TaskBoard, version: int) -> int:
         if version != board.version:
             return 0
         board.advance(self.now_s, self.conduct.monitor_s)
@@ -238,7 +238,7 @@ class Run:
         self._mend(board)
         return len(finished)
 
-    def _note(self, board: Board, each: Live) -> None:
+    def _note(self, board: TaskBoard, each: Live) -> None:
         entry = self.log.entries[each.task.id]
         begun_s = self.now_s if each.begun_s is None else each.begun_s
         entry.ended_s, entry.tdp_w = self.now_s, board.gpu.tdp_w
@@ -246,7 +246,7 @@ class Run:
         batch_ms = max(1e-6, 1000.0 * (self.now_s - begun_s) / each.batches)
         self.scheduler.ended(Ended(tasks=(each.task.id,), batch_ms=batch_ms), self.now_s)
 
-    def _cut(self, board: Board, wish: SliceWish) -> Board:
+    def _cut(self, board: TaskBoard, wish: SliceWish) -> TaskBoard:
         """The slice for a group; the other slice is a seat of its own from the next tick on."""
         if board.live or board.sm_part < 1.0:
             return board
@@ -258,7 +258,7 @@ class Run:
         self.log.sliced += 1
         for name, size in (("a", parts), ("b", SLICES - parts)):
             gpu = _slice(board.gpu, size / SLICES)
-            made = Board(
+            made = TaskBoard(
                 id=DeviceId(f"{board.id}/{name}"),
                 gpu_type=board.gpu_type,
                 gpu=gpu,
@@ -270,7 +270,7 @@ class Run:
             self.boards[made.id] = made
         return self.boards[DeviceId(f"{board.id}/a")]
 
-    def _mend(self, board: Board) -> None:
+    def _mend(self, board: TaskBoard) -> None:
         """Slices of which none is used become their GPU again."""
         parent = DeviceId(board.id.rpartition("/")[0])
         if parent not in self._whole:
@@ -280,7 +280,7 @@ class Run:
             return
         self._join(parent, slices)
 
-    def _join(self, parent: DeviceId, slices: Sequence[Board]) -> None:
+    def _join(self, parent: DeviceId, slices: Sequence[TaskBoard]) -> None:
         whole = self._whole.pop(parent)
         for each in slices:
             each.advance(self.now_s, self.conduct.monitor_s)
@@ -310,22 +310,22 @@ def _slice(gpu: GpuTruth, part: float) -> GpuTruth:
     return mig_truth(gpu, sms, int(gpu.memory_mib * part))
 
 
-def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, Board]:
+def cluster(fleet: Sequence[tuple[GpuTypeName, int]]) -> dict[DeviceId, TaskBoard]:
     """Boards of a fleet, in its order. Raises EngineError for a type that the truth does not know."""
     physics = Physics()
-    boards: dict[DeviceId, Board] = {}
+    boards: dict[DeviceId, TaskBoard] = {}
     for gpu_type, count in fleet:
         gpu = gpu_truth(gpu_type)
         if gpu is None:
             raise EngineError(f"no simulated GPU is called {gpu_type}")
         for _ in range(count):
             name = DeviceId(f"g{len(boards) + 1:04d}")
-            boards[name] = Board(id=name, gpu_type=gpu_type, gpu=gpu, physics=physics)
+            boards[name] = TaskBoard(id=name, gpu_type=gpu_type, gpu=gpu, physics=physics)
     return boards
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TaskCourse:
     """What is run: tasks on a fleet. The seed decides what luck decides."""
 
     fleet: tuple[tuple[GpuTypeName, int], ...]
@@ -333,7 +333,7 @@ class Course:
     conduct: Conduct
     seed: int
 
-    def under(self, scheduler: TaskScheduler, progress: Callable[[float], None]) -> Log:
+    def under(self, scheduler: TaskScheduler, progress: Callable[[float], None]) -> TaskLog:
         """Everything, under a scheduler."""
-        log = Log(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
-        return Run(scheduler, self.conduct, self.tasks, self.seed, cluster(self.fleet), log).go(progress)
+        log = TaskLog(entries={each.task.id: Entry(each) for each in self.tasks}, boards=[])
+        return TaskRun(scheduler, self.conduct, self.tasks, self.seed, cluster(self.fleet), log).go(progress)

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from app.library import facts
 from lab.arena.forms import Duration, Factor
-from lab.arena.kinds import Context, Form
+from lab.arena.kinds import Context, ScenarioForm
 from lab.arena.sources import Heading, about
 from lab.benches.tasks.bench import Tasking
 from lab.benches.tasks.run import Conduct
-from lab.benches.tasks.work import Pace, TaskKind
+from lab.benches.tasks.work import ArrivalPace, TaskKind
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import NAME_PATTERN
 from solvers.sim.outcome import Bench, Better
@@ -27,14 +27,14 @@ Part = Annotated[float, Field(ge=0, le=1)]
 PROFILED_ON = "a100-40gb"
 
 
-class TaskGpusForm(Form):
+class TaskGpusForm(ScenarioForm):
     """Equal GPUs, each a device of its own."""
 
     gpu_type: str
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
 
 
-class TaskKindForm(Form):
+class TaskKindForm(ScenarioForm):
     """Tasks of one model."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -60,19 +60,19 @@ class TaskKindForm(Form):
     """Eq. 1 of OLTunes; without it, as the simulated GPU tells a profiler."""
 
 
-class TaskUniformForm(Form):
+class TaskUniformForm(ScenarioForm):
     """Evenly spaced, each kind on its own."""
 
     pattern: Literal["uniform"]
 
 
-class TaskPoissonForm(Form):
+class TaskPoissonForm(ScenarioForm):
     """At random, at a constant rate."""
 
     pattern: Literal["poisson"]
 
 
-class TaskBurstsForm(Form):
+class TaskBurstsForm(ScenarioForm):
     """Calm and bursts take turns at random, each kind on its own; factors are of the kind's mean rate."""
 
     pattern: Literal["bursts"]
@@ -82,7 +82,7 @@ class TaskBurstsForm(Form):
     burst: Duration
 
 
-class TaskConductForm(Form):
+class TaskConductForm(ScenarioForm):
     """How the fleet behaves."""
 
     deploy: Duration = 0.1
@@ -175,11 +175,11 @@ def _kind(form: TaskKindForm, rate_scale: float) -> TaskKind:
     )
 
 
-def _pace(form: TaskingForm) -> Pace:
+def _pace(form: TaskingForm) -> ArrivalPace:
     arrivals = form.arrivals
     if not isinstance(arrivals, TaskBurstsForm):
-        return Pace(pattern=arrivals.pattern)
-    return Pace(
+        return ArrivalPace(pattern=arrivals.pattern)
+    return ArrivalPace(
         pattern=arrivals.pattern,
         calm_factor=arrivals.calm_factor,
         burst_factor=arrivals.burst_factor,

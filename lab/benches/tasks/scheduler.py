@@ -19,24 +19,24 @@ from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
 from solvers.policies.oltunes import autotuning, beliefs, feedback, grouping
-from solvers.policies.oltunes.beliefs import Beliefs
-from solvers.policies.oltunes.evaluating import Lessons, Seen
+from solvers.policies.oltunes.beliefs import OltunesBeliefs
+from solvers.policies.oltunes.evaluating import PendingLessons, SeenOutcome
 from solvers.policies.oltunes.feedback import Flying
-from solvers.policies.oltunes.grouping import Group, Rules
+from solvers.policies.oltunes.grouping import GroupingRules, TaskGroup
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import Parameters
-from solvers.policies.oltunes.queues import Arrival, Queues, Waiting
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import Arrival, Queues, WaitingTask
 from solvers.policies.oltunes.scores import Character, urgency
-from solvers.policies.oltunes.tasking import Ended, Ending, Launch, Seat, Task
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, TaskSeat
+from solvers.policies.oltunes.window import WindowPace
 
 
 @value
 class Book:
     """What lasts between ticks, the queues and the predictor apart."""
 
-    pace: Pace
-    lessons: Lessons = Lessons()
+    pace: WindowPace
+    lessons: PendingLessons = PendingLessons()
     submitted_s: float | None = None
     """When groups were formed last: the window begins there."""
     urgent: bool = False
@@ -54,8 +54,8 @@ class Saved:
 
     book: Book
     main: tuple[Arrival, ...] = ()
-    lc: tuple[Waiting, ...] = ()
-    to: tuple[Waiting, ...] = ()
+    lc: tuple[WaitingTask, ...] = ()
+    to: tuple[WaitingTask, ...] = ()
     flying: tuple[Flying, ...] = ()
 
 
@@ -65,17 +65,17 @@ class OltunesScheduler:
     def __init__(
         self,
         facts: Facts,
-        parameters: Parameters | None = None,
+        parameters: OltunesParameters | None = None,
         samples: Samples | None = None,
         seed: int = 0,
         solo: LearnedSolo | None = None,
     ) -> None:
-        self.parameters = parameters or Parameters()
+        self.parameters = parameters or OltunesParameters()
         chosen = solo or beliefs.predictor(self.parameters.predictor, facts, seed)
-        self._beliefs = Beliefs(facts, chosen.fit(samples) if samples is not None else chosen, self.parameters)
-        self._book = Book(pace=Pace.first(self.parameters))
+        self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, self.parameters)
+        self._book = Book(pace=WindowPace.first(self.parameters))
         self._main: list[Arrival] = []
-        self._queues: Queues[Waiting] = Queues()
+        self._queues: Queues[WaitingTask] = Queues()
         self._flying: dict[str, Flying] = {}
         self._waiting: set[str] = set()
         self._characters: dict[ModelName, Character] = {}
@@ -107,7 +107,7 @@ class OltunesScheduler:
             return None
         return self._book.pace.wake_s(self._book.submitted_s, full=self._book.urgent)
 
-    def arrive(self, task: Task, now_s: float) -> None:
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
         """Into the main queue."""
         beliefs.check_known(self._beliefs.facts, task)
         if task.id in self._waiting or task.id in self._flying:
@@ -117,7 +117,7 @@ class OltunesScheduler:
         full = len(self._waiting) >= self._book.pace.group_max
         self._book = replace(self._book, arrivals=self._book.arrivals + 1, urgent=self._book.urgent or full)
 
-    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Queue what came, form groups for the seats on offer, launch those that are ready."""
         self._book = replace(self._book, urgent=False, utilisation=_utilisation(seats))
         self._learn_characters(running.task.model for seat in seats for running in seat.running)
@@ -163,12 +163,12 @@ class OltunesScheduler:
         return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
     @staticmethod
-    def restore(state: bytes, facts: Facts, parameters: Parameters | None = None) -> OltunesScheduler:
+    def restore(state: bytes, facts: Facts, parameters: OltunesParameters | None = None) -> OltunesScheduler:
         """From what `state` wrote. Another predictor than then begins with nothing learned. Raises InputError where a
         task's model is not described any more.
         """
         plain: Plain = json.loads(state)
-        wanted = parameters or Parameters()
+        wanted = parameters or OltunesParameters()
         same = part(plain, "predictor") == wanted.predictor
         solo = beliefs.loaded(wanted.predictor, part(plain, "solo"), facts) if same else None
         made = OltunesScheduler(facts, wanted, solo=solo)
@@ -193,7 +193,7 @@ class OltunesScheduler:
             return
         for each in self._main:
             choices, latency_s = self._beliefs.choices(each.task, gpu_types, self._book.utilisation)
-            task = Waiting(
+            task = WaitingTask(
                 task=each.task,
                 at_s=each.at_s,
                 order=each.order,
@@ -210,8 +210,10 @@ class OltunesScheduler:
             if model not in self._characters:
                 self._characters[model] = beliefs.character(self._beliefs.facts, model)
 
-    def _launches(self, seats: Sequence[Seat]) -> tuple[Launch, ...]:
-        rules = Rules(parameters=self.parameters, group_max=self._book.pace.group_max, characters=self._characters)
+    def _launches(self, seats: Sequence[TaskSeat]) -> tuple[Launch, ...]:
+        rules = GroupingRules(
+            parameters=self.parameters, group_max=self._book.pace.group_max, characters=self._characters
+        )
         found: list[Launch] = []
         for seat in grouping.offered(seats, self.parameters):
             if not len(self._queues):
@@ -221,7 +223,7 @@ class OltunesScheduler:
                 found.append(self._launch(group, seat))
         return tuple(found)
 
-    def _launch(self, group: Group, seat: Seat) -> Launch:
+    def _launch(self, group: TaskGroup, seat: TaskSeat) -> Launch:
         chosen = autotuning.tuned(group, seat, self.parameters) if self.parameters.with_tuning else group
         names = [each.task.id for each in chosen.members]
         self._queues.take(names)
@@ -243,7 +245,7 @@ class OltunesScheduler:
             self._book = replace(self._book, pace=self._book.pace.after_success(self.parameters))
         if batch_ms is None:
             return
-        outcome = Seen(
+        outcome = SeenOutcome(
             model=each.waiting.task.model,
             gpu_type=each.gpu_type,
             batch=each.config.batch,
@@ -253,9 +255,9 @@ class OltunesScheduler:
         lessons = self._book.lessons.seen(outcome, each.config.latency_ms, self.parameters.theta)
         if len(lessons.pending) >= self.parameters.learned_at_once:
             solo, lessons = lessons.learned(self._beliefs.solo)
-            self._beliefs = Beliefs(self._beliefs.facts, solo, self.parameters)
+            self._beliefs = OltunesBeliefs(self._beliefs.facts, solo, self.parameters)
         self._book = replace(self._book, lessons=lessons)
 
 
-def _utilisation(seats: Sequence[Seat]) -> float:
+def _utilisation(seats: Sequence[TaskSeat]) -> float:
     return fmean(seat.utilisation_pct for seat in seats) / 100.0 if seats else 0.0

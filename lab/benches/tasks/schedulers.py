@@ -18,12 +18,12 @@ from lab.benches.tasks.scheduler import OltunesScheduler
 from solvers.errors import EngineError
 from solvers.models.base import Facts, Samples
 from solvers.planners.tuning import Scalar, tuned
-from solvers.policies.oltunes.parameters import MF, RFR, Parameters
+from solvers.policies.oltunes.parameters import MF, RFR, OltunesParameters
 from solvers.policies.oltunes.tasking import TaskScheduler
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SchedulerInputs:
     """What every scheduler begins with."""
 
     facts: Facts
@@ -31,30 +31,32 @@ class Known:
     seed: int
 
 
-Maker = Callable[[Known, Mapping[str, Scalar], str], TaskScheduler]
+Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler]
 """From what is known, the settings, and the name that errors tell."""
 
 
-def _oltunes(known: Known, settings: Mapping[str, Scalar], name: str, *, plain: Parameters) -> TaskScheduler:
+def _oltunes(
+    known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, plain: OltunesParameters
+) -> TaskScheduler:
     return OltunesScheduler(known.facts, tuned(plain, settings, name), known.samples, known.seed)
 
 
-def _orion(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+def _orion(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
     tuned(None, settings, name)
     return FirstCome(OrionRule(known.facts), known.facts, known.samples, known.seed)
 
 
-def _mlaas(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+def _mlaas(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
     tuned(None, settings, name)
     return FirstCome(ReserveAndPack(known.facts), known.facts, known.samples, known.seed)
 
 
-def _added_latency(known: Known, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
+def _added_latency(known: SchedulerInputs, settings: Mapping[str, Scalar], name: str) -> TaskScheduler:
     tuned(None, settings, name)
     return AddedLatency(known.facts, known.samples, known.seed)
 
 
-_PLAIN = Parameters()
+_PLAIN = OltunesParameters()
 _MAKERS: Mapping[str, Maker] = {
     "oltunes": partial(_oltunes, plain=_PLAIN),
     # Neither learns single outcomes: both fit their window again, which pays for many outcomes at once alone.
@@ -73,7 +75,7 @@ SCHEDULERS = tuple(_MAKERS)
 """Names of contenders that only benches of this kind know; none of them is what `headroom` names elsewhere."""
 
 
-def scheduler(name: str, known: Known, settings: Mapping[str, Scalar]) -> TaskScheduler:
+def scheduler(name: str, known: SchedulerInputs, settings: Mapping[str, Scalar]) -> TaskScheduler:
     """A scheduler by name. Raises EngineError for a name that schedules no tasks, FieldError for a bad setting."""
     if name not in _MAKERS:
         raise EngineError(f"{name or 'nothing'} schedules no tasks; known are {', '.join(SCHEDULERS)}", planner=name)

@@ -23,7 +23,7 @@ from solvers.models.base import Facts, Queries, Samples
 from solvers.policies.oltunes.beliefs import PROCESS_MIB
 from solvers.policies.oltunes.parameters import BATCHES
 from solvers.policies.oltunes.scores import quality_class
-from solvers.policies.oltunes.tasking import Task
+from solvers.policies.oltunes.tasking import InferenceTask
 from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 
@@ -68,7 +68,7 @@ class TaskKind:
 
 
 @value
-class Pace:
+class ArrivalPace:
     """How tasks follow each other. Bursts take turns with calm for each kind on its own; both factors are of the mean
     rate.
     """
@@ -97,12 +97,12 @@ class Coming:
     """A task, when it comes, and the standard normal number of its own luck."""
 
     at_s: float
-    task: Task
+    task: InferenceTask
     kind: int
     luck: float
 
 
-def coming(kinds: Sequence[TaskKind], pace: Pace, count: int, seed: int) -> tuple[Coming, ...]:
+def coming(kinds: Sequence[TaskKind], pace: ArrivalPace, count: int, seed: int) -> tuple[Coming, ...]:
     """The first `count` tasks. Raises InputError where so many never come."""
     until_s = 1.2 * count / sum(kind.rate_per_s for kind in kinds) + 1.0
     for _ in range(_TRIES_MAX):
@@ -128,12 +128,12 @@ def coming(kinds: Sequence[TaskKind], pace: Pace, count: int, seed: int) -> tupl
     )
 
 
-def _task(kind: TaskKind, index: int, draw: np.random.Generator) -> Task:
+def _task(kind: TaskKind, index: int, draw: np.random.Generator) -> InferenceTask:
     urgent = bool(draw.random() < kind.urgent_part)
     inputs = int(draw.integers(kind.inputs_min, kind.inputs_max + 1))
     batches = -(-inputs // kind.batch)
     # Lambda lies in the middle of its class' range, as nothing says where else.
-    return Task(
+    return InferenceTask(
         id=f"{index:06d}-{kind.name}",
         model=kind.model,
         latency_weight=0.75 if urgent else 0.25,

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lab.claims.base import Effort, Evidence, found
+from lab.claims.base import ClaimEvidence, Effort, found
 from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type
 from solvers.policies.hetsev.queues import weight
-from solvers.problems.counts import Direction, Scaling
+from solvers.problems.counts import CountScaling, Direction
 from solvers.sim.world.accounting import Usage, bill
 
 ENGINES = ("cbc", "cp-sat", "highs")
@@ -53,7 +53,7 @@ ONE_TYPE: Mapping[str, tuple[tuple[int, int], float]] = {
 }
 
 
-def judge_01(effort: Effort) -> Evidence:
+def judge_01(effort: Effort) -> ClaimEvidence:
     """Worked examples by engines and by the plain rule; then random ones against the rule and against trying all."""
     wrong: list[str] = []
     for name, engine in itertools.product(CASES, ENGINES):
@@ -93,7 +93,7 @@ def judge_01(effort: Effort) -> Evidence:
     return found(measured, wrong)
 
 
-def judge_02(_effort: Effort) -> Evidence:
+def judge_02(_effort: Effort) -> ClaimEvidence:
     """The four bills to the digit, and the worked weight of a queue."""
     sums = {
         "V100, 3 GB": (bill([_usage(V100_PRICE, 32.0, whole=False)]).paper, 343.8),
@@ -108,10 +108,10 @@ def judge_02(_effort: Effort) -> Evidence:
     return found(", ".join(f"{name} {told:.6g}" for name, (told, _) in sums.items()), wrong)
 
 
-def worked(case: Case) -> Scaling:
+def worked(case: Case) -> CountScaling:
     """A case of the catalogue: V100 at 0.191 and T4 at 0.024 per GB and second, 4 GB each."""
     wanted, risk, limit_ms, total_gb, running, direction, _, _ = case
-    return Scaling(
+    return CountScaling(
         usd=np.array([V100_PRICE * 4, T4_PRICE * 4]),
         launch_s=np.array([20.0, 12.0]),
         rate_rps=np.array([300.0, 90.0]),
@@ -126,10 +126,10 @@ def worked(case: Case) -> Scaling:
     )
 
 
-def random_problem(rng: np.random.Generator) -> Scaling:
+def random_problem(rng: np.random.Generator) -> CountScaling:
     """A small programme of one to three types and two resources."""
     types = int(rng.integers(1, 4))
-    return Scaling(
+    return CountScaling(
         usd=rng.uniform(0.05, 1, types),
         launch_s=rng.uniform(1, 30, types),
         rate_rps=rng.uniform(30, 400, types),
@@ -144,7 +144,7 @@ def random_problem(rng: np.random.Generator) -> Scaling:
     )
 
 
-def best_of_all(problem: Scaling) -> Whole | None:
+def best_of_all(problem: CountScaling) -> Whole | None:
     """The best of everything that could be."""
     reach = [range(-int(count), GROWN_MAX + 1) for count in problem.running]
     fitting = (np.array(change) for change in itertools.product(*reach))

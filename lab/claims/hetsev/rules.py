@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.claims.base import Effort, Evidence, found
+from lab.claims.base import ClaimEvidence, Effort, found
 from lab.claims.hetsev.farm import Farm, by_model
 from lab.claims.planned import CYCLE_S
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
 from solvers.policies.hetsev.queues import Pending, grouped, seat_all
 from solvers.verify.checks import is_fatal
@@ -25,7 +25,7 @@ GAP_MAX = 40
 """Rounds; a lone instance outweighs six that are served one a round long before."""
 
 
-def judge_03(effort: Effort) -> Evidence:
+def judge_03(effort: Effort) -> ClaimEvidence:
     """Random loads on the paper's fleet, then an hour of constant ones."""
     rng = np.random.default_rng(3)
     wrong: list[str] = []
@@ -46,7 +46,7 @@ def judge_03(effort: Effort) -> Evidence:
     return found(measured, wrong)
 
 
-def judge_04(effort: Effort) -> Evidence:
+def judge_04(effort: Effort) -> ClaimEvidence:
     """Random pending instances against random room; then queues that want more than there is."""
     rng = np.random.default_rng(5)
     wrong: list[str] = []
@@ -103,7 +103,7 @@ def longest_gap(rounds: int, seed: int) -> int:
 
 def _broken(number: int, models: list[str], rng: np.random.Generator) -> list[str]:
     """Rules broken in ten minutes of random loads: by the verifier, by the paper's anti-affinity, by the cool-down."""
-    farm, parameters = Farm(models, HetSev(), number), Parameters()
+    farm, parameters = Farm(models, HetSev(), number), HetsevParameters()
     wrong: list[str] = []
     rates = {name: float(rng.uniform(5, 300)) for name in models}
     standing: dict[str, set[str]] = {}

@@ -12,10 +12,10 @@ from statistics import fmean
 
 import numpy as np
 
-from lab.claims.base import Effort, Evidence, Status
+from lab.claims.base import ClaimEvidence, ClaimStatus, Effort
 from lab.claims.fixtures import hetsev_pairs, hetsev_replicas
 from lab.claims.runs import Outcomes, mean_metric, outcomes, scenarios
-from solvers.sim.outcome import Outcome, Window
+from solvers.sim.outcome import RunOutcome, RunWindow
 
 OURS, THEIRS = "hetsev", "k8s_hpa"
 PRODUCTION, FLUCTUATING, COST = "hetsev-production", "hetsev-fluctuating", "hetsev-cost"
@@ -25,7 +25,7 @@ MINUTE_WINDOWS = 12
 """Of 5 s: a peak is held, not touched."""
 
 
-def judge_05(_effort: Effort) -> Evidence:
+def judge_05(_effort: Effort) -> ClaimEvidence:
     """The simulated hardware's own answers for the paper's pairs, and for copies of one network on a V100."""
     pairs = hetsev_pairs()
     increases = np.array([pair.increase for pair in pairs])
@@ -41,10 +41,12 @@ def judge_05(_effort: Effort) -> Evidence:
     ]
     kinds = f"identical pairs {identical_pct:.1f} %, different ones {different_pct:.1f} %"
     measured = f"90th percentile {tail_pct:.1f} % of {len(pairs)} pairs; {kinds}; three replicas {gain:.2f}x"
-    return Evidence(measured=measured, status=Status.NOT_REPRODUCED if wrong else Status.PASS, note="; ".join(wrong))
+    return ClaimEvidence(
+        measured=measured, status=ClaimStatus.NOT_REPRODUCED if wrong else ClaimStatus.PASS, note="; ".join(wrong)
+    )
 
 
-def judge_06(effort: Effort) -> Evidence:
+def judge_06(effort: Effort) -> ClaimEvidence:
     """Ratios in the spike, means over seeds. The paper says "up to": the greatest ratio that was held for a minute."""
     found = outcomes(PRODUCTION, (OURS, THEIRS), effort)
     throughput = best_minute(found, answered_rps)
@@ -58,10 +60,10 @@ def judge_06(effort: Effort) -> Evidence:
     peaks = ratio(found, lambda outcome: max(minutes([answered_rps(at) for at in spike(outcome)])))
     bound = ", ".join(f"{gpu_type} {pair_gain(gpu_type):.2f}x" for gpu_type in ("v100", "t4"))
     note = f"{_seeds(found)}; peak over peak {peaks:.2f}x; two tenants gain at most: {bound}; {_resources(found)}"
-    return Evidence(measured=measured, status=_status(reached), note=note)
+    return ClaimEvidence(measured=measured, status=_status(reached), note=note)
 
 
-def judge_07(effort: Effort) -> Evidence:
+def judge_07(effort: Effort) -> ClaimEvidence:
     """Throughput before the spike."""
     found = outcomes(PRODUCTION, (OURS, THEIRS), effort)
     throughput = ratio(
@@ -69,10 +71,10 @@ def judge_07(effort: Effort) -> Evidence:
     )
     kept = abs(throughput - 1.0) <= 0.05
     measured = f"throughput {throughput:.3f}x"
-    return Evidence(measured=measured, status=Status.PASS if kept else Status.FAIL, note=_seeds(found))
+    return ClaimEvidence(measured=measured, status=ClaimStatus.PASS if kept else ClaimStatus.FAIL, note=_seeds(found))
 
 
-def judge_08(effort: Effort) -> Evidence:
+def judge_08(effort: Effort) -> ClaimEvidence:
     """Violations of the fluctuating load."""
     found = outcomes(FLUCTUATING, (OURS, THEIRS), effort)
     requests = mean_metric(found[OURS], "violation_pct")
@@ -81,7 +83,7 @@ def judge_08(effort: Effort) -> Evidence:
     measured = f"{requests:.2f} % of requests, {windows:.2f} % in the mean window, at most {most:.0f} instances"
     theirs = f"{THEIRS}: {mean_metric(found[THEIRS], 'violation_pct'):.2f} % of requests"
     reached = requests <= 1.12 and windows < 4.0 and most <= 18
-    return Evidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {theirs}")
+    return ClaimEvidence(measured=measured, status=_status(reached), note=f"{_seeds(found)}; {theirs}")
 
 
 RULES = {
@@ -94,7 +96,7 @@ for the memory that its instances use; their limits are no less than that.
 """
 
 
-def judge_09(effort: Effort) -> Evidence:
+def judge_09(effort: Effort) -> ClaimEvidence:
     """Cost by three accountings, each model in a run of its own."""
     ratios: dict[str, list[float]] = {rule: [] for rule in RULES}
     kept: list[bool] = []
@@ -113,10 +115,10 @@ def judge_09(effort: Effort) -> Evidence:
     note = (
         f"{effort.seeds} seeds of {len(names)} scenarios; {equal}; instances hold a small part of a GPU's memory here"
     )
-    return Evidence(measured=f"{told['paper']}, {slo}", status=_status(reached), note=note)
+    return ClaimEvidence(measured=f"{told['paper']}, {slo}", status=_status(reached), note=note)
 
 
-def answered_rps(at: Window) -> float:
+def answered_rps(at: RunWindow) -> float:
     """In time or late: nothing is dropped in this scenario."""
     return at.in_time_rps + at.violated_rps
 
@@ -127,17 +129,17 @@ def pair_gain(gpu_type: str) -> float:
     return 2 / (1 + pairs[MODELS, (8, 8)])
 
 
-def ratio(found: Outcomes, read: Callable[[Outcome], float]) -> float:
+def ratio(found: Outcomes, read: Callable[[RunOutcome], float]) -> float:
     """Ours over theirs, of means over seeds."""
     return fmean(map(read, found[OURS])) / fmean(map(read, found[THEIRS]))
 
 
-def spike(outcome: Outcome) -> list[Window]:
+def spike(outcome: RunOutcome) -> list[RunWindow]:
     """Windows after the low load."""
     return [at for at in outcome.windows if at.from_s >= SPIKE_FROM_S]
 
 
-def best_minute(found: Outcomes, read: Callable[[Window], float]) -> float:
+def best_minute(found: Outcomes, read: Callable[[RunWindow], float]) -> float:
     """The greatest ratio of ours to theirs that was held for a minute of the spike; the mean over seeds."""
     best = []
     for ours, theirs in zip(found[OURS], found[THEIRS], strict=True):
@@ -152,14 +154,14 @@ def minutes(numbers: Sequence[float]) -> list[float]:
     return [fmean(numbers[at : at + MINUTE_WINDOWS]) for at in range(count)]
 
 
-def tail_ms(outcome: Outcome) -> float:
+def tail_ms(outcome: RunOutcome) -> float:
     """The 95th percentile over services by their requests; with this load it lies in the spike."""
     known = [(each.completed, each.latency_ms_p95) for each in outcome.services if each.latency_ms_p95 is not None]
     return sum(completed * tail for completed, tail in known) / sum(completed for completed, _ in known)
 
 
-def _status(reached: bool) -> Status:
-    return Status.PASS if reached else Status.NOT_REPRODUCED
+def _status(reached: bool) -> ClaimStatus:
+    return ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED
 
 
 def _seeds(found: Outcomes) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, found
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
 from lab.claims.inss.exact import judge_01, judge_02
 from lab.claims.inss.shadows import judge_04
 from solvers.control.bisect import BatchQuestion, bisect_batch, scan_batches, task_latency_ms
 from solvers.policies.inss.projecting import project
 
 
-def _judge_03(effort: Effort) -> Evidence:
+def _judge_03(effort: Effort) -> ClaimEvidence:
     drawn, wrong, sized, same, monotone = np.random.default_rng(3), list[str](), 0, 0, 0
     for number in range(effort.examples):
         asked, rising = _question(drawn, filling=bool(number % 2))

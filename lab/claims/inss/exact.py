@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from lab.claims.base import Effort, Evidence, found
+from lab.claims.base import ClaimEvidence, Effort, found
 from solvers.control.bisect import BatchQuestion, bisect_batch, task_latency_ms
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
@@ -42,7 +42,7 @@ QUEUES = ((4, 6.0, 400.0, 30.0), (4, 15.0, 400.0, 35.0), (1, 6.0, 100.0, 90.0), 
 TOY_BEST_RPS = 1150.0
 
 
-def judge_01(_effort: Effort) -> Evidence:
+def judge_01(_effort: Effort) -> ClaimEvidence:
     """All 28 errors."""
     errors = {
         f"{name} {at}": (100 * abs(believed - seen) / seen, printed)
@@ -59,7 +59,7 @@ def _off(told: float, printed: float) -> bool:
     return abs(told - printed) > POINTS
 
 
-def judge_02(_effort: Effort) -> Evidence:
+def judge_02(_effort: Effort) -> ClaimEvidence:
     """Eq. 2, traces, and the knapsack toy by every integer engine."""
     wrong = [
         f"W {queue}: {told:g} instead of {wanted:g} ms"

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.demo.examples import examples_path
 from lab.arena.loading import load
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.learning.inss.evaluating import Score, evaluate
 from lab.learning.inss.settings import setting
 from lab.learning.inss.truth import Truth
@@ -33,9 +33,9 @@ from solvers.policies.inss.batching import Batching
 from solvers.policies.inss.belief import InssBelief
 from solvers.policies.inss.columns import columns_of
 from solvers.policies.inss.learned import learned
-from solvers.policies.inss.parameters import Parameters
+from solvers.policies.inss.parameters import InssParameters
 from solvers.policies.inss.placing import exact
-from solvers.sim.outcome import Contender
+from solvers.sim.outcome import RunContender
 from solvers.sim.world.world import World
 
 BY_EPISODE, PART, SMOOTHED = 800, 0.95, 50
@@ -62,7 +62,7 @@ def reached(rewards: Sequence[float]) -> tuple[float, float, int | None]:
     return there, end, first if first <= len(rewards) else None
 
 
-def _judge_11(effort: Effort) -> Evidence:
+def _judge_11(effort: Effort) -> ClaimEvidence:
     late, told, seen = list[str](), list[str](), _curves("six")
     if len(seen) < SEEDS:
         late.append(f"trained with {len(seen)} of {SEEDS} seeds")
@@ -85,8 +85,8 @@ def _judge_11(effort: Effort) -> Evidence:
             f"the actor earns {100 * part:.1f} % of the most there is; with its places and the best division of units "
             f"it would be {100 * score.actor_places / score.bound:.1f} %: the rest is where it places"
         )
-    status = Status.NOT_REPRODUCED if late else Status.PASS
-    return Evidence(measured="; ".join(told), status=status, note="; ".join(late))
+    status = ClaimStatus.NOT_REPRODUCED if late else ClaimStatus.PASS
+    return ClaimEvidence(measured="; ".join(told), status=status, note="; ".join(late))
 
 
 def _curves(name: str) -> Mapping[str, Sequence[float]]:
@@ -125,12 +125,12 @@ def picture(scenario: str = "inss-small") -> PlanRequest:
         raise ValueError("the scenario is no world")
     watched = Watched(registry.create("inss"), [])
     short = World(replace(bench.scenario, span_s=WORLD_S))
-    short.run(Contender(label="inss", planners=("inss",)), 1000, lambda _name, _settings: watched, lambda _: None)
+    short.run(RunContender(label="inss", planners=("inss",)), 1000, lambda _name, _settings: watched, lambda _: None)
     return watched.asked[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class DecisionTimes:
     """CPU milliseconds of a decision's parts, the quickest of several; regressions over the profile are fitted already,
     as they are from the second cycle on.
     """
@@ -142,11 +142,11 @@ class Times:
     gpus: int
 
 
-def times(request: PlanRequest) -> Times:
+def times(request: PlanRequest) -> DecisionTimes:
     """Measure one picture."""
     case = Case.of(request)
     belief = InssBelief.of(case, interference=True)
-    listed = columns_of(Draft.of(request, case), belief, Parameters())
+    listed = columns_of(Draft.of(request, case), belief, InssParameters())
     everything = np.ones(len(listed.problem), dtype=np.bool_)
     engine, limits = create("highs"), Limits(work=NODES_MAX, gap=0.001)
     draft = Draft.of(request, case)
@@ -161,7 +161,7 @@ def times(request: PlanRequest) -> Times:
 
     if actor() is None:
         raise ValueError("no actor was trained for this picture")
-    return Times(
+    return DecisionTimes(
         batches=_quickest_ms(batches),
         actor=_quickest_ms(actor),
         programme=_quickest_ms(lambda: exact(listed.problem, everything, engine, limits)),
@@ -179,7 +179,7 @@ def _quickest_ms(work: Callable[[], object]) -> float:
     return min(found)
 
 
-def _judge_12(_effort: Effort) -> Evidence:
+def _judge_12(_effort: Effort) -> ClaimEvidence:
     seen = times(picture())
     parts = (
         (seen.batches, BATCHES_MS, "batches"),
@@ -188,9 +188,9 @@ def _judge_12(_effort: Effort) -> Evidence:
     )
     slow = [f"{name} takes {took:.1f} ms" for took, limit, name in parts if took > limit]
     told = ", ".join(f"{name} {took:.2f} ms of {limit:g}" for took, limit, name in parts)
-    return Evidence(
+    return ClaimEvidence(
         measured=f"{seen.models} networks on {seen.gpus} GPUs, CPU time: {told}",
-        status=Status.NOT_REPRODUCED if slow else Status.PASS,
+        status=ClaimStatus.NOT_REPRODUCED if slow else ClaimStatus.PASS,
         note="; ".join(slow),
     )
 

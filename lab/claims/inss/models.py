@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.measured import igniter_v100
 from lab.measured.known import facts_for
 from lab.measured.pairs import known_alone
@@ -81,25 +81,25 @@ def _profiled(pairs: GroupSamples) -> Whole:
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def judge_05(effort: Effort) -> Evidence:
+def judge_05(effort: Effort) -> ClaimEvidence:
     """On iGniter's table; where it is missed, with everything measured alone known."""
     data = effort.data or Path("../shared/data")
     if not (data / igniter_v100.FOLDER).is_dir():
-        return Evidence(
+        return ClaimEvidence(
             measured="nothing",
-            status=Status.NOT_REPRODUCED,
+            status=ClaimStatus.NOT_REPRODUCED,
             note=f"there is no public data in {data}: set HEADROOM_DATA",
         )
     seen = errors(data)
     if seen.met:
-        return Evidence(measured=seen.told, status=Status.PASS)
+        return ClaimEvidence(measured=seen.told, status=ClaimStatus.PASS)
     known = errors(data, sixteen=False)
     told = ", ".join(f"{name} {error:.2f} %" for name, error in known.by_name.items())
     note = (
         f"ablation: with all {len(igniter_v100.read(data))} points alone instead of sixteen a network: {told}; sixteen "
         "points are too few for a regression between them here, five pairs suffice"
     )
-    return Evidence(measured=seen.told, status=Status.NOT_REPRODUCED, note=note)
+    return ClaimEvidence(measured=seen.told, status=ClaimStatus.NOT_REPRODUCED, note=note)
 
 
 CLAIMS: tuple[Claim, ...] = (

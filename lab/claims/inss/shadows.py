@@ -10,21 +10,21 @@ import numpy as np
 
 from app.demo.examples import examples_path
 from lab.arena.loading import load
-from lab.claims.base import Effort, Evidence, found
+from lab.claims.base import ClaimEvidence, Effort, found
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.world.nodes import Nodes
-from solvers.sim.world.state import State, Wish
+from solvers.sim.world.nodes import WorldNodes
+from solvers.sim.world.state import State, TargetByDevice
 from solvers.sim.world.world import World, state_of
 
 LAUNCH_S, WATCHED_S, STEP_S = 5.0, 40.0, 0.5
 QUEUED = 7.0
 
 
-def judge_04(effort: Effort) -> Evidence:
+def judge_04(effort: Effort) -> ClaimEvidence:
     """Random changes, watched in steps until they are done."""
     bench = load(examples_path() / "scenarios" / "inss-small.yaml", effort.data)
     if not isinstance(bench, World):
@@ -32,7 +32,7 @@ def judge_04(effort: Effort) -> Evidence:
     drawn, wrong, shadows, gaps = np.random.default_rng(5), list[str](), 0, 0
     for number in range(effort.examples):
         state = state_of(bench.scenario, bench.scenario.policy)
-        nodes = Nodes(
+        nodes = WorldNodes(
             state=state,
             launch_s=lambda _model, _cell: LAUNCH_S,
             memory_mib=lambda _model, _batch: 500.0,
@@ -79,8 +79,8 @@ def _watched(state: State, both: bool) -> str:
     return "" if len(cell.processes) == len(done) == 1 and done[0] is not old else "the change is never done"
 
 
-def _tell(state: State, nodes: Nodes, item: Assignment, *, instantly: bool) -> None:
-    state.wish = Wish.of(Target(generation=Generation(state.target.generation + 1), assignments=(item,)))
+def _tell(state: State, nodes: WorldNodes, item: Assignment, *, instantly: bool) -> None:
+    state.wish = TargetByDevice.of(Target(generation=Generation(state.target.generation + 1), assignments=(item,)))
     for host in state.hosts.values():
         nodes.hear(host, state.wish, instantly=instantly)
     state.kernel.happen()

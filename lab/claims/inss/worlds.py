@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.runs import Outcomes, mean_metric, outcomes, varied
-from solvers.sim.outcome import Outcome
+from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import WorldScenario
 
 OURS, BLIND, GPULET, BDA_GPULET = "inss", "inss_ni", "gpulet", "bda_gpulet"
@@ -40,12 +40,12 @@ def _eight(gpus: int, contenders: tuple[str, ...], effort: Effort) -> Outcomes:
 
 
 @cache
-def _at_once(scenario: str, contender: str) -> Outcome:
+def _at_once(scenario: str, contender: str) -> RunOutcome:
     return varied(scenario, contender, lambda world: replace(world, launch_scale=AT_ONCE))
 
 
 @cache
-def _without_spare(contender: str) -> Outcome:
+def _without_spare(contender: str) -> RunOutcome:
     """Rates are planned as they are, with no room for their growth."""
     return varied(SIX, contender, _bare)
 
@@ -67,20 +67,20 @@ def _told(numbers: Mapping[str, float], form: str = "{:.0f}") -> str:
     return ", ".join(f"{name} {form.format(number)}" for name, number in numbers.items())
 
 
-def _number(outcome: Outcome, name: str) -> float:
+def _number(outcome: RunOutcome, name: str) -> float:
     found = outcome.metric(name)
     assert found is not None
     return found
 
 
-def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> Evidence:
+def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> ClaimEvidence:
     seeds = f"{effort.seeds} seed{'' if effort.seeds == 1 else 's'}"
     if reached:
-        return Evidence(measured=measured, status=Status.PASS, note=seeds)
-    return Evidence(measured=measured, status=Status.NOT_REPRODUCED, note=f"{seeds}; {why()}")
+        return ClaimEvidence(measured=measured, status=ClaimStatus.PASS, note=seeds)
+    return ClaimEvidence(measured=measured, status=ClaimStatus.NOT_REPRODUCED, note=f"{seeds}; {why()}")
 
 
-def judge_06(effort: Effort) -> Evidence:
+def judge_06(effort: Effort) -> ClaimEvidence:
     """Capacity over each baseline's, and the same of what was served."""
     found = _six(effort)
     capacity, served = _means(found, CAPACITY, ALL), _means(found, SERVED, ALL)
@@ -103,7 +103,7 @@ def judge_06(effort: Effort) -> Evidence:
     return _evidence(measured, effort, reached=reached, why=why)
 
 
-def judge_07(effort: Effort) -> Evidence:
+def judge_07(effort: Effort) -> ClaimEvidence:
     """Late and dropped requests of each."""
     found = _means(_six(effort), VIOLATION, (OURS, *STATED_PCT))
     fewest = all(found[OURS] < found[name] for name in STATED_PCT)
@@ -120,7 +120,7 @@ def judge_07(effort: Effort) -> Evidence:
     return _evidence(_told(found, "{:.2f} %"), effort, reached=reached, why=why)
 
 
-def judge_08(effort: Effort) -> Evidence:
+def judge_08(effort: Effort) -> ClaimEvidence:
     """Gpulet with InSS' batches over Gpulet."""
     runs = _six(effort)
     capacity, violation = (_means(runs, name, (GPULET, BDA_GPULET)) for name in (CAPACITY, VIOLATION))
@@ -141,7 +141,7 @@ def judge_08(effort: Effort) -> Evidence:
     return _evidence(measured, effort, reached=gain >= GAIN_PCT and apart <= WITHIN_POINTS, why=why)
 
 
-def judge_09(effort: Effort) -> Evidence:
+def judge_09(effort: Effort) -> ClaimEvidence:
     """InSS without its terms of neighbours."""
     runs = _six(effort)
     capacity, violation = (_means(runs, name, (OURS, BLIND)) for name in (CAPACITY, VIOLATION))
@@ -161,7 +161,7 @@ def judge_09(effort: Effort) -> Evidence:
     return _evidence(measured, effort, reached=reached, why=why)
 
 
-def judge_10(effort: Effort) -> Evidence:
+def judge_10(effort: Effort) -> ClaimEvidence:
     """Eight networks: InSS on four GPUs against others on five and six, and on five against others on five."""
     four = _eight(4, (OURS,), effort)
     five, six = _eight(5, (OURS, *STATED_PCT), effort), _eight(6, (GPULET, "gslice"), effort)
@@ -197,7 +197,7 @@ def judge_10(effort: Effort) -> Evidence:
     return _evidence(measured, effort, reached=all(reached.values()) and kept, why=why)
 
 
-def _claim(number: str, stated: str, judge: Callable[[Effort], Evidence]) -> Claim:
+def _claim(number: str, stated: str, judge: Callable[[Effort], ClaimEvidence]) -> Claim:
     return Claim(id=f"AC-INS-{number}", kind=ClaimClass.STATISTICAL, stated=stated, judge=judge)
 
 

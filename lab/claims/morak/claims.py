@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.fixtures import knees_2080ti, morak_triples
 from lab.claims.morak import worlds
-from lab.claims.morak.governed import Limits
+from lab.claims.morak.governed import GovernedLimits
 from lab.claims.morak.properties import periods_are_sound, steady_and_back, table_is_total
-from lab.claims.morak.runs import BASELINES, NETWORKS, PERIODS, Contest, Cut, Tally, board, mean_tally
+from lab.claims.morak.runs import BASELINES, NETWORKS, PERIODS, BoardCut, ContenderTally, Contest, board, mean_tally
 from solvers.control.records import Settings
 
 GAINS_PCT = {"clipper_l": 130.9, "clipper_p": 110.3, "dfs": 67.7, "batchdvfs": 70.5}
@@ -33,7 +33,7 @@ HOSTED = ("resnet50-tfs", "inception-v3-tfs", "ssd-resnet50-tfs")
 """Served by a stack that leaves the GPU idle for much of the time: a world in which sharing pays more."""
 
 
-def _triples(_effort: Effort) -> Evidence:
+def _triples(_effort: Effort) -> ClaimEvidence:
     alone, shared = morak_triples()
     changes = [
         _gain_pct(getattr(shared, field), getattr(alone, field))
@@ -50,13 +50,13 @@ def _triples(_effort: Effort) -> Evidence:
         for each in (alone, shared)
     ]
     within = max(*off, *map(abs, slow)) <= CALIBRATED_PCT
-    return Evidence(
+    return ClaimEvidence(
         measured=(
             f"throughput {alone.throughput_rps:.0f} and {shared.throughput_rps:.0f}/s, power {alone.power_w:.1f} and "
             f"{shared.power_w:.1f} W (at most {max(off):.2f} % off), latency {alone.latency_ms:.1f} and "
             f"{shared.latency_ms:.1f} ms ({slow[0]:+.1f}, {slow[1]:+.1f} %); changes recomputed: {exact}"
         ),
-        status=Status.FAIL if not exact else Status.PASS if within else Status.NOT_REPRODUCED,
+        status=ClaimStatus.FAIL if not exact else ClaimStatus.PASS if within else ClaimStatus.NOT_REPRODUCED,
         note=(
             "six numbers are printed and six parameters were solved from them: this is calibration and predicts "
             f"nothing. A batch in the printed latency is not the printed throughput ({printed[0]:+.1f} and "
@@ -66,40 +66,40 @@ def _triples(_effort: Effort) -> Evidence:
     )
 
 
-def _knees(_effort: Effort) -> Evidence:
+def _knees(_effort: Effort) -> ClaimEvidence:
     found = knees_2080ti()
     same = all(knee.share_pct_sm == knee.share_pct_sm_stated for knee in found)
-    return Evidence(
+    return ClaimEvidence(
         measured=", ".join(f"{knee.model} {knee.share_pct_sm} %" for knee in found),
-        status=Status.PASS if same else Status.FAIL,
+        status=ClaimStatus.PASS if same else ClaimStatus.FAIL,
         note="on curves of a batch of one; the paper does not say which batch its figure shows",
     )
 
 
-def _rules(effort: Effort) -> Evidence:
+def _rules(effort: Effort) -> ClaimEvidence:
     table, periods = table_is_total(), periods_are_sound(board(), effort.examples)
     broken = table.broken + periods.broken
-    return Evidence(
+    return ClaimEvidence(
         measured=f"{table.checked} states with ends, {periods.checked} checks of periods, {broken} broken",
-        status=Status.FAIL if broken else Status.PASS,
+        status=ClaimStatus.FAIL if broken else ClaimStatus.PASS,
         note=table.first or periods.first,
     )
 
 
-def _steady(effort: Effort) -> Evidence:
+def _steady(effort: Effort) -> ClaimEvidence:
     steady, back, longest = steady_and_back(board(), effort.examples)
-    return Evidence(
+    return ClaimEvidence(
         measured=(
             f"{steady.checked - steady.broken} of {steady.checked} settle inside both limits and stay, "
             f"{back.checked - back.broken} are back within 20 periods after a step (longest {longest})"
         ),
-        status=Status.FAIL if steady.broken or back.broken else Status.PASS,
+        status=ClaimStatus.FAIL if steady.broken or back.broken else ClaimStatus.PASS,
         note=steady.first or back.first,
     )
 
 
-def _baselines(limits: Limits, effort: Effort, periods: int = PERIODS) -> dict[str, Tally]:
-    contests = {name: Contest(controller=name, cut=Cut.WHOLE, limits=limits) for name in BASELINES}
+def _baselines(limits: GovernedLimits, effort: Effort, periods: int = PERIODS) -> dict[str, ContenderTally]:
+    contests = {name: Contest(controller=name, cut=BoardCut.WHOLE, limits=limits) for name in BASELINES}
     return {name: mean_tally(contest, effort.seeds, periods) for name, contest in contests.items()}
 
 
@@ -107,9 +107,9 @@ def _gain_pct(mine: float, theirs: float) -> float:
     return 100.0 * (mine / theirs - 1.0) if theirs > 0.0 else float("inf")
 
 
-def _throughput(effort: Effort) -> Evidence:
-    limits = Limits(power_w_cap=150.0, latency_ms=100.0)
-    ours = Contest(controller="morak", cut=Cut.SAME, limits=limits)
+def _throughput(effort: Effort) -> ClaimEvidence:
+    limits = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)
+    ours = Contest(controller="morak", cut=BoardCut.SAME, limits=limits)
     mine, others = mean_tally(ours, effort.seeds), _baselines(limits, effort)
     gains = {name: _gain_pct(mine.total_rps, found.total_rps) for name, found in others.items()}
     kept = {name: _gain_pct(mine.kept_rps, found.kept_rps) for name, found in others.items()}
@@ -125,9 +125,9 @@ def _throughput(effort: Effort) -> Evidence:
         "already runs it at batch 64 within 2 W of this cap; of the other networks it prints no shared state: "
         "the truth's are estimates"
     )
-    return Evidence(
+    return ClaimEvidence(
         measured=f"{world['morak']:.0f} requests/s in the world; over {_listed(in_world)}",
-        status=Status.PASS if reached else Status.NOT_REPRODUCED,
+        status=ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED,
         note=note,
     )
 
@@ -136,11 +136,11 @@ def _listed(gains_pct: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {gain:+.1f} %" for name, gain in gains_pct.items())
 
 
-def _ablations(ours: Contest, mine: Tally, effort: Effort) -> str:
+def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
     """What is lost with each knob off, and what changes with what the paper leaves open or the truth estimates."""
     knobs = {
-        "no partitioning": replace(ours, cut=Cut.WHOLE),
-        "three networks on each board": replace(ours, cut=Cut.MIXED),
+        "no partitioning": replace(ours, cut=BoardCut.WHOLE),
+        "three networks on each board": replace(ours, cut=BoardCut.MIXED),
         "batch fixed at 8": replace(ours, batch_fixed=8),
         "clock fixed at its highest": replace(ours, clock_fixed=ours.gpu.clock_mhz_sm_max),
     }
@@ -171,17 +171,17 @@ def _ablations(ours: Contest, mine: Tally, effort: Effort) -> str:
 def _against_best(ours: Contest, effort: Effort) -> float:
     """Gain over the best baseline in another world."""
     mine = mean_tally(ours, effort.seeds)
-    others = (mean_tally(replace(ours, controller=name, cut=Cut.WHOLE), effort.seeds) for name in BASELINES)
+    others = (mean_tally(replace(ours, controller=name, cut=BoardCut.WHOLE), effort.seeds) for name in BASELINES)
     return _gain_pct(mine.total_rps, max(found.total_rps for found in others))
 
 
-def _constraints(effort: Effort) -> Evidence:
+def _constraints(effort: Effort) -> ClaimEvidence:
     worst, broken = 1.0, []
     hot: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
     late: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
     for cap_w, limit_ms in product(CAPS_W, LIMITS_MS):
-        limits = Limits(power_w_cap=float(cap_w), latency_ms=float(limit_ms))
-        for cut in (Cut.MIXED, Cut.SAME):
+        limits = GovernedLimits(power_w_cap=float(cap_w), latency_ms=float(limit_ms))
+        for cut in (BoardCut.MIXED, BoardCut.SAME):
             mine = mean_tally(Contest(controller="morak", cut=cut, limits=limits), effort.seeds, SWEEP_PERIODS)
             worst = min(worst, mine.kept_part)
             if mine.kept_part < KEPT_PART:
@@ -195,42 +195,42 @@ def _constraints(effort: Effort) -> Evidence:
         late[name] > 0.0 for name in ("clipper_p", "dfs", "batchdvfs")
     )
     parts = ", ".join(f"{name} {100 * hot[name]:.0f}/{100 * late[name]:.0f}" for name in BASELINES)
-    return Evidence(
+    return ClaimEvidence(
         measured=(
             f"Morak keeps both in {100 * worst:.1f} % of periods at worst of {len(CAPS_W) * len(LIMITS_MS)} settings; "
             f"baselines break power/latency in at worst (% of periods) {parts}; in the world, time above the cap at "
             f"worst: {', '.join(f'{name} {part:.1f} %' for name, part in over.items())}"
         ),
-        status=Status.PASS if not broken and contrast else Status.NOT_REPRODUCED,
+        status=ClaimStatus.PASS if not broken and contrast else ClaimStatus.NOT_REPRODUCED,
         note="; ".join(broken),
     )
 
 
-def _energy(effort: Effort) -> Evidence:
-    limits = Limits(power_w_cap=150.0, latency_ms=300.0)
+def _energy(effort: Effort) -> ClaimEvidence:
+    limits = GovernedLimits(power_w_cap=150.0, latency_ms=300.0)
     others = _baselines(limits, effort)
     best = {name: min(found.energy_j[name] for found in others.values()) for name in NETWORKS}
     saved = {}
-    for cut in (Cut.SAME, Cut.MIXED, Cut.WHOLE):
+    for cut in (BoardCut.SAME, BoardCut.MIXED, BoardCut.WHOLE):
         mine = mean_tally(Contest(controller="morak", cut=cut, limits=limits), effort.seeds)
         saved[cut] = {name: 100.0 * (1.0 - mine.energy_j[name] / best[name]) for name in NETWORKS}
-    found = saved[Cut.SAME]
+    found = saved[BoardCut.SAME]
     world = worlds.measured(worlds.ENERGY, "energy_j_per_request", effort)
     least = min(number for name, number in world.items() if name != "morak")
     in_world = 100.0 * (1.0 - world["morak"] / least)
     reached = (
         in_world >= SAVED_PCT_LEAST and min(found.values()) >= SAVED_PCT_LEAST and max(found.values()) >= SAVED_PCT_MOST
     )
-    return Evidence(
+    return ClaimEvidence(
         measured=(
             f"saved per request against the best baseline: {in_world:+.1f} % in the world ({world['morak']:.4f} J); on "
             f"boards alone {_listed(found)}"
         ),
-        status=Status.PASS if reached else Status.NOT_REPRODUCED,
+        status=ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED,
         note=(
             "boards cut for copies of one network, as the paper's one bar per network; "
-            f"boards shared by three networks, energy by share: {_listed(saved[Cut.MIXED])}; "
-            f"without partitioning: {_listed(saved[Cut.WHOLE])}. "
+            f"boards shared by three networks, energy by share: {_listed(saved[BoardCut.MIXED])}; "
+            f"without partitioning: {_listed(saved[BoardCut.WHOLE])}. "
             "The paper's own triples give 11.7 % for GoogLeNet (0.0950 to 0.0839 J)"
         ),
     )

@@ -29,7 +29,7 @@ SATURATING_RPS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GovernedPart:
     """A replica: its model, its part of the device, and between what its batch may move."""
 
     model: str
@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GovernedLimits:
     """What shall be kept: the device's peak power, and the time of the answers to everybody's batches."""
 
     power_w_cap: float
@@ -51,8 +51,8 @@ class GovernedDevice:
     """A device, what is on it, and what shall be kept. `clocks_mhz_sm`: what the controller may lock, rising."""
 
     gpu: GpuTruth
-    parts: tuple[Part, ...]
-    limits: Limits
+    parts: tuple[GovernedPart, ...]
+    limits: GovernedLimits
     clocks_mhz_sm: tuple[int, ...]
 
     @property
@@ -77,7 +77,7 @@ class GovernedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class GovernedCourse:
     """How long and how noisily: relative standard deviations of a period's latency and peak power."""
 
     periods: int
@@ -96,27 +96,29 @@ class Period:
     rate_rps: tuple[float, ...]
     repartition: bool
 
-    def keeps(self, limits: Limits) -> bool:
+    def keeps(self, limits: GovernedLimits) -> bool:
         """Whether power and every latency were within their limits."""
         return self.power_w <= limits.power_w_cap and max(self.latency_ms) <= limits.latency_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class GovernedRun:
     """What a controller did, and where it stands."""
 
     periods: tuple[Period, ...]
     state: DeviceState
 
 
-def govern(device: GovernedDevice, loop: Controller, start: Setting | DeviceState, course: Course) -> Run:
+def govern(
+    device: GovernedDevice, loop: Controller, start: Setting | DeviceState, course: GovernedCourse
+) -> GovernedRun:
     """Let a controller run, from a setting or on from where it stood. What a period shows was held in it; the
     controller's answer holds in the next.
     """
     envelope, drawn = device.envelope, np.random.default_rng(course.seed)
     begun = loop.first(envelope, start) if isinstance(start, Setting) else loop.fitted(envelope, start, start.setting)
     state, periods = begun, list[Period]()
-    known: dict[Setting, _Held] = {}
+    known: dict[Setting, _HeldSetting] = {}
     for _ in range(course.periods):
         setting = state.setting
         if setting not in known:
@@ -144,10 +146,10 @@ def govern(device: GovernedDevice, loop: Controller, start: Setting | DeviceStat
             )
         )
         state = decision.state
-    return Run(periods=tuple(periods), state=state)
+    return GovernedRun(periods=tuple(periods), state=state)
 
 
-def alone_ms(gpu: GpuTruth, part: Part) -> float:
+def alone_ms(gpu: GpuTruth, part: GovernedPart) -> float:
     """Milliseconds of a part's largest batch with the device to itself at its highest clock: a point of a profile."""
     tenant = Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=part.batch_max, rate_rps=SATURATING_RPS)
     load = DeviceLoad(gpu=gpu, clock_mhz_sm=gpu.clock_mhz_sm_max, power_limit_w=2.0 * gpu.tdp_w, tenants=(tenant,))
@@ -155,7 +157,7 @@ def alone_ms(gpu: GpuTruth, part: Part) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldSetting:
     """A setting: milliseconds from one of everybody's full batches to the next, of the answers to them, and watts."""
 
     cycle_ms: tuple[float, ...]
@@ -163,7 +165,7 @@ class _Held:
     power_w: float
 
 
-def _settled(device: GovernedDevice, setting: Setting) -> _Held:
+def _settled(device: GovernedDevice, setting: Setting) -> _HeldSetting:
     tenants = tuple(
         Tenant(model=part.model, share_pct_sm=part.share_pct_sm, batch=batch, rate_rps=SATURATING_RPS)
         for part, batch in zip(device.parts, setting.batches, strict=True)
@@ -174,4 +176,4 @@ def _settled(device: GovernedDevice, setting: Setting) -> _Held:
     found = settle(load)
     cycle_ms = tuple(table[-1] for table in found.exec_ms)
     answer_ms = tuple(cycle + shift for cycle, shift in zip(cycle_ms, found.answer_shift_ms, strict=True))
-    return _Held(cycle_ms=cycle_ms, answer_ms=answer_ms, power_w=found.power_w)
+    return _HeldSetting(cycle_ms=cycle_ms, answer_ms=answer_ms, power_w=found.power_w)

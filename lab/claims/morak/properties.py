@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from lab.claims.morak.governed import Course, GovernedDevice, Limits, Part, Period, govern
+from lab.claims.morak.governed import GovernedCourse, GovernedDevice, GovernedLimits, GovernedPart, Period, govern
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -32,7 +32,7 @@ BACK_WITHIN = 20
 
 
 @dataclass(slots=True)
-class Seen:
+class PropertiesSeen:
     """How much was checked, and what broke."""
 
     checked: int = 0
@@ -47,9 +47,9 @@ class Seen:
             self.first = what
 
 
-def table_is_total() -> Seen:
+def table_is_total() -> PropertiesSeen:
     """Every state with every combination of ends has one wish, which can be granted and helps the worse limit."""
-    seen = Seen()
+    seen = PropertiesSeen()
     for power, latency in product(Zone, Zone):
         for ends in product((False, True), repeat=4):
             reached = Ends(batch_lowest=ends[0], batch_highest=ends[1], clock_lowest=ends[2], clock_highest=ends[3])
@@ -61,9 +61,9 @@ def table_is_total() -> Seen:
     return seen
 
 
-def periods_are_sound(gpu: GpuTruth, examples: int) -> Seen:
+def periods_are_sound(gpu: GpuTruth, examples: int) -> PropertiesSeen:
     """Under random readings: a clock of the table, at most one change of it, a wish at every third bad period."""
-    seen, loop, drawn = Seen(), controller("morak"), np.random.default_rng(3)
+    seen, loop, drawn = PropertiesSeen(), controller("morak"), np.random.default_rng(3)
     for _ in range(examples):
         envelope = _envelope(gpu, drawn)
         state = loop.first(envelope, Setting(batches=(1,) * len(envelope.replicas), clock_mhz_sm=600))
@@ -111,12 +111,12 @@ def _reading(envelope: DeviceEnvelope, drawn: np.random.Generator) -> DeviceRead
     )
 
 
-def steady_and_back(gpu: GpuTruth, examples: int) -> tuple[Seen, Seen, int]:
+def steady_and_back(gpu: GpuTruth, examples: int) -> tuple[PropertiesSeen, PropertiesSeen, int]:
     """From batch 1 at 600 MHz under constant load: whether it settles inside both limits and stays; whether it is back
     inside within so many periods after both limits changed; and the longest such way. Only where the smallest batches
     at the lowest clock leave room below both limits.
     """
-    steady, back, longest, drawn = Seen(), Seen(), 0, np.random.default_rng(4)
+    steady, back, longest, drawn = PropertiesSeen(), PropertiesSeen(), 0, np.random.default_rng(4)
     loop = controller("morak")
     while steady.checked < examples:
         before = _device(gpu, drawn)
@@ -138,20 +138,20 @@ def steady_and_back(gpu: GpuTruth, examples: int) -> tuple[Seen, Seen, int]:
 def _device(gpu: GpuTruth, drawn: np.random.Generator) -> GovernedDevice:
     count = int(drawn.integers(1, 5))
     names = drawn.choice(len(NETWORKS), count)
-    parts = tuple(Part(model=NETWORKS[name], share_pct_sm=100 // count, batch_max=64) for name in names)
+    parts = tuple(GovernedPart(model=NETWORKS[name], share_pct_sm=100 // count, batch_max=64) for name in names)
     return GovernedDevice(gpu=gpu, parts=parts, limits=_limits(drawn), clocks_mhz_sm=gpu.clocks_mhz_sm)
 
 
-def _limits(drawn: np.random.Generator) -> Limits:
-    return Limits(power_w_cap=float(drawn.uniform(100.0, 220.0)), latency_ms=float(drawn.uniform(50.0, 300.0)))
+def _limits(drawn: np.random.Generator) -> GovernedLimits:
+    return GovernedLimits(power_w_cap=float(drawn.uniform(100.0, 220.0)), latency_ms=float(drawn.uniform(50.0, 300.0)))
 
 
-def _quiet(periods: int) -> Course:
-    return Course(periods=periods, seed=0, latency_noise=0.0, power_noise=0.0)
+def _quiet(periods: int) -> GovernedCourse:
+    return GovernedCourse(periods=periods, seed=0, latency_noise=0.0, power_noise=0.0)
 
 
 def _can_keep(device: GovernedDevice) -> bool:
     lowest = Setting(batches=(1,) * len(device.parts), clock_mhz_sm=device.clocks_mhz_sm[0])
     least: Period = govern(device, controller("morak"), lowest, _quiet(1)).periods[0]
-    limits = Limits(power_w_cap=0.95 * device.limits.power_w_cap, latency_ms=0.9 * device.limits.latency_ms)
+    limits = GovernedLimits(power_w_cap=0.95 * device.limits.power_w_cap, latency_ms=0.9 * device.limits.latency_ms)
     return least.keeps(limits)

@@ -15,7 +15,15 @@ from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
 
-from lab.claims.morak.governed import Course, GovernedDevice, Limits, Part, Period, alone_ms, govern
+from lab.claims.morak.governed import (
+    GovernedCourse,
+    GovernedDevice,
+    GovernedLimits,
+    GovernedPart,
+    Period,
+    alone_ms,
+    govern,
+)
 from solvers.control.knee import batch_ceiling, knee_share_pct
 from solvers.control.records import Setting, Settings
 from solvers.control.registry import controller
@@ -31,7 +39,7 @@ SHARES_PCT = tuple(range(10, 101, 10))
 KNEE_BATCH = 1
 
 
-class Cut(StrEnum):
+class BoardCut(StrEnum):
     """How boards are divided."""
 
     WHOLE = "whole"
@@ -51,8 +59,8 @@ class Contest:
     """One contender under limits. A fixed batch or clock switches a knob off, for ablations."""
 
     controller: str
-    cut: Cut
-    limits: Limits
+    cut: BoardCut
+    limits: GovernedLimits
     settings: Settings = field(default_factory=Settings)
     batch_fixed: int | None = None
     clock_fixed: int | None = None
@@ -61,7 +69,7 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ContenderTally:
     """What a contender reached in the second half: by network, and over all boards."""
 
     rate_rps: Mapping[str, float]
@@ -88,7 +96,8 @@ class Tally:
 def knee_pct(gpu: GpuTruth, network: str) -> int:
     """Where more share stops paying, from a profile over shares."""
     curve = {
-        share: alone_ms(gpu, Part(model=network, share_pct_sm=share, batch_max=KNEE_BATCH)) for share in SHARES_PCT
+        share: alone_ms(gpu, GovernedPart(model=network, share_pct_sm=share, batch_max=KNEE_BATCH))
+        for share in SHARES_PCT
     }
     return knee_share_pct(curve)
 
@@ -97,20 +106,21 @@ def knee_pct(gpu: GpuTruth, network: str) -> int:
 def ceiling(gpu: GpuTruth, network: str, share_pct: int) -> int:
     """Where a larger batch stops paying on a share, from a profile over batches."""
     profile = {
-        batch: batch / alone_ms(gpu, Part(model=network, share_pct_sm=share_pct, batch_max=batch)) for batch in BATCHES
+        batch: batch / alone_ms(gpu, GovernedPart(model=network, share_pct_sm=share_pct, batch_max=batch))
+        for batch in BATCHES
     }
     return batch_ceiling(profile)
 
 
-def boards(contest: Contest) -> tuple[tuple[Part, ...], ...]:
+def boards(contest: Contest) -> tuple[tuple[GovernedPart, ...], ...]:
     """What is on each of the four boards."""
     gpu, names = contest.gpu, contest.networks
-    if contest.cut is Cut.WHOLE:
+    if contest.cut is BoardCut.WHOLE:
         # Only Morak knows a ceiling for its batches.
         highest = {name: ceiling(gpu, name, 100) for name in names} if contest.controller == "morak" else {}
         return tuple((_part(contest, name, 100, highest.get(name, BATCHES[-1])),) for name in names)
     sizes = {name: knee_pct(gpu, name) for name in names}
-    if contest.cut is Cut.SAME:
+    if contest.cut is BoardCut.SAME:
         lists = [[name] * (100 // sizes[name]) for name in names]
     else:
         lists = [_first_fit([*names[turn:], *names[:turn]], sizes) for turn in range(len(names))]
@@ -119,9 +129,9 @@ def boards(contest: Contest) -> tuple[tuple[Part, ...], ...]:
     )
 
 
-def _part(contest: Contest, network: str, share_pct: int, batch_max: int) -> Part:
+def _part(contest: Contest, network: str, share_pct: int, batch_max: int) -> GovernedPart:
     fixed = contest.batch_fixed
-    return Part(
+    return GovernedPart(
         model=network,
         share_pct_sm=share_pct,
         batch_max=batch_max if fixed is None else fixed,
@@ -137,7 +147,7 @@ def _first_fit(names: list[str], sizes: Mapping[str, int]) -> list[str]:
     return found
 
 
-def tally(contest: Contest, seed: int, periods: int = PERIODS) -> Tally:
+def tally(contest: Contest, seed: int, periods: int = PERIODS) -> ContenderTally:
     """Run a contender on all boards."""
     runs = [(parts, _run(contest, parts, seed * 101 + number, periods)) for number, parts in enumerate(boards(contest))]
     second = [(parts, run[periods // 2 :]) for parts, run in runs]
@@ -149,7 +159,7 @@ def tally(contest: Contest, seed: int, periods: int = PERIODS) -> Tally:
         name: [period.latency_ms[place] for parts, run in second for place in _places(parts, name) for period in run]
         for name in names
     }
-    return Tally(
+    return ContenderTally(
         rate_rps=rates,
         energy_j={name: drawn[name] / rates[name] for name in names},
         latency_ms={name: fmean(waits[name]) for name in names},
@@ -162,14 +172,14 @@ def tally(contest: Contest, seed: int, periods: int = PERIODS) -> Tally:
     )
 
 
-def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> Tally:
+def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> ContenderTally:
     """Means over seeds."""
     found = [tally(contest, seed, periods) for seed in range(seeds)]
 
-    def by_network(read: Callable[[Tally], Mapping[str, float]]) -> dict[str, float]:
+    def by_network(read: Callable[[ContenderTally], Mapping[str, float]]) -> dict[str, float]:
         return {name: fmean(read(each)[name] for each in found) for name in contest.networks}
 
-    return Tally(
+    return ContenderTally(
         rate_rps=by_network(lambda each: each.rate_rps),
         energy_j=by_network(lambda each: each.energy_j),
         latency_ms=by_network(lambda each: each.latency_ms),
@@ -182,24 +192,24 @@ def mean_tally(contest: Contest, seeds: int, periods: int = PERIODS) -> Tally:
     )
 
 
-def _run(contest: Contest, parts: tuple[Part, ...], seed: int, periods: int) -> tuple[Period, ...]:
+def _run(contest: Contest, parts: tuple[GovernedPart, ...], seed: int, periods: int) -> tuple[Period, ...]:
     clocks = contest.gpu.clocks_mhz_sm if contest.clock_fixed is None else ()
     device = GovernedDevice(gpu=contest.gpu, parts=parts, limits=contest.limits, clocks_mhz_sm=clocks)
     first = Setting(batches=(1,) * len(parts), clock_mhz_sm=contest.clock_fixed or 600)
     loop = controller(contest.controller, contest.settings)
-    return govern(device, loop, first, Course(periods=periods, seed=seed)).periods
+    return govern(device, loop, first, GovernedCourse(periods=periods, seed=seed)).periods
 
 
 _Reading = Callable[[Period, int], float]
 
 
-def _mean(parts: tuple[Part, ...], run: tuple[Period, ...], network: str, read: _Reading) -> float:
+def _mean(parts: tuple[GovernedPart, ...], run: tuple[Period, ...], network: str, read: _Reading) -> float:
     """Mean over a run of the sum over a network's parts."""
     places = _places(parts, network)
     return fmean(sum(read(period, place) for place in places) for period in run)
 
 
-def _places(parts: tuple[Part, ...], network: str) -> list[int]:
+def _places(parts: tuple[GovernedPart, ...], network: str) -> list[int]:
     return [place for place, part in enumerate(parts) if part.model == network]
 
 
@@ -207,7 +217,7 @@ def _rate(period: Period, place: int) -> float:
     return period.rate_rps[place]
 
 
-def _watts(parts: tuple[Part, ...]) -> _Reading:
+def _watts(parts: tuple[GovernedPart, ...]) -> _Reading:
     """A part's watts: the board's by share, what nobody holds included."""
     held = sum(part.share_pct_sm for part in parts)
     return lambda period, place: period.power_w * parts[place].share_pct_sm / held

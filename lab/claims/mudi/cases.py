@@ -41,7 +41,7 @@ SHARES, BATCHES = tuple(range(10, 101, 10)), (1, 2, 4, 8, 16)
 PROJECT = ProjectName("claims")
 
 
-class Room(Planned):
+class MudiRoom(Planned):
     """The fleet under Mudi's planner."""
 
     def __init__(self, jobs: Sequence[TrainingJob], planner: Mudi) -> None:

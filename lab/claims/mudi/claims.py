@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, found
-from lab.claims.mudi.cases import GPUS, RATES_RPS, Room, crowded, drawn_jobs, drawn_rates
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
+from lab.claims.mudi.cases import GPUS, RATES_RPS, MudiRoom, crowded, drawn_jobs, drawn_rates
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.least_share import least_shares
 from solvers.models.parts.piecewise import Piecewise, optimality_bound
-from solvers.policies.mudi.parameters import Parameters, Rounding
+from solvers.policies.mudi.parameters import MudiParameters, Rounding
 from solvers.policies.mudi.planner import Mudi
 from solvers.policies.mudi.sharing import least_share, programme, target_ms
 
@@ -36,9 +36,9 @@ FRACTIONS_PCT = (14, 14, 14, 12, 12, 12, 12, 10, 2)
 CYCLES = 12
 
 
-def _shares(_effort: Effort) -> Evidence:
+def _shares(_effort: Effort) -> ClaimEvidence:
     wrong = []
-    printed = Parameters(rounding=Rounding.RATIO)
+    printed = MudiParameters(rounding=Rounding.RATIO)
     for limit, waiting, target, share in WANTED:
         seen = target_ms(limit, 1000.0 * waiting / limit, BATCH, printed)
         got = FIXTURE.minimal_share(target)
@@ -46,7 +46,7 @@ def _shares(_effort: Effort) -> Evidence:
             wrong.append(f"limit {limit:g} ms: target {seen:g} ms, share {got}")
     rng = np.random.default_rng(1)
     curves, targets = _drawn(rng)
-    floor = Parameters().share_pct_least / 100.0
+    floor = MudiParameters().share_pct_least / 100.0
     solved = least_shares(programme(curves, targets, floor))
     closed = [curve.minimal_share(target, floor) for curve, target in zip(curves, targets, strict=True)]
     apart, possible = 0.0, 0
@@ -74,7 +74,7 @@ def _drawn(rng: np.random.Generator) -> tuple[list[Piecewise], list[float]]:
     return curves, targets
 
 
-def _bound(_effort: Effort) -> Evidence:
+def _bound(_effort: Effort) -> ClaimEvidence:
     optimal = np.ones(1)
     seen = {worst: optimality_bound(PROBABILITY, optimal, np.array([worst])) for worst in WORST}
     wrong = [f"{worst}: {seen[worst]:.4f}" for worst, stated in WORST.items() if abs(seen[worst] - stated) > 5e-4]
@@ -84,12 +84,12 @@ def _bound(_effort: Effort) -> Evidence:
     return found(f"{told}; fractions add to {total} %", wrong)
 
 
-def _rules(effort: Effort) -> Evidence:
+def _rules(effort: Effort) -> ClaimEvidence:
     rng = np.random.default_rng(3)
     wrong: list[str] = []
     plans = bound = 0
     for _ in range(max(1, effort.examples // 20)):
-        room = Room(drawn_jobs(rng, int(rng.integers(5, 40))), Mudi())
+        room = MudiRoom(drawn_jobs(rng, int(rng.integers(5, 40))), Mudi())
         for _ in range(CYCLES // 4):
             picture, plan, sound = room.step(drawn_rates(rng))
             plans += 1
@@ -104,7 +104,7 @@ def _rules(effort: Effort) -> Evidence:
 
 def _binding(rng: np.random.Generator) -> tuple[Piecewise, float, float]:
     """A curve with a target that binds, and the least share for it."""
-    parameters = Parameters()
+    parameters = MudiParameters()
     while True:
         curves, targets = _drawn(rng)
         for curve, target in zip(curves, targets, strict=True):
@@ -113,14 +113,14 @@ def _binding(rng: np.random.Generator) -> tuple[Piecewise, float, float]:
                 return curve, target, share
 
 
-def _memory(effort: Effort) -> Evidence:
+def _memory(effort: Effort) -> ClaimEvidence:
     """Services grow and shrink beside more jobs than fit."""
     rng = np.random.default_rng(4)
     wrong: list[str] = []
     plans = moved = waited = 0
     for _ in range(max(1, effort.examples // 40)):
         jobs = drawn_jobs(rng, 3 * GPUS + 6)
-        room = Room(jobs, Mudi())
+        room = MudiRoom(jobs, Mudi())
         for number in range(CYCLES):
             rates = drawn_rates(rng) if number % 3 else dict.fromkeys(drawn_rates(rng), RATES_RPS[1])
             picture, plan, _ = room.step(rates)

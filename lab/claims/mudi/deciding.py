@@ -26,9 +26,9 @@ from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.errors import InputError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.case import Case
-from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.parameters import MudiParameters
 from solvers.policies.mudi.planner import Mudi, Round
-from solvers.policies.mudi.remembering import Memory
+from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
 from solvers.problems.needs import Need
 from solvers.sim.world.promoting import next_target
@@ -112,7 +112,7 @@ def _request(picture: Snapshot) -> PlanRequest:
 
 def _opened(request: PlanRequest, state: bytes, coming: Collection[str]) -> tuple[Slack, dict[WorkloadId, Need]]:
     """The planner's books with everything that stands, and the needs of those that come."""
-    made = Round.of(request, Case.of(request), Memory.of(state), Parameters())
+    made = Round.of(request, Case.of(request), MudiMemory.of(state), MudiParameters())
     made.serve()
     jobs = [need for need in made.draft.case.needs if need.kind is WorkloadKind.JOB]
     made.slack.seat_standing([need for need in jobs if need.workload not in coming])

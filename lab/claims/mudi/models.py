@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.measured import igniter_v100, rapp_v100
 from lab.measured.known import facts_for
 from lab.measured.metrics import order_kept_pct
@@ -83,12 +83,12 @@ def _choices(pairs: GroupSamples) -> list[tuple[int, int]]:
     return [(rows[i], rows[j]) for rows in alike.values() for i in range(len(rows)) for j in range(i)]
 
 
-def _curves(effort: Effort) -> Evidence:
+def _curves(effort: Effort) -> ClaimEvidence:
     data = effort.data or Path("../shared/data")
     if not (data / igniter_v100.FOLDER).is_dir():
-        return Evidence(
+        return ClaimEvidence(
             measured="nothing",
-            status=Status.NOT_REPRODUCED,
+            status=ClaimStatus.NOT_REPRODUCED,
             note=f"there is no public data in {data}: set HEADROOM_DATA",
         )
     errors, orders = fit_errors_pct(data), orders_kept_pct(data)
@@ -100,9 +100,9 @@ def _curves(effort: Effort) -> Evidence:
         f"{orders['headroom']:.1f} % right, so what was measured does tell; four networks are too few rows for a "
         "regression on layers. Over the shares of the other table, from the smallest on, two lines are not enough"
     )
-    return Evidence(
+    return ClaimEvidence(
         measured=measured,
-        status=Status.PASS if fits and ranks else Status.NOT_REPRODUCED,
+        status=ClaimStatus.PASS if fits and ranks else ClaimStatus.NOT_REPRODUCED,
         note="" if fits and ranks else note,
     )
 
@@ -134,7 +134,7 @@ def slowdowns(*, training: bool, overlapping: bool) -> dict[tuple[str, ...], flo
     return found
 
 
-def _caps(_effort: Effort) -> Evidence:
+def _caps(_effort: Effort) -> ClaimEvidence:
     inference, training = (max(slowdowns(training=each, overlapping=False).values()) for each in (False, True))
     free = [max(slowdowns(training=each, overlapping=True).values()) for each in (False, True)]
     measured = (
@@ -146,7 +146,7 @@ def _caps(_effort: Effort) -> Evidence:
         "plans divide a GPU, so the caps are judged for shares that fit; without limits the law fitted to measured "
         "processes without limits exceeds them, as three training jobs then hold most of the GPU"
     )
-    return Evidence(measured=measured, status=Status.PASS if kept else Status.NOT_REPRODUCED, note=note)
+    return ClaimEvidence(measured=measured, status=ClaimStatus.PASS if kept else ClaimStatus.NOT_REPRODUCED, note=note)
 
 
 CLAIMS: tuple[Claim, ...] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.mudi.deciding import deciding
 from lab.claims.mudi.worlds import (
     BASELINES,
@@ -35,11 +35,11 @@ SM_MORE_PCT, MEMORY_MORE_PCT, LOAD_MORE_PCT = 37.0, 19.0, 103.0
 EVALUATIONS_MAX, DECISION_MS = 25, {FEW_JOBS: 18.0, LARGE: 30.0}
 
 
-def _evidence(seen: str, missed: list[str], ablation: str = "") -> Evidence:
+def _evidence(seen: str, missed: list[str], ablation: str = "") -> ClaimEvidence:
     if not missed:
-        return Evidence(measured=seen, status=Status.PASS, note="")
+        return ClaimEvidence(measured=seen, status=ClaimStatus.PASS, note="")
     note = "; ".join([*missed, ablation] if ablation else missed)
-    return Evidence(measured=seen, status=Status.NOT_REPRODUCED, note=note)
+    return ClaimEvidence(measured=seen, status=ClaimStatus.NOT_REPRODUCED, note=note)
 
 
 def _one(effort: Effort) -> Effort:
@@ -47,7 +47,7 @@ def _one(effort: Effort) -> Effort:
     return Effort(seeds=1, examples=effort.examples, jobs=effort.jobs, results=effort.results, data=effort.data)
 
 
-def _violations(effort: Effort) -> Evidence:
+def _violations(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
         late = violation_pct(measured(scenario, effort))
@@ -63,7 +63,7 @@ def _violations(effort: Effort) -> Evidence:
     return _evidence("; ".join(parts), missed)
 
 
-def _completion(effort: Effort) -> Evidence:
+def _completion(effort: Effort) -> ClaimEvidence:
     by_load = {scenario: completion_s(measured(scenario, effort), scenario) for scenario in LOADS}
     ratios = {
         f"{name} on {scenario}": found[name] / found["mudi"]
@@ -86,7 +86,7 @@ def _completion(effort: Effort) -> Evidence:
     return _evidence(seen, missed, ablation)
 
 
-def _optimality(effort: Effort) -> Evidence:
+def _optimality(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
         runs = selectors(scenario, effort, ("optimal", "spread", "slope", "random"))
@@ -105,7 +105,7 @@ def _optimality(effort: Effort) -> Evidence:
     return _evidence("; ".join(parts), missed, "the exact selector sees the share that inference leaves, the slope not")
 
 
-def _utilisation(effort: Effort) -> Evidence:
+def _utilisation(effort: Effort) -> ClaimEvidence:
     gains, parts, missed = {}, [], []
     for metric, wanted_pct in (("fleet_utilisation_pct", SM_MORE_PCT), ("fleet_memory_pct", MEMORY_MORE_PCT)):
         by_load = [measured(scenario, effort) for scenario in LOADS]
@@ -123,7 +123,7 @@ def _utilisation(effort: Effort) -> Evidence:
     return _evidence("; ".join(parts), missed, ablation)
 
 
-def _overhead(_effort: Effort) -> Evidence:
+def _overhead(_effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario, limit_ms in DECISION_MS.items():
         found = deciding(scenario)

@@ -15,13 +15,13 @@ from pathlib import Path
 from statistics import fmean
 
 from app.demo.examples import examples_path
-from lab.arena.contenders import Entry, entry_of, tuned_entries
+from lab.arena.contenders import ContenderEntry, entry_of, tuned_entries
 from lab.arena.loading import load
 from lab.arena.loads import scaled
 from lab.claims.base import Effort
 from lab.claims.runs import Outcomes, mean_metric, outcomes
 from solvers.errors import InputError
-from solvers.sim.outcome import Bench, JobOutcome, Outcome
+from solvers.sim.outcome import Bench, JobOutcome, RunOutcome
 from solvers.sim.world.world import World
 
 BASELINES = ("gslice", "muxflow", "gpulet")
@@ -34,7 +34,7 @@ LATE_MOST = 0.01
 MINUTES = 5
 
 
-def selecting(selector: str) -> Entry:
+def selecting(selector: str) -> ContenderEntry:
     """Mudi with another selector."""
     return tuned_entries([entry_of("mudi")], [f"mudi.selector={selector}"], [])[0]
 
@@ -82,7 +82,7 @@ def _took_s(job: JobOutcome, span_s: float, came_s: Mapping[str, float]) -> floa
     return job.took_s if job.took_s is not None else span_s - came_s[str(job.job)]
 
 
-def load_borne(run: Outcome, span_s: float) -> float:
+def load_borne(run: RunOutcome, span_s: float) -> float:
     """How many times the first load when the first five minutes begin that are late in more than one percent."""
     asked: dict[int, float] = {}
     violated: dict[int, float] = {}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, found
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
 from solvers.domain.workload import QualityClass
 from solvers.policies.oltunes.scores import AFFINITY_MIN, Character, PowerTerms, affinity, epc_score
 
@@ -41,7 +41,7 @@ LEAST_APART = math.log(9.0)
 """Two low variants meet the threshold of 70 from this difference of ratios on."""
 
 
-def judge_01(_effort: Effort) -> Evidence:
+def judge_01(_effort: Effort) -> ClaimEvidence:
     """Every EPC of the worked example, and the GPU it chooses."""
     seen = {name: _epc(case[:4]) for name, case in POWERS.items()}
     wrong = [f"{name}: {seen[name]:.6g}" for name, case in POWERS.items() if abs(seen[name] - case[4]) > EXACT]
@@ -69,7 +69,7 @@ def _epc(terms: tuple[float, ...]) -> float:
     )
 
 
-def judge_02(_effort: Effort) -> Evidence:
+def judge_02(_effort: Effort) -> ClaimEvidence:
     """Speed-ups of kernels side by side; the ratios that the paper draws from its table of predictors."""
     drawn = {name: (alone / beside, printed, 2) for name, (alone, beside, printed) in KERNELS_MS.items()}
     drawn |= {
@@ -89,7 +89,7 @@ def judge_02(_effort: Effort) -> Evidence:
     return found(", ".join(f"{name} {value:.{digits}f}" for name, (value, _, digits) in drawn.items()), wrong)
 
 
-def judge_03(effort: Effort) -> Evidence:
+def judge_03(effort: Effort) -> ClaimEvidence:
     """Fixtures of affinity, and who may join a group of one at any difference of ratios."""
     alike, apart = (_affinity(LOW, LOW, delta) for delta in (0.0, 1.6))
     wrong = [] if abs(alike[0] - 50.0) <= EXACT else [f"no difference gives {alike[0]:.4f}"]

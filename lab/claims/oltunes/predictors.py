@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.measured import rapp_v100
 from lab.measured.known import facts_for
 from lab.measured.metrics import r_squared
@@ -44,7 +44,7 @@ Score = tuple[float, float]
 """RMSE and R² on the standardised scale."""
 
 
-class Learning:
+class LearningCurves:
     """The three predictors on a shuffled table, by number of samples learned. Medians over several shuffles, because a
     single row of a huge model at a tiny share can decide either measure on the plain scale.
     """
@@ -96,14 +96,14 @@ class Learning:
 
 
 @lru_cache(maxsize=1)
-def learning(data: Path) -> Learning:
+def learning(data: Path) -> LearningCurves:
     """The table in this folder. Raises InputError that names the folder where it is missing."""
     samples = rapp_v100.read(data)
-    return Learning(samples, facts_for(samples.queries))
+    return LearningCurves(samples, facts_for(samples.queries))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PredictorVerdict:
     """What was seen on one scale, and whether it was enough."""
 
     measured: str
@@ -111,28 +111,28 @@ class Verdict:
     stretch: bool = False
 
 
-def best_of_three(taught: Learning, scale: str) -> Verdict:
+def best_of_three(taught: LearningCurves, scale: str) -> PredictorVerdict:
     """AC-OLT-05: errors after 1,400 samples."""
     score = {name: taught.scores(name, LEARNED, logarithmic=SCALES[scale]) for name in ALL}
     (rmse, r2), mf, rf = score[OURS], score["mf"], score["rf"]
-    return Verdict(
+    return PredictorVerdict(
         measured=", ".join(f"{name} RMSE {score[name][0]:.3f} R² {score[name][1]:.3f}" for name in ALL),
         met=rmse < min(mf[0], rf[0]) and r2 > max(mf[1], rf[1]),
         stretch=rmse <= BY_MF * mf[0] and rmse <= BY_RF * rf[0] and r2 >= R2_STRETCH,
     )
 
 
-def fewest_of_three(taught: Learning, scale: str) -> Verdict:
+def fewest_of_three(taught: LearningCurves, scale: str) -> PredictorVerdict:
     """AC-OLT-06: how many samples each needs."""
     reached = {name: taught.reached(name, logarithmic=SCALES[scale]) for name in ALL}
     needed, others = reached[OURS], [reached[name] or np.inf for name in RIVALS]
-    return Verdict(
+    return PredictorVerdict(
         measured=", ".join(f"{name}: {count or f'not with {LEARNED}'}" for name, count in reached.items()),
         met=needed is not None and needed <= ENOUGH and min(others) > needed,
     )
 
 
-def prediction_time(taught: Learning) -> Verdict:
+def prediction_time(taught: LearningCurves) -> PredictorVerdict:
     """AC-OLT-07: one configuration, and all of a task at once; medians of the wall clock."""
     learned, test = taught.parts[0]
     model = make_solo(OURS, taught.facts, SEED).fit(learned)
@@ -141,7 +141,7 @@ def prediction_time(taught: Learning) -> Verdict:
     batches, shares = np.meshgrid(np.array(BATCHES), np.arange(5.0, 101.0, 5.0))
     whole = Queries.of(name, gpu_type, np.tile(batches.ravel(), MEMORIES), np.tile(shares.ravel(), MEMORIES))
     one_ms, all_ms = (1000.0 * _seconds(partial(model.predict, asked), 50) for asked in (one, whole))
-    return Verdict(
+    return PredictorVerdict(
         measured=f"one {one_ms:.3f} ms, {len(whole)} configurations {all_ms:.2f} ms",
         met=one_ms <= ONE_MS and all_ms <= ALL_MS,
     )
@@ -156,14 +156,14 @@ def _seconds(step: Callable[[], object], repeats: int) -> float:
     return statistics.median(spent)
 
 
-def judge_05(effort: Effort) -> Evidence:
+def judge_05(effort: Effort) -> ClaimEvidence:
     """On both scales; the paper's margin is told beside."""
     verdicts = {scale: best_of_three(_taught(effort), scale) for scale in SCALES}
     stretch = ", ".join(f"{scale} {'reached' if verdicts[scale].stretch else 'missed'}" for scale in SCALES)
     return _evidence(verdicts, f"the paper's margin (0.43 x MF, 0.59 x RFR, R² 0.877): {stretch}")
 
 
-def judge_06(effort: Effort) -> Evidence:
+def judge_06(effort: Effort) -> ClaimEvidence:
     """On both scales, by fits to the first samples; what a single pass of steps reaches is told beside."""
     taught = _taught(effort)
     online = ", ".join(f"{scale} {taught.one_by_one(ENOUGH, logarithmic=SCALES[scale])[1]:.3f}" for scale in SCALES)
@@ -171,21 +171,21 @@ def judge_06(effort: Effort) -> Evidence:
     return _evidence({scale: fewest_of_three(taught, scale) for scale in SCALES}, told)
 
 
-def judge_07(effort: Effort) -> Evidence:
+def judge_07(effort: Effort) -> ClaimEvidence:
     """On this machine."""
     return _evidence({"this machine": prediction_time(_taught(effort))}, "")
 
 
-def _taught(effort: Effort) -> Learning:
+def _taught(effort: Effort) -> LearningCurves:
     return learning(effort.data or Path("../shared/data"))
 
 
-def _evidence(verdicts: dict[str, Verdict], note: str) -> Evidence:
+def _evidence(verdicts: dict[str, PredictorVerdict], note: str) -> ClaimEvidence:
     missed = [where for where, verdict in verdicts.items() if not verdict.met]
     said = [f"not on {', '.join(missed)}"] if missed else []
-    return Evidence(
+    return ClaimEvidence(
         measured="; ".join(f"{where}: {verdict.measured}" for where, verdict in verdicts.items()),
-        status=Status.NOT_REPRODUCED if missed else Status.PASS,
+        status=ClaimStatus.NOT_REPRODUCED if missed else ClaimStatus.PASS,
         note="; ".join([*said, *([note] if note else [])]),
     )
 

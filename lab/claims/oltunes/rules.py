@@ -14,20 +14,20 @@ import numpy as np
 
 from app.library import facts
 from lab.benches.tasks.scheduler import OltunesScheduler
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, found
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.models.base import Queries, Samples
 from solvers.policies.oltunes.beliefs import taught
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import FM_FTRL, Parameters
-from solvers.policies.oltunes.tasking import Ended, Ending, Launch, Running, Seat, Task
+from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
+from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, Running, TaskSeat
 
 TYPES = ("rtx-4090", "a30", "a100-40gb")
 MODELS = ("resnet18", "yolov5n", "yolov5x", "bert-base", "resnet152", "gpt2")
 STEPS = 40
 RUNS_MIN = 200
 _CLOSE = 1e-9
-PLAIN = Parameters(learned_at_once=10_000)
+PLAIN = OltunesParameters(learned_at_once=10_000)
 """Learning is none of these rules, and takes most of the time."""
 
 
@@ -49,7 +49,7 @@ class Chance:
 
     rng: np.random.Generator
     scheduler: OltunesScheduler
-    seats: tuple[Seat, ...]
+    seats: tuple[TaskSeat, ...]
     arrived: set[str] = field(default_factory=set)
     flying: dict[str, DeviceId] = field(default_factory=dict)
     groups: list[tuple[str, ...]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Chance:
 
     def _arrive(self) -> None:
         name = f"t{len(self.arrived)}"
-        task = Task(
+        task = InferenceTask(
             id=name,
             model=ModelName(str(self.rng.choice(MODELS))),
             latency_weight=float(self.rng.random()) * 0.99,
@@ -169,7 +169,7 @@ def _chance(seed: int) -> Chance:
     seats = []
     for number in range(int(rng.integers(1, 9))):
         memory_mib = float(rng.integers(4_000, 40_000))
-        seat = Seat(
+        seat = TaskSeat(
             id=DeviceId(f"g{number}"),
             gpu_type=GpuTypeName(str(rng.choice(TYPES))),
             memory_mib_total=memory_mib,
@@ -179,7 +179,7 @@ def _chance(seed: int) -> Chance:
     return Chance(rng=rng, scheduler=OltunesScheduler(facts(), PLAIN, solo=_solo()), seats=tuple(seats))
 
 
-def rules(effort: Effort) -> Evidence:
+def rules(effort: Effort) -> ClaimEvidence:
     """As many random courses as examples are asked for, two hundred at least."""
     runs = max(RUNS_MIN, effort.examples)
     wrong: list[str] = []

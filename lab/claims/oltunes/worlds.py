@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.runs import Outcomes, mean_metric, outcomes
 
 OURS, BASELINES = "oltunes", ("orion", "mlaas")
@@ -68,14 +68,14 @@ def _ablation(effort: Effort, name: str) -> str:
     return f"{name} on seed 0: {', '.join(told)}"
 
 
-def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> Evidence:
+def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> ClaimEvidence:
     seeds = f"{effort.seeds} seed{'s' if effort.seeds > 1 else ''}"
     if reached:
-        return Evidence(measured=measured, status=Status.PASS, note=seeds)
-    return Evidence(measured=measured, status=Status.NOT_REPRODUCED, note=f"{seeds}; {why()}")
+        return ClaimEvidence(measured=measured, status=ClaimStatus.PASS, note=seeds)
+    return ClaimEvidence(measured=measured, status=ClaimStatus.NOT_REPRODUCED, note=f"{seeds}; {why()}")
 
 
-def judge_08(effort: Effort) -> Evidence:
+def judge_08(effort: Effort) -> ClaimEvidence:
     """Latency and throughput in the mean of the three patterns."""
     runs = _runs(effort)
     latency = {name: _average(runs, LATENCY, name) for name in BASELINES}
@@ -96,7 +96,7 @@ def judge_08(effort: Effort) -> Evidence:
     )
 
 
-def judge_09(effort: Effort) -> Evidence:
+def judge_09(effort: Effort) -> ClaimEvidence:
     """All three figures in one scenario, each against the worse baseline there. How large a task is the paper does not
     say; larger ones than in the three patterns are tried as well, and told apart.
     """
@@ -129,7 +129,7 @@ def _best(found: Outcomes) -> tuple[float, float, float]:
     )
 
 
-def judge_10(effort: Effort) -> Evidence:
+def judge_10(effort: Effort) -> ClaimEvidence:
     """Mean utilisation over patterns against the lower baseline, and the spread over GPUs in the bursts."""
     runs = _runs(effort)
     gain = max(_average(runs, UTILISATION, name) for name in BASELINES)
@@ -148,7 +148,7 @@ def judge_10(effort: Effort) -> Evidence:
     )
 
 
-def judge_11(effort: Effort) -> Evidence:
+def judge_11(effort: Effort) -> ClaimEvidence:
     """Estimated power over ours, in the mean of patterns, with the idle watts and without them."""
     runs = _runs(effort)
     whole = {name: 1.0 / _average(runs, EPC, name) for name in BASELINES}
@@ -175,7 +175,7 @@ def _above(found: Outcomes, name: str) -> float:
     return mean_metric(found[name], EPC) - IDLE_W
 
 
-def judge_12(effort: Effort) -> Evidence:
+def judge_12(effort: Effort) -> ClaimEvidence:
     """Accuracy of the variants that ran against the best of their families."""
     runs = _runs(effort)
     lost = {pattern: mean_metric(found[OURS], "accuracy_lost_pct") for pattern, found in runs.items()}
@@ -186,7 +186,7 @@ def judge_12(effort: Effort) -> Evidence:
     return replace(seen, note=f"{seen.note}; {note}") if reached else seen
 
 
-def judge_13(effort: Effort) -> Evidence:
+def judge_13(effort: Effort) -> ClaimEvidence:
     """How far the three are apart in the uniform pattern."""
     found = _runs(effort)["uniform"]
     tails = {name: mean_metric(found[name], TAIL) for name in (OURS, *BASELINES)}
@@ -206,7 +206,7 @@ def judge_13(effort: Effort) -> Evidence:
     )
 
 
-def _claim(number: str, stated: str, judge: Callable[[Effort], Evidence]) -> Claim:
+def _claim(number: str, stated: str, judge: Callable[[Effort], ClaimEvidence]) -> Claim:
     return Claim(id=f"AC-OLT-{number}", kind=ClaimClass.STATISTICAL, stated=stated, judge=judge)
 
 

@@ -17,7 +17,7 @@ from solvers.policies.inss.actor import NOWHERE, Doubles, Shape, Vector, Whole
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """Of one second."""
 
     reward: float
@@ -70,11 +70,11 @@ class Environment:
         places: Whole = np.array(self.places, dtype=np.int64)
         return self.shape.state(np.array(self.used_mib), rates, np.array(self.queues), places)
 
-    def step(self, places: Sequence[int], levels: Sequence[int]) -> Outcome:
+    def step(self, places: Sequence[int], levels: Sequence[int]) -> StepOutcome:
         """One second under a placement; then rates may move."""
         return self.live(Deployment.of(self.truth, places, self.shape.granted(places, levels), self.rates_rps))
 
-    def live(self, deployed: Deployed) -> Outcome:
+    def live(self, deployed: Deployed) -> StepOutcome:
         """One second of what is deployed."""
         violated, truth = list[float](), self.truth
         for model, runs in enumerate(deployed.runs):
@@ -91,7 +91,7 @@ class Environment:
         self.second += 1
         if self.second % truth.setting.hold_s == 0:
             self._walk()
-        return Outcome(
+        return StepOutcome(
             reward=normalised - self.penalty * sum(violated),
             normalised=normalised,
             throughput_rps=sum(deployed.throughput_rps),

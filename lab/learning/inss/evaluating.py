@@ -11,11 +11,11 @@ import numpy as np
 
 from lab.learning.inss.ceiling import Ceiling
 from lab.learning.inss.deploying import Deployment
-from lab.learning.inss.environment import Environment, Outcome
+from lab.learning.inss.environment import Environment, StepOutcome
 from lab.learning.inss.programme import CAUTIONS, optimum
 from lab.learning.inss.truth import Truth
 from solvers.domain.streams import Streams
-from solvers.policies.inss.actor import Actor
+from solvers.policies.inss.actor import InssActor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Score:
     seconds: int
 
 
-def evaluate(truth: Truth, actor: Actor, penalty: float, span: tuple[int, int], seed: int) -> Score:
+def evaluate(truth: Truth, actor: InssActor, penalty: float, span: tuple[int, int], seed: int) -> Score:
     """Over `span` = (episodes, seconds of each)."""
     episodes, seconds = span
-    streams, rows = Streams(seed), list[tuple[Outcome, Outcome, float, float]]()
+    streams, rows = Streams(seed), list[tuple[StepOutcome, StepOutcome, float, float]]()
     mine, other = (Environment.of(truth, penalty, streams.stream("inss-unused")) for _ in range(2))
     for episode in range(episodes):
         purpose = f"inss-evaluate-{episode}"

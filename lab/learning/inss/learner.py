@@ -20,7 +20,7 @@ from torch import nn
 
 from lab.learning.inss.replay import Batch
 from lab.learning.inss.settings import Entropy, Hyper
-from solvers.policies.inss.actor import Actor, Layer, Vector, Whole
+from solvers.policies.inss.actor import ActorLayer, InssActor, Vector, Whole
 
 Tensor = Any
 """torch ships no types that hold here."""
@@ -36,7 +36,7 @@ class Losses:
     temperature: float
 
 
-class Learner:
+class InssLearner:
     """See the module."""
 
     def __init__(self, hyper: Hyper, state_size: int, heads: Sequence[int], seed: int) -> None:
@@ -116,12 +116,12 @@ class Learner:
             for target, critic in zip(self.targets, self.critics, strict=True):
                 torch._foreach_lerp_(list(target.parameters()), list(critic.parameters()), self.hyper.soft_update)
 
-    def trained(self) -> Actor:
+    def trained(self) -> InssActor:
         """The actor as it is, for numpy."""
         linear = [layer for layer in self.actor if isinstance(layer, nn.Linear)]
-        return Actor(
+        return InssActor(
             layers=tuple(
-                Layer(weights=layer.weight.detach().numpy().copy(), bias=layer.bias.detach().numpy().copy())
+                ActorLayer(weights=layer.weight.detach().numpy().copy(), bias=layer.bias.detach().numpy().copy())
                 for layer in linear
             )
         )

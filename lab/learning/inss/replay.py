@@ -27,7 +27,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Replay:
+class ReplayBuffer:
     """`count` of all that were ever put; the ring holds the last ones."""
 
     states: Vector
@@ -37,9 +37,9 @@ class Replay:
     count: int = 0
 
     @staticmethod
-    def empty(capacity: int, state_size: int, heads: int) -> Replay:
+    def empty(capacity: int, state_size: int, heads: int) -> ReplayBuffer:
         """Room for so many transitions."""
-        return Replay(
+        return ReplayBuffer(
             states=np.zeros((capacity, state_size), dtype=np.float32),
             actions=np.zeros((capacity, heads), dtype=np.int64),
             rewards=np.zeros(capacity, dtype=np.float32),

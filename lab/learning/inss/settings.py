@@ -16,7 +16,7 @@ from solvers.planners.tuning import Tune, check_tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedNetwork:
     """One network: its limit, and between which rates it wanders."""
 
     model: str
@@ -34,11 +34,11 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class TrainingSetting:
     """A fleet, its networks and the walk of their rates: a step up or down every so many seconds."""
 
     name: str
-    served: tuple[Served, ...]
+    served: tuple[ServedNetwork, ...]
     gpus: tuple[Gpu, ...]
     step_rps: float = 20.0
     hold_s: int = 10
@@ -51,37 +51,38 @@ _GPUS = (
     Gpu(gpu_type="rtx-2060", memory_mib=6000.0),
 )
 _SIX = (
-    Served(model="alexnet", limit_ms=25.0, low_rps=100.0, high_rps=500.0),
-    Served(model="resnet50", limit_ms=80.0, low_rps=100.0, high_rps=400.0),
-    Served(model="vgg16", limit_ms=150.0, low_rps=50.0, high_rps=200.0),
-    Served(model="mnasnet1_0", limit_ms=50.0, low_rps=100.0, high_rps=400.0),
-    Served(model="mobilenet_v2", limit_ms=60.0, low_rps=100.0, high_rps=450.0),
-    Served(model="efficientnet_b0", limit_ms=40.0, low_rps=100.0, high_rps=400.0),
+    ServedNetwork(model="alexnet", limit_ms=25.0, low_rps=100.0, high_rps=500.0),
+    ServedNetwork(model="resnet50", limit_ms=80.0, low_rps=100.0, high_rps=400.0),
+    ServedNetwork(model="vgg16", limit_ms=150.0, low_rps=50.0, high_rps=200.0),
+    ServedNetwork(model="mnasnet1_0", limit_ms=50.0, low_rps=100.0, high_rps=400.0),
+    ServedNetwork(model="mobilenet_v2", limit_ms=60.0, low_rps=100.0, high_rps=450.0),
+    ServedNetwork(model="efficientnet_b0", limit_ms=40.0, low_rps=100.0, high_rps=400.0),
 )
 _TWO_MORE = (
-    Served(model="resnet18", limit_ms=60.0, low_rps=100.0, high_rps=400.0),
-    Served(model="vgg19", limit_ms=200.0, low_rps=50.0, high_rps=200.0),
+    ServedNetwork(model="resnet18", limit_ms=60.0, low_rps=100.0, high_rps=400.0),
+    ServedNetwork(model="vgg19", limit_ms=200.0, low_rps=50.0, high_rps=200.0),
 )
 
 
-def _from_half(served: tuple[Served, ...]) -> tuple[Served, ...]:
+def _from_half(served: tuple[ServedNetwork, ...]) -> tuple[ServedNetwork, ...]:
     """From half the lowest rate on, so that light loads are known as well."""
     return tuple(
-        Served(model=one.model, limit_ms=one.limit_ms, low_rps=one.low_rps / 2, high_rps=one.high_rps) for one in served
+        ServedNetwork(model=one.model, limit_ms=one.limit_ms, low_rps=one.low_rps / 2, high_rps=one.high_rps)
+        for one in served
     )
 
 
 SETTINGS = {
     each.name: each
     for each in (
-        Setting(name="six", served=_SIX, gpus=_GPUS),
+        TrainingSetting(name="six", served=_SIX, gpus=_GPUS),
         # At the upper ends eight networks are more than these four GPUs can serve.
-        Setting(name="eight", served=_from_half(_SIX + _TWO_MORE), gpus=_GPUS),
+        TrainingSetting(name="eight", served=_from_half(_SIX + _TWO_MORE), gpus=_GPUS),
     )
 }
 
 
-def setting(name: str) -> Setting:
+def setting(name: str) -> TrainingSetting:
     """One by its name. Raises InputError."""
     if name not in SETTINGS:
         raise InputError(f"there is no setting {name!r}; known are {', '.join(SETTINGS)}")

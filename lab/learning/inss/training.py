@@ -16,15 +16,15 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from lab.learning.inss.environment import Environment, Outcome
-from lab.learning.inss.learner import Learner
-from lab.learning.inss.replay import Array, Batch, Replay
-from lab.learning.inss.settings import Entropy, Hyper, Setting
+from lab.learning.inss.environment import Environment, StepOutcome
+from lab.learning.inss.learner import InssLearner
+from lab.learning.inss.replay import Array, Batch, ReplayBuffer
+from lab.learning.inss.settings import Entropy, Hyper, TrainingSetting
 from lab.learning.inss.settings import setting as find_setting
 from lab.learning.inss.truth import Truth
 from solvers.domain.streams import Streams
 from solvers.errors import InputError
-from solvers.policies.inss.actor import Actor
+from solvers.policies.inss.actor import InssActor
 from solvers.policies.inss.artefact import write
 
 FORM = 1
@@ -46,17 +46,17 @@ class Episode:
 class Training:
     """`rounds` yields until all episodes are done."""
 
-    setting: Setting
+    setting: TrainingSetting
     hyper: Hyper
     seed: int
-    learner: Learner
-    replay: Replay
+    learner: InssLearner
+    replay: ReplayBuffer
     lanes: list[Environment]
     curve: list[Episode] = field(default_factory=list)
     updates: int = 0
 
     @staticmethod
-    def begin(setting: Setting, hyper: Hyper, seed: int) -> Training:
+    def begin(setting: TrainingSetting, hyper: Hyper, seed: int) -> Training:
         """Nothing learned yet."""
         truth, streams = Truth.of(setting), Streams(seed)
         shape = truth.shape
@@ -65,8 +65,8 @@ class Training:
             setting=setting,
             hyper=hyper,
             seed=seed,
-            learner=Learner(hyper, shape.state_size, shape.heads, weights_seed),
-            replay=Replay.empty(hyper.replay, shape.state_size, len(shape.heads)),
+            learner=InssLearner(hyper, shape.state_size, shape.heads, weights_seed),
+            replay=ReplayBuffer.empty(hyper.replay, shape.state_size, len(shape.heads)),
             lanes=[
                 Environment.of(truth, hyper.penalty, streams.stream(f"inss-lane-{lane}")) for lane in range(hyper.lanes)
             ],
@@ -90,7 +90,7 @@ class Training:
         states = np.stack(
             [world.begin(streams.stream(f"inss-episode-{first + lane}")) for lane, world in enumerate(worlds)]
         )
-        seen: list[list[Outcome]] = [[] for _ in worlds]
+        seen: list[list[StepOutcome]] = [[] for _ in worlds]
         entropy, temperature = float("nan"), float("nan")
         models = len(self.setting.served)
         for _ in range(self.hyper.steps):
@@ -108,7 +108,7 @@ class Training:
                 entropy, temperature = losses.entropy, losses.temperature
         return tuple(_episode(each, entropy, temperature) for each in seen)
 
-    def actor(self) -> Actor:
+    def actor(self) -> InssActor:
         """What was learned so far."""
         return self.learner.trained()
 
@@ -167,7 +167,7 @@ class Training:
         return write(self.lanes[0].shape, self.actor(), self.record(software))
 
 
-def _episode(seen: list[Outcome], entropy: float, temperature: float) -> Episode:
+def _episode(seen: list[StepOutcome], entropy: float, temperature: float) -> Episode:
     def mean(name: str) -> float:
         return round(float(np.mean([getattr(each, name) for each in seen])), 6)
 

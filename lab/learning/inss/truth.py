@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from lab.learning.inss.settings import Setting
+from lab.learning.inss.settings import TrainingSetting
 from solvers.policies.inss.actor import Shape
 from solvers.sim.truth.truth import GpuTruth, Resident, execution_curve_ms, gpu_truth, memory_mib, serve, slowdown
 
@@ -44,7 +44,7 @@ class Runs:
 class Truth:
     """Of one setting. GPU types are numbered in the order of `kinds`."""
 
-    setting: Setting
+    setting: TrainingSetting
     kinds: tuple[GpuTruth, ...]
     kind_of: tuple[int, ...]
     """By GPU."""
@@ -55,7 +55,7 @@ class Truth:
     _seconds: dict[tuple[int, int, int, int, int, int, float, int], Second] = field(default_factory=dict)
 
     @staticmethod
-    def of(setting: Setting) -> Truth:
+    def of(setting: TrainingSetting) -> Truth:
         """Nothing asked yet. Raises ValueError for GPU types that the simulated world does not know."""
         names = sorted({gpu.gpu_type for gpu in setting.gpus})
         kinds = [gpu_truth(name) for name in names]

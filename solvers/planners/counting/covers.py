@@ -17,8 +17,8 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Engine, Limits
 from solvers.engines.columns import ColumnMaster, Columns
 from solvers.engines.deadline import Deadline
-from solvers.planners.counting.knapsack import Board, Duos, cheapest
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.knapsack import Duos, KnapsackBoard, cheapest
+from solvers.planners.counting.rows import ProgrammeRows
 from solvers.problems.counts import Covers
 
 ROUNDS_MAX = 60
@@ -75,7 +75,7 @@ class MixtureSearch:
 
     def __init__(self, problem: Covers, *, mixed: bool) -> None:
         self.problem, self.mixed = problem, mixed
-        self.board = Board.of(problem)
+        self.board = KnapsackBoard.of(problem)
         self.pool = _Pool()
         for option in range(problem.options):
             self.pool.add(int(problem.option_demand[option]), ((option, int(problem.replicas_alone[option])),))
@@ -274,7 +274,7 @@ def _whole(search: MixtureSearch, engine: Engine, least: int, limits: Limits) ->
     demands, resources = len(problem.demand), len(problem.units)
     column, resource, units = search.units()
     demand = np.array(search.pool.demand)
-    rows = Rows()
+    rows = ProgrammeRows()
     leave = rows.add_columns(problem.unserved_usd, np.ones(demands))
     take = rows.add_columns(search.cost(problem.option_usd), np.ones(len(demand)))
     once = rows.add_rows(np.ones(demands), np.ones(demands))

@@ -99,7 +99,7 @@ class Duos:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class KnapsackBoard:
     """Options laid out demand x place, padded with what is never chosen."""
 
     option: Whole
@@ -107,7 +107,7 @@ class Board:
     """Of one replica, as a part of the demand."""
 
     @staticmethod
-    def of(problem: Covers) -> Board:
+    def of(problem: Covers) -> KnapsackBoard:
         """Lay out a problem's options."""
         demands = len(problem.demand)
         counts = np.bincount(problem.option_demand, minlength=demands)
@@ -118,7 +118,7 @@ class Board:
         option[problem.option_demand, place] = np.arange(problem.options)
         rate = np.zeros((demands, width))
         rate[problem.option_demand, place] = problem.option_rate / problem.demand[problem.option_demand]
-        return Board(option=option, rate=rate)
+        return KnapsackBoard(option=option, rate=rate)
 
     def duos(self, price: Floats, keep: int) -> Duos:
         """Many of one option and what then lacks of another, with one or two fewer of the first than would do alone."""

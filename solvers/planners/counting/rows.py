@@ -11,7 +11,7 @@ from solvers.engines.base import Program
 
 
 @dataclass(slots=True)
-class Rows:
+class ProgrammeRows:
     """A programme being written."""
 
     _cost: list[Floats] = field(default_factory=list)

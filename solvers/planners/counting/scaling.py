@@ -12,16 +12,16 @@ import math
 import numpy as np
 
 from solvers.domain.arrays import Whole
-from solvers.engines.base import Answer, Engine, Limits, Program
-from solvers.planners.counting.rows import Rows
-from solvers.problems.counts import DUST, Scaling
+from solvers.engines.base import Engine, EngineAnswer, Limits, Program
+from solvers.planners.counting.rows import ProgrammeRows
+from solvers.problems.counts import DUST, CountScaling
 
 GROWTH_MAX = 100_000
 
 
-def program_of(problem: Scaling) -> Program:
+def program_of(problem: CountScaling) -> Program:
     """Growth columns, then shrinkage columns."""
-    rows = Rows()
+    rows = ProgrammeRows()
     risk = 1 + problem.risk_per_s * problem.launch_s
     # Rate and resources bound growth as well; the number only keeps the columns finite.
     most = min(GROWTH_MAX, math.ceil(problem.wanted_rps / float(problem.rate_rps.min())) + int(problem.running.sum()))
@@ -40,7 +40,7 @@ def program_of(problem: Scaling) -> Program:
     return rows.program()
 
 
-def scale(problem: Scaling, engine: Engine, limits: Limits) -> tuple[Whole | None, Answer]:
+def scale(problem: CountScaling, engine: Engine, limits: Limits) -> tuple[Whole | None, EngineAnswer]:
     """The best change of counts, None where there is none (or none was found), and the engine's answer."""
     answer = engine.solve(program_of(problem), limits)
     if answer.values is None:
@@ -50,7 +50,7 @@ def scale(problem: Scaling, engine: Engine, limits: Limits) -> tuple[Whole | Non
     return (change if problem.feasible(change) else None), answer
 
 
-def scale_one_type(problem: Scaling) -> Whole | None:
+def scale_one_type(problem: CountScaling) -> Whole | None:
     """The paper's plain rule: grow one type only, the cheapest way; of equals the faster type. None where no single
     type can do it.
     """
@@ -67,7 +67,7 @@ def scale_one_type(problem: Scaling) -> Whole | None:
     return best
 
 
-def scale_type_by_type(problem: Scaling) -> Whole:
+def scale_type_by_type(problem: CountScaling) -> Whole:
     """The plain rule for growth where no type can do it alone: as many as fit of the one that would be cheapest, and
     again with the demand that is left, until nothing fits.
     """
@@ -87,7 +87,7 @@ def scale_type_by_type(problem: Scaling) -> Whole:
     return change
 
 
-def _most(problem: Scaling, change: Whole) -> Whole:
+def _most(problem: CountScaling, change: Whole) -> Whole:
     """How many more of each type the resources take by themselves."""
     room = problem.limits - problem.needs @ (problem.running + change)
     each = np.where(problem.needs > 0, problem.needs, 1.0)
@@ -95,7 +95,7 @@ def _most(problem: Scaling, change: Whole) -> Whole:
     return np.asarray(np.clip(times.min(axis=0, initial=GROWTH_MAX), 0, GROWTH_MAX), dtype=np.int64)
 
 
-def shrink_by_one(problem: Scaling) -> Whole:
+def shrink_by_one(problem: CountScaling) -> Whole:
     """The plain rule for shrinkage: the dearest instance that the rate can do without; nothing where there is none."""
     for number in np.lexsort((problem.rate_rps, -problem.usd)):
         change = np.zeros(len(problem.usd), dtype=np.int64)

@@ -14,7 +14,7 @@ from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.planners.case import Case
 from solvers.planners.greedy.pack import STAY_MARGIN
 from solvers.planners.seating import Settled
-from solvers.problems.choice import Ask, Choice, Options, choose
+from solvers.problems.choice import ChoiceAsk, OptionChoice, Options, choose
 
 _OF_ROOM = {
     ReasonCode.NO_SHARE_LEFT,
@@ -90,14 +90,14 @@ def _runner_up(case: Case, settled: Settled, gpu_type: GpuTypeName, of_type: Fla
     return [Reason(code=ReasonCode.REJECTED_ALTERNATIVE, subject=gpu_type, facts=_facts(settled, options, best))]
 
 
-def _best(settled: Settled, options: Options, allowed: Flags) -> Choice | None:
+def _best(settled: Settled, options: Options, allowed: Flags) -> OptionChoice | None:
     need = settled.need
     room = np.where(allowed, float(need.replicas_max), 0.0)
     floor = max(1, need.replicas_floor)
-    return choose(options, Ask(rate_rps=need.rate_rps, floor=floor, ceiling=need.replicas_max, room=room))
+    return choose(options, ChoiceAsk(rate_rps=need.rate_rps, floor=floor, ceiling=need.replicas_max, room=room))
 
 
-def _facts(settled: Settled, options: Options, choice: Choice) -> tuple[Fact, ...]:
+def _facts(settled: Settled, options: Options, choice: OptionChoice) -> tuple[Fact, ...]:
     """The alternative's price and shape; `room_usd_per_h` is what choices are made by (share or memory, whichever is
     more).
     """

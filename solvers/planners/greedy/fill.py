@@ -16,8 +16,8 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.models.options import Beliefs
 from solvers.planners.case import Menu
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.problems.choice import Ask, Choice, Option, choose
-from solvers.problems.fleet import Fleet, Search
+from solvers.problems.choice import ChoiceAsk, Option, OptionChoice, choose
+from solvers.problems.fleet import Fleet, RoomSearch
 from solvers.problems.needs import Need
 
 
@@ -50,7 +50,7 @@ class Filler:
                     & (options.power_w >= option.power_w)
                 )
 
-    def _place(self, settled: Settled, option: Option, choice: Choice) -> bool:
+    def _place(self, settled: Settled, option: Option, choice: OptionChoice) -> bool:
         # While failure domains are missing, every replica may want another type, so they are chosen one by one.
         for _ in range(1 if self._lacks_domains(settled) else choice.replicas):
             found = self._device_for(settled, option)
@@ -66,7 +66,7 @@ class Filler:
 
     def _device_for(self, settled: Settled, option: Option) -> int | ReasonCode:
         spread = self._lacks_domains(settled)
-        search = Search(
+        search = RoomSearch(
             need=settled.need,
             share_pct=option.share_pct,
             memory_mib=option.memory_mib,
@@ -83,10 +83,10 @@ class Filler:
                 return device
         return self.fleet.find(search)
 
-    def _ask(self, settled: Settled, room: Floats) -> Ask:
+    def _ask(self, settled: Settled, room: Floats) -> ChoiceAsk:
         need, count = settled.need, len(settled.placed)
         budget = np.inf if need.budget_usd_per_h is None else need.budget_usd_per_h - settled.usd_per_h
-        return Ask(
+        return ChoiceAsk(
             rate_rps=settled.rate_rps_wanting,
             floor=max(0, need.replicas_floor - count),
             ceiling=need.replicas_max - count,

@@ -21,7 +21,7 @@ from solvers.planners.case import CAPACITY_DUST, Case, affordable, put_pinned, t
 from solvers.planners.greedy.fill import Filler
 from solvers.planners.jobs import place_job, stay
 from solvers.planners.seating import Placed, Settled
-from solvers.problems.choice import Ask, Choice, choose
+from solvers.problems.choice import ChoiceAsk, OptionChoice, choose
 from solvers.problems.fleet import Fleet, open_fleet
 from solvers.problems.needs import Need
 
@@ -45,7 +45,7 @@ class Turn(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Packing:
+class GreedyPacking:
     """The fleet's books with every workload settled on them."""
 
     fleet: Fleet
@@ -62,7 +62,7 @@ class Packing:
         return None in kept or len(kept) != sum(len(items) for items in case.standing.values())
 
 
-def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LARGEST) -> Packing:
+def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LARGEST) -> GreedyPacking:
     """Settle every need of the case. `jobs_hold`: jobs keep their place before services choose."""
     rank = _size if turn is Turn.LARGEST else _worth
     fleet = open_fleet(case.snapshot, case.held)
@@ -73,7 +73,7 @@ def pack(case: Case, aim: Aim, *, jobs_hold: bool = False, turn: Turn = Turn.LAR
     )
     rest = [need for need in case.needs if need.kind is not WorkloadKind.SERVICE]
     jobs = {WorkloadId(job.id): job for job in case.snapshot.jobs}
-    packing = Packing(fleet=fleet)
+    packing = GreedyPacking(fleet=fleet)
     protected = _protected(case, fleet, rest, all_of_them=jobs_hold)
     reserved = {} if aim is Aim.AFRESH else {need.workload: take_standing(case, fleet, need) for need in services}
     for need in services:
@@ -123,11 +123,11 @@ def _worth(case: Case, need: Need) -> float:
     return need.weight * float((options.capacity_rps / options.gpus).max()) if len(options) else 0.0
 
 
-def _choice_if_empty(case: Case, need: Need) -> Choice | None:
+def _choice_if_empty(case: Case, need: Need) -> OptionChoice | None:
     """What the need would choose if it had the whole fleet: no real choice can be cheaper."""
     options = case.menus[need.workload].options
     room = np.full(len(options), float(need.replicas_max))
-    ask = Ask(rate_rps=need.rate_rps, floor=need.replicas_floor, ceiling=need.replicas_max, room=room)
+    ask = ChoiceAsk(rate_rps=need.rate_rps, floor=need.replicas_floor, ceiling=need.replicas_max, room=room)
     return choose(options, ask)
 
 

@@ -14,8 +14,8 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
 from solvers.planners.greedy.explain import alternatives
-from solvers.planners.greedy.pack import Aim, Packing, Turn, lack_of, pack
-from solvers.planners.writer import Answer, write_answer
+from solvers.planners.greedy.pack import Aim, GreedyPacking, Turn, lack_of, pack
+from solvers.planners.writer import SequentialAnswer, write_answer
 
 SPEC = PlannerSpec(
     name="greedy",
@@ -49,7 +49,7 @@ class Greedy(Stateless):
         """A plan always, however much of the demand it can place."""
         case = Case.of(request)
         packing = _best(case)
-        answer = Answer(
+        answer = SequentialAnswer(
             settled=tuple(packing.settled),
             pinned=case.pinned,
             explain=lambda settled: alternatives(case, settled),
@@ -61,7 +61,7 @@ class Greedy(Stateless):
         )
 
 
-def _best(case: Case) -> Packing:
+def _best(case: Case) -> GreedyPacking:
     if not any(case.standing.values()):
         best = pack(case, Aim.AFRESH)
         if not _is_short(best):
@@ -81,7 +81,7 @@ def _best(case: Case) -> Packing:
     return saving if saving.unserved <= best.unserved + 1e-6 else best
 
 
-def _is_short(packing: Packing) -> bool:
+def _is_short(packing: GreedyPacking) -> bool:
     """Whether a service or task lacks something that any packing could give it; jobs wait for what is spare."""
     return any(
         any(lack_of(item))
@@ -90,7 +90,7 @@ def _is_short(packing: Packing) -> bool:
     )
 
 
-def _summary(request: PlanRequest, packing: Packing, plan: Plan) -> Reason:
+def _summary(request: PlanRequest, packing: GreedyPacking, plan: Plan) -> Reason:
     """The bill by share beside the price of all devices in use as a whole."""
     in_use = {DeviceId(item.device) for item in plan.assignments}
     whole = sum(

@@ -23,10 +23,10 @@ from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_
 from solvers.planners.draft import Draft
 from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
-from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.sharing import tenants_of
 from solvers.problems.choice import Option
-from solvers.problems.counts import Direction, Scaling
+from solvers.problems.counts import CountScaling, Direction
 from solvers.problems.needs import Need
 
 DUST = 1e-6
@@ -60,7 +60,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class HetsevDecision:
     """What to start and what to stop, and how it was found."""
 
     action: Action
@@ -79,7 +79,7 @@ class Programme:
     starts: tuple[Option, ...]
     members: tuple[tuple[Placed, ...], ...]
     """By type: what runs."""
-    scaling: Scaling
+    scaling: CountScaling
 
 
 Room = Callable[[Need, Option], int]
@@ -93,7 +93,7 @@ class Controlled:
     draft: Draft
     need: Need
     running: tuple[Placed, ...]
-    parameters: Parameters
+    parameters: HetsevParameters
     memory: Remembered
     room: Room
 
@@ -121,7 +121,7 @@ class Controlled:
         return self.parameters.risk_per_s * (1 + (float(np.std(rates)) / mean if mean > 0 else 0.0))
 
 
-def decide(service: Controlled) -> tuple[Decision, Remembered]:
+def decide(service: Controlled) -> tuple[HetsevDecision, Remembered]:
     """What to do now, and what to remember of it."""
     parameters, need, before = service.parameters, service.need, service.memory
     now_s = service.draft.case.snapshot.taken_at_s
@@ -129,7 +129,7 @@ def decide(service: Controlled) -> tuple[Decision, Remembered]:
     after = replace(before, rates=rates, saturated_since_s=None, dispensable_since_s=None)
     service = replace(service, memory=after)
     load = service.load
-    nothing = Decision(action=Action.NONE, load=load)
+    nothing = HetsevDecision(action=Action.NONE, load=load)
     starved = len(service.running) < need.replicas_floor or math.isinf(load)
     if starved or load > parameters.saturation * (1 + DUST):
         since = now_s if before.saturated_since_s is None else before.saturated_since_s
@@ -146,24 +146,24 @@ def decide(service: Controlled) -> tuple[Decision, Remembered]:
     return _solved(service, shrinking, Action.IN), after
 
 
-def _remembered(rates: tuple[Sample, ...], parameters: Parameters) -> tuple[Sample, ...]:
+def _remembered(rates: tuple[Sample, ...], parameters: HetsevParameters) -> tuple[Sample, ...]:
     """So many rates as the window and the spread ask for."""
     now_s = rates[-1].at_s
     recent = [at for at, item in enumerate(rates) if 0 <= now_s - item.at_s <= parameters.rate_window_s]
     return rates[max(0, min([len(rates) - parameters.rates_remembered, *recent])) :][-SAMPLES_MAX:]
 
 
-def grow(service: Controlled) -> Decision:
+def grow(service: Controlled) -> HetsevDecision:
     """The cheapest growth that brings the load to what is aimed at."""
     free = service.parameters.allow_substitution and bool(service.running)
     return _solved(service, programme_of(service, Direction.FREE if free else Direction.OUT), Action.OUT)
 
 
-def _solved(service: Controlled, programme: Programme, action: Action) -> Decision:
+def _solved(service: Controlled, programme: Programme, action: Action) -> HetsevDecision:
     """By the programme; by the plain rule where the engine finds nothing, or nothing better."""
     problem, parameters = programme.scaling, service.parameters
     if not len(problem.usd):
-        return Decision(action=Action.NONE, load=service.load)
+        return HetsevDecision(action=Action.NONE, load=service.load)
     plain = shrink_by_one(problem) if action is Action.IN else scale_type_by_type(problem)
     limits = Limits(time_s=service.draft.request.budget.deadline_s / 4)
     change, answer = scale(problem, create(parameters.engine), limits)
@@ -171,7 +171,7 @@ def _solved(service: Controlled, programme: Programme, action: Action) -> Decisi
         problem.feasible(plain) and problem.objective(plain) < problem.objective(change) - DUST
     )
     chosen = plain if fell_back or change is None else change
-    return Decision(
+    return HetsevDecision(
         action=action if chosen.any() else Action.NONE,
         start=_started(programme, chosen),
         stop=_stopped(programme, chosen),
@@ -213,7 +213,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     return Programme(
         starts=tuple(starts),
         members=tuple(tuple(members[key]) for key in options),
-        scaling=Scaling(
+        scaling=CountScaling(
             usd=np.array([_usd_per_h(draft, option) for option in listed]),
             launch_s=np.full(len(listed), draft.launch_s(need)),
             rate_rps=np.array([option.capacity_rps for option in listed]),
@@ -229,7 +229,7 @@ def programme_of(service: Controlled, direction: Direction) -> Programme:
     )
 
 
-def _share_pct(draft: Draft, need: Need, parameters: Parameters) -> int:
+def _share_pct(draft: Draft, need: Need, parameters: HetsevParameters) -> int:
     """What every instance gets: as set, or the largest measured part that lets all possible tenants meet on a GPU."""
     if parameters.share_pct:
         return parameters.share_pct

@@ -12,7 +12,7 @@ LIMITED, UNLIMITED = "limited", "unlimited"
 
 
 @value
-class Parameters:
+class HetsevParameters:
     """What may be tuned. Times in seconds."""
 
     saturation: Annotated[

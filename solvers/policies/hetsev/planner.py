@@ -21,8 +21,8 @@ from solvers.domain.workload import AntiAffinity
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept, recalled
-from solvers.policies.hetsev.deciding import Action, Controlled, Decision, Remembered, decide, grow
-from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.deciding import Action, Controlled, HetsevDecision, Remembered, decide, grow
+from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.queues import Pending, grouped, seat_all
 from solvers.policies.hetsev.sharing import opened
 from solvers.problems.choice import Option
@@ -41,7 +41,7 @@ PASSES = 4
 
 
 @value
-class Memory:
+class HetsevMemory:
     """What is kept between cycles."""
 
     form: str
@@ -58,10 +58,10 @@ class _Waiting:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Cycle:
+class _HetsevCycle:
     """One cycle's scheduler."""
 
-    parameters: Parameters
+    parameters: HetsevParameters
     draft: Draft
     models_on: dict[int, set[ModelName]] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ class _Cycle:
 class HetSev(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: HetsevParameters = field(default_factory=HetsevParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -138,10 +138,10 @@ class HetSev(Recalling):
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and the windows and waits to go on with."""
         draft = Draft.of(request, opened(request, self.parameters))
-        cycle = _Cycle(parameters=self.parameters, draft=draft)
+        cycle = _HetsevCycle(parameters=self.parameters, draft=draft)
         before = {item.workload: item for item in _recalled(state)}
         after: dict[WorkloadId, Remembered] = {}
-        decisions: dict[WorkloadId, Decision] = {}
+        decisions: dict[WorkloadId, HetsevDecision] = {}
         standing = draft.stand()
         for need in draft.needs:
             draft.keep(need, standing[need.workload], standing[need.workload])
@@ -162,10 +162,10 @@ class HetSev(Recalling):
         proposal = draft.proposal(SPEC, tuple(_reason(name, decisions[name]) for name in sorted(decisions)))
         return Thought(
             proposal=proposal,
-            state=kept(Memory(form=FORM, services=tuple(sorted(memory, key=lambda item: item.workload)))),
+            state=kept(HetsevMemory(form=FORM, services=tuple(sorted(memory, key=lambda item: item.workload)))),
         )
 
-    def _controlled(self, cycle: _Cycle, need: Need, remembered: Remembered) -> tuple[Decision, Remembered]:
+    def _controlled(self, cycle: _HetsevCycle, need: Need, remembered: Remembered) -> tuple[HetsevDecision, Remembered]:
         """The service's decision, with what it stops gone from the books."""
         if not len(cycle.draft.options(need)):
             cycle.draft.refuse(need)
@@ -174,7 +174,7 @@ class HetSev(Recalling):
             cycle.draft.stop(need, item)
         return decision, after
 
-    def _service(self, cycle: _Cycle, need: Need, remembered: Remembered) -> Controlled:
+    def _service(self, cycle: _HetsevCycle, need: Need, remembered: Remembered) -> Controlled:
         return Controlled(
             draft=cycle.draft,
             need=need,
@@ -184,7 +184,9 @@ class HetSev(Recalling):
             room=cycle.room,
         )
 
-    def _placed(self, cycle: _Cycle, waiting: list[_Waiting], after: dict[WorkloadId, Remembered]) -> list[_Waiting]:
+    def _placed(
+        self, cycle: _HetsevCycle, waiting: list[_Waiting], after: dict[WorkloadId, Remembered]
+    ) -> list[_Waiting]:
         """Place; services that lost the room they counted on choose again among what is left."""
         left = cycle.place(waiting)
         for _ in range(PASSES):
@@ -203,11 +205,11 @@ class HetSev(Recalling):
 
 
 def _recalled(state: bytes) -> tuple[Remembered, ...]:
-    memory = recalled(Memory, state)
+    memory = recalled(HetsevMemory, state)
     return memory.services if memory is not None and memory.form == FORM else ()
 
 
-def _new(decision: Decision, need: Need, before: Remembered, now_s: float) -> list[_Waiting]:
+def _new(decision: HetsevDecision, need: Need, before: Remembered, now_s: float) -> list[_Waiting]:
     """New instances; as many as waited before go on waiting."""
     since = (*before.pending_since_s, *([now_s] * len(decision.start)))
     return [_Waiting(need=need, option=option, since_s=at) for option, at in zip(decision.start, since, strict=False)]
@@ -222,7 +224,7 @@ def _remembered(
     return replace(after, pending_since_s=pending)
 
 
-def _explain(draft: Draft, need: Need, decision: Decision, left: list[_Waiting]) -> None:
+def _explain(draft: Draft, need: Need, decision: HetsevDecision, left: list[_Waiting]) -> None:
     """Why a service is left short: its window, or no place."""
     settled = draft.open(need)
     for item in left:
@@ -237,7 +239,7 @@ def _explain(draft: Draft, need: Need, decision: Decision, left: list[_Waiting])
         draft.block(settled, found if isinstance(found, ReasonCode) else ReasonCode.ANTI_AFFINITY, options[0])
 
 
-def _reason(name: WorkloadId, decision: Decision) -> Reason:
+def _reason(name: WorkloadId, decision: HetsevDecision) -> Reason:
     code = ReasonCode.KEPT_STANDING if decision.action is Action.NONE else ReasonCode.CHEAPEST_FEASIBLE
     facts = (
         Fact(name="action", value=decision.action.value),

@@ -16,17 +16,17 @@ from solvers.domain.plan import DeviceSetting
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
-from solvers.policies.hetsev.parameters import UNLIMITED, Parameters
+from solvers.policies.hetsev.parameters import UNLIMITED, HetsevParameters
 
 
-def opened(request: PlanRequest, parameters: Parameters) -> Case:
+def opened(request: PlanRequest, parameters: HetsevParameters) -> Case:
     """The request, prepared for instances with limits on their shares or without."""
     limited = Case.of(request)
     own = dict(_time_sliced(limited)) if parameters.sharing == UNLIMITED else {}
     return Case.of(request, own, tenants_of(limited, parameters) - 1) if own else limited
 
 
-def tenants_of(case: Case, parameters: Parameters) -> int:
+def tenants_of(case: Case, parameters: HetsevParameters) -> int:
     """How many instances can meet on a GPU."""
     if parameters.anti_affinity is not AntiAffinity.HARD:
         return parameters.tenants_max

@@ -71,7 +71,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class ActorLayer:
     """Rows by output, as training keeps them."""
 
     weights: Vector
@@ -79,10 +79,10 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
+class InssActor:
     """Layers with rectifiers between them; the last one's outputs are the heads' logits."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[ActorLayer, ...]
 
     def logits(self, state: Vector) -> Vector:
         """Of one state, or of one a row."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from solvers.errors import InputError
-from solvers.policies.inss.actor import Actor, Layer, Shape, Vector
+from solvers.policies.inss.actor import ActorLayer, InssActor, Shape, Vector
 
 FORM = 1
 SHIPPED = ("six", "eight")
@@ -35,12 +35,12 @@ class Artefact:
     """An actor with what it is for."""
 
     shape: Shape
-    actor: Actor
+    actor: InssActor
     record: Record
     digest: str
 
 
-def write(shape: Shape, actor: Actor, record: Record) -> str:
+def write(shape: Shape, actor: InssActor, record: Record) -> str:
     """The file's text; the same content always gives the same text."""
     layers = [{"weights": _packed(layer.weights), "bias": _packed(layer.bias)} for layer in actor.layers]
     body = {"form": FORM, "shape": asdict(shape), "record": dict(record), "layers": layers}
@@ -61,15 +61,17 @@ def read(text: str) -> Artefact:
         raise InputError("this trained actor is damaged: its content is not what its digest says")
     try:
         shape = Shape(**{name: _frozen(item) for name, item in body["shape"].items()})
-        layers = tuple(Layer(weights=_unpacked(one["weights"]), bias=_unpacked(one["bias"])) for one in body["layers"])
-        actor = Actor(layers=layers)
+        layers = tuple(
+            ActorLayer(weights=_unpacked(one["weights"]), bias=_unpacked(one["bias"])) for one in body["layers"]
+        )
+        actor = InssActor(layers=layers)
         _check(shape, actor)
         return Artefact(shape=shape, actor=actor, record=body["record"], digest=digest)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise InputError(f"this trained actor cannot be read: {error}") from error
 
 
-def _check(shape: Shape, actor: Actor) -> None:
+def _check(shape: Shape, actor: InssActor) -> None:
     """Raises ValueError where the layers do not fit each other, or not what the actor is for."""
     if len({len(shape.models), len(shape.rate_rps_max)}) > 1 or not shape.models:
         raise ValueError("models and highest rates do not match")

@@ -16,7 +16,7 @@ from solvers.domain.plan import Assignment
 from solvers.planners.draft import Draft
 from solvers.planners.traits import limit_ms, roomy
 from solvers.policies.inss.belief import InssBelief, Member
-from solvers.policies.inss.parameters import Parameters
+from solvers.policies.inss.parameters import InssParameters
 from solvers.problems.choice import Option, replicas_for
 from solvers.problems.knapsack import Knapsack
 from solvers.problems.needs import Need
@@ -26,7 +26,7 @@ LEAST_PART = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class KnapsackColumns:
     """The knapsack with what its columns stand for; models are `needs`, GPUs the fleet's devices."""
 
     needs: tuple[Need, ...]
@@ -57,7 +57,7 @@ class Columns:
         return late
 
 
-def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Columns:
+def columns_of(draft: Draft, belief: InssBelief, parameters: InssParameters) -> KnapsackColumns:
     """All of a draft, in the order of the plain rule: the highest rate over limit first."""
     needs = sorted(
         (need for need in draft.needs if len(draft.options(need))),
@@ -94,7 +94,7 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: Parameters) -> Colu
         memory_room_mib=np.maximum(draft.fleet.memory_free, 0.0),
         staying_rps=table[:, 4] * table[:, 2],
     )
-    return Columns(needs=tuple(needs), options=tuple(chosen), problem=problem)
+    return KnapsackColumns(needs=tuple(needs), options=tuple(chosen), problem=problem)
 
 
 def _replicas(draft: Draft, belief: InssBelief, need: Need) -> int:

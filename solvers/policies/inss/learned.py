@@ -17,13 +17,13 @@ from solvers.domain.arrays import Flags
 from solvers.planners.draft import Draft
 from solvers.policies.inss.actor import NOWHERE
 from solvers.policies.inss.artefact import Artefact, shipped_for
-from solvers.policies.inss.columns import Columns
+from solvers.policies.inss.columns import KnapsackColumns
 from solvers.problems.knapsack import DUST, Knapsack
 from solvers.problems.needs import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class GrantedShares:
     """By the knapsack's model: the device and the share that the actor grants."""
 
     digest: str
@@ -48,7 +48,7 @@ class Learned:
         return chosen
 
 
-def learned(draft: Draft, listed: Columns) -> Learned | None:
+def learned(draft: Draft, listed: KnapsackColumns) -> GrantedShares | None:
     """The actor that was trained for exactly this picture's networks and GPUs, with what it chooses; None without one.
     Each network must be served once, and no GPU may be cut into slices.
     """
@@ -68,7 +68,7 @@ def learned(draft: Draft, listed: Columns) -> Learned | None:
         for model, (need, place) in enumerate(zip(asked, places, strict=True))
     }
     answers = [found[need.workload] for need in listed.needs]
-    return Learned(
+    return GrantedShares(
         digest=artefact.digest,
         device=tuple(device for device, _ in answers),
         share_pct=tuple(share for _, share in answers),

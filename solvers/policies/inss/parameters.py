@@ -18,7 +18,7 @@ class Placing(StrEnum):
     LEARNED = "learned"
 
 
-class Leftover(StrEnum):
+class LeftoverShare(StrEnum):
     """What becomes of share that nobody needs."""
 
     DISTRIBUTE = "distribute"
@@ -26,14 +26,14 @@ class Leftover(StrEnum):
 
 
 @value
-class Parameters:
+class InssParameters:
     """See each."""
 
     batch_max: Annotated[int, Tune("largest batch", 1, 65536)] = 32
     placing: Annotated[Placing, Tune("who places: the exact knapsack, a plain rule, or the trained actor")] = (
         Placing.KNAPSACK
     )
-    leftover: Annotated[Leftover, Tune("what becomes of share that nobody needs")] = Leftover.DISTRIBUTE
+    leftover: Annotated[LeftoverShare, Tune("what becomes of share that nobody needs")] = LeftoverShare.DISTRIBUTE
     engine: Annotated[str, Tune("who solves the knapsack", choices=("highs", "cbc", "cp-sat"))] = "highs"
     columns_max: Annotated[int, Tune("beyond so many columns the plain rule places", 1)] = 4000
     rounds_max: Annotated[int, Tune("solves, each without the columns that neighbours broke", 1, 50)] = 5

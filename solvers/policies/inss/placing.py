@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags
 from solvers.engines.base import Engine, Limits, Program
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.rows import ProgrammeRows
 from solvers.problems.knapsack import DUST, Knapsack
 
 Placer = Callable[[Knapsack, "Flags"], "Flags | None"]
@@ -22,7 +22,7 @@ Placer = Callable[[Knapsack, "Flags"], "Flags | None"]
 
 def program_of(problem: Knapsack, allowed: Flags) -> Program:
     """One whole number from 0 to 1 for every column."""
-    rows = Rows()
+    rows = ProgrammeRows()
     columns = rows.add_columns(-problem.worth, allowed.astype(np.float64))
     gpus = len(problem.share_room_pct)
     share = rows.add_rows(np.full(gpus, -np.inf), problem.share_room_pct)

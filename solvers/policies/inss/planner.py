@@ -23,9 +23,9 @@ from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, Settled, seat_of
 from solvers.policies.inss.batching import Batching, workloads_short
 from solvers.policies.inss.belief import InssBelief, Member
-from solvers.policies.inss.columns import Columns, columns_of, staying
-from solvers.policies.inss.learned import Learned, learned
-from solvers.policies.inss.parameters import Leftover, Parameters, Placing
+from solvers.policies.inss.columns import KnapsackColumns, columns_of, staying
+from solvers.policies.inss.learned import GrantedShares, learned
+from solvers.policies.inss.parameters import InssParameters, LeftoverShare, Placing
 from solvers.policies.inss.placing import Placer, exact, greedy
 from solvers.policies.inss.projecting import project
 from solvers.problems.choice import Option
@@ -46,7 +46,7 @@ NODES_MAX = 2000.0
 class Inss(Stateless):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: InssParameters = field(default_factory=InssParameters)
     interference: bool = True
     spec: PlannerSpec = SPEC
 
@@ -74,13 +74,13 @@ class Inss(Stateless):
 class _Allocation:
     """Case 2: everybody placed afresh."""
 
-    parameters: Parameters
+    parameters: InssParameters
     draft: Draft
     belief: InssBelief
     columns: int = 0
     rounds: int = 0
     by_rule: bool = False
-    actor: Learned | None = None
+    actor: GrantedShares | None = None
 
     def settle(self) -> None:
         """Choose columns, put them into the books, fill what is missing, give leftover share away."""
@@ -92,11 +92,11 @@ class _Allocation:
             options, settled = draft.options(need), draft.open(need)
             if len(settled.placed) < wanted:
                 draft.fill(settled, np.ones(len(options), dtype=np.bool_), draft.at_home(need, draft.best_fit))
-        if self.parameters.leftover is Leftover.DISTRIBUTE:
+        if self.parameters.leftover is LeftoverShare.DISTRIBUTE:
             for device in range(len(draft.fleet.devices)):
                 self._give_away(device)
 
-    def _seat(self, listed: Columns) -> None:
+    def _seat(self, listed: KnapsackColumns) -> None:
         """Put what is chosen into the books. Whom they refuse (they judge neighbours and memory of their own) is struck
         and everything chosen again; of all attempts the one that refuses fewest stands.
         """
@@ -112,7 +112,7 @@ class _Allocation:
             self.draft = Draft.of(best.request, best.case)
         self.draft = best
 
-    def _put(self, listed: Columns, chosen: Flags) -> list[int]:
+    def _put(self, listed: KnapsackColumns, chosen: Flags) -> list[int]:
         """Columns that the books refused."""
         draft, refused = self.draft, list[int]()
         for need in draft.needs:
@@ -127,7 +127,7 @@ class _Allocation:
                 refused.append(column)
         return refused
 
-    def chosen(self, listed: Columns, allowed: Flags) -> Flags:
+    def chosen(self, listed: KnapsackColumns, allowed: Flags) -> Flags:
         """Solve, look who sits together, strike what breaks, solve again."""
         problem = listed.problem
         placer = self._placer(listed)
@@ -143,7 +143,7 @@ class _Allocation:
             allowed[late] = False
         return chosen & allowed
 
-    def _placer(self, listed: Columns) -> Placer:
+    def _placer(self, listed: KnapsackColumns) -> Placer:
         if self.parameters.placing is Placing.LEARNED:
             self.actor = learned(self.draft, listed)
             if self.actor is not None:
@@ -248,4 +248,4 @@ def inss_ni() -> Inss:
 
 def inss_rl() -> Inss:
     """InSS whose placements a trained actor chooses."""
-    return Inss(parameters=Parameters(placing=Placing.LEARNED), spec=SPEC_RL)
+    return Inss(parameters=InssParameters(placing=Placing.LEARNED), spec=SPEC_RL)

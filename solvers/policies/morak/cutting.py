@@ -20,7 +20,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
-from solvers.policies.morak.parameters import Parameters
+from solvers.policies.morak.parameters import MorakParameters
 from solvers.problems.choice import Option, Options
 from solvers.problems.fleet import DeviceClass, open_fleet
 from solvers.problems.needs import Need, needs_of
@@ -38,7 +38,7 @@ class Virtual:
 class Cutter:
     """Cuts for the needs of one case."""
 
-    parameters: Parameters
+    parameters: MorakParameters
     beliefs: Beliefs
     _options: dict[WorkloadId, Options] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class Cutter:
 
 
 def start_clocks(
-    snapshot: Snapshot, movable: tuple[WorkloadId, ...], parameters: Parameters
+    snapshot: Snapshot, movable: tuple[WorkloadId, ...], parameters: MorakParameters
 ) -> dict[DeviceId, DeviceSetting]:
     """The clock every device begins with; not of devices where something is pinned."""
     fleet, kept = open_fleet(snapshot, {}), pinned_settings(snapshot, movable)
@@ -109,7 +109,9 @@ def start_clocks(
     }
 
 
-def _start_clock(snapshot: Snapshot, kind: DeviceClass, gpu_type: GpuType, asked: tuple[list[Need], Parameters]) -> int:
+def _start_clock(
+    snapshot: Snapshot, kind: DeviceClass, gpu_type: GpuType, asked: tuple[list[Need], MorakParameters]
+) -> int:
     needs, parameters = asked
     top = gpu_type.clock_mhz_sm_max
     if any(need.tokens is not None for need in needs):

@@ -10,7 +10,7 @@ from solvers.domain.value import value
 from solvers.planners.tuning import Tune, check_tuned
 
 
-class Goal(StrEnum):
+class VirtualGpuGoal(StrEnum):
     """How many virtual GPUs there shall be."""
 
     THROUGHPUT = "throughput"
@@ -31,10 +31,12 @@ class Leftover(StrEnum):
 
 
 @value
-class Parameters:
+class MorakParameters:
     """See each."""
 
-    goal: Annotated[Goal, Tune("many copies over all GPUs, or few GPUs for the demand")] = Goal.THROUGHPUT
+    goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (
+        VirtualGpuGoal.THROUGHPUT
+    )
     knee_batch: Annotated[int, Tune("the knee is read at the first measured batch from this on", 1, 65536)] = 1
     knee_gain_part: Annotated[float, Tune("ten percent more share must gain this part of a latency", 0.001, 0.9)] = (
         GAIN_PART_MIN

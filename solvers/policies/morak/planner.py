@@ -22,7 +22,7 @@ from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.memory import kept
 from solvers.planners.seating import Placed, seat_of
 from solvers.policies.morak.cutting import Cutter, Virtual, start_clocks
-from solvers.policies.morak.parameters import Goal, Leftover, Parameters
+from solvers.policies.morak.parameters import Leftover, MorakParameters, VirtualGpuGoal
 from solvers.policies.morak.wishes import Wishes
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -48,7 +48,7 @@ WHOLE_GPU = PlannerSpec(
 class Morak(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: MorakParameters = field(default_factory=MorakParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -74,7 +74,9 @@ class Morak(Recalling):
 class WholeGpu(Stateless):
     """The same without partitioning, for controllers that know none: every replica has a GPU to itself."""
 
-    parameters: Parameters = field(default_factory=lambda: Parameters(ceiling_part=1.0, leftover=Leftover.RESERVE))
+    parameters: MorakParameters = field(
+        default_factory=lambda: MorakParameters(ceiling_part=1.0, leftover=Leftover.RESERVE)
+    )
 
     @property
     def spec(self) -> PlannerSpec:
@@ -95,14 +97,14 @@ class WholeGpu(Stateless):
 class _Partition:
     """One plan's virtual GPUs."""
 
-    parameters: Parameters
+    parameters: MorakParameters
     wishes: Wishes
     draft: Draft
     cutter: Cutter
     count: int = 0
 
     @staticmethod
-    def of(request: PlanRequest, case: Case, parameters: Parameters, wishes: Wishes) -> _Partition:
+    def of(request: PlanRequest, case: Case, parameters: MorakParameters, wishes: Wishes) -> _Partition:
         """Everything placed."""
         cutter = Cutter(parameters=parameters, beliefs=case.beliefs)
         made = _Partition(parameters=parameters, wishes=wishes, draft=Draft.of(request, case), cutter=cutter)
@@ -112,7 +114,7 @@ class _Partition:
                 able.append(need)
             else:
                 made.draft.refuse(need)
-        if parameters.goal is Goal.DEVICES:
+        if parameters.goal is VirtualGpuGoal.DEVICES:
             for need in able:
                 made._pack(need)
             return made
@@ -238,7 +240,7 @@ class _Partition:
         return groups
 
     def _score(self, need: Need) -> Score:
-        if self.parameters.goal is Goal.THROUGHPUT:
+        if self.parameters.goal is VirtualGpuGoal.THROUGHPUT:
             return self.draft.at_home(need, self._most_free)
         return self._first_fit
 

@@ -30,7 +30,7 @@ class Resized:
 
 
 @value
-class Left:
+class LeftService:
     """A service that shall not be on a device."""
 
     workload: WorkloadId
@@ -52,7 +52,7 @@ class Wishes:
 
     form: str = FORM
     resized: tuple[Resized, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[LeftService, ...] = ()
     answered: tuple[Answered, ...] = ()
 
     @staticmethod
@@ -95,7 +95,7 @@ class Wishes:
         known = replace(self, answered=tuple(sorted((*others, answered), key=lambda item: item.device)))
         if wish.cause is BrokenLimit.POWER:
             elsewhere = any(item.workload == subject.workload and item.device != device for item in standing.values())
-            gone = Left(workload=subject.workload, device=device, at_s=at_s)
+            gone = LeftService(workload=subject.workload, device=device, at_s=at_s)
             return replace(known, left=(*known.left, gone)) if elsewhere else known
         known = known._resize(subject.workload, (device, at_s), wish.share_pct_sm)
         donor = None if wish.donor is None else standing.get(wish.donor)

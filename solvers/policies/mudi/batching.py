@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.parameters import MudiParameters
 
 LENGTH = 1.5
 """Of the kernel, in doublings of the batch."""
@@ -31,7 +31,7 @@ class Tuned:
     evaluations: int
 
 
-def tune(batches: Sequence[int], evaluate: Callable[[int], float], first: int, parameters: Parameters) -> Tuned:
+def tune(batches: Sequence[int], evaluate: Callable[[int], float], first: int, parameters: MudiParameters) -> Tuned:
     """The batch of the lowest value found, beginning with `first`."""
     places = np.log2(np.array(batches, dtype=np.float64))
     seen: dict[int, float] = {}

@@ -19,7 +19,7 @@ from solvers.problems.needs import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class CoordinatedReplica:
     """A replica of a service on a device: one of so many among which its rate is divided."""
 
     need: Need
@@ -41,7 +41,7 @@ class Coordinator:
     evaluations_most: int = 0
     _kept: dict[tuple[object, ...], Option | None] = field(default_factory=dict)
 
-    def needed(self, host: Host, company: Company, room_pct: float) -> Option | None:
+    def needed(self, host: CoordinatedReplica, company: Company, room_pct: float) -> Option | None:
         """What the replica should be beside these jobs with at most so much share; None where nothing is enough."""
         option = host.placed.option
         if option is None:
@@ -61,7 +61,7 @@ class Coordinator:
         found = self._kept[key]
         return found if found is not None and found.share_pct <= room_pct + 1e-9 else None
 
-    def _tuned(self, host: Host, option: Option, company: Company) -> Option | None:
+    def _tuned(self, host: CoordinatedReplica, option: Option, company: Company) -> Option | None:
         if not company or self._enough(host, option, company):
             return option
         sizer, number = self.sizer, option.device_class
@@ -74,7 +74,7 @@ class Coordinator:
         self.evaluations_most = max(self.evaluations_most, tuned.evaluations)
         return tuned.option
 
-    def _enough(self, host: Host, option: Option, company: Company) -> bool:
+    def _enough(self, host: CoordinatedReplica, option: Option, company: Company) -> bool:
         """Whether it is fast enough as it is by the curve beside these jobs."""
         curve = self.sizer.curves.beside(host.need, option.device_class, company).get(option.batch)
         if curve is None:

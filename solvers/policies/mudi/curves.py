@@ -37,7 +37,7 @@ Company = tuple[ModelName, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Curves:
+class MudiCurves:
     """Curves of one request, made when first asked for."""
 
     beliefs: Beliefs

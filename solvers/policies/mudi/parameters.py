@@ -42,7 +42,7 @@ class ShareEngine(StrEnum):
 
 
 @value
-class Parameters:
+class MudiParameters:
     """See each."""
 
     selector: Annotated[Selector, Tune("which device a training job goes to")] = Selector.SPREAD

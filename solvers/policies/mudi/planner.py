@@ -23,10 +23,10 @@ from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
-from solvers.policies.mudi.coordinating import Coordinator, Host
-from solvers.policies.mudi.curves import Company, Curves
-from solvers.policies.mudi.parameters import Parameters, ShareEngine
-from solvers.policies.mudi.remembering import Memory
+from solvers.policies.mudi.coordinating import CoordinatedReplica, Coordinator
+from solvers.policies.mudi.curves import Company, MudiCurves
+from solvers.policies.mudi.parameters import MudiParameters, ShareEngine
+from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
 from solvers.policies.mudi.sizing import Size, Sizer
 from solvers.problems.fleet import Places, open_fleet
@@ -49,7 +49,7 @@ LATE_BORNE = 0.05
 class Mudi(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: MudiParameters = field(default_factory=MudiParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -58,14 +58,14 @@ class Mudi(Recalling):
 
     def first_state(self) -> bytes:
         """Nothing was read yet."""
-        return kept(Memory())
+        return kept(MudiMemory())
 
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what was read so far."""
         if self.parameters.share_engine is ShareEngine.CONVEX and not available():
             return Thought(proposal=_without_engine(), state=state)
         case = Case.of(request)
-        memory = Memory.of(state).heard(case.snapshot, self.parameters.heed)
+        memory = MudiMemory.of(state).heard(case.snapshot, self.parameters.heed)
         round_ = Round.of(request, case, memory, self.parameters)
         proposal = round_.answer()
         reporter.event("mudi.tuned", services=float(len(round_.reasons)), jobs=float(len(round_.slack.guests)))
@@ -86,12 +86,12 @@ class Round:
     reasons: list[Reason] = field(default_factory=list)
 
     @staticmethod
-    def of(request: PlanRequest, case: Case, memory: Memory, parameters: Parameters) -> Round:
+    def of(request: PlanRequest, case: Case, memory: MudiMemory, parameters: MudiParameters) -> Round:
         """Only what is pinned has its place."""
         fleet = open_fleet(case.snapshot, case.held)
         put_pinned(case, fleet)
         draft = Draft(request=request, case=case, fleet=fleet)
-        curves = Curves(beliefs=case.beliefs, models=case.snapshot.models_by_name())
+        curves = MudiCurves(beliefs=case.beliefs, models=case.snapshot.models_by_name())
         random = request.streams.stream("mudi.selector")
         hosting = np.zeros(len(fleet.devices))
         trained: dict[int, Company] = {}
@@ -139,7 +139,7 @@ class Round:
         for need in draft.needs:
             settled = with_last_resort(draft.case, draft.open(need), draft.let_go)
             for item in settled.placed:
-                host = Host(need=need, placed=item, replicas=len(settled.placed))
+                host = CoordinatedReplica(need=need, placed=item, replicas=len(settled.placed))
                 self.slack.hosts.setdefault(item.seat.device, []).append(host)
 
     def _serve(self, need: Need, running: list[Placed]) -> None:

@@ -16,7 +16,7 @@ DUST = 1e-4
 
 
 @value
-class Reading:
+class LateReading:
     """Part of a service's requests that were late while it ran with a batch."""
 
     workload: WorkloadId
@@ -25,23 +25,23 @@ class Reading:
 
 
 @value
-class Memory:
+class MudiMemory:
     """All readings, by service and batch."""
 
     form: str = FORM
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[LateReading, ...] = ()
 
     @staticmethod
-    def of(state: bytes) -> Memory:
+    def of(state: bytes) -> MudiMemory:
         """What was kept; nothing where these bytes are of another kind."""
-        found = recalled(Memory, state)
-        return found if found is not None and found.form == FORM else Memory()
+        found = recalled(MudiMemory, state)
+        return found if found is not None and found.form == FORM else MudiMemory()
 
     def late(self, workload: WorkloadId) -> dict[int, float]:
         """Late part by batch."""
         return {item.batch: item.late for item in self.readings if item.workload == workload}
 
-    def heard(self, snapshot: Snapshot, heed: float) -> Memory:
+    def heard(self, snapshot: Snapshot, heed: float) -> MudiMemory:
         """With what the replicas tell now."""
         services: set[str] = {service.id for service in snapshot.services}
         known = {(item.workload, item.batch): item.late for item in self.readings if item.workload in services}
@@ -54,5 +54,5 @@ class Memory:
                 worst[key] = max(worst.get(key, 0.0), seen.violation_fraction)
         for key, late in worst.items():
             known[key] = (1.0 - heed) * known.get(key, 0.0) + heed * late
-        kept = (Reading(workload=key[0], batch=key[1], late=round(known[key], 6)) for key in sorted(known))
-        return Memory(readings=tuple(item for item in kept if item.late >= DUST))
+        kept = (LateReading(workload=key[0], batch=key[1], late=round(known[key], 6)) for key in sorted(known))
+        return MudiMemory(readings=tuple(item for item in kept if item.late >= DUST))

@@ -14,9 +14,9 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import ModelName
-from solvers.policies.mudi.coordinating import Host
-from solvers.policies.mudi.curves import Company, Curves
-from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.coordinating import CoordinatedReplica
+from solvers.policies.mudi.curves import Company, MudiCurves
+from solvers.policies.mudi.parameters import MudiParameters
 from solvers.policies.mudi.sharing import target_ms
 from solvers.problems.fleet import Places
 
@@ -28,14 +28,14 @@ LoadSet = tuple[int, tuple[tuple[str, float], ...], Company]
 class Scores:
     """Of one draft. Every device has the number of its load set; who changes a device says so."""
 
-    curves: Curves
-    parameters: Parameters
-    load_of: Callable[[int], tuple[int, list[Host], Company]]
+    curves: MudiCurves
+    parameters: MudiParameters
+    load_of: Callable[[int], tuple[int, list[CoordinatedReplica], Company]]
     """Class, hosts and company of a device."""
     number_of: Places
     """Load set by device; below 0: not looked at yet."""
     _numbers: dict[LoadSet, int] = field(default_factory=dict)
-    _loads: list[tuple[int, tuple[Host, ...], Company]] = field(default_factory=list)
+    _loads: list[tuple[int, tuple[CoordinatedReplica, ...], Company]] = field(default_factory=list)
     """What each load set is, by its number."""
     _slopes: dict[tuple[int, ModelName], float] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class Scores:
             self._slopes[key] = sum(self.flatness(host, kind, company) for host in hosts)
         return self._slopes[key]
 
-    def flatness(self, host: Host, kind: int, company: Company) -> float:
+    def flatness(self, host: CoordinatedReplica, kind: int, company: Company) -> float:
         """Mean over batches of the slope of the segment that the target lies on."""
         limit_ms = math.inf if host.need.limit_ms is None else host.need.limit_ms
         steep = []

@@ -22,13 +22,13 @@ from solvers.domain.plan import Assignment
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed, seat_of
-from solvers.policies.mudi.coordinating import Coordinator, Host
+from solvers.policies.mudi.coordinating import CoordinatedReplica, Coordinator
 from solvers.policies.mudi.curves import Company
 from solvers.policies.mudi.dividing import even, warmest_first
 from solvers.policies.mudi.optimum import best_spread
-from solvers.policies.mudi.parameters import Parameters, Selector
+from solvers.policies.mudi.parameters import MudiParameters, Selector
 from solvers.policies.mudi.scoring import Scores
-from solvers.problems.fleet import Places, Search, Seat
+from solvers.problems.fleet import Places, RoomSearch, Seat
 from solvers.problems.needs import Need, job_memory_mib, job_memory_mib_least
 
 AT_ONCE = 6
@@ -46,11 +46,11 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class JobDecision:
     """Where a job goes, how the services there are then tuned, and share and memory of all jobs there, it last."""
 
     device: int
-    hosts: tuple[Host, ...]
+    hosts: tuple[CoordinatedReplica, ...]
     sizes: tuple[tuple[int, int], ...]
 
 
@@ -60,9 +60,9 @@ class Slack:
 
     draft: Draft
     coordinator: Coordinator
-    parameters: Parameters
+    parameters: MudiParameters
     random: np.random.Generator
-    hosts: dict[int, list[Host]]
+    hosts: dict[int, list[CoordinatedReplica]]
     """Replicas of services by device."""
     guests: dict[int, list[Guest]] = field(default_factory=dict)
     pinned: dict[int, list[Assignment]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Slack:
         jobs = {WorkloadId(job.id): job for job in self.draft.case.snapshot.jobs}
         return [(need, jobs[need.workload]) for need in needs if not self._stays(need, jobs[need.workload])]
 
-    def place(self, need: Need, job: TrainingJob) -> Decision | None:
+    def place(self, need: Need, job: TrainingJob) -> JobDecision | None:
         """One more job, with all that follows on its device; None: it waits. Jobs stay booked with their least, so that
         the next one can come.
         """
@@ -112,7 +112,7 @@ class Slack:
         if device is None:
             return None
         self._tune(device)
-        return Decision(device=device, hosts=tuple(self.hosts.get(device, ())), sizes=tuple(self._sizes(device)))
+        return JobDecision(device=device, hosts=tuple(self.hosts.get(device, ())), sizes=tuple(self._sizes(device)))
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Slack:
         """Whether the services here can be made fast enough beside these jobs in the share that jobs leave."""
         return all(self._needed(device, host, company) for host in self.hosts.get(device, []))
 
-    def _needed(self, device: int, host: Host, company: Company) -> bool:
+    def _needed(self, device: int, host: CoordinatedReplica, company: Company) -> bool:
         if host.placed.option is None:
             return True
         room_pct = float(self.draft.fleet.share_free[device]) + host.placed.seat.share_pct
@@ -204,7 +204,7 @@ class Slack:
     def room(self, need: Need, job: TrainingJob) -> tuple[Places, ReasonCode]:
         """Devices that could take the job; and what to say where there are none. Nothing is rented for training."""
         fleet = self.draft.fleet
-        search = Search(need=need, share_pct=job.share_pct_sm_min, memory_mib=self._least_mib(job), power_w=0.0)
+        search = RoomSearch(need=need, share_pct=job.share_pct_sm_min, memory_mib=self._least_mib(job), power_w=0.0)
         room = fleet.room(search)
         if isinstance(room, ReasonCode):
             return np.empty(0, dtype=np.intp), room
@@ -351,8 +351,8 @@ class Slack:
         return Reason(code=ReasonCode.FILLS_SPARE_SHARE, subject=job.id, facts=facts)
 
 
-def _search(need: Need, seat: Seat) -> Search:
-    return Search(
+def _search(need: Need, seat: Seat) -> RoomSearch:
+    return RoomSearch(
         need=need, share_pct=seat.share_pct, memory_mib=seat.memory_mib, power_w=seat.power_w, press=seat.press
     )
 

@@ -15,10 +15,10 @@ import numpy as np
 from solvers.engines.least_share import LeastShare, least_shares
 from solvers.errors import EngineError
 from solvers.models.parts.piecewise import Piecewise
-from solvers.policies.mudi.parameters import Parameters, Rounding, ShareEngine
+from solvers.policies.mudi.parameters import MudiParameters, Rounding, ShareEngine
 
 
-def target_ms(limit_ms: float, rate_rps: float, batch: int, parameters: Parameters) -> float:
+def target_ms(limit_ms: float, rate_rps: float, batch: int, parameters: MudiParameters) -> float:
     """Longest execution of one batch with which a replica at this rate finishes a window's requests within it."""
     stable_ms = 1000.0 * batch / rate_rps if rate_rps > 0 else math.inf
     if math.isinf(limit_ms):
@@ -33,13 +33,13 @@ def window_target_batches(requests: float, batch: int, rounding: Rounding) -> fl
     return requests / batch if rounding is Rounding.RATIO else float(math.ceil(requests / batch - 1e-9))
 
 
-def least_share(curve: Piecewise, target: float, parameters: Parameters) -> float | None:
+def least_share(curve: Piecewise, target: float, parameters: MudiParameters) -> float | None:
     """The smallest share within the target; None where even the whole device is too slow."""
     return least_shares_of([curve], [target], parameters)[0]
 
 
 def least_shares_of(
-    curves: Sequence[Piecewise], targets: Sequence[float], parameters: Parameters
+    curves: Sequence[Piecewise], targets: Sequence[float], parameters: MudiParameters
 ) -> list[float | None]:
     """The same for many at once."""
     floor = parameters.share_pct_least / 100.0

@@ -15,9 +15,9 @@ import numpy as np
 
 from solvers.planners.draft import Draft
 from solvers.policies.mudi.batching import tune
-from solvers.policies.mudi.curves import Company, Curves
-from solvers.policies.mudi.parameters import Parameters
-from solvers.policies.mudi.remembering import Memory
+from solvers.policies.mudi.curves import Company, MudiCurves
+from solvers.policies.mudi.parameters import MudiParameters
+from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.sharing import least_share, target_ms
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
@@ -54,9 +54,9 @@ class Sizer:
     """Sizes for the services of one draft."""
 
     draft: Draft
-    curves: Curves
-    memory: Memory
-    parameters: Parameters
+    curves: MudiCurves
+    memory: MudiMemory
+    parameters: MudiParameters
 
     def sizes(self, need: Need, first: int | None, company: Company = ()) -> list[Size]:
         """The best size on each class that can serve it beside these jobs, the cheapest first. `first`: the batch that

@@ -35,7 +35,7 @@ _FEW = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class JointCurve:
     """One curve for all batches: parts that grow with batch (constant, then per input), and a knee."""
 
     constant: Floats
@@ -55,7 +55,7 @@ class Joint:
 class BatchCurves:
     """Curves of the measured batches."""
 
-    joint: Joint
+    joint: JointCurve
     batches: Floats
     curves: tuple[Piecewise, ...]
 
@@ -110,17 +110,17 @@ def learn(rows: Rows) -> BatchCurves:
     return BatchCurves(joint=joint, batches=batches, curves=tuple(curves))
 
 
-def _joint(batch: Floats, share: Floats, latency: Floats) -> Joint:
+def _joint(batch: Floats, share: Floats, latency: Floats) -> JointCurve:
     # With a row or two, latency is taken for work over share: what two lines make of 1/D between 0.1 and 1.
     work = float(np.median(latency * share / batch))
     usual = work * np.array([0.0, 0.0, 0.0, 1.0, 2.5, 22.0])
 
-    def fit(knee: float) -> tuple[float, Joint]:
+    def fit(knee: float) -> tuple[float, JointCurve]:
         parts = parts_at(share, knee)
         design = np.concatenate([parts, parts * batch[:, None]], axis=1) / latency[:, None]
         found = not_negative(design, np.ones(len(batch)), usual, _FEW / len(batch))
         wrong = float(np.sum((design @ found - 1.0) ** 2))
-        return wrong, Joint(constant=found[:3], per_input=found[3:], knee=knee)
+        return wrong, JointCurve(constant=found[:3], per_input=found[3:], knee=knee)
 
     return best_knee(share, fit)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from solvers.policies.oltunes.grouping import Group
-from solvers.policies.oltunes.parameters import Parameters
-from solvers.policies.oltunes.queues import Waiting
-from solvers.policies.oltunes.tasking import Config, Seat, SliceWish
+from solvers.policies.oltunes.grouping import TaskGroup
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import WaitingTask
+from solvers.policies.oltunes.tasking import Config, SliceWish, TaskSeat
 
 RECORDS_MIN = 2
 SLICED_SHARE_MAX_PCT = 50.0
@@ -53,7 +53,7 @@ def worth_a_slice(share_pct: float, spare_mib: float, spare_mib_min: float) -> b
     return 0.0 < spare_mib_min <= spare_mib and share_pct <= SLICED_SHARE_MAX_PCT
 
 
-def tuned(group: Group, seat: Seat, parameters: Parameters) -> Group:
+def tuned(group: TaskGroup, seat: TaskSeat, parameters: OltunesParameters) -> TaskGroup:
     """The group with at most one task enlarged into the memory that is left."""
     spare_mib = seat.memory_mib_free - parameters.memory_margin_mib - group.memory_mib
     for place in patient_first([member.urgent for member in group.members]):
@@ -65,7 +65,7 @@ def tuned(group: Group, seat: Seat, parameters: Parameters) -> Group:
     return group
 
 
-def _better(task: Waiting, current: Config, seat: Seat, room_mib: float) -> Config | None:
+def _better(task: WaitingTask, current: Config, seat: TaskSeat, room_mib: float) -> Config | None:
     configs = task.on(seat.gpu_type)
     inputs = task.task.inputs
     order = better(_record(current, inputs), [_record(each, inputs) for each in configs], urgent=task.urgent)
@@ -77,7 +77,7 @@ def _record(config: Config, inputs: float) -> Record:
     return Record(batch=config.batch, run=config.run_s(inputs), throughput_rps=config.throughput_rps)
 
 
-def slice_wish(group: Group, seat: Seat, parameters: Parameters) -> SliceWish | None:
+def slice_wish(group: TaskGroup, seat: TaskSeat, parameters: OltunesParameters) -> SliceWish | None:
     """What the group of an empty GPU keeps, where the rest is worth a slice."""
     if seat.running or seat.sm_part < 1.0:
         return None

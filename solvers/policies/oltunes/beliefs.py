@@ -22,12 +22,12 @@ from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
 from solvers.models.suite import load_solo, make_solo
-from solvers.policies.oltunes.candidates import Candidates, Wish, scored
+from solvers.policies.oltunes.candidates import Candidates, TaskWish, scored
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, MF, RFR, Parameters
-from solvers.policies.oltunes.queues import Choice
+from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, MF, RFR, OltunesParameters
+from solvers.policies.oltunes.queues import TaskChoice
 from solvers.policies.oltunes.scores import Character, PowerTerms, epc_score
-from solvers.policies.oltunes.tasking import Config, Task
+from solvers.policies.oltunes.tasking import Config, InferenceTask
 
 PROCESS_MIB = 400.0
 """What a process takes before it loads a model."""
@@ -76,7 +76,7 @@ def ever_full(inputs: float, batch: NDArray[Any]) -> Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldShares:
     """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
 
     tdp_w: Floats
@@ -84,7 +84,7 @@ class Held:
     memory_part: Floats
 
 
-def estimated_power(held: Held, run_s: Floats, idle_w: float) -> Floats:
+def estimated_power(held: HeldShares, run_s: Floats, idle_w: float) -> Floats:
     """Eq. 7, the share standing for SM utilisation."""
     return epc_score(
         PowerTerms(
@@ -97,13 +97,13 @@ def estimated_power(held: Held, run_s: Floats, idle_w: float) -> Floats:
     )
 
 
-def check_known(facts: Facts, task: Task) -> None:
+def check_known(facts: Facts, task: InferenceTask) -> None:
     """Raises InputError for a model that nobody has described: its memory would be a guess."""
     if task.model not in facts.models:
         raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
 
 
-def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: Parameters) -> float:
+def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: OltunesParameters) -> float:
     """Limit that batches of this size need, in whole steps."""
     known = facts.models[model]
     needed = PROCESS_MIB + known.memory_mib_weights + known.memory_mib_per_input * batch
@@ -111,7 +111,7 @@ def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: Parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PredictionTable:
     """Every configuration of a model on GPU types that are there, and what is predicted of it, one per row."""
 
     queries: Queries
@@ -123,23 +123,23 @@ class Table:
     throughput_rps: Floats
 
 
-class Beliefs:
+class OltunesBeliefs:
     """A predictor with its answers of the moment. Learning gives a new one."""
 
-    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: Parameters) -> None:
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: OltunesParameters) -> None:
         self.facts = facts
         self.solo = solo
         self.parameters = parameters
-        self._tables: dict[tuple[ModelName, tuple[GpuTypeName, ...]], Table] = {}
+        self._tables: dict[tuple[ModelName, tuple[GpuTypeName, ...]], PredictionTable] = {}
 
-    def table(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+    def table(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> PredictionTable:
         """All configurations that the memory of these types allows."""
         key = (model, gpu_types)
         if key not in self._tables:
             self._tables[key] = self._predicted(model, gpu_types)
         return self._tables[key]
 
-    def _predicted(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> Table:
+    def _predicted(self, model: ModelName, gpu_types: tuple[GpuTypeName, ...]) -> PredictionTable:
         rows = [
             (gpu_type, batch, share, needed)
             for gpu_type in gpu_types
@@ -153,7 +153,7 @@ class Beliefs:
         latency, throughput = self.solo.predict_both(queries)
         needed_mib = np.array([row[3] for row in rows])
         total_mib = np.array([float(self.facts.gpu_types[name].memory_mib) for name in types])
-        return Table(
+        return PredictionTable(
             queries=queries,
             gpu_types=types,
             memory_mib=needed_mib,
@@ -164,8 +164,8 @@ class Beliefs:
         )
 
     def choices(
-        self, task: Task, gpu_types: Sequence[GpuTypeName], cluster_utilisation: float
-    ) -> tuple[tuple[Choice, ...], float]:
+        self, task: InferenceTask, gpu_types: Sequence[GpuTypeName], cluster_utilisation: float
+    ) -> tuple[tuple[TaskChoice, ...], float]:
         """D of a task (Eq. 6), best first on each type, and its mean predicted time in seconds. No choices where none
         of its configurations fits any GPU.
         """
@@ -180,7 +180,7 @@ class Beliefs:
             throughput_rps=table.throughput_rps,
             epc=estimated_power(_held(table), run_s, self.parameters.idle_w),
         )
-        wish = Wish(
+        wish = TaskWish(
             latency_weight=task.latency_weight,
             deadline_ms=task.deadline_s * MS_PER_S,
             cluster_utilisation=min(1.0, max(0.0, cluster_utilisation)),
@@ -191,11 +191,11 @@ class Beliefs:
         return choices, float(np.mean(run_s[kept])) if kept else 0.0
 
 
-def _held(table: Table) -> Held:
-    return Held(tdp_w=table.tdp_w, share_pct=table.queries.share_pct, memory_part=table.memory_part)
+def _held(table: PredictionTable) -> HeldShares:
+    return HeldShares(tdp_w=table.tdp_w, share_pct=table.queries.share_pct, memory_part=table.memory_part)
 
 
-def _choice(table: Table, row: int) -> Choice:
+def _choice(table: PredictionTable, row: int) -> TaskChoice:
     config = Config(
         batch=int(table.queries.batch[row]),
         share_pct=int(table.queries.share_pct[row]),
@@ -203,4 +203,4 @@ def _choice(table: Table, row: int) -> Choice:
         latency_ms=float(table.latency_ms[row]),
         throughput_rps=float(table.throughput_rps[row]),
     )
-    return Choice(gpu_type=table.gpu_types[row], config=config)
+    return TaskChoice(gpu_type=table.gpu_types[row], config=config)

@@ -28,7 +28,7 @@ _NONE = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TaskWish:
     """What a task asks for. `cluster_utilisation` (0..1) is how loaded the cluster is, which is beta."""
 
     latency_weight: float
@@ -70,7 +70,7 @@ class Scored:
     kept: NDArray[np.intp]
 
 
-def scored(candidates: Candidates, wish: Wish) -> Scored:
+def scored(candidates: Candidates, wish: TaskWish) -> Scored:
     """Eq. 4 for every row and the choice of Eq. 5 and 6: the best configurations of the GPU types whose best is best.
     Rows without a prediction score nothing and are never kept. Equal scores keep the order of rows.
     """

@@ -22,7 +22,7 @@ trains at every miss.
 
 
 @value
-class Seen:
+class SeenOutcome:
     """One outcome: a configuration and the measured time of its batches."""
 
     model: ModelName
@@ -33,10 +33,10 @@ class Seen:
 
 
 @value
-class Lessons:
+class PendingLessons:
     """What was seen and not learned yet, and relative errors of late."""
 
-    pending: tuple[Seen, ...] = ()
+    pending: tuple[SeenOutcome, ...] = ()
     errors: tuple[float, ...] = ()
     due: bool = False
     since: int = 0
@@ -45,7 +45,7 @@ class Lessons:
     lessons: int = 0
     retrainings: int = 0
 
-    def seen(self, outcome: Seen, predicted_ms: float, theta: float) -> Lessons:
+    def seen(self, outcome: SeenOutcome, predicted_ms: float, theta: float) -> PendingLessons:
         """One more outcome."""
         error = retraining.relative_error(predicted_ms, outcome.batch_ms)
         errors, due = retraining.step(self.errors, error, Trigger(theta=theta))
@@ -60,7 +60,7 @@ class Lessons:
             outcomes=self.outcomes + 1,
         )
 
-    def learned(self, solo: LearnedSolo) -> tuple[LearnedSolo, Lessons]:
+    def learned(self, solo: LearnedSolo) -> tuple[LearnedSolo, PendingLessons]:
         """All that is pending, and the latest window again where predictions have missed."""
         taught = solo.update(samples_of(self.pending))
         done = replace(self, pending=(), lessons=self.lessons + 1)
@@ -69,7 +69,7 @@ class Lessons:
         return taught.retrained(), replace(done, errors=(), due=False, since=0, retrainings=self.retrainings + 1)
 
 
-def samples_of(outcomes: tuple[Seen, ...]) -> Samples:
+def samples_of(outcomes: tuple[SeenOutcome, ...]) -> Samples:
     """As a predictor takes them."""
     queries = Queries.of(
         [each.model for each in outcomes],

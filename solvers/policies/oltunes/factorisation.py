@@ -24,7 +24,7 @@ _CENTRE_STD = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class FeatureRows:
     """Sparse features: the active ones of every row and their values, padded with feature 0 of value 0."""
 
     index: Whole
@@ -33,16 +33,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def beside(self, other: Rows) -> Rows:
+    def beside(self, other: FeatureRows) -> FeatureRows:
         """The features of both in every row."""
-        return Rows(
+        return FeatureRows(
             index=np.concatenate([self.index, other.index], axis=1),
             value=np.concatenate([self.value, other.value], axis=1),
         )
 
-    def take(self, rows: Whole) -> Rows:
+    def take(self, rows: Whole) -> FeatureRows:
         """Some of the rows."""
-        return Rows(index=self.index[rows], value=self.value[rows])
+        return FeatureRows(index=self.index[rows], value=self.value[rows])
 
     def dense(self, width: int) -> Floats:
         """All features of every row as a matrix; features beyond `width` are left out."""
@@ -102,23 +102,23 @@ class FactorisationMachine:
         zeros = np.zeros_like(self.z)
         return replace(self, centre=self.coordinates, z=zeros, n=zeros)
 
-    def predict(self, rows: Rows) -> Floats:
+    def predict(self, rows: FeatureRows) -> Floats:
         """Every target of every row. Features must be below `width`."""
         return _evaluated(self.coordinates, rows)[0]
 
-    def taught(self, rows: Rows, targets: Floats, rows_per_step: int = 1) -> FactorisationMachine:
+    def taught(self, rows: FeatureRows, targets: Floats, rows_per_step: int = 1) -> FactorisationMachine:
         """One pass over the rows in their order, one FTRL step for each `rows_per_step` of them."""
         z, n, coordinates = self.z.copy(), self.n.copy(), self.coordinates.copy()
         for start in range(0, len(rows), rows_per_step):
             part = slice(start, start + rows_per_step)
-            active = Rows(index=rows.index[part], value=rows.value[part])
+            active = FeatureRows(index=rows.index[part], value=rows.value[part])
             touched, gradient = _gradient(coordinates, active, targets[part])
             z[touched], n[touched] = accumulated(z[touched], n[touched], gradient, self.settings)
             coordinates[touched] = self.centre[touched] + weights(z[touched], n[touched], self.settings)
         return replace(self, z=z, n=n)
 
 
-def _evaluated(coordinates: Floats, rows: Rows) -> tuple[Floats, Floats, Floats]:
+def _evaluated(coordinates: Floats, rows: FeatureRows) -> tuple[Floats, Floats, Floats]:
     """Targets per row, and what gradients need again: the factors times the values, and their sums per row."""
     active = coordinates[rows.index] * rows.value[:, :, None, None]
     factors = active[..., 1:]
@@ -127,7 +127,7 @@ def _evaluated(coordinates: Floats, rows: Rows) -> tuple[Floats, Floats, Floats]
     return active[..., 0].sum(axis=1) + pairs, factors, sums
 
 
-def _gradient(coordinates: Floats, rows: Rows, targets: Floats) -> tuple[Whole, Floats]:
+def _gradient(coordinates: Floats, rows: FeatureRows, targets: Floats) -> tuple[Whole, Floats]:
     """The features that are active in some row, and the gradient of the squared error by their coordinates."""
     predicted, factors, sums = _evaluated(coordinates, rows)
     slope = 2.0 * (predicted - targets)[:, None, :, None] * rows.value[:, :, None, None]

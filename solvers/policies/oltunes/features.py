@@ -20,7 +20,7 @@ from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups, Queries
 from solvers.models.parts.seen import names_of, part, read
-from solvers.policies.oltunes.factorisation import BIAS, Rows
+from solvers.policies.oltunes.factorisation import BIAS, FeatureRows
 
 _BATCH_BINS = 11
 _SHARE_BINS = 20
@@ -92,7 +92,7 @@ def _word(kind: str, name: str, role: int) -> str:
     return f"{kind}{role}={name}"
 
 
-def feature_rows(groups: Groups, vocabulary: Vocabulary, facts: Facts) -> Rows:
+def feature_rows(groups: Groups, vocabulary: Vocabulary, facts: Facts) -> FeatureRows:
     """Features of every member: its own, and those of the others of its group side by side."""
     rows = _bias(len(groups)).beside(_replica(groups.members, vocabulary, facts, role=0))
     if vocabulary.roles == 1:
@@ -102,7 +102,7 @@ def feature_rows(groups: Groups, vocabulary: Vocabulary, facts: Facts) -> Rows:
         there = neighbour >= 0
         value = np.where(there[:, None], others.value[neighbour], 0.0)
         index = np.where(value != 0.0, others.index[neighbour], BIAS)
-        rows = rows.beside(Rows(index=index, value=value))
+        rows = rows.beside(FeatureRows(index=index, value=value))
     return rows
 
 
@@ -115,11 +115,11 @@ def neighbours(group: Whole) -> list[Whole]:
     return [np.where(step < size, first + (place + step) % size, -1) for step in range(1, largest)]
 
 
-def _bias(length: int) -> Rows:
-    return Rows(index=np.full((length, 1), BIAS, dtype=np.int64), value=np.ones((length, 1)))
+def _bias(length: int) -> FeatureRows:
+    return FeatureRows(index=np.full((length, 1), BIAS, dtype=np.int64), value=np.ones((length, 1)))
 
 
-def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) -> Rows:
+def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) -> FeatureRows:
     """Features of one replica per row, in its role's places."""
     offset = role * _BLOCK
     places = vocabulary.places()
@@ -139,7 +139,7 @@ def _replica(queries: Queries, vocabulary: Vocabulary, facts: Facts, role: int) 
     blocks.append((np.broadcast_to(place, (len(queries), _CONTINUOUS)), _continuous(queries, vocabulary, facts)))
     index = np.concatenate([block[0] for block in blocks], axis=1)
     value = np.concatenate([block[1] for block in blocks], axis=1)
-    return Rows(index=np.where(value != 0.0, index, BIAS), value=value)
+    return FeatureRows(index=np.where(value != 0.0, index, BIAS), value=value)
 
 
 def _between(position: Floats, bins: int, at: int) -> tuple[Whole, Floats]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.value import value
-from solvers.policies.oltunes.queues import Queues, Waiting
+from solvers.policies.oltunes.queues import Queues, WaitingTask
 from solvers.policies.oltunes.tasking import Config
 
 
@@ -19,7 +19,7 @@ from solvers.policies.oltunes.tasking import Config
 class Flying:
     """A launched task. `group` numbers launches."""
 
-    waiting: Waiting
+    waiting: WaitingTask
     config: Config
     seat: DeviceId
     gpu_type: GpuTypeName
@@ -31,7 +31,7 @@ def ahead(boost_max: int) -> int:
     return boost_max + 1
 
 
-def put_back(failed: Sequence[Flying], queues: Queues[Waiting]) -> None:
+def put_back(failed: Sequence[Flying], queues: Queues[WaitingTask]) -> None:
     """Ahead of everybody who waits."""
     boost = ahead(queues.boost_max)
     for each in sorted(failed, key=lambda item: item.waiting.order):

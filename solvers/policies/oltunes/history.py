@@ -50,29 +50,29 @@ def joined(first: Groups, second: Groups) -> Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class HistoryWindow:
     """The latest rows and their targets (one column each), whole groups only."""
 
     groups: Groups
     targets: Floats
 
     @staticmethod
-    def empty(targets: int) -> Window:
+    def empty(targets: int) -> HistoryWindow:
         """No rows yet."""
         none = Queries.of([], [], [], [], [])
-        return Window(groups=alone(none), targets=np.zeros((0, targets)))
+        return HistoryWindow(groups=alone(none), targets=np.zeros((0, targets)))
 
-    def extended(self, more: Window, rows_max: int) -> Window:
+    def extended(self, more: HistoryWindow, rows_max: int) -> HistoryWindow:
         """With more rows at the end; the oldest groups go when there are more than `rows_max` rows."""
         groups, targets = joined(self.groups, more.groups), np.concatenate([self.targets, more.targets])
         if len(groups) <= rows_max:
-            return Window(groups=groups, targets=targets)
+            return HistoryWindow(groups=groups, targets=targets)
         start = int(np.searchsorted(groups.group, groups.group[len(groups) - rows_max - 1], side="right"))
         kept = Groups(
             members=groups.members.take(np.arange(start, len(groups))),
             group=groups.group[start:] - (groups.group[start] if start < len(groups) else 0),
         )
-        return Window(groups=kept, targets=targets[start:])
+        return HistoryWindow(groups=kept, targets=targets[start:])
 
     def dump(self) -> Plain:
         """As JSON data."""
@@ -83,10 +83,10 @@ class Window:
         }
 
     @staticmethod
-    def load(plain: Plain, targets: int) -> Window:
+    def load(plain: Plain, targets: int) -> HistoryWindow:
         """From what `dump` wrote."""
         groups = Groups(members=queries_from_plain(part(plain, "members")), group=read(plain, "group", ints_of))
-        return Window(groups=groups, targets=read(plain, "targets", floats_of).reshape(-1, targets))
+        return HistoryWindow(groups=groups, targets=read(plain, "targets", floats_of).reshape(-1, targets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from solvers.models.base import (
     slowdowns,
 )
 from solvers.policies.oltunes.history import alone
-from solvers.policies.oltunes.learner import Belief, Learner, Scale
+from solvers.policies.oltunes.learner import Learner, LearnerBelief, Scale
 
 TARGETS = (Quantity.LATENCY_MS, Quantity.THROUGHPUT_RPS)
 USUAL_SOLO = Scale(mean=np.log(np.array([20.0, 200.0])), std=np.array([1.3, 1.5]))
@@ -122,7 +122,7 @@ def _group_rows(samples: GroupSamples, solo: SoloModel) -> tuple[Groups, Floats]
     return kept, np.log(slowdown[rows])[:, None]
 
 
-def _answer(belief: Belief, target: int) -> Answer:
+def _answer(belief: LearnerBelief, target: int) -> Answer:
     mean = np.exp(belief.mean[:, target])
     return Answer(
         mean=mean,

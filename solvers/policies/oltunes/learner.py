@@ -19,7 +19,7 @@ from solvers.domain.arrays import Flags, Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, part, read
-from solvers.policies.oltunes.history import Nearness, Reach, Window, companies
+from solvers.policies.oltunes.history import HistoryWindow, Nearness, Reach, companies
 
 _HELD_OUT = 0.2
 _COMPANIES_HELD_OUT = 0.1
@@ -47,11 +47,11 @@ class Regressor(Protocol):
         """Learn from these rows alone. Deterministic."""
         ...
 
-    def after(self, new: Window, window: Window, facts: Facts) -> Self:
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> Self:
         """Learn on: `new` rows alone where it can, else the `window` that they are part of."""
         ...
 
-    def retrained(self, window: Window, facts: Facts) -> Self:
+    def retrained(self, window: HistoryWindow, facts: Facts) -> Self:
         """Learn the window again, keeping what it does not speak of where that is possible."""
         ...
 
@@ -118,7 +118,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
+class LearnerBelief:
     """Logarithms of the targets, their deviations, and how near the rows are to what was met."""
 
     mean: Floats
@@ -136,7 +136,7 @@ class Learner:
     scale: Scale
     spread: Spread
     reach: Reach
-    window: Window
+    window: HistoryWindow
 
     @staticmethod
     def fresh(regressor: Regressor, facts: Facts, seed: int, usual: Scale) -> Learner:
@@ -148,7 +148,7 @@ class Learner:
             scale=usual,
             spread=Spread.wide(usual),
             reach=Reach(met={}),
-            window=Window.empty(len(usual.mean)),
+            window=HistoryWindow.empty(len(usual.mean)),
         )
 
     def fit(self, groups: Groups, logarithms: Floats) -> Learner:
@@ -157,8 +157,8 @@ class Learner:
             return self
         scale = Scale.of(logarithms)
         targets = scale.down(logarithms)
-        latest = Window.empty(len(scale.mean)).extended(
-            Window(groups=groups, targets=logarithms), self.regressor.window_rows
+        latest = HistoryWindow.empty(len(scale.mean)).extended(
+            HistoryWindow(groups=groups, targets=logarithms), self.regressor.window_rows
         )
         return replace(
             self,
@@ -174,7 +174,7 @@ class Learner:
         if not len(groups):
             return self
         belief = self.predict(groups)
-        new = Window(groups=groups, targets=logarithms)
+        new = HistoryWindow(groups=groups, targets=logarithms)
         window = self.window.extended(new, self.regressor.window_rows)
         return replace(
             self,
@@ -190,7 +190,7 @@ class Learner:
             return self
         return replace(self, regressor=self.regressor.retrained(self._scaled(self.window), self.facts))
 
-    def predict(self, groups: Groups) -> Belief:
+    def predict(self, groups: Groups) -> LearnerBelief:
         """Logarithms of all targets."""
         targets, own_variance = self.regressor.predict(groups, self.facts)
         near = self.reach.of(groups, self.facts)
@@ -198,9 +198,9 @@ class Learner:
             std = self.spread.stretch * np.sqrt(self.spread.variance(near))
         else:
             std = self.scale.std * np.sqrt(own_variance)
-        return Belief(mean=self.scale.up(targets), std=std, near=near)
+        return LearnerBelief(mean=self.scale.up(targets), std=std, near=near)
 
-    def _scaled(self, window: Window) -> Window:
+    def _scaled(self, window: HistoryWindow) -> HistoryWindow:
         return replace(window, targets=self.scale.down(window.targets))
 
     def _held_out(self, groups: Groups, targets: Floats, scale: Scale) -> Spread:
@@ -257,7 +257,7 @@ class Learner:
             scale=Scale(mean=read(scale, "mean", floats_of), std=read(scale, "std", floats_of)),
             spread=Spread(known=known, unknown=unknown, stretch=stretch, count=float(count[0])),
             reach=Reach.load(part(plain, "reach")),
-            window=Window.load(part(plain, "window"), len(known)),
+            window=HistoryWindow.load(part(plain, "window"), len(known)),
         )
 
 

@@ -18,7 +18,7 @@ from solvers.models.parts.seen import floats_of, part, read
 from solvers.policies.oltunes.factorisation import FactorisationMachine
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
 from solvers.policies.oltunes.ftrl import FtrlMode, FtrlSettings
-from solvers.policies.oltunes.history import Window
+from solvers.policies.oltunes.history import HistoryWindow
 
 WINDOW_ROWS = 2048
 """How many of the latest rows are kept for training again."""
@@ -71,13 +71,13 @@ class MachineRegressor:
         )
         return fresh._passed(groups, targets, facts)
 
-    def after(self, new: Window, window: Window, facts: Facts) -> MachineRegressor:  # noqa: ARG002
+    def after(self, new: HistoryWindow, window: HistoryWindow, facts: Facts) -> MachineRegressor:  # noqa: ARG002
         """One FTRL step per new row."""
         vocabulary, machine = self._grown(new.groups)
         rows = feature_rows(new.groups, vocabulary, facts)
         return replace(self, vocabulary=vocabulary, machine=machine.taught(rows, new.targets))
 
-    def retrained(self, window: Window, facts: Facts) -> MachineRegressor:
+    def retrained(self, window: HistoryWindow, facts: Facts) -> MachineRegressor:
         """Several passes over the window with learning rates as at the beginning, held near what is known by now."""
         return replace(self, machine=self.machine.recentred())._passed(window.groups, window.targets, facts)
 

@@ -14,7 +14,7 @@ BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 
 
 @value
-class Parameters:
+class OltunesParameters:
     """What may be tuned. The three switches are for finding out what each part is worth."""
 
     predictor: Annotated[str, Tune("who predicts latency and throughput", choices=(FM_FTRL, MF, RFR))] = FM_FTRL

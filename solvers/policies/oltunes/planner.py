@@ -25,15 +25,15 @@ from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
 from solvers.policies.oltunes.learned import LearnedSolo
 from solvers.policies.oltunes.planning.books import opened
-from solvers.policies.oltunes.planning.candidates import Asked, Judge
-from solvers.policies.oltunes.planning.groups import NOTHING_UNDONE, Groups, Joined, Waiting
+from solvers.policies.oltunes.planning.candidates import CandidateJudge, CandidateQuestion
+from solvers.policies.oltunes.planning.groups import NOTHING_UNDONE, GroupBooks, JoinedReplica, WaitingWork
 from solvers.policies.oltunes.planning.lessons import predictor_of
-from solvers.policies.oltunes.planning.memory import Flight, Heard, Known, Memory, hear
-from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.memory import Flight, Heard, Known, OltunesMemory, hear
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from solvers.policies.oltunes.planning.telling import candidates_told, cycle_told, slice_told, told, waits_told
 from solvers.policies.oltunes.queues import Queues
 from solvers.policies.oltunes.scores import is_latency_critical, urgency
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.window import WindowPace
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(
@@ -52,12 +52,12 @@ class _Cycle:
     """One tick."""
 
     request: PlanRequest
-    parameters: Parameters
-    memory: Memory
+    parameters: OltunesPlanningParameters
+    memory: OltunesMemory
     case: Case
     solo: LearnedSolo | None
-    groups: Groups
-    waiting: list[Waiting] = field(default_factory=list)
+    groups: GroupBooks
+    waiting: list[WaitingWork] = field(default_factory=list)
     refused: list[Need] = field(default_factory=list)
     """They have no option at all."""
 
@@ -72,7 +72,7 @@ class _Cycle:
         return self.case.snapshot
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> WindowPace:
         """Window and size of groups."""
         assert self.memory.pace is not None
         return self.memory.pace
@@ -82,7 +82,7 @@ class _Cycle:
 class Oltunes(Recalling):
     """See the module."""
 
-    parameters: Parameters = field(default_factory=Parameters)
+    parameters: OltunesPlanningParameters = field(default_factory=OltunesPlanningParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -105,8 +105,8 @@ class Oltunes(Recalling):
 
     def _opened(self, request: PlanRequest, state: bytes) -> _Cycle:
         snapshot = request.snapshot
-        first = Pace.first(self.parameters.scheduler)
-        memory = Memory.of(state, self.parameters.predictor, first)
+        first = WindowPace.first(self.parameters.scheduler)
+        memory = OltunesMemory.of(state, self.parameters.predictor, first)
         standing: dict[WorkloadId, list[Assignment]] = {}
         for item in snapshot.target.assignments:
             standing.setdefault(item.workload, []).append(item)
@@ -120,7 +120,7 @@ class Oltunes(Recalling):
     def _queue(self, cycle: _Cycle) -> None:
         """Rate whoever is short and put it into its queue."""
         draft, snapshot = cycle.draft, cycle.snapshot
-        judge = Judge(
+        judge = CandidateJudge(
             draft=draft,
             solo=cycle.solo,
             gpu_types=snapshot.gpu_types_by_name(),
@@ -133,7 +133,7 @@ class Oltunes(Recalling):
         works |= {item.id: item for item in snapshot.tasks}
         came = sorted(cycle.memory.known, key=lambda item: (item.since_s, item.task))
         order = {item.task: number for number, item in enumerate(came)}
-        queues: dict[bool, Queues[Waiting]] = {False: Queues(), True: Queues()}
+        queues: dict[bool, Queues[WaitingWork]] = {False: Queues(), True: Queues()}
         for need in draft.needs:
             if not cycle.groups.wants(need):
                 continue
@@ -143,7 +143,7 @@ class Oltunes(Recalling):
                 cycle.refused.append(need)
                 continue
             boost = known[need.workload].boost if need.workload in known else 0
-            item = Waiting(
+            item = WaitingWork(
                 need=need,
                 rated=rated,
                 urgent=is_latency_critical(asked.latency_weight),
@@ -161,7 +161,7 @@ class Oltunes(Recalling):
         within = pace.window_ms <= self.parameters.cycle_ms
         over = within or now_s >= pace.wake_s(memory.opened_s, full=tasks >= pace.group_max)
         cycle.groups = self._given(cycle, [item for item in cycle.waiting if over or not _is_task(item)])
-        left: Queues[Waiting] = Queues()
+        left: Queues[WaitingWork] = Queues()
         for item in cycle.waiting:
             if cycle.groups.wants(item.need):
                 left.push(item)
@@ -172,7 +172,7 @@ class Oltunes(Recalling):
             pace=pace.after_tick(left.urgent_part, self.parameters.scheduler),
         )
 
-    def _given(self, cycle: _Cycle, ready: list[Waiting]) -> Groups:
+    def _given(self, cycle: _Cycle, ready: list[WaitingWork]) -> GroupBooks:
         """Places for all of them, services before tasks, because nobody waits for a task. Who is still short takes what
         is left; and where that does not do, everybody new takes as little as he can from the start, if that leaves less
         undone.
@@ -196,15 +196,15 @@ class Oltunes(Recalling):
         found.tune()
         return found
 
-    def _spread(self, groups: Groups, waiting: list[Waiting]) -> None:
+    def _spread(self, groups: GroupBooks, waiting: list[WaitingWork]) -> None:
         groups.form(waiting)
         if not self.parameters.kept_strict:
             groups.fill(waiting)
 
-    def _falls_short(self, groups: Groups, waiting: list[Waiting]) -> bool:
+    def _falls_short(self, groups: GroupBooks, waiting: list[WaitingWork]) -> bool:
         return not self.parameters.kept_strict and groups.undone(waiting) > NOTHING_UNDONE
 
-    def _closer(self, cycle: _Cycle, services: list[Waiting]) -> Groups:
+    def _closer(self, cycle: _Cycle, services: list[WaitingWork]) -> GroupBooks:
         """Books in which new replicas of services take as little as they can."""
         groups = opened(cycle.request, cycle.case, self.parameters, cycle.memory)
         groups.fill(services)
@@ -221,7 +221,7 @@ def _heard(snapshot: Snapshot) -> Heard:
     )
 
 
-def _hurried(need: Need, snapshot: Snapshot, memory: Memory) -> Need:
+def _hurried(need: Need, snapshot: Snapshot, memory: OltunesMemory) -> Need:
     """A task that waited needs what is left in the time that is left; the promise itself stays as it was."""
     task = snapshot.tasks_by_id().get(TaskId(need.workload))
     known = next((item for item in memory.known if item.task == need.workload), None)
@@ -239,17 +239,17 @@ def _left(task: OfflineTask, snapshot: Snapshot) -> float:
     return float(max(1, task.inputs_total - done))
 
 
-def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapshot: Snapshot) -> Asked:
+def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapshot: Snapshot) -> CandidateQuestion:
     if isinstance(work, Service):
         limit_ms = need.limit_ms if need.limit_ms is not None else MS_PER_S
-        return Asked(need=need, latency_weight=work.class_lambda, deadline_ms=limit_ms, inputs=None)
+        return CandidateQuestion(need=need, latency_weight=work.class_lambda, deadline_ms=limit_ms, inputs=None)
     since_s = snapshot.taken_at_s if known is None else known.since_s
     if work.slo.kind is SloKind.DEADLINE and work.slo.deadline_s is not None:
         deadline_s = work.slo.deadline_s
     else:
         deadline_s = work.inputs_total / (work.slo.throughput_rps_min or 1.0)
     left_s = max(1e-3, since_s + deadline_s - snapshot.taken_at_s)
-    return Asked(
+    return CandidateQuestion(
         need=need,
         latency_weight=work.class_lambda,
         deadline_ms=MS_PER_S * left_s,
@@ -257,7 +257,7 @@ def _asked(need: Need, work: Service | OfflineTask, known: Known | None, snapsho
     )
 
 
-def _is_task(item: Waiting) -> bool:
+def _is_task(item: WaitingWork) -> bool:
     return item.need.kind is WorkloadKind.TASK
 
 
@@ -265,7 +265,7 @@ def _load(utilisation: Floats) -> float:
     return float(np.clip(utilisation.mean() / 100.0, 0.0, 1.0)) if len(utilisation) else 0.0
 
 
-def _remembered(cycle: _Cycle) -> Memory:
+def _remembered(cycle: _Cycle) -> OltunesMemory:
     """The memory with this cycle's places; a task that runs in several is not watched, nobody could tell them apart."""
     joined = {item.workload: item for item in cycle.groups.joined}
     rated = {item.need.workload: item for item in cycle.waiting}
@@ -282,7 +282,9 @@ def _remembered(cycle: _Cycle) -> Memory:
     return replace(cycle.memory, known=tuple(found), groups=cycle.memory.groups + cycle.groups.groups)
 
 
-def _flight(cycle: _Cycle, known: Known, placed: Placed, new: tuple[Joined | None, Waiting | None]) -> Flight | None:
+def _flight(
+    cycle: _Cycle, known: Known, placed: Placed, new: tuple[JoinedReplica | None, WaitingWork | None]
+) -> Flight | None:
     joined, waiting = new
     if joined is None or waiting is None or placed.standing is not None or placed.option is None:
         return known.flight
@@ -298,7 +300,7 @@ def _flight(cycle: _Cycle, known: Known, placed: Placed, new: tuple[Joined | Non
     )
 
 
-def _proposal(cycle: _Cycle, memory: Memory) -> Proposal:
+def _proposal(cycle: _Cycle, memory: OltunesMemory) -> Proposal:
     """The plan with every choice told."""
     draft = cycle.draft
     for need in cycle.refused:

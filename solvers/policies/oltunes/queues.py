@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.value import value
-from solvers.policies.oltunes.tasking import Config, Task
+from solvers.policies.oltunes.tasking import Config, InferenceTask
 
 
 class InLine(Protocol):
@@ -58,13 +58,13 @@ T = TypeVar("T", bound=InLine)
 class Arrival:
     """A task in the main queue. `order` counts arrivals."""
 
-    task: Task
+    task: InferenceTask
     at_s: float
     order: int
 
 
 @value
-class Choice:
+class TaskChoice:
     """One of the configurations kept for a task (Eq. 6)."""
 
     gpu_type: GpuTypeName
@@ -72,15 +72,15 @@ class Choice:
 
 
 @value
-class Waiting:
+class WaitingTask:
     """A task with its choices, best first for each GPU type. `failures` counts failed groups; `boost` is how far it was
     put ahead by the last of them.
     """
 
-    task: Task
+    task: InferenceTask
     at_s: float
     order: int
-    choices: tuple[Choice, ...]
+    choices: tuple[TaskChoice, ...]
     priority: float
     latency_s: float
     boost: int = 0

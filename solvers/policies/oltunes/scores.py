@@ -138,7 +138,7 @@ class Character:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Affinity:
+class TaskAffinity:
     """Of a task to a group: both means over the group's tasks."""
 
     workload: float
@@ -154,13 +154,13 @@ class Affinity:
         return self.total >= threshold
 
 
-def affinity(task: Character, group: Sequence[Character]) -> Affinity:
+def affinity(task: Character, group: Sequence[Character]) -> TaskAffinity:
     """Eq. 9 to 11 of a task and the tasks already in a group. Raises InputError for an empty group, which anybody may
     join.
     """
     if not group:
         raise InputError("an empty group has no affinity")
-    return Affinity(
+    return TaskAffinity(
         workload=float(np.mean([workload_affinity(task.ratio, other.ratio) for other in group])),
         variant=float(np.mean([variant_affinity(task.quality, other.quality) for other in group])),
     )

@@ -18,7 +18,7 @@ from solvers.policies.oltunes.scores import is_latency_critical
 
 
 @value
-class Task:
+class InferenceTask:
     """One piece of inference work: so many inputs of one model. `latency_weight` is lambda: above 0.5 the task is
     latency-critical. The deadline counts from arrival. `batch_declared` is its owner's own batch, for schedulers that
     do not tune; so is `heavy`, whether its owner asks for a large GPU.
@@ -72,10 +72,10 @@ class Config:
 
 
 @value
-class Placed:
+class PlacedTask:
     """A task with the configuration it gets."""
 
-    task: Task
+    task: InferenceTask
     config: Config
 
 
@@ -83,7 +83,7 @@ class Placed:
 class Running:
     """A task on a seat and the part of its inputs that is done, 0…1."""
 
-    task: Task
+    task: InferenceTask
     config: Config
     progress: float = 0.0
 
@@ -97,7 +97,7 @@ class Running:
 
 
 @value
-class Seat:
+class TaskSeat:
     """A GPU, or a MIG slice of one, as a scheduler sees it."""
 
     id: DeviceId
@@ -143,7 +143,7 @@ class Launch:
     """A group of tasks for a seat, to be deployed at once or not at all. `wish` may be ignored."""
 
     seat: DeviceId
-    group: tuple[Placed, ...]
+    group: tuple[PlacedTask, ...]
     wish: SliceWish | None = None
 
     def __post_init__(self) -> None:
@@ -201,11 +201,11 @@ class TaskScheduler(Protocol):
         """How many tasks have no seat."""
         ...
 
-    def arrive(self, task: Task, now_s: float) -> None:
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
         """A task is there. Raises InputError when one of its name is known already, or when nobody knows its model."""
         ...
 
-    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         """Decide on launches. Seats are all there are, as they are now: whoever runs the scheduler lets what one tick
         launched stand in the seats of the next, deployed or on its way.
         """

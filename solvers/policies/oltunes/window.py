@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solvers.domain.value import value
-from solvers.policies.oltunes.parameters import Parameters
+from solvers.policies.oltunes.parameters import OltunesParameters
 
 MS_PER_S = 1000.0
 
 
 @value
-class Pace:
+class WindowPace:
     """W_time in milliseconds, the group's largest size, and groups that worked since that last fell."""
 
     window_ms: float
@@ -23,9 +23,9 @@ class Pace:
     succeeded: int = 0
 
     @staticmethod
-    def first(parameters: Parameters) -> Pace:
+    def first(parameters: OltunesParameters) -> WindowPace:
         """Before anything happened."""
-        return Pace(window_ms=parameters.window_ms_first, group_max=parameters.group_max)
+        return WindowPace(window_ms=parameters.window_ms_first, group_max=parameters.group_max)
 
     def wake_s(self, submitted_s: float | None, *, full: bool) -> float:
         """When groups are formed: a window after they were formed last; at once where they never were, or `full`, where
@@ -35,19 +35,19 @@ class Pace:
             return 0.0
         return submitted_s if full else submitted_s + self.window_ms / MS_PER_S
 
-    def after_tick(self, urgent_part: float | None, parameters: Parameters) -> Pace:
+    def after_tick(self, urgent_part: float | None, parameters: OltunesParameters) -> WindowPace:
         """One step; None: both queues are empty, which changes nothing."""
         if urgent_part is None or not parameters.with_window:
             return self
         shrinks = urgent_part > parameters.lc_part_max
         return replace(self, window_ms=self._moved(-1 if shrinks else 1, parameters))
 
-    def after_failure(self, parameters: Parameters) -> Pace:
+    def after_failure(self, parameters: OltunesParameters) -> WindowPace:
         """Quicker and smaller."""
         window_ms = self._moved(-1, parameters) if parameters.with_window else self.window_ms
         return replace(self, window_ms=window_ms, group_max=max(1, self.group_max - 1), succeeded=0)
 
-    def after_success(self, parameters: Parameters) -> Pace:
+    def after_success(self, parameters: OltunesParameters) -> WindowPace:
         """Larger by one after enough of them; otherwise size could only fall."""
         if self.group_max >= parameters.group_max:
             return self
@@ -55,6 +55,6 @@ class Pace:
             return replace(self, succeeded=self.succeeded + 1)
         return replace(self, group_max=self.group_max + 1, succeeded=0)
 
-    def _moved(self, sign: int, parameters: Parameters) -> float:
+    def _moved(self, sign: int, parameters: OltunesParameters) -> float:
         moved = self.window_ms + sign * parameters.window_ms_step
         return min(max(moved, parameters.window_ms_min), parameters.window_ms_max)

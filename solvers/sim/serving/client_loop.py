@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from solvers.sim.serving.request_loop import DROPPED, NOBODY, Work, drop_hopeless, enqueue, launch, route
+from solvers.sim.serving.request_loop import DROPPED, NOBODY, LoopWork, drop_hopeless, enqueue, launch, route
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Crowd(NamedTuple):
     """How many think, how many there are, next step, joiners so far, next request."""
 
 
-def run(work: Work, crowd: Crowd, router: int, until_s: float) -> bool:
+def run(work: LoopWork, crowd: Crowd, router: int, until_s: float) -> bool:
     """Serve until then, or until there is no room for another request: False, and more room lets it go on."""
     lanes, _, requests = work
     counters = crowd.counters
@@ -94,7 +94,7 @@ def change(crowd: Crowd, now_s: float) -> None:
         counters[ALIVE] += 1
 
 
-def ask(work: Work, crowd: Crowd, router: int, now_s: float) -> None:
+def ask(work: LoopWork, crowd: Crowd, router: int, now_s: float) -> None:
     """A new request, into a queue or turned away."""
     lanes, _, requests = work
     row = crowd.counters[ROW]
@@ -111,7 +111,7 @@ def ask(work: Work, crowd: Crowd, router: int, now_s: float) -> None:
         push(crowd.asks_s, crowd.counters, now_s + max(RETRY_S, crowd.think_s[row]))
 
 
-def begin(work: Work, crowd: Crowd, index: int, start_s: float) -> None:
+def begin(work: LoopWork, crowd: Crowd, index: int, start_s: float) -> None:
     """Begin a replica's next batch; its clients know now when they will ask again."""
     lanes, exec_s, requests = work
     lane = lanes[index]

@@ -58,7 +58,7 @@ its oldest request. `next`: the one behind it in its queue.
 """
 
 
-class Work(NamedTuple):
+class LoopWork(NamedTuple):
     """What the loop works on. Requests are in order of arrival; those carried in come first and have a replica."""
 
     lanes: NDArray[np.void]
@@ -67,7 +67,7 @@ class Work(NamedTuple):
     requests: NDArray[np.void]
 
 
-def run(work: Work, router: int, until_s: float) -> None:
+def run(work: LoopWork, router: int, until_s: float) -> None:
     """Serve until then; answers are in the arrays. What has not begun by then stays in the queues."""
     lanes, exec_s, requests = work
     for request in range(len(requests)):

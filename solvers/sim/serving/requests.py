@@ -19,12 +19,12 @@ import numpy as np
 from solvers.domain.value import check_not_negative, check_positive
 from solvers.errors import FieldError
 from solvers.sim.serving import request_loop
-from solvers.sim.serving.request_loop import DROPPED, LANE, NOBODY, REQUEST, WAITING, Work
+from solvers.sim.serving.request_loop import DROPPED, LANE, NOBODY, REQUEST, WAITING, LoopWork
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Loop: TypeAlias = Callable[[Work, int, float], None]
+Loop: TypeAlias = Callable[[LoopWork, int, float], None]
 
 
 class Router(Enum):
@@ -36,7 +36,7 @@ class Router(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ReplicaServer:
     """One replica. `exec_ms[b - 1]` is the mean time of a batch of b; its length is the batch limit. A batch that is
     not full waits until its oldest request is `wait_ms` old. Weight 0: it only works off its queue.
     """
@@ -77,7 +77,7 @@ class Stretch:
     from_s: float
     until_s: float
     arrivals_s: NDArray[np.float64]
-    servers: tuple[Server, ...]
+    servers: tuple[ReplicaServer, ...]
     carried: tuple[Carried, ...] = ()
     router: Router = Router.LEAST_OUTSTANDING
     limit_ms: float | None = None
@@ -93,7 +93,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RequestsOutcome:
     """What became of every request, those carried in first, and of every server. A batch that runs over the end of the
     stretch is in here with its finish; its busy time after the end is not.
     """
@@ -139,23 +139,23 @@ def compiled_loop() -> Loop | None:
     return loop
 
 
-def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | None = None) -> Outcome:
+def serve_requests(stretch: Stretch, draw: np.random.Generator, loop: Loop | None = None) -> RequestsOutcome:
     """Run the stretch. `loop` overrides the choice of compiled or plain, which changes nothing but the speed."""
     lanes, requests = lanes_of(stretch), _requests(stretch, draw)
     before = lanes.copy()
     (loop or compiled_loop() or request_loop.run)(
-        Work(lanes, exec_table_s(stretch.servers), requests), stretch.router.value, stretch.until_s
+        LoopWork(lanes, exec_table_s(stretch.servers), requests), stretch.router.value, stretch.until_s
     )
     return outcome_of(stretch, before, lanes, requests)
 
 
 def outcome_of(
     stretch: Stretch, before: NDArray[np.void], lanes: NDArray[np.void], requests: NDArray[np.void]
-) -> Outcome:
+) -> RequestsOutcome:
     """What a loop left behind, as an outcome. `before`: the replicas as the loop found them."""
     carried_in_s = np.minimum(before["free_s"], stretch.until_s) - stretch.from_s
     ran_over_s = np.where(lanes["batches"] > 0, np.maximum(0.0, lanes["free_s"] - stretch.until_s), 0.0)
-    return Outcome(
+    return RequestsOutcome(
         arrival_s=requests["arrival_s"],
         finish_s=requests["finish_s"],
         replica=requests["replica"],
@@ -172,7 +172,7 @@ def states_of(stretch: Stretch) -> tuple[Carried, ...]:
     return stretch.carried or tuple(Carried() for _ in stretch.servers)
 
 
-def exec_table_s(servers: tuple[Server, ...]) -> NDArray[np.float64]:
+def exec_table_s(servers: tuple[ReplicaServer, ...]) -> NDArray[np.float64]:
     """Seconds by replica and batch size less one, rows filled up with their last value."""
     exec_s = np.empty((len(servers), max((len(server.exec_ms) for server in servers), default=1)))
     for row, server in enumerate(servers):

@@ -107,7 +107,7 @@ def serve(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Steady:
+class _StableServer:
     """A stable server: requests inside, latencies of those it answers, the part it drops, mean batch, busy part."""
 
     standing: float
@@ -117,7 +117,7 @@ class _Steady:
     busy: float
 
 
-def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _Steady | None:
+def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _StableServer | None:
     """What the server settles in, or None where nothing does: it is overloaded and drops nothing as hopeless."""
     capacity = len(exec_ms) / exec_ms[-1]
     steady = _steady(rate, exec_ms, limit_ms) if rate < FULL * capacity else None
@@ -135,7 +135,7 @@ def _settled(rate: float, exec_ms: Sequence[float], limit_ms: float | None) -> _
     return _at_the_edge(rate, exec_ms, limit_ms, walk)
 
 
-def _thinned(rate: float, exec_ms: Sequence[float], limit_ms: float, steady: _Steady) -> _Steady:
+def _thinned(rate: float, exec_ms: Sequence[float], limit_ms: float, steady: _StableServer) -> _StableServer:
     """The stable server that is sent only what it does not drop: the part is found by bisection."""
     low, high = 0.0, steady.lost
     for _ in range(5):
@@ -145,7 +145,7 @@ def _thinned(rate: float, exec_ms: Sequence[float], limit_ms: float, steady: _St
     return replace(steady, lost=0.5 * (low + high))
 
 
-def _at_the_edge(rate: float, exec_ms: Sequence[float], limit_ms: float, walk: Dropping) -> _Steady:
+def _at_the_edge(rate: float, exec_ms: Sequence[float], limit_ms: float, walk: Dropping) -> _StableServer:
     """A server whose full batches leave work behind until the oldest of it is hopeless."""
     carried = rate * (1.0 - walk.lost)
     stable = min(carried, EDGE * len(exec_ms) / exec_ms[-1])
@@ -164,7 +164,7 @@ def _at_the_edge(rate: float, exec_ms: Sequence[float], limit_ms: float, walk: D
     total = sum(point.weight for point in points)
     mean_ms = sum(point.latency_ms * point.weight for point in points) / total
     busy = min(1.0, carried * interpolated(exec_ms, batch) / batch)
-    return _Steady(standing=carried * mean_ms, points=points, lost=walk.lost, batch=batch, busy=busy)
+    return _StableServer(standing=carried * mean_ms, points=points, lost=walk.lost, batch=batch, busy=busy)
 
 
 def _self_consistent(rate: float, exec_ms: Sequence[float]) -> tuple[float, float]:
@@ -180,7 +180,7 @@ def _self_consistent(rate: float, exec_ms: Sequence[float]) -> tuple[float, floa
     return batch, during
 
 
-def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _Steady:
+def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | None) -> _StableServer:
     """The state a stable server settles in."""
     batch, during = _self_consistent(rate, exec_ms)
     kept, lost = [], 0.0
@@ -191,7 +191,7 @@ def _steady(rate: float, exec_ms: Sequence[float], latency_ms_limit: float | Non
             kept.append(point)
     mean_ms = sum(point.latency_ms * point.weight for point in kept)
     busy = min(1.0, rate * interpolated(exec_ms, batch) / batch)
-    return _Steady(standing=rate * mean_ms, points=kept, lost=lost, batch=batch, busy=busy)
+    return _StableServer(standing=rate * mean_ms, points=kept, lost=lost, batch=batch, busy=busy)
 
 
 def _steady_points(
@@ -242,7 +242,7 @@ class _Filled:
 
 
 def _backlog(
-    queue: float, rate: float, exec_ms: Sequence[float], limit_ms: float | None, steady: _Steady | None
+    queue: float, rate: float, exec_ms: Sequence[float], limit_ms: float | None, steady: _StableServer | None
 ) -> _Backlog:
     """The way of the queue towards where it settles."""
     capacity = len(exec_ms) / exec_ms[-1]

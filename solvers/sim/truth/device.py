@@ -68,7 +68,7 @@ class DeviceLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
+class TrueDeviceState:
     """How the device runs, in the order of its tenants and trainees. `exec_ms[i][b - 1]`: mean time of a batch of b.
     `answer_shift_ms[i]`: by how much a full batch's answer takes longer, were the next one always waiting.
     """
@@ -81,7 +81,7 @@ class DeviceState:
     answer_shift_ms: tuple[float, ...]
 
 
-def settle(load: DeviceLoad) -> DeviceState:
+def settle(load: DeviceLoad) -> TrueDeviceState:
     """The state in which every tenant is as busy as its own slowed-down times make it."""
     busy: tuple[float, ...] = (0.0,) * len(load.tenants)
     state = _state(load, busy)
@@ -156,7 +156,7 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
     )
 
 
-def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
+def _state(load: DeviceLoad, busy: Sequence[float]) -> TrueDeviceState:
     """What follows when tenants are as busy as this: their times, and how busy those make them."""
     gpu, serving = load.gpu, len(load.tenants)
     spread = (*busy, *(1.0 for _ in load.trainees))
@@ -174,7 +174,7 @@ def _state(load: DeviceLoad, busy: Sequence[float]) -> DeviceState:
     )
     found = tuple(busy_part(each.rate_rps, table) for each, table in zip(load.tenants, times, strict=False))
     drawn_w = idle_w + sum(map(mul, company.watts, (*found, *spread[serving:])))
-    return DeviceState(
+    return TrueDeviceState(
         clock_mhz_sm=clock,
         # A limit holds as long as the lowest clock can hold it.
         power_w=drawn_w if clock <= gpu.clocks_mhz_sm[0] else min(drawn_w, load.power_limit_w),
@@ -228,7 +228,7 @@ class FluidQueue:
 
 
 def serve_fluid(
-    load: DeviceLoad, state: DeviceState, queues: Sequence[FluidQueue], interval_s: float
+    load: DeviceLoad, state: TrueDeviceState, queues: Sequence[FluidQueue], interval_s: float
 ) -> tuple[Served, ...]:
     """The stretch in closed form, whatever its length: one outcome per tenant, at the times of the settled state.
 
@@ -241,6 +241,6 @@ def serve_fluid(
     )
 
 
-def iterations_done(state: DeviceState, interval_s: float) -> tuple[float, ...]:
+def iterations_done(state: TrueDeviceState, interval_s: float) -> tuple[float, ...]:
     """Iterations, fractional, that each trainee gets done in a stretch."""
     return tuple(1000.0 * interval_s / each for each in state.iteration_ms)

@@ -91,7 +91,7 @@ def _filled(given: float, needed: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _BatchParts:
     """Where the time of one batch goes, without neighbours, milliseconds."""
 
     fixed_ms: float
@@ -104,14 +104,14 @@ class _Parts:
         return self.fixed_ms + self.compute_ms + self.memory_ms
 
 
-def _parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float) -> _Parts:
+def _parts(gpu: GpuTruth, model: ModelTruth, resident: Resident, clock_mhz_sm: float) -> _BatchParts:
     batch = resident.batch
     clock = clock_mhz_sm / gpu.clock_mhz_sm_max
     share = sm_count_of_share(gpu, resident.share_pct_sm) / gpu.sm_count
     bandwidth = gpu.memory_bandwidth_gb_per_s * min(1.0, share / SHARE_OF_FULL_BANDWIDTH) * (0.5 + 0.5 * clock)
     traffic = model.traffic_gb_weights + model.traffic_gb_per_input * batch
     busy = _busy_sms(gpu, model, resident.share_pct_sm, batch)
-    return _Parts(
+    return _BatchParts(
         fixed_ms=model.fixed_ms + model.io_ms_per_input * batch * 16.0 / gpu.pcie_bandwidth_gb_per_s,
         compute_ms=model.work_ms_sm_per_input * batch / (busy * gpu.sm_speed * clock),
         memory_ms=1000.0 * traffic / bandwidth,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from solvers.sim.truth.device import DeviceLoad, DeviceState
+from solvers.sim.truth.device import DeviceLoad, TrueDeviceState
 from solvers.sim.truth.truth import GpuTruth, Resident, execution_ms, wanted
 
 
-def kernels_part(load: DeviceLoad, state: DeviceState) -> float:
+def kernels_part(load: DeviceLoad, state: TrueDeviceState) -> float:
     """Of a device in this state."""
     idle = 1.0
     for tenant, busy, times in zip(load.tenants, state.busy, state.exec_ms, strict=True):

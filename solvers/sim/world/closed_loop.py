@@ -19,15 +19,15 @@ from solvers.errors import FieldError
 from solvers.sim.scenario import Closed
 from solvers.sim.serving import client_loop, request_loop
 from solvers.sim.serving.client_loop import ALIVE, ASKING, COUNTERS, RETRY_S, ROW, STEP, Crowd
-from solvers.sim.serving.request_loop import NOBODY, REQUEST, WAITING, Work
-from solvers.sim.serving.requests import Outcome, Stretch, exec_table_s, lanes_of, outcome_of, states_of
+from solvers.sim.serving.request_loop import NOBODY, REQUEST, WAITING, LoopWork
+from solvers.sim.serving.requests import RequestsOutcome, Stretch, exec_table_s, lanes_of, outcome_of, states_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["RETRY_S", "Clients", "compiled_loop", "serve_clients"]
 
-Loop: TypeAlias = Callable[[Work, Crowd, int, float], bool]
+Loop: TypeAlias = Callable[[LoopWork, Crowd, int, float], bool]
 ROWS_FIRST = 1024
 """Room for requests to begin with; doubled whenever it is filled."""
 
@@ -58,7 +58,7 @@ def compiled_loop() -> Loop | None:
 
 def serve_clients(
     stretch: Stretch, clients: Clients, draw: np.random.Generator, loop: Loop | None = None
-) -> tuple[Outcome, Clients]:
+) -> tuple[RequestsOutcome, Clients]:
     """Run the stretch, which has no arrivals of its own. `loop` overrides the choice of compiled or plain, which
     changes nothing but the speed. Requests that found no server have replica -1 and are dropped.
     """
@@ -70,7 +70,7 @@ def serve_clients(
     queued = len(rows)
     crowd = _crowd(stretch, clients, queued, think_s, draw)
     run = loop or compiled_loop() or client_loop.run
-    while not run(Work(lanes, exec_s, rows), crowd, stretch.router.value, stretch.until_s):
+    while not run(LoopWork(lanes, exec_s, rows), crowd, stretch.router.value, stretch.until_s):
         more, more_think_s = _room(max(ROWS_FIRST, len(rows)), stretch, clients, draw)
         rows = np.concatenate((rows, more))
         crowd = crowd._replace(think_s=np.concatenate((crowd.think_s, more_think_s)))

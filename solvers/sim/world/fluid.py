@@ -17,10 +17,10 @@ from solvers.sim.arrivals import Source
 from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
 from solvers.sim.serving.serving import QUEUE_S_MAX, Served, serve
 from solvers.sim.world.asking import Amounts
-from solvers.sim.world.loads import Load, Loads, Seat
+from solvers.sim.world.loads import Load, LoadSeat, WorldLoads
 from solvers.sim.world.metrics import Flow, ServiceBook, Sums, bin_of, over_part
 from solvers.sim.world.requests import Span, execution_into
-from solvers.sim.world.state import Lane, State
+from solvers.sim.world.state import ServiceLane, State
 
 EDGE_S_MIN = 1.0
 """Rates that change within less than this are told by their mean."""
@@ -36,14 +36,14 @@ class Fluid:
     """All services of a world as rates."""
 
     state: State
-    loads: Loads
+    loads: WorldLoads
     asking: dict[ServiceId, Amounts] = field(default_factory=dict)
     _kept: dict[tuple[object, ...], Served] = field(default_factory=dict)
     _answer_s: dict[ServiceId, float] = field(default_factory=dict)
     """How long clients of a closed loop waited for their answers lately."""
 
     @classmethod
-    def of(cls, scenario: WorldScenario, state: State, loads: Loads, seed: int) -> Fluid:
+    def of(cls, scenario: WorldScenario, state: State, loads: WorldLoads, seed: int) -> Fluid:
         """Of a scenario."""
         made = cls(state, loads)
         for traffic in scenario.traffic:
@@ -81,7 +81,7 @@ class Fluid:
                 sums.limits_s += seconds
                 sums.limits_over_s += seconds * (served.execution_ms > lane.limit_ms * (1.0 + 1e-9))
 
-    def _asked(self, lane: Lane, span: Span) -> Flow:
+    def _asked(self, lane: ServiceLane, span: Span) -> Flow:
         load = lane.traffic.load
         if isinstance(load, Open):
             return Flow(asked=self.asking[lane.id].between(span.from_s, span.until_s))
@@ -94,7 +94,7 @@ class Fluid:
         answered = self.loads.capacity_rps(lane.id) * span.seconds
         return Flow(asked=min(clients * span.seconds / turn_s, max(0.0, clients - waiting) + answered))
 
-    def _listen(self, lane: Lane, flow: Flow) -> None:
+    def _listen(self, lane: ServiceLane, flow: Flow) -> None:
         """How long an answer took lately, by the last stretch's middle request."""
         found = [
             served.latency_ms_p50 / 1000.0
@@ -105,7 +105,7 @@ class Fluid:
         if found and flow.completed > 0.0:
             self._answer_s[lane.id] = sum(found) / len(found)
 
-    def _routed(self, lane: Lane, flow: Flow, span: Span) -> float:
+    def _routed(self, lane: ServiceLane, flow: Flow, span: Span) -> float:
         """Requests per second and weight that the router hands on; without anybody ready they wait at it."""
         if isinstance(lane.traffic.load, Saturating):
             return math.inf
@@ -180,7 +180,7 @@ class Fluid:
         )
 
 
-def drops(lane: Lane) -> bool:
+def drops(lane: ServiceLane) -> bool:
     """Whether hopeless requests are dropped."""
     return lane.traffic.drop and not lane.book.execution_only
 
@@ -197,7 +197,7 @@ def late_part(served: Served, book: ServiceBook, sigma: float) -> float:
     return next((part for latency_ms, part in told if latency_ms is not None and latency_ms > book.limit_ms), 0.0)
 
 
-def _enter(flow: Flow, lane: Lane, served: Served, count: int, sigma: float) -> None:
+def _enter(flow: Flow, lane: ServiceLane, served: Served, count: int, sigma: float) -> None:
     """A tenant's stretch into its service's, as often as there are such devices."""
     completed = served.completed * count
     flow.completed += completed
@@ -215,7 +215,7 @@ def _enter(flow: Flow, lane: Lane, served: Served, count: int, sigma: float) -> 
             histogram[bin_of(latency_ms)] += part * completed
 
 
-def _tell(load: Load, place: int, seat: Seat) -> None:
+def _tell(load: Load, place: int, seat: LoadSeat) -> None:
     """Those that drain must know when they are done."""
     for cell in load.cells.values():
         process = cell.actors[place]
@@ -223,7 +223,7 @@ def _tell(load: Load, place: int, seat: Seat) -> None:
             process.queue = load.queues[place]
 
 
-def _full(table: tuple[float, ...], shift_ms: float, lane: Lane, span: Span) -> Served:
+def _full(table: tuple[float, ...], shift_ms: float, lane: ServiceLane, span: Span) -> Served:
     """Always a full batch, whose latency is that of its own way alone."""
     answer_ms = table[-1] + shift_ms
     completed = 1000.0 * span.seconds / table[-1] * len(table)

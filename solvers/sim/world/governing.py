@@ -25,9 +25,9 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.workload import WorkloadKind
-from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.metrics import percentile_ms
-from solvers.sim.world.state import Cell, Meter, Process, State
+from solvers.sim.world.state import Meter, Process, State, WorldDevice
 
 FILLED_PART = 0.75
 """Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
@@ -49,17 +49,17 @@ class _Governed:
 
 
 @dataclass(slots=True)
-class Governing:
+class FleetGoverning:
     """All controllers of a fleet."""
 
     state: State
-    loads: Loads
+    loads: WorldLoads
     governor_of: Callable[[DeviceId], str]
     """Name of the controller of a device."""
     governed: dict[DeviceId, _Governed] = field(default_factory=dict)
     loops: dict[str, Controller] = field(default_factory=dict)
 
-    def take(self, cell: Cell) -> None:
+    def take(self, cell: WorldDevice) -> None:
         """A device was told something, or a process of it became ready: what is still inside its envelope stays."""
         envelope = envelope_of(self.state, cell)
         standing = self.governed.get(cell.id)
@@ -106,7 +106,7 @@ class Governing:
             _wish(cell, decision)
             self._apply(cell, governed)
 
-    def _apply(self, cell: Cell, governed: _Governed) -> None:
+    def _apply(self, cell: WorldDevice, governed: _Governed) -> None:
         state = governed.state
         for process in cell.processes:
             if process.item.replica in state.replicas and process.state is not ReplicaState.DRAINING:
@@ -118,7 +118,7 @@ class Governing:
             cell.governed_clock_mhz = state.setting.clock_mhz_sm
             self.state.touch(cell)
 
-    def _reading(self, cell: Cell, governed: _Governed) -> DeviceReading:
+    def _reading(self, cell: WorldDevice, governed: _Governed) -> DeviceReading:
         load = self.loads.of_cell.get(cell.id)
         found = []
         for replica in governed.envelope.replicas:
@@ -151,7 +151,7 @@ class Governing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ToldProcess:
     """A process in a period."""
 
     execution_ms: float | None
@@ -177,11 +177,11 @@ class _Told:
         return full or self.queue >= process.batch
 
 
-def _told(process: Process, load: Load | None) -> _Told:
+def _told(process: Process, load: Load | None) -> _ToldProcess:
     meter = process.period
     if meter.histogram is not None:
         mean_ms = 1000.0 * meter.busy_s / meter.batches if meter.batches > 0.0 else None
-        return _Told(
+        return _ToldProcess(
             execution_ms=mean_ms + process.answer_shift_ms if mean_ms is not None else None,
             latency_ms_p99=percentile_ms(meter.histogram, 99.0),
             batch_mean=meter.completed / meter.batches if meter.batches > 0.0 else 0.0,
@@ -190,8 +190,8 @@ def _told(process: Process, load: Load | None) -> _Told:
         )
     served = load.served_by(process) if load is not None else None
     if served is None:
-        return _Told(None, None, 0.0, process.waiting, dropping=False)
-    return _Told(
+        return _ToldProcess(None, None, 0.0, process.waiting, dropping=False)
+    return _ToldProcess(
         execution_ms=served.execution_ms or None,
         latency_ms_p99=served.latency_ms_p99,
         batch_mean=served.batch_mean,
@@ -200,7 +200,7 @@ def _told(process: Process, load: Load | None) -> _Told:
     )
 
 
-def envelope_of(state: State, cell: Cell) -> DeviceEnvelope | None:
+def envelope_of(state: State, cell: WorldDevice) -> DeviceEnvelope | None:
     """What may be moved on a device; None when nothing may."""
     items = sorted(cell.host.heard.by_device.get(cell.id, {}).values(), key=lambda each: each.replica)
     items = [item for item in items if item.workload not in state.works or state.works[item.workload].ended_s is None]
@@ -236,7 +236,7 @@ def _replica_envelope(state: State, item: Assignment) -> ReplicaEnvelope:
     )
 
 
-def _planned(cell: Cell, envelope: DeviceEnvelope) -> Setting:
+def _planned(cell: WorldDevice, envelope: DeviceEnvelope) -> Setting:
     batches = {item.replica: item.batch for item in cell.host.heard.by_device[cell.id].values()}
     clocks, told = envelope.clocks_mhz_sm, cell.setting.clock_mhz_sm if cell.setting is not None else None
     return Setting(
@@ -245,7 +245,7 @@ def _planned(cell: Cell, envelope: DeviceEnvelope) -> Setting:
     )
 
 
-def _wish(cell: Cell, decision: Decision) -> None:
+def _wish(cell: WorldDevice, decision: Decision) -> None:
     """What planners shall hear of it: what it asks for, until a period is good again."""
     asked = decision.repartition
     if asked is not None:

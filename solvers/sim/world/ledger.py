@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from solvers.sim.outcome import Better, JobOutcome, Metric, ServiceOutcome, Window, metric
+from solvers.sim.outcome import Better, JobOutcome, Metric, RunWindow, ServiceOutcome, metric
 from solvers.sim.world.accounting import Usage, bill
 from solvers.sim.world.metrics import JOULES_PER_KWH, ServiceBook, Sums
 
@@ -50,7 +50,7 @@ class Ledger:
     """Of all devices, where training memory may move between them and their hosts; else 0, and memory is not told."""
     total: Sums = field(default_factory=Sums)
     open: Sums = field(default_factory=Sums)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[RunWindow] = field(default_factory=list)
     power_w_peak: float = 0.0
     gpus_peak: float = 0.0
 
@@ -70,7 +70,7 @@ class Ledger:
             return
         violated = sum(flow.late + flow.dropped for flow in flows)
         self.windows.append(
-            Window(
+            RunWindow(
                 from_s=round(now_s - seconds, 9),
                 until_s=now_s,
                 asked_rps=sum(flow.asked for flow in flows) / seconds,

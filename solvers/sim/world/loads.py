@@ -15,11 +15,11 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.errors import InputError
 from solvers.sim.serving.serving import Served
-from solvers.sim.truth.device import DeviceLoad, DeviceState, Tenant, Trainee, settle
+from solvers.sim.truth.device import DeviceLoad, Tenant, Trainee, TrueDeviceState, settle
 from solvers.sim.truth.truth import Resident, gpu_truth, idle_power_w
 from solvers.sim.truth.utilisation import kernels_part
 from solvers.sim.world.memory import swapped_mib
-from solvers.sim.world.state import Cell, Process, State
+from solvers.sim.world.state import Process, State, WorldDevice
 
 KEPT_MAX = 300_000
 """Settled states that are remembered."""
@@ -29,7 +29,7 @@ WEIGHT_LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LoadSeat:
     """One that executes on a device: whose it is and what it is worth to the router; 0: it only drains."""
 
     workload: WorkloadId
@@ -44,14 +44,14 @@ class Load:
     base: DeviceLoad
     number: int
     """Of what is carried, whoever it belongs to."""
-    seats: tuple[Seat, ...]
-    example: Cell
+    seats: tuple[LoadSeat, ...]
+    example: WorldDevice
     rented: bool
     holds: bool
     """Whether any process stands on it, be it only starting."""
-    cells: dict[DeviceId, Cell] = field(default_factory=dict)
+    cells: dict[DeviceId, WorldDevice] = field(default_factory=dict)
     queues: list[float] = field(default_factory=list)
-    state: DeviceState | None = None
+    state: TrueDeviceState | None = None
     served: list[Served | None] = field(default_factory=list)
     seconds: float = 0.0
     """How long the stretch was that was served last, in fluid mode."""
@@ -100,7 +100,7 @@ _STANDING = (Resident(model="-", share_pct_sm=100),)
 
 
 @dataclass(slots=True)
-class Loads:
+class WorldLoads:
     """All loads of a world. `apart`: every device is its own."""
 
     state: State
@@ -110,7 +110,7 @@ class Loads:
     weights: dict[ServiceId, float] = field(default_factory=dict)
     """Sum of the weights of all processes of a service."""
     _numbers: dict[DeviceLoad, int] = field(default_factory=dict)
-    _settled: dict[tuple[int, tuple[int, ...]], DeviceState] = field(default_factory=dict)
+    _settled: dict[tuple[int, tuple[int, ...]], TrueDeviceState] = field(default_factory=dict)
 
     def refresh(self) -> bool:
         """Put together anew what changed; whether anything did."""
@@ -154,7 +154,7 @@ class Loads:
             if ServiceId(seat.workload) == service and seat.weight > 0.0
         )
 
-    def settle(self, load: Load, rates: tuple[float, ...]) -> DeviceState:
+    def settle(self, load: Load, rates: tuple[float, ...]) -> TrueDeviceState:
         """How the load's devices run at these rates of its tenants."""
         steps = tuple(map(_step, rates))
         key = (load.number, steps)
@@ -169,7 +169,7 @@ class Loads:
         load.state = found
         return found
 
-    def _leave(self, cell: Cell) -> None:
+    def _leave(self, cell: WorldDevice) -> None:
         load = self.of_cell.pop(cell.id, None)
         if load is None:
             return
@@ -181,7 +181,7 @@ class Loads:
         elif load.example is cell:
             load.example = next(iter(load.cells.values()))
 
-    def _join(self, cell: Cell) -> None:
+    def _join(self, cell: WorldDevice) -> None:
         cell.actors = _actors(cell)
         tenants = [each for each in cell.actors if each.item.kind is not WorkloadKind.JOB]
         base = self._base(cell, tenants, cell.actors[len(tenants) :])
@@ -209,7 +209,7 @@ class Loads:
         load.cells[cell.id] = cell
         self.of_cell[cell.id] = load
 
-    def _base(self, cell: Cell, tenants: list[Process], trainees: tuple[Process, ...]) -> DeviceLoad:
+    def _base(self, cell: WorldDevice, tenants: list[Process], trainees: tuple[Process, ...]) -> DeviceLoad:
         return DeviceLoad(
             gpu=cell.truth,
             clock_mhz_sm=cell.clock_mhz,
@@ -236,7 +236,7 @@ class Loads:
         )
 
 
-def _actors(cell: Cell) -> tuple[Process, ...]:
+def _actors(cell: WorldDevice) -> tuple[Process, ...]:
     """What executes on a device: tenants by name, then training jobs."""
     working = [] if cell.gone else [each for each in cell.processes if each.working]
     return tuple(
@@ -244,10 +244,10 @@ def _actors(cell: Cell) -> tuple[Process, ...]:
     )
 
 
-def _seat(process: Process) -> Seat:
+def _seat(process: Process) -> LoadSeat:
     item = process.item
     weight = max(WEIGHT_LEAST, item.capacity_rps) if process.routed else 0.0
-    return Seat(item.workload, item.kind, weight)
+    return LoadSeat(item.workload, item.kind, weight)
 
 
 def _step(rate_rps: float) -> int:

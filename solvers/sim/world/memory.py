@@ -16,7 +16,7 @@ from typing import Protocol
 from solvers.domain.plan import Assignment
 from solvers.domain.workload import OfflineTask, TrainingJob
 from solvers.sim.truth.truth import swap_s
-from solvers.sim.world.state import Cell, Process, State, Work
+from solvers.sim.world.state import Process, State, Work, WorldDevice
 
 
 class MemoryHook(Protocol):
@@ -28,7 +28,7 @@ class MemoryHook(Protocol):
         """Bring these running jobs to the limits that they are told, either those that grow or those that shrink."""
         ...
 
-    def make_room(self, cell: Cell, needed_mib: int) -> None:
+    def make_room(self, cell: WorldDevice, needed_mib: int) -> None:
         """Take so much from the jobs on a device for now, or nothing where they cannot give as much."""
         ...
 
@@ -48,7 +48,7 @@ class SwappedMemory:
             if more and (more > 0) is growing and not (growing and crowded):
                 self._move(process, more)
 
-    def make_room(self, cell: Cell, needed_mib: int) -> None:
+    def make_room(self, cell: WorldDevice, needed_mib: int) -> None:
         """See the hook."""
         giving = []
         for process in cell.processes:

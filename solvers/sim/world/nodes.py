@@ -23,7 +23,7 @@ from solvers.sim.kernel import Priority
 from solvers.sim.serving.requests import Carried
 from solvers.sim.world.accounting import Usage
 from solvers.sim.world.memory import SwappedMemory, may_swap
-from solvers.sim.world.state import Cell, Host, Process, State, Wish
+from solvers.sim.world.state import Process, State, TargetByDevice, WorldDevice, WorldNode
 
 DRAIN_S_MAX = 10.0
 """How long a process may work off its queue before it ends."""
@@ -35,7 +35,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _SortedProcesses:
     """A device's processes by what shall become of them."""
 
     keep: dict[ReplicaId, Process] = field(default_factory=dict)
@@ -46,15 +46,15 @@ class _Sorted:
 
 
 @dataclass(slots=True)
-class Nodes:
+class WorldNodes:
     """All agents of the fleet. `launch_s` says how long a model takes to start on a device."""
 
     state: State
-    launch_s: Callable[[str, Cell], float]
+    launch_s: Callable[[str, WorldDevice], float]
     memory_mib: Callable[[str, int], float]
     queue_of: Callable[[Process], float]
     """What waits at a process in fluid mode."""
-    on_change: Callable[[Cell], None]
+    on_change: Callable[[WorldDevice], None]
     """Hears of every device that was told something, or whose processes changed."""
     starts: int = 0
     stops: int = 0
@@ -66,7 +66,7 @@ class Nodes:
     def __post_init__(self) -> None:
         self.memory = SwappedMemory(self.state)
 
-    def hear(self, host: Host, wish: Wish, *, instantly: bool = False) -> None:
+    def hear(self, host: WorldNode, wish: TargetByDevice, *, instantly: bool = False) -> None:
         """A node that can be reached learns what it shall hold and sets about it; `instantly`: it is done at once."""
         if not host.reachable or wish.target.generation < host.heard.target.generation:
             return
@@ -75,7 +75,7 @@ class Nodes:
             cell.setting = wish.settings.get(cell.id)
             self.reconcile(cell, instantly=instantly)
 
-    def reconcile(self, cell: Cell, *, instantly: bool = False) -> None:
+    def reconcile(self, cell: WorldDevice, *, instantly: bool = False) -> None:
         """Take every step that can be taken now on a device."""
         if cell.gone:
             return
@@ -115,7 +115,7 @@ class Nodes:
         now_s = self.state.now_s
         return [self._usage(each, now_s) for cell in self.state.cells.values() for each in cell.processes]
 
-    def _wanted(self, cell: Cell) -> dict[ReplicaId, Assignment]:
+    def _wanted(self, cell: WorldDevice) -> dict[ReplicaId, Assignment]:
         """What shall stand here, without work that is done."""
         items = cell.host.heard.by_device.get(cell.id, {})
         works = self.state.works
@@ -125,8 +125,8 @@ class Nodes:
             if item.workload not in works or works[item.workload].ended_s is None
         }
 
-    def _sort(self, cell: Cell, wanted: dict[ReplicaId, Assignment], *, instantly: bool) -> _Sorted:
-        found = _Sorted()
+    def _sort(self, cell: WorldDevice, wanted: dict[ReplicaId, Assignment], *, instantly: bool) -> _SortedProcesses:
+        found = _SortedProcesses()
         usable = [
             each for each in cell.processes if each.state is not ReplicaState.DRAINING and self._fits(each, wanted)
         ]
@@ -158,7 +158,7 @@ class Nodes:
             held = replace(held, memory_mib_limit=item.memory_mib_limit)
         return _fixed(held) == _fixed(item)
 
-    def _send_off(self, process: Process, wanted: dict[ReplicaId, Assignment], found: _Sorted) -> None:
+    def _send_off(self, process: Process, wanted: dict[ReplicaId, Assignment], found: _SortedProcesses) -> None:
         """How a process that is not kept ends: at once, after draining, or when its replacement is ready."""
         replica = process.item.replica
         replacement = found.keep.get(replica)
@@ -186,7 +186,9 @@ class Nodes:
             return False
         return not any(each.cell is cell and each.routed for each in self.state.replicas[replica])
 
-    def _start(self, cell: Cell, wanted: dict[ReplicaId, Assignment], found: _Sorted, *, instantly: bool) -> None:
+    def _start(
+        self, cell: WorldDevice, wanted: dict[ReplicaId, Assignment], found: _SortedProcesses, *, instantly: bool
+    ) -> None:
         """Start what fits, what frees most first; when nothing fits and nothing makes room, one process does."""
 
         def growth(replica: ReplicaId) -> tuple[int, str]:
@@ -210,7 +212,7 @@ class Nodes:
         elif stuck and found.standing:
             self.drain(found.standing[min(found.standing, key=growth)])
 
-    def _launch(self, cell: Cell, item: Assignment, *, instantly: bool) -> None:
+    def _launch(self, cell: WorldDevice, item: Assignment, *, instantly: bool) -> None:
         state = self.state
         process = Process(
             serial=state.serial,
@@ -299,12 +301,12 @@ class Nodes:
         )
 
 
-def has_room(cell: Cell, item: Assignment) -> bool:
+def has_room(cell: WorldDevice, item: Assignment) -> bool:
     """Whether a process may start next to what stands on a device."""
     return cell.memory_mib_held + item.memory_mib_limit <= cell.device.memory_mib and share_fits(cell, item)
 
 
-def share_fits(cell: Cell, item: Assignment) -> bool:
+def share_fits(cell: WorldDevice, item: Assignment) -> bool:
     """The same, memory aside."""
     if cell.mode is DeviceMode.DEDICATED:
         return not cell.processes

@@ -31,14 +31,14 @@ from solvers.domain.workload import OfflineTask, TrainingJob
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import Planner, PlanRequest, Thought
-from solvers.sim.outcome import Planners, Setting
+from solvers.sim.outcome import Planners, TuningSetting
 from solvers.sim.scenario import Saturating, WorldScenario
 from solvers.sim.serving.serving import Served
 from solvers.sim.truth.truth import memory_mib
-from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.metrics import BINS, percentile_ms
 from solvers.sim.world.promoting import next_target
-from solvers.sim.world.state import Cell, Host, Lane, Leave, Meter, Process, State, Wish
+from solvers.sim.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 
 # --- What a node of a simulated world tells of itself: replicas, readings of devices and of replicas
 
@@ -68,7 +68,7 @@ class NodeReport:
         )
 
 
-def read_node(state: State, loads: Loads, host: Host) -> NodeReport:
+def read_node(state: State, loads: WorldLoads, host: WorldNode) -> NodeReport:
     """Read everything on a node."""
     replicas: list[Replica] = []
     readings: dict[ReplicaId, ReplicaTelemetry] = {}
@@ -103,7 +103,7 @@ def _replica(process: Process) -> Replica:
     )
 
 
-def _device(cell: Cell, load: Load | None) -> DeviceTelemetry:
+def _device(cell: WorldDevice, load: Load | None) -> DeviceTelemetry:
     told = load.state if load is not None else None
     idle = prod(1.0 - part for part in told.busy) if told is not None else 1.0
     if told is not None and told.iteration_ms:
@@ -162,7 +162,7 @@ CLUSTER = ClusterName("simulated")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PastReport:
     """What was known at a moment."""
 
     at_s: float
@@ -177,11 +177,11 @@ class WorldObserver:
 
     scenario: WorldScenario
     state: State
-    loads: Loads
+    loads: WorldLoads
     policy: Policy
     profiles: tuple[Profile, ...]
     _known: dict[NodeId, NodeReport] = field(default_factory=dict)
-    _reports: deque[Report] = field(default_factory=deque)
+    _reports: deque[PastReport] = field(default_factory=deque)
     _first: Snapshot | None = None
 
     def report(self) -> None:
@@ -195,7 +195,7 @@ class WorldObserver:
             if work.at_s <= self.state.now_s
         )
         self._reports.append(
-            Report(
+            PastReport(
                 at_s=self.state.now_s,
                 nodes=dict(self._known),
                 demands=tuple(self._demand(lane) for lane in self.state.lanes.values()),
@@ -203,7 +203,7 @@ class WorldObserver:
             )
         )
 
-    def freeze(self, host: Host) -> None:
+    def freeze(self, host: WorldNode) -> None:
         """Take down what a node says now: the last that is heard of it, should it fall silent."""
         self._known[host.node.id] = read_node(self.state, self.loads, host)
 
@@ -269,7 +269,7 @@ class WorldObserver:
             )
         return self._first
 
-    def _status(self, host: Host, report: Report) -> NodeStatus:
+    def _status(self, host: WorldNode, report: PastReport) -> NodeStatus:
         found = report.nodes.get(host.node.id)
         return NodeStatus(
             node=host.node.id,
@@ -277,7 +277,7 @@ class WorldObserver:
             generation_applied=0 if found is None else found.generation,
         )
 
-    def _demand(self, lane: Lane) -> Demand:
+    def _demand(self, lane: ServiceLane) -> Demand:
         """As gateways count it; whose queue is always full has no rate but the declared one."""
         service, rhythm, now_s = lane.traffic.service, self.scenario.rhythm, self.state.now_s
         if now_s <= 0.0 or isinstance(lane.traffic.load, Saturating):
@@ -309,7 +309,7 @@ class WorldObserver:
         )
 
 
-def asked_until(lane: Lane, at_s: float) -> float:
+def asked_until(lane: ServiceLane, at_s: float) -> float:
     """Requests until a moment, evenly spread within stretches."""
     told = lane.asked_until
     index = bisect_right(told, (at_s, float("inf"))) - 1
@@ -322,7 +322,7 @@ def asked_until(lane: Lane, at_s: float) -> float:
     return before + (after - before) * (at_s - before_s) / (after_s - before_s)
 
 
-def _forget(lane: Lane, before_s: float) -> None:
+def _forget(lane: ServiceLane, before_s: float) -> None:
     """What no demand looks back to any more."""
     index = bisect_right(lane.asked_until, (before_s, float("inf"))) - 1
     if index > 64:
@@ -334,14 +334,14 @@ class WorldActuator:
     """Makes a plan the target, and has the nodes told."""
 
     state: State
-    spread: Callable[[Wish, CycleRecord], None]
+    spread: Callable[[TargetByDevice, CycleRecord], None]
     promotions: int = 0
 
     def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
         """Compare-and-set on the plan's parent. Raises SupersededError."""
         target = next_target(self.state.target, plan, self.state.now_s)
         self.promotions += 1
-        self.spread(Wish.of(target, self._leaving(plan, record.snapshot)), record)
+        self.spread(TargetByDevice.of(target, self._leaving(plan, record.snapshot)), record)
         return target.generation
 
     def _leaving(self, plan: Plan, snapshot: Snapshot) -> dict[DeviceId, dict[ReplicaId, Leave]]:
@@ -349,7 +349,7 @@ class WorldActuator:
         now_s, cells = self.state.now_s, self.state.cells
         going = [Leave(each.assignment, now_s + each.retire_after_s) for each in leaving(plan, snapshot)]
         earlier = [leave for by in self.state.wish.leaving.values() for leave in by.values() if leave.until_s > now_s]
-        beside = Wish.of(Target(assignments=plan.assignments)).by_device
+        beside = TargetByDevice.of(Target(assignments=plan.assignments)).by_device
         found: dict[DeviceId, dict[ReplicaId, Leave]] = {}
         for leave in (*going, *earlier):
             cell, replica = cells[leave.item.device], leave.item.replica
@@ -371,10 +371,10 @@ class InProcessRunner:
 
     planners: Planners
     tuned: str
-    settings: tuple[Setting, ...]
+    settings: tuple[TuningSetting, ...]
     reporter: Reporter
     policy_settings: tuple[PlannerSetting, ...] = ()
-    _made: dict[tuple[str, tuple[Setting, ...]], Planner] = field(default_factory=dict)
+    _made: dict[tuple[str, tuple[TuningSetting, ...]], Planner] = field(default_factory=dict)
 
     def think(self, planner: str, request: PlanRequest, state: bytes | None) -> Thought:
         """Its answer. Raises EngineError when the planner is unknown, or fails."""
@@ -388,10 +388,10 @@ class InProcessRunner:
         except Exception as error:
             raise EngineError(f"planner {planner} failed: {error}", planner=planner) from error
 
-    def _said(self, planner: str, policy: Policy) -> tuple[Setting, ...]:
+    def _said(self, planner: str, policy: Policy) -> tuple[TuningSetting, ...]:
         settings = self.policy_settings if policy.pool is None else policy.planner_settings
         own = {item.name: item for item in settings if item.planner == planner}
-        said = {name: Setting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
+        said = {name: TuningSetting(name=name, value=canonical_json(item.value)) for name, item in own.items()}
         if policy.pool is None and planner == self.tuned:
             said |= {item.name: item for item in self.settings}
         return tuple(said[name] for name in sorted(said))
@@ -413,7 +413,7 @@ class WorldClock:
 
 
 @dataclass(slots=True)
-class Counting:
+class CountingReporter:
     """Reporter: how often what was said."""
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -16,11 +16,11 @@ import numpy as np
 
 from solvers.domain.streams import Streams
 from solvers.sim.scenario import Routing
-from solvers.sim.serving.requests import Outcome, Router, Server, Stretch, serve_requests
+from solvers.sim.serving.requests import ReplicaServer, RequestsOutcome, Router, Stretch, serve_requests
 from solvers.sim.serving.serving import QUEUE_S_MAX
 from solvers.sim.world.closed_loop import Clients, serve_clients
 from solvers.sim.world.metrics import BINS, Flow, bins_of, over_part, spread_bins
-from solvers.sim.world.state import Lane, Meter, Process
+from solvers.sim.world.state import Meter, Process, ServiceLane
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,11 +53,11 @@ class Span:
 
 
 @lru_cache(maxsize=65536)
-def _server(exec_ms: tuple[float, ...], weight: float) -> Server:
-    return Server(exec_ms=exec_ms, weight=weight)
+def _server(exec_ms: tuple[float, ...], weight: float) -> ReplicaServer:
+    return ReplicaServer(exec_ms=exec_ms, weight=weight)
 
 
-def serve_lane(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Flow:
+def serve_lane(lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Flow:
     """Serve a service; `weights` are those of its processes. Their mean times are in their `exec_ms`."""
     flow = Flow(asked=float(len(arrivals_s)))
     if len(lane.waiting_s):
@@ -73,7 +73,7 @@ def serve_lane(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights:
     return flow
 
 
-def serve_clients_of(lane: Lane, clients: Clients, span: Span, weights: list[float]) -> Flow:
+def serve_clients_of(lane: ServiceLane, clients: Clients, span: Span, weights: list[float]) -> Flow:
     """Serve a service whose clients wait for their answers. Who waited at a process that is gone gives up, and comes
     again as a new client.
     """
@@ -87,7 +87,7 @@ def serve_clients_of(lane: Lane, clients: Clients, span: Span, weights: list[flo
     return flow
 
 
-def _stretch(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Stretch:
+def _stretch(lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64], weights: list[float]) -> Stretch:
     processes = lane.processes
     return Stretch(
         from_s=span.from_s,
@@ -101,7 +101,7 @@ def _stretch(lane: Lane, span: Span, arrivals_s: NDArray[np.float64], weights: l
     )
 
 
-def _drop_hopeless(lane: Lane, now_s: float) -> float:
+def _drop_hopeless(lane: ServiceLane, now_s: float) -> float:
     """Give up what has waited at the router too long; how many that were."""
     limited = lane.limit_ms is not None and lane.traffic.drop and not lane.book.execution_only
     patience_s = lane.limit_ms / 1000.0 if limited and lane.limit_ms is not None else QUEUE_S_MAX
@@ -111,7 +111,7 @@ def _drop_hopeless(lane: Lane, now_s: float) -> float:
     return float(dropped)
 
 
-def _read(lane: Lane, outcome: Outcome, sigma: float, flow: Flow) -> None:
+def _read(lane: ServiceLane, outcome: RequestsOutcome, sigma: float, flow: Flow) -> None:
     """From what the kernel says to the service's books and its processes' meters."""
     processes, count = lane.processes, len(lane.processes)
     done = outcome.batch > 0
@@ -150,7 +150,7 @@ def add_histogram(meter: Meter, counts: NDArray[np.float64]) -> None:
 
 
 def _executions(
-    lane: Lane, sigma: float, by: NDArray[np.int64], sizes: NDArray[np.int64]
+    lane: ServiceLane, sigma: float, by: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How long batches took, weighted by their requests: histograms and late parts by process."""
     count = len(lane.processes)
@@ -175,7 +175,7 @@ def execution_into(
     return over_part(sigma, mean_ms, limit_ms)
 
 
-def serve_full(process: Process, lane: Lane, span: Span) -> Flow:
+def serve_full(process: Process, lane: ServiceLane, span: Span) -> Flow:
     """A process that always finds a full batch: completions by its mean cycle, latency by the batch's own way alone."""
     mean_ms, answer_ms = process.exec_ms[-1], process.exec_ms[-1] + process.answer_shift_ms
     completed = 1000.0 * span.seconds / mean_ms * len(process.exec_ms)

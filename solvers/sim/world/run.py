@@ -21,19 +21,19 @@ from solvers.domain.plan import Plan
 from solvers.domain.streams import Streams
 from solvers.errors import InvariantError
 from solvers.sim.kernel import Priority
-from solvers.sim.outcome import Deed, Progress
+from solvers.sim.outcome import ProgressListener, RunEvent
 from solvers.sim.scenario import WorldScenario
 from solvers.sim.world.fluid import Fluid
-from solvers.sim.world.governing import Governing
+from solvers.sim.world.governing import FleetGoverning
 from solvers.sim.world.ledger import Count, Ledger
-from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.metrics import Flow, Sums
-from solvers.sim.world.nodes import Nodes
-from solvers.sim.world.ports import Counting, LastRecord, WorldObserver
+from solvers.sim.world.nodes import WorldNodes
+from solvers.sim.world.ports import CountingReporter, LastRecord, WorldObserver
 from solvers.sim.world.requests import Span
 from solvers.sim.world.serving import Requests
-from solvers.sim.world.state import State, Wish
-from solvers.sim.world.works import Progress as WorksDone
+from solvers.sim.world.state import State, TargetByDevice
+from solvers.sim.world.works import StretchProgress as WorksDone
 from solvers.sim.world.works import progress_works
 
 _QUIET = frozenset({HoldReason.NOTHING_TO_CHANGE, HoldReason.COOLDOWN, HoldReason.SMALL_GAIN, HoldReason.CHURN_BUDGET})
@@ -46,17 +46,17 @@ class Run:
 
     scenario: WorldScenario
     state: State
-    loads: Loads
-    nodes: Nodes
+    loads: WorldLoads
+    nodes: WorldNodes
     observer: WorldObserver
     ledger: Ledger
     serving: Requests | Fluid
-    governing: Governing | None
+    governing: FleetGoverning | None
     seed: int
     ports: Ports | None = None
     journal: LastRecord = field(default_factory=LastRecord)
-    counting: Counting = field(default_factory=Counting)
-    deeds: list[Deed] = field(default_factory=list)
+    counting: CountingReporter = field(default_factory=CountingReporter)
+    deeds: list[RunEvent] = field(default_factory=list)
     promotions: int = 0
     cycles_due: int = 0
     periods: int = 0
@@ -114,7 +114,7 @@ class Run:
             errors = "; ".join(f"{item.planner}: {item.error}" for item in record.attempts if item.error)
             self.tell("hold", f"{reasons}{': ' + errors if errors else ''}")
 
-    def spread(self, wish: Wish, record: CycleRecord) -> None:
+    def spread(self, wish: TargetByDevice, record: CycleRecord) -> None:
         """A new target: nodes act a little later, or at once where the world begins warm."""
         self.promotions += 1
         plan, before = record.plan, self.state.wish
@@ -132,18 +132,18 @@ class Run:
                 self.state.now_s + self.scenario.rhythm.apply_delay_s, Priority.APPLY, lambda: self._hear(wish)
             )
 
-    def _part(self, wish: Wish) -> None:
+    def _part(self, wish: TargetByDevice) -> None:
         """The time of some that went on beside a target is over."""
         for device in wish.leaving:
             self.nodes.reconcile(self.state.cells[device])
 
-    def _hear(self, wish: Wish, *, instantly: bool = False) -> None:
+    def _hear(self, wish: TargetByDevice, *, instantly: bool = False) -> None:
         for host in self.state.hosts.values():
             self.nodes.hear(host, wish, instantly=instantly)
 
     def tell(self, kind: str, text: str) -> None:
         """Note a deed."""
-        self.deeds.append(Deed(at_s=self.state.now_s, kind=kind, text=text[:500]))
+        self.deeds.append(RunEvent(at_s=self.state.now_s, kind=kind, text=text[:500]))
 
     def count(self) -> Count:
         """What happened so far."""
@@ -158,7 +158,7 @@ class Run:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def go(self, progress: Progress, watch: Callable[[], None] | None = None) -> None:
+    def go(self, progress: ProgressListener, watch: Callable[[], None] | None = None) -> None:
         """To the end. `watch` is asked to look after every stretch, and after the events that follow it."""
         kernel, span_s = self.state.kernel, self.scenario.span_s
         step_s, window = self.scenario.rhythm.stretch_s, 1

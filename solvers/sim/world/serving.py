@@ -18,10 +18,10 @@ from solvers.sim.arrivals import Source
 from solvers.sim.scenario import Closed, Open, Saturating, WorldScenario
 from solvers.sim.world.asking import Times
 from solvers.sim.world.closed_loop import Clients
-from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.metrics import Flow, Sums
 from solvers.sim.world.requests import Span, serve_clients_of, serve_full, serve_lane
-from solvers.sim.world.state import Lane, Process, State
+from solvers.sim.world.state import Process, ServiceLane, State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Requests:
     """All services of a world, served one by one."""
 
     state: State
-    loads: Loads
+    loads: WorldLoads
     asking: dict[ServiceId, Times] = field(default_factory=dict)
     lately: dict[ServiceId, float] = field(default_factory=dict)
     """Rates of closed loops in the last stretch."""
@@ -42,7 +42,7 @@ class Requests:
     """Of processes, by serial."""
 
     @classmethod
-    def of(cls, scenario: WorldScenario, state: State, loads: Loads, seed: int) -> Requests:
+    def of(cls, scenario: WorldScenario, state: State, loads: WorldLoads, seed: int) -> Requests:
         """Of a scenario."""
         made = cls(state, loads)
         for traffic in scenario.traffic:
@@ -101,7 +101,7 @@ class Requests:
     def _is_full(self, service: ServiceId) -> bool:
         return isinstance(self.state.lanes[service].traffic.load, Saturating)
 
-    def _serve(self, lane: Lane, span: Span, arrivals_s: NDArray[np.float64]) -> Flow:
+    def _serve(self, lane: ServiceLane, span: Span, arrivals_s: NDArray[np.float64]) -> Flow:
         weights = [self._weights[each.serial] for each in lane.processes]
         for process in lane.processes:
             process.lately = (process.report.busy_s, process.report.batches)

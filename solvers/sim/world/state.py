@@ -51,7 +51,7 @@ class Process:
 
     serial: int
     item: Assignment
-    cell: Cell
+    cell: WorldDevice
     state: ReplicaState
     batch: int
     begun_s: float
@@ -94,7 +94,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TargetByDevice:
     """A target by device, and where its replicas belong."""
 
     target: Target = field(default_factory=Target)
@@ -105,7 +105,7 @@ class Wish:
     """What may go on for a while beside it."""
 
     @classmethod
-    def of(cls, target: Target, leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] | None = None) -> Wish:
+    def of(cls, target: Target, leaving: Mapping[DeviceId, Mapping[ReplicaId, Leave]] | None = None) -> TargetByDevice:
         """Sorted out."""
         by_device: dict[DeviceId, dict[ReplicaId, Assignment]] = {}
         for item in target.assignments:
@@ -116,12 +116,12 @@ class Wish:
 
 
 @dataclass(slots=True, eq=False)
-class Host:
+class WorldNode:
     """A node: what it was told last, and how it fares."""
 
     node: Node
-    cells: list[Cell] = field(default_factory=list)
-    heard: Wish = field(default_factory=Wish)
+    cells: list[WorldDevice] = field(default_factory=list)
+    heard: TargetByDevice = field(default_factory=TargetByDevice)
     lost: int = 0
     silent: int = 0
     """How many faults of each kind hold."""
@@ -133,13 +133,13 @@ class Host:
 
 
 @dataclass(slots=True, eq=False)
-class Cell:
+class WorldDevice:
     """A device with what is on it. `clock_mhz` is what it is told to run at."""
 
     device: Device
     gpu_type: GpuType
     truth: GpuTruth
-    host: Host
+    host: WorldNode
     usd_per_h: float
     gpu_part: float
     """Part of a whole GPU: less than 1 for MIG slices."""
@@ -200,7 +200,7 @@ class Cell:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class ServiceLane:
     """A service with its traffic, what waits at its router, and what was asked of it so far."""
 
     traffic: Traffic
@@ -258,16 +258,16 @@ class State:
     """All of it."""
 
     kernel: Kernel
-    hosts: dict[NodeId, Host]
-    cells: dict[DeviceId, Cell]
-    lanes: dict[ServiceId, Lane]
+    hosts: dict[NodeId, WorldNode]
+    cells: dict[DeviceId, WorldDevice]
+    lanes: dict[ServiceId, ServiceLane]
     works: dict[WorkloadId, Work]
-    wish: Wish = field(default_factory=Wish)
+    wish: TargetByDevice = field(default_factory=TargetByDevice)
     planner_down: int = 0
     serial: int = 0
     replicas: dict[ReplicaId, list[Process]] = field(default_factory=dict)
     """All processes by replica, the oldest first."""
-    changed: dict[DeviceId, Cell] = field(default_factory=dict)
+    changed: dict[DeviceId, WorldDevice] = field(default_factory=dict)
     """Devices whose load has to be put together anew."""
 
     @property
@@ -280,6 +280,6 @@ class State:
         """What the fleet shall hold."""
         return self.wish.target
 
-    def touch(self, cell: Cell) -> None:
+    def touch(self, cell: WorldDevice) -> None:
         """Something on this device is not as it was."""
         self.changed[cell.id] = cell

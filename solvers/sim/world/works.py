@@ -13,25 +13,25 @@ from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.sim.outcome import JobOutcome
 from solvers.sim.truth.device import iterations_done
-from solvers.sim.world.loads import Load, Loads
+from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.memory import swapped_mib
-from solvers.sim.world.nodes import Nodes
+from solvers.sim.world.nodes import WorldNodes
 from solvers.sim.world.requests import Span
 from solvers.sim.world.state import Process, State, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StretchProgress:
     """Of a stretch: iterations of training, and memory that went between devices and hosts."""
 
     iterations: float = 0.0
     swapped_mib: float = 0.0
 
 
-def progress_works(state: State, nodes: Nodes, loads: Loads, span: Span) -> Progress:
+def progress_works(state: State, nodes: WorldNodes, loads: WorldLoads, span: Span) -> StretchProgress:
     """Let all works go on."""
     if not state.works:
-        return Progress()
+        return StretchProgress()
     gains: dict[int, float] = {}
     working: list[Process] = []
     for load in loads.by_key.values():
@@ -57,7 +57,7 @@ def progress_works(state: State, nodes: Nodes, loads: Loads, span: Span) -> Prog
     for process in working:
         if state.works[process.item.workload].ended_s is not None and process.state is not ReplicaState.FAILED:
             nodes.end(process)
-    return Progress(iterations, swapped)
+    return StretchProgress(iterations, swapped)
 
 
 def _gains(load: Load, seconds: float, gains: dict[int, float], working: list[Process]) -> None:

@@ -23,21 +23,21 @@ from solvers.domain.policy import Policy
 from solvers.domain.workload import WorkloadKind
 from solvers.errors import FieldError, InputError
 from solvers.sim.kernel import Kernel, Priority
-from solvers.sim.outcome import About, Contender, Outcome, Planners, Progress, check_outcome
-from solvers.sim.scenario import Fault, FaultKind, Level, WorldScenario
+from solvers.sim.outcome import About, Planners, ProgressListener, RunContender, RunOutcome, check_outcome
+from solvers.sim.scenario import FaultKind, Level, ScenarioFault, WorldScenario
 from solvers.sim.truth.truth import GpuTruth, launch_s, memory_mib, mig_truth
 from solvers.sim.world.fluid import Fluid
-from solvers.sim.world.governing import Governing
+from solvers.sim.world.governing import FleetGoverning
 from solvers.sim.world.ledger import Ledger, clipped
-from solvers.sim.world.loads import Loads
+from solvers.sim.world.loads import WorldLoads
 from solvers.sim.world.memory import may_swap
 from solvers.sim.world.metrics import ServiceBook
-from solvers.sim.world.nodes import Nodes
+from solvers.sim.world.nodes import WorldNodes
 from solvers.sim.world.ports import InProcessRunner, StateMemory, WorldActuator, WorldClock, WorldObserver
 from solvers.sim.world.profiling import known_truth, profiles_of
 from solvers.sim.world.run import Run
 from solvers.sim.world.serving import Requests
-from solvers.sim.world.state import Cell, Host, Lane, State, Wish, Work
+from solvers.sim.world.state import ServiceLane, State, TargetByDevice, Work, WorldDevice, WorldNode
 from solvers.sim.world.works import job_outcome
 
 # --- What goes wrong in a simulated world, and what ends it
@@ -51,27 +51,27 @@ class Faults:
     """Lets faults happen. `tell` hears of each, `freeze` of every node that falls silent."""
 
     state: State
-    nodes: Nodes
+    nodes: WorldNodes
     tell: Callable[[str, str], None]
-    freeze: Callable[[Host], None]
+    freeze: Callable[[WorldNode], None]
 
-    def plan(self, faults: tuple[Fault, ...], until_s: float) -> None:
+    def plan(self, faults: tuple[ScenarioFault, ...], until_s: float) -> None:
         """Plan all of them. Raises InputError for one whose subject cannot have it."""
         for fault in faults:
             self._check(fault)
             if fault.at_s < until_s:
                 self.state.kernel.at(fault.at_s, Priority.FAULT, partial(self._begin, fault))
 
-    def _check(self, fault: Fault) -> None:
+    def _check(self, fault: ScenarioFault) -> None:
         if fault.kind in (FaultKind.NODE_LOST, FaultKind.NODE_SILENT) and NodeId(fault.subject) not in self.state.hosts:
             raise InputError(f"{fault.kind.value}: {fault.subject} is no node")
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: ScenarioFault) -> None:
         self.tell("fault", f"{fault.kind.value} {fault.subject} for {fault.lasts_s:g} s")
         self._turn(fault, 1)
         self.state.kernel.at(self.state.now_s + fault.lasts_s, Priority.FAULT, lambda: self._turn(fault, -1))
 
-    def _turn(self, fault: Fault, sign: int) -> None:
+    def _turn(self, fault: ScenarioFault, sign: int) -> None:
         """Begin (+1) or end (-1) it."""
         match fault.kind:
             case FaultKind.PLANNER_DOWN:
@@ -85,7 +85,7 @@ class Faults:
                 for cell in self._cells(fault):
                     self._device(cell, fault, sign)
 
-    def _node(self, host: Host, kind: FaultKind, sign: int) -> None:
+    def _node(self, host: WorldNode, kind: FaultKind, sign: int) -> None:
         if sign > 0:
             self.freeze(host)
         if kind is FaultKind.NODE_SILENT:
@@ -99,7 +99,7 @@ class Faults:
         if host.reachable:
             self.nodes.hear(host, self.state.wish)
 
-    def _device(self, cell: Cell, fault: Fault, sign: int) -> None:
+    def _device(self, cell: WorldDevice, fault: ScenarioFault, sign: int) -> None:
         match fault.kind:
             case FaultKind.DEVICE_LOST:
                 cell.lost += sign
@@ -113,18 +113,18 @@ class Faults:
                 cell.limit_factor = round(cell.limit_factor * fault.factor**sign, 9)
         self.state.touch(cell)
 
-    def _crash(self, cells: list[Cell]) -> None:
+    def _crash(self, cells: list[WorldDevice]) -> None:
         working = [each for cell in cells for each in cell.processes if each.working]
         if working:
             victim = min(working, key=lambda each: (each.item.replica, each.serial))
             self.nodes.end(victim)
             self.nodes.reconcile(victim.cell)
 
-    def _empty(self, cell: Cell) -> None:
+    def _empty(self, cell: WorldDevice) -> None:
         for process in tuple(cell.processes):
             self.nodes.end(process)
 
-    def _cells(self, fault: Fault) -> list[Cell]:
+    def _cells(self, fault: ScenarioFault) -> list[WorldDevice]:
         """The devices that a fault is about."""
         host = self.state.hosts.get(NodeId(fault.subject))
         return host.cells if host is not None else [self.state.cells[DeviceId(fault.subject)]]
@@ -146,22 +146,22 @@ class World:
         """What it is."""
         return self.scenario.about
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
         """Run it to its end. Raises EngineError for an unknown planner, InputError for what cannot be simulated."""
         run = self.begin(contender, seed, planners)
         run.go(progress)
         return outcome_of(run, contender)
 
-    def begin(self, contender: Contender, seed: int, planners: Planners) -> Run:
+    def begin(self, contender: RunContender, seed: int, planners: Planners) -> Run:
         """The world a moment before anything happens in it."""
         scenario = _counted(self.scenario)
         # An unknown planner shall end the run here, not be a failed attempt in every cycle of it.
         planners(contender.planners[0], contender.settings)
         policy = policy_of(scenario.policy, contender)
         state = state_of(scenario, policy)
-        loads = Loads(state, apart=scenario.level is Level.REQUEST)
+        loads = WorldLoads(state, apart=scenario.level is Level.REQUEST)
         governing = _governing(contender.governor or scenario.governor, scenario, state, loads)
-        nodes = Nodes(
+        nodes = WorldNodes(
             state=state,
             launch_s=lambda model, cell: launch_s(model, cell.truth) * scenario.launch_scale,
             memory_mib=memory_mib,
@@ -210,16 +210,16 @@ class World:
             assignments=tuple(sorted(standing.assignments, key=lambda each: each.replica)),
             settings=tuple(sorted(standing.settings, key=lambda each: each.device)),
         )
-        run.state.wish = Wish.of(target)
+        run.state.wish = TargetByDevice.of(target)
         for host in run.state.hosts.values():
             run.nodes.hear(host, run.state.wish, instantly=True)
 
 
-def _unheard(cell: Cell) -> None:
+def _unheard(cell: WorldDevice) -> None:
     """Nobody governs."""
 
 
-def _governing(name: str | None, scenario: WorldScenario, state: State, loads: Loads) -> Governing | None:
+def _governing(name: str | None, scenario: WorldScenario, state: State, loads: WorldLoads) -> FleetGoverning | None:
     """The controllers of this name, and those that policies with pools name on their devices. Raises InputError for an
     unknown one.
     """
@@ -236,7 +236,7 @@ def _governing(name: str | None, scenario: WorldScenario, state: State, loads: L
         owner = device_owners(pools, nodes, scenario.fleet.devices).get(device) if pools else None
         return name if owner is None else next(policy.governor for policy in pools if policy.name == owner)
 
-    return Governing(state, loads, governor_of)
+    return FleetGoverning(state, loads, governor_of)
 
 
 def _counted(scenario: WorldScenario) -> WorldScenario:
@@ -254,7 +254,7 @@ def _counted(scenario: WorldScenario) -> WorldScenario:
     return replace(scenario, policies=counted(scenario.policies), policy_changes=tuple(changes))
 
 
-def policy_of(policy: Policy, contender: Contender) -> Policy:
+def policy_of(policy: Policy, contender: RunContender) -> Policy:
     """The scenario's policy with what the contender overrides. Raises FieldError for a field that there is not."""
     plain = to_plain(policy)
     if not isinstance(plain, dict):
@@ -274,12 +274,12 @@ def policy_of(policy: Policy, contender: Contender) -> Policy:
 
 def state_of(scenario: WorldScenario, policy: Policy) -> State:
     """Everything that stands, empty. Raises InputError for hardware that no simulated world has."""
-    hosts = {node.id: Host(node) for node in sorted(scenario.fleet.nodes, key=lambda each: each.id)}
+    hosts = {node.id: WorldNode(node) for node in sorted(scenario.fleet.nodes, key=lambda each: each.id)}
     types = {each.name: each for each in scenario.fleet.gpu_types}
     cells = {}
     for device in sorted(scenario.fleet.devices, key=lambda each: each.id):
         gpu_type, host = types[device.gpu_type], hosts[device.node]
-        cell = Cell(
+        cell = WorldDevice(
             device=device,
             gpu_type=gpu_type,
             truth=truth_of(device),
@@ -306,7 +306,8 @@ def state_of(scenario: WorldScenario, policy: Policy) -> State:
         hosts=hosts,
         cells=cells,
         lanes={
-            service.id: Lane(scenario.traffic_of(service.id), ServiceBook.of(service)) for service in scenario.services
+            service.id: ServiceLane(scenario.traffic_of(service.id), ServiceBook.of(service))
+            for service in scenario.services
         },
         works={each.id: each for each in sorted(works, key=lambda each: each.id)},
     )
@@ -337,14 +338,14 @@ def _domains(caps: tuple[PowerCap, ...], device: Device, node: Node) -> tuple[in
     )
 
 
-def outcome_of(run: Run, contender: Contender) -> Outcome:
+def outcome_of(run: Run, contender: RunContender) -> RunOutcome:
     """A finished run in numbers."""
     scenario, state = run.scenario, run.state
     span_s = scenario.span_s - scenario.warmup_s
     services = tuple(lane.book.outcome(span_s) for lane in state.lanes.values())
     jobs = tuple(job_outcome(work) for work in state.works.values() if work.at_s < scenario.span_s)
     usages = clipped((*run.nodes.usages, *run.nodes.standing_usages()), scenario.warmup_s)
-    outcome = Outcome(
+    outcome = RunOutcome(
         scenario=scenario.about.name,
         contender=contender.label,
         seed=run.seed,

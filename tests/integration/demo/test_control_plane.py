@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.demo.home import Home, ProcessId
+from app.demo.home import Home, SupervisedProcess
 from app.demo.process import alive
 from tests.integration.demo.conftest import Machine
 from tests.waiting import wait_until
@@ -23,7 +23,7 @@ def until(true: Callable[[], bool], machine: Machine, deadline_s: float = 30.0) 
     wait_until(true, lambda: f"the condition\n{machine.logs()}", deadline_s, 0.1)
 
 
-def process(machine: Machine, name: str) -> ProcessId | None:
+def process(machine: Machine, name: str) -> SupervisedProcess | None:
     state = Home(machine.home).read_state()
     return next((each for each in state.processes if each.name == name), None) if state else None
 

@@ -229,7 +229,7 @@ class House:
         database = Database(self.url, pool_size=1)
         try:
             with database.transaction() as session:
-                new = tokens.NewToken(id=new_id(), name=f"test-{role.value}", role=role, created_by="test", **terms)
+                new = tokens.TokenDraft(id=new_id(), name=f"test-{role.value}", role=role, created_by="test", **terms)
                 tokens.create(session, new, secret)
         finally:
             database.dispose()

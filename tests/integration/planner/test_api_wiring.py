@@ -20,7 +20,7 @@ def test_a_plan_is_made_and_applied_over_http(world: World, database_url: str, t
     world.build()
     secret = new_secret("hr")
     with world.database.transaction() as session:
-        new = tokens.NewToken(id=new_id(), name="test", role=tokens.Role.OPERATOR, created_by="test")
+        new = tokens.TokenDraft(id=new_id(), name="test", role=tokens.Role.OPERATOR, created_by="test")
         tokens.create(session, new, secret)
     api = build_api(Settings(database_url=database_url, home=tmp_path))
     with TestClient(api, headers={"Authorization": f"Bearer {secret}"}) as client:

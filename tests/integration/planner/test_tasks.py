@@ -20,9 +20,9 @@ from solvers.domain.ids import ModelName, ProjectName
 from solvers.domain.policy import PlannerSetting
 from solvers.domain.workload import OfflineTask, Slo, SloKind
 from solvers.planners import registry
-from solvers.policies.oltunes.planning.memory import Memory
-from solvers.policies.oltunes.planning.parameters import Parameters
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.planning.memory import OltunesMemory
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
+from solvers.policies.oltunes.window import WindowPace
 from tests.integration.planner.world import CLUSTER, World, replica_report
 from tests.unit.app.services.whatif.small_fleet import POLICY, service
 
@@ -76,12 +76,12 @@ def work(world: World, status: TaskStatusLine, done: int, batches: int) -> None:
     world.report("a" if status.group.device.startswith("GPU-a") else "b", made)
 
 
-def memory(world: World) -> Memory:
+def memory(world: World) -> OltunesMemory:
     spec = registry.create("oltunes").spec
     with world.database.reading() as session:
         stored = planner_states.find(session, spec.name, spec.version)
     assert stored is not None
-    return Memory.of(stored.state, "fm_ftrl", Pace.first(Parameters().scheduler))
+    return OltunesMemory.of(stored.state, "fm_ftrl", WindowPace.first(OltunesPlanningParameters().scheduler))
 
 
 def test_tasks_are_grouped_told_of_done_and_learned_from(world: World, planning: Planning, tasks: Tasks) -> None:

@@ -17,7 +17,7 @@ import pytest
 from app.logs import EventLog
 from app.routing.haproxy import Balance, HaproxyStyle, backends
 from app.routing.haproxy_follower import HaproxyFollower, RuntimeSocket, Slot, SocketError, read_slots
-from app.routing.routes import Server, ServiceRoutes
+from app.routing.routes import RouteServer, ServiceRoutes
 from benchmarks.gateway.processes import (
     ROOT,
     Gateway,
@@ -38,7 +38,7 @@ STYLE = HaproxyStyle(slots=3)
 
 
 def routes(*servers: tuple[str, int, int], ready_path: str | None = None) -> ServiceRoutes:
-    made = tuple(Server(host=host, port=port, weight=weight) for host, port, weight in servers)
+    made = tuple(RouteServer(host=host, port=port, weight=weight) for host, port, weight in servers)
     return ServiceRoutes(service=SERVICE, servers=made, ready_path=ready_path)
 
 

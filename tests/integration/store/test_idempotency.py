@@ -13,16 +13,16 @@ from app.errors import InProgressError, KeyReusedError
 from app.store import events, idempotency
 from app.store.engine import Database
 from app.store.events import Event
-from app.store.idempotency import Answer, Request
+from app.store.idempotency import Request, StoredAnswer
 from solvers.errors import InvariantError
 
 pytestmark = pytest.mark.integration
 
 REQUEST = Request(token_id="t1", key="k1", method="POST", path="/v1/plans", body=b'{"a": 1}')
-ANSWER = Answer(status=201, headers={"ETag": '"7"'}, body=b"\x00binary")
+ANSWER = StoredAnswer(status=201, headers={"ETag": '"7"'}, body=b"\x00binary")
 
 
-def _reserve(database: Database, request: Request = REQUEST) -> Answer | None:
+def _reserve(database: Database, request: Request = REQUEST) -> StoredAnswer | None:
     with database.transaction() as session:
         return idempotency.reserve(session, request)
 
@@ -87,7 +87,7 @@ def test_finishing_what_was_not_reserved_is_our_bug(database: Database) -> None:
 def test_rivals_in_the_working_transaction_do_the_work_once(database: Database) -> None:
     start = Barrier(5)
 
-    def run(number: int) -> Answer | None:
+    def run(number: int) -> StoredAnswer | None:
         start.wait(timeout=30)
         with database.transaction() as session:
             before = idempotency.reserve(session, REQUEST)

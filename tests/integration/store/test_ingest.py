@@ -13,7 +13,7 @@ from agents.wire import EdgeReport, RateSample
 from app import kinds
 from app.store import ingest, nodes, progress
 from app.store.engine import Database
-from app.store.ingest import Outcome, OutcomeKind, RefusalCode
+from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.tables.telemetry import device_samples, rate_samples, replica_samples, report_heads, report_log
 from solvers.domain.workload import WorkloadKind
 from tests.integration.store.samples import (
@@ -30,12 +30,12 @@ from tests.integration.store.samples import (
 )
 
 pytestmark = pytest.mark.integration
-ACCEPTED = Outcome(kind=OutcomeKind.ACCEPTED)
-DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE)
+ACCEPTED = ReportOutcome(kind=OutcomeKind.ACCEPTED)
+DUPLICATE = ReportOutcome(kind=OutcomeKind.DUPLICATE)
 
 
-def _refused(code: RefusalCode) -> Outcome:
-    return Outcome(kind=OutcomeKind.REFUSED, code=code)
+def _refused(code: RefusalCode) -> ReportOutcome:
+    return ReportOutcome(kind=OutcomeKind.REFUSED, code=code)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def fleet(database: Database) -> Database:
     return database
 
 
-def _send(database: Database, *reports: ingest.Report) -> tuple[Outcome, ...]:
+def _send(database: Database, *reports: ingest.Report) -> tuple[ReportOutcome, ...]:
     with database.raw() as connection:
         return ingest.ingest(connection, reports)
 

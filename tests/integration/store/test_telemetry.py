@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.store import ingest, nodes, observations, telemetry
 from app.store.engine import Database
-from app.store.telemetry import Window
+from app.store.telemetry import TelemetryWindow
 from solvers.errors import FieldError
 from tests.integration.store.samples import device_report, edge_report, put_node, replica_report, report
 
@@ -104,9 +104,9 @@ def _send(database: Database) -> None:
         ingest.ingest_edge(connection, [*rates, edge_report(1, {"vision/a": 5.0}, gateway="other")])
 
 
-def _window(step_s: float = 3600.0) -> Window:
+def _window(step_s: float = 3600.0) -> TelemetryWindow:
     now = datetime.now(UTC)
-    return Window(since=now - timedelta(minutes=30), until=now + timedelta(minutes=30), step_s=step_s)
+    return TelemetryWindow(since=now - timedelta(minutes=30), until=now + timedelta(minutes=30), step_s=step_s)
 
 
 def test_a_device_series_averages_over_time(database: Database) -> None:
@@ -136,7 +136,7 @@ def test_series_are_cut_into_steps(database: Database) -> None:
                 text("INSERT INTO rate_samples VALUES (:at, :at, 'edge', 'b', 1, 'vision/a', 'vision', 60, 1, 0)"),
                 {"at": since + timedelta(minutes=minute)},
             )
-        window = Window(since=since, until=since + timedelta(minutes=3), step_s=60.0)
+        window = TelemetryWindow(since=since, until=since + timedelta(minutes=3), step_s=60.0)
         points = telemetry.service_series(session, "vision/a", window)
     assert [point.at for point in points] == [since, since + timedelta(minutes=1)]
     assert [point.offered_rps for point in points] == [60.0, 60.0]
@@ -146,7 +146,7 @@ def test_series_are_cut_into_steps(database: Database) -> None:
 def test_windows_that_make_no_sense_are_refused(seconds: float, step_s: float) -> None:
     since = datetime(2026, 1, 1, tzinfo=UTC)
     with pytest.raises(FieldError):
-        Window(since=since, until=since + timedelta(seconds=seconds), step_s=step_s)
+        TelemetryWindow(since=since, until=since + timedelta(seconds=seconds), step_s=step_s)
 
 
 def test_planning_sees_only_each_nodes_newest_report(database: Database) -> None:

@@ -9,15 +9,15 @@ from sqlalchemy import text
 
 from app.store import tokens
 from app.store.engine import Database
-from app.store.tokens import NewToken, Purpose, Role
+from app.store.tokens import Purpose, Role, TokenDraft
 from solvers.errors import NotFoundError
 
 pytestmark = pytest.mark.integration
 
-VIEWER = NewToken(id="t1", name="dashboard", role=Role.VIEWER, created_by="root", project="vision")
+VIEWER = TokenDraft(id="t1", name="dashboard", role=Role.VIEWER, created_by="root", project="vision")
 
 
-def _create(database: Database, new: NewToken = VIEWER, secret: str = "hr_secret") -> tokens.Token:
+def _create(database: Database, new: TokenDraft = VIEWER, secret: str = "hr_secret") -> tokens.Token:
     with database.transaction() as session:
         return tokens.create(session, new, secret)
 
@@ -53,7 +53,7 @@ def test_expired_and_revoked_tokens_are_dead(database: Database) -> None:
 
 
 def test_a_new_node_token_ends_the_older_ones(database: Database) -> None:
-    agent = NewToken(id="a1", name="n1", role=Role.AGENT, created_by="join", purpose=Purpose.NODE, subject="n1")
+    agent = TokenDraft(id="a1", name="n1", role=Role.AGENT, created_by="join", purpose=Purpose.NODE, subject="n1")
     _create(database, agent, "one")
     _create(database, replace(agent, id="a2"), "two")
     _create(database, replace(agent, id="b1", subject="n2"), "other")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.measured.metrics import (
-    Answered,
+    MeasuredAnswers,
     calibration,
     coverage_pct,
     errors_pct,
@@ -20,8 +20,8 @@ from lab.measured.metrics import (
 )
 
 
-def answered(truth: list[float], mean: list[float], std: list[float] | None = None) -> Answered:
-    return Answered(truth=np.array(truth), mean=np.array(mean), std=np.array(std or [0.0] * len(truth)))
+def answered(truth: list[float], mean: list[float], std: list[float] | None = None) -> MeasuredAnswers:
+    return MeasuredAnswers(truth=np.array(truth), mean=np.array(mean), std=np.array(std or [0.0] * len(truth)))
 
 
 def test_errors_are_relative_to_the_measured_value() -> None:
@@ -55,7 +55,7 @@ def test_coverage_of_normal_errors_is_what_it_says() -> None:
     rng = np.random.default_rng(1)
     std = rng.uniform(0.5, 2.0, 20_000)
     mean = rng.uniform(50, 60, 20_000)
-    drawn = Answered(truth=mean + std * rng.standard_normal(20_000), mean=mean, std=std)
+    drawn = MeasuredAnswers(truth=mean + std * rng.standard_normal(20_000), mean=mean, std=std)
     assert coverage_pct(drawn, 1.2816) == pytest.approx(80, abs=1)
     assert coverage_pct(drawn, 1.96) == pytest.approx(95, abs=1)
     assert calibration(drawn, np.array([20.0, 50.0, 90.0])) == pytest.approx([20, 50, 90], abs=1)

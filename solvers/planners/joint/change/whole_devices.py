@@ -23,7 +23,7 @@ from solvers.engines.base import Limits
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.counting.covers import cover
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.rows import ProgrammeRows
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seats import Seats
 from solvers.problems.counts import Covers
@@ -281,7 +281,7 @@ class _Programme:
     """The programme with the columns that are read again."""
 
     def __init__(self, groups: _Groups, terms: ChangeTerms, period_s: float) -> None:
-        self.groups, self.rows = groups, Rows()
+        self.groups, self.rows = groups, ProgrammeRows()
         problem = groups.problem
         usd = np.array([item.usd_per_h for item in groups.options])
         devices = problem.pool_devices[groups.pool]

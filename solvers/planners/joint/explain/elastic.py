@@ -18,7 +18,7 @@ from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
 from solvers.domain.insight import Resource
 from solvers.engines.base import EngineStatus, Limits
 from solvers.engines.registry import create
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.rows import ProgrammeRows
 from solvers.planners.joint.explain.room import NEW_MAX, Cell, Room
 from solvers.planners.joint.solve.judge import Judge, Patterns
 
@@ -95,7 +95,7 @@ class _Draft:
 
     def __init__(self, room: Room, cells: tuple[Cell, ...], may_give: frozenset[Resource]) -> None:
         self.room, self.cells, self.may_give = room, cells, may_give
-        self.rows = Rows()
+        self.rows = ProgrammeRows()
         self.slack: dict[Give, Whole] = {}
         self._device_row = [self._at_most(0.0 if cell.new else cell.devices) for cell in cells]
         self._cap_row = [self._at_most(max(0.0, cap.left_w)) for cap in room.caps]

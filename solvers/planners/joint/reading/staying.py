@@ -31,7 +31,7 @@ from solvers.models.appraisal import Appraisal, DeviceLoad
 from solvers.planners.joint.reading.pools import Pools, PoolTraits, Rest
 from solvers.planners.joint.reading.work import Left, left_of
 from solvers.planners.seating import standing_seat
-from solvers.problems.fleet import DeviceClass, Fleet, Search
+from solvers.problems.fleet import DeviceClass, Fleet, RoomSearch
 from solvers.problems.joint import Pool
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 
@@ -152,7 +152,7 @@ class _Books:
         if device is None:
             return False
         quota = self.fleet.quota_left.get(need.project, math.inf)
-        search = Search(
+        search = RoomSearch(
             need=need,
             share_pct=item.share_pct_sm,
             memory_mib=item.memory_mib_limit,

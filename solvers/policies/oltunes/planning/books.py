@@ -13,17 +13,19 @@ from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
-from solvers.policies.oltunes.planning.groups import Groups
-from solvers.policies.oltunes.planning.memory import Memory
-from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.groups import GroupBooks
+from solvers.policies.oltunes.planning.memory import OltunesMemory
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from solvers.problems.needs import Need
 
 
-def opened(request: PlanRequest, case: Case, parameters: Parameters, memory: Memory) -> Groups:
+def opened(
+    request: PlanRequest, case: Case, parameters: OltunesPlanningParameters, memory: OltunesMemory
+) -> GroupBooks:
     """Books in which what stands has its place, but replicas of services that are not needed any more."""
     assert memory.pace is not None
     draft = Draft.of(request, case)
-    groups = Groups(
+    groups = GroupBooks(
         draft=draft,
         parameters=parameters,
         shared=parameters.scheduler,
@@ -37,7 +39,7 @@ def opened(request: PlanRequest, case: Case, parameters: Parameters, memory: Mem
     return groups
 
 
-def _stay(groups: Groups) -> None:
+def _stay(groups: GroupBooks) -> None:
     draft = groups.draft
     for need, settled in ((item.need, item) for item in list(draft.settled.values())):
         for placed in settled.placed:

@@ -19,10 +19,10 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
 from solvers.models.base import Queries
 from solvers.planners.draft import Draft
-from solvers.policies.oltunes.beliefs import MS_PER_S, Held, estimated_power, ever_full, run_ms
-from solvers.policies.oltunes.candidates import Candidates, Wish, best_rows, best_types, scored
+from solvers.policies.oltunes.beliefs import MS_PER_S, HeldShares, estimated_power, ever_full, run_ms
+from solvers.policies.oltunes.candidates import Candidates, TaskWish, best_rows, best_types, scored
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from solvers.problems.choice import Options, replicas_for
 from solvers.problems.needs import Need
 
@@ -33,7 +33,7 @@ _NONE: Rows = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CandidateQuestion:
     """What a service or task wants of its candidates. `inputs` are left to do, None for a service; the deadline is of
     one request of a service, and of all that is left of a task.
     """
@@ -50,7 +50,7 @@ class Rated:
     gets, on the two best types; `any` the same without that bound, on all types. Both by class of devices, best first.
     """
 
-    asked: Asked
+    asked: CandidateQuestion
     score: Floats
     epc: Floats
     latency_ms: Floats
@@ -77,7 +77,7 @@ class Rated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class CandidateJudge:
     """Who rates: the draft's options, a predictor, how loaded the cluster is (0…1)."""
 
     draft: Draft
@@ -85,9 +85,9 @@ class Judge:
     gpu_types: dict[GpuTypeName, GpuType]
     load: float
     group_max: int
-    parameters: Parameters
+    parameters: OltunesPlanningParameters
 
-    def rate(self, asked: Asked) -> Rated | None:
+    def rate(self, asked: CandidateQuestion) -> Rated | None:
         """All options of a need; None when it has none."""
         options = self.draft.options(asked.need)
         if not len(options):
@@ -115,7 +115,7 @@ class Judge:
                 throughput_rps=throughput_rps,
                 epc=epc,
             ),
-            Wish(
+            TaskWish(
                 latency_weight=asked.latency_weight,
                 deadline_ms=max(1.0, asked.deadline_ms),
                 cluster_utilisation=self.load,
@@ -149,7 +149,7 @@ class Judge:
 
     def _epc(self, types: list[GpuTypeName], options: Options, run_ms: Floats) -> Floats:
         known = [self.gpu_types[name] for name in types]
-        held = Held(
+        held = HeldShares(
             tdp_w=np.array([kind.tdp_w for kind in known]),
             share_pct=options.share_pct,
             memory_part=options.memory_mib / np.array([float(kind.memory_mib) for kind in known]),

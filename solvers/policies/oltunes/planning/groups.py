@@ -23,9 +23,9 @@ from solvers.planners.seating import Placed
 from solvers.policies.oltunes.autotuning import Record, better, patient_first
 from solvers.policies.oltunes.beliefs import MS_PER_S, character_of
 from solvers.policies.oltunes.grouping import welcome
-from solvers.policies.oltunes.parameters import Parameters as SchedulerParameters
+from solvers.policies.oltunes.parameters import OltunesParameters as SchedulerParameters
 from solvers.policies.oltunes.planning.candidates import Rated
-from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from solvers.policies.oltunes.queues import Queues
 from solvers.policies.oltunes.scores import Character, affinity
 from solvers.problems.choice import Options
@@ -37,7 +37,7 @@ NOTHING_UNDONE: Undone = (0.0, 0.0)
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
+class WaitingWork:
     """Work that wants a place, as the queues order it. `boost` above 0: it lost its place and goes ahead of everybody;
     `order`: tasks by the cycle that saw them first.
     """
@@ -63,7 +63,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedReplica:
     """One replica that got a place, and why there. `affinity` None: it came first."""
 
     workload: WorkloadId
@@ -80,17 +80,17 @@ class Joined:
 class Newcomer:
     """Who joined, as what."""
 
-    waiting: Waiting
-    joined: Joined
+    waiting: WaitingWork
+    joined: JoinedReplica
     placed: Placed
 
 
 @dataclass(slots=True, kw_only=True)
-class Groups:
+class GroupBooks:
     """The books and who sits where, by model."""
 
     draft: Draft
-    parameters: Parameters
+    parameters: OltunesPlanningParameters
     shared: SchedulerParameters
     """The same for what the scheduler has as well."""
     group_max: int
@@ -110,7 +110,7 @@ class Groups:
         return len(self.begun)
 
     @property
-    def joined(self) -> list[Joined]:
+    def joined(self) -> list[JoinedReplica]:
         """Everybody in them."""
         return [each.joined for group in self.begun for each in group]
 
@@ -123,11 +123,11 @@ class Groups:
         """What affinity looks at."""
         return character_of(self.models.get(model))
 
-    def form(self, waiting: Sequence[Waiting]) -> None:
+    def form(self, waiting: Sequence[WaitingWork]) -> None:
         """Give places by the paper's rules; then with any kept option on any type, and affinity orders instead of
         refusing.
         """
-        queues: Queues[Waiting] = Queues()
+        queues: Queues[WaitingWork] = Queues()
         for item in waiting:
             if self.wants(item.need):
                 queues.push(item)
@@ -139,13 +139,13 @@ class Groups:
                 if len(queues) and roomy[device]:
                     self._on_device(device, queues, last=last)
 
-    def _least_pct(self, waiting: Iterable[Waiting], device_class: int, *, last: bool) -> float:
+    def _least_pct(self, waiting: Iterable[WaitingWork], device_class: int, *, last: bool) -> float:
         """Below this free share nobody finds room on a device of this class."""
         rows = ((item, item.rated.rows(device_class, last=last)) for item in waiting)
         least = (self.draft.options(item.need).share_pct[found].min() for item, found in rows if found)
         return float(min(least, default=np.inf))
 
-    def fill(self, waiting: Sequence[Waiting]) -> None:
+    def fill(self, waiting: Sequence[WaitingWork]) -> None:
         """Give whoever is short what is left, the cheapest way that fits: a task one place that keeps its deadline, if
         there is any. Eq. 6 keeps three options of a type, and whether they fit is no matter in the paper, where shares
         may overlap.
@@ -167,7 +167,7 @@ class Groups:
         short = settled.rate_rps_wanting > 0 or len(settled.placed) < need.replicas_floor
         return short and len(settled.placed) < need.replicas_max
 
-    def undone(self, waiting: Sequence[Waiting]) -> Undone:
+    def undone(self, waiting: Sequence[WaitingWork]) -> Undone:
         """What these are short of: services by how much of their rates, weighted, then how many tasks."""
         services = tasks = 0.0
         for item in waiting:
@@ -184,7 +184,7 @@ class Groups:
         keys = (fleet.occupants, self.utilisation, fleet.unrented, self.tasks > 0)
         return [int(device) for device in np.lexsort(keys)]
 
-    def _on_device(self, device: int, queues: Queues[Waiting], *, last: bool) -> None:
+    def _on_device(self, device: int, queues: Queues[WaitingWork], *, last: bool) -> None:
         """One group: whoever of the queues fits there, by order."""
         device_class, begun = int(self.draft.fleet.class_of[device]), list[Newcomer]()
         count = self.shared.looked_at_max
@@ -198,22 +198,22 @@ class Groups:
             self.begun.append(begun)
             queues.take([item.waiting.name for item in begun if not self.wants(item.waiting.need)])
 
-    def _admits(self, item: Waiting, device: int, *, last: bool) -> bool:
+    def _admits(self, item: WaitingWork, device: int, *, last: bool) -> bool:
         """Whether size and affinity let it join those who are there."""
         if item.need.kind is WorkloadKind.TASK and self.tasks[device] >= self.group_max:
             return False
         return (last and not self.parameters.affinity_strict) or self._welcome(item, device)
 
-    def _welcome(self, item: Waiting, device: int) -> bool:
+    def _welcome(self, item: WaitingWork, device: int) -> bool:
         sitting = self.sitting.get(device, ())
         return welcome(self.character(item.need.model), sitting, self.shared)
 
-    def _newcomer(self, item: Waiting, placed: Placed, row: int, group: int) -> Newcomer:
+    def _newcomer(self, item: WaitingWork, placed: Placed, row: int, group: int) -> Newcomer:
         """A replica that was just put on a device takes its seat among the others."""
         device = placed.seat.device
         near, welcomed = self.affinity(device, item.need.model), self._welcome(item, device)
         self.seat(device, item.need.model, item.need.kind)
-        joined = Joined(
+        joined = JoinedReplica(
             workload=item.need.workload,
             device=device,
             row=row,
@@ -224,7 +224,7 @@ class Groups:
         )
         return Newcomer(waiting=item, joined=joined, placed=placed)
 
-    def _welcoming(self, item: Waiting) -> Flags:
+    def _welcoming(self, item: WaitingWork) -> Flags:
         """Devices whose affinity lets it in."""
         devices = range(len(self.draft.fleet.devices))
         if not self.parameters.affinity_strict:
@@ -240,7 +240,7 @@ class Groups:
             found[mine] = (share & (fleet.memory_free[devices][:, None] >= options.memory_mib[mine])).any(axis=0)
         return found
 
-    def _open_to(self, item: Waiting, welcoming: Flags, known: int) -> Places:
+    def _open_to(self, item: WaitingWork, welcoming: Flags, known: int) -> Places:
         """Those of them where groups are small enough, with those of its replicas that came after so many."""
         if item.need.kind is not WorkloadKind.TASK:
             return np.flatnonzero(welcoming)
@@ -254,14 +254,14 @@ class Groups:
         there = self.sitting.get(device)
         return affinity(self.character(model), there).total if there else None
 
-    def _roomy(self, item: Waiting, device: int, *, last: bool) -> list[int]:
+    def _roomy(self, item: WaitingWork, device: int, *, last: bool) -> list[int]:
         """Options that the share and the memory left there allow, best first; the other rules are looked at later."""
         fleet, options = self.draft.fleet, self.draft.options(item.need)
         share_pct, memory_mib = float(fleet.share_free[device]), float(fleet.memory_free[device])
         rows = item.rated.rows(int(fleet.class_of[device]), last=last)
         return [row for row in rows if options.share_pct[row] <= share_pct and options.memory_mib[row] <= memory_mib]
 
-    def _put(self, item: Waiting, device: int, rows: Sequence[int]) -> int | None:
+    def _put(self, item: WaitingWork, device: int, rows: Sequence[int]) -> int | None:
         """The best of these options that fits, on the books; None when none does."""
         settled = self.draft.open(item.need)
         for row in rows:

@@ -16,13 +16,15 @@ from solvers.domain.snapshot import Snapshot
 from solvers.models.base import Facts, Queries, Samples
 from solvers.policies.oltunes import beliefs
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.planning.memory import Memory, learned
+from solvers.policies.oltunes.planning.memory import OltunesMemory, learned
 
 SEED = 7
 _NOTHING = ""
 
 
-def predictor_of(memory: Memory, snapshot: Snapshot, samples_max: int) -> tuple[Memory, LearnedSolo | None]:
+def predictor_of(
+    memory: OltunesMemory, snapshot: Snapshot, samples_max: int
+) -> tuple[OltunesMemory, LearnedSolo | None]:
     """The predictor by now, and the memory that holds it; None while it has met nothing."""
     facts = Facts(
         gpu_types={item.name: item for item in snapshot.gpu_types}, models={item.name: item for item in snapshot.models}
@@ -40,7 +42,9 @@ def predictor_of(memory: Memory, snapshot: Snapshot, samples_max: int) -> tuple[
     return memory, solo if memory.solo != _NOTHING else None
 
 
-def _taught(memory: Memory, solo: LearnedSolo, snapshot: Snapshot, samples_max: int) -> tuple[Memory, LearnedSolo]:
+def _taught(
+    memory: OltunesMemory, solo: LearnedSolo, snapshot: Snapshot, samples_max: int
+) -> tuple[OltunesMemory, LearnedSolo]:
     """Profiles that it was not taught yet: the first ones gone over several times, later ones point by point."""
     known = set(memory.taught)
     points: list[ProfilePoint] = []

@@ -15,18 +15,18 @@ from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.value import value
 from solvers.planners.memory import recalled
-from solvers.policies.oltunes.evaluating import Lessons, Seen
+from solvers.policies.oltunes.evaluating import PendingLessons, SeenOutcome
 from solvers.policies.oltunes.feedback import ahead, group_is_done
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.planning.parameters import Parameters
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
+from solvers.policies.oltunes.window import WindowPace
 
 FORM = "oltunes-1"
 MS_PER_S = 1000.0
 
 
 @value
-class Look:
+class ProgressLook:
     """How much of a task was done at a moment."""
 
     at_s: float
@@ -47,8 +47,8 @@ class Flight:
     affinity: float | None = None
     stood: bool = False
     """Whether a snapshot has shown it there."""
-    first: Look | None = None
-    last: Look | None = None
+    first: ProgressLook | None = None
+    last: ProgressLook | None = None
 
     def measured_ms(self) -> float | None:
         """Time of a batch as far as it was watched."""
@@ -56,7 +56,7 @@ class Flight:
             return None
         return MS_PER_S * self.batch * (self.last.at_s - self.first.at_s) / (self.last.done - self.first.done)
 
-    def looked_at(self, look: Look) -> Flight:
+    def looked_at(self, look: ProgressLook) -> Flight:
         """One more look; before anything was done there is nothing to measure."""
         if look.done <= 0:
             return replace(self, stood=True)
@@ -74,13 +74,13 @@ class Known:
 
 
 @value
-class Memory:
+class OltunesMemory:
     """All of it. `solo` is the predictor as JSON, empty before it learned; `taught` names what it was taught first."""
 
     form: str = FORM
     predictor: str = ""
-    pace: Pace | None = None
-    lessons: Lessons = Lessons()
+    pace: WindowPace | None = None
+    lessons: PendingLessons = PendingLessons()
     known: tuple[Known, ...] = ()
     groups: int = 0
     opened_s: float | None = None
@@ -89,10 +89,10 @@ class Memory:
     solo: str = ""
 
     @staticmethod
-    def of(state: bytes, predictor: str, first: Pace) -> Memory:
+    def of(state: bytes, predictor: str, first: WindowPace) -> OltunesMemory:
         """What was kept; nothing where these bytes are of another kind. Another predictor begins anew."""
-        found = recalled(Memory, state)
-        fresh = Memory(predictor=predictor, pace=first)
+        found = recalled(OltunesMemory, state)
+        fresh = OltunesMemory(predictor=predictor, pace=first)
         if found is None or found.form != FORM or found.pace is None:
             return fresh
         if found.predictor != predictor:
@@ -116,8 +116,11 @@ class Heard:
 
 
 def hear(
-    memory: Memory, heard: Heard, standing: Mapping[WorkloadId, list[Assignment]], parameters: Parameters
-) -> Memory:
+    memory: OltunesMemory,
+    heard: Heard,
+    standing: Mapping[WorkloadId, list[Assignment]],
+    parameters: OltunesPlanningParameters,
+) -> OltunesMemory:
     """The memory after a snapshot: newcomers are noted, those who are done are judged, those who lost their place are
     put ahead.
     """
@@ -132,7 +135,7 @@ def hear(
         item = known.pop(task, None) or Known(task=task, since_s=heard.at_s)
         flight = item.flight
         if flight is not None and _stands(flight, standing.get(task, ())):
-            item = replace(item, flight=flight.looked_at(Look(at_s=heard.at_s, done=done.get(task, 0))))
+            item = replace(item, flight=flight.looked_at(ProgressLook(at_s=heard.at_s, done=done.get(task, 0))))
         elif flight is not None:
             if flight.stood:
                 lost.add(flight.group)
@@ -159,8 +162,8 @@ def _stands(flight: Flight, standing: Iterable[Assignment]) -> bool:
     return any((item.device, item.batch, item.share_pct_sm) == place for item in standing)
 
 
-def _seen(flight: Flight, measured_ms: float) -> Seen:
-    return Seen(
+def _seen(flight: Flight, measured_ms: float) -> SeenOutcome:
+    return SeenOutcome(
         model=flight.model,
         gpu_type=flight.gpu_type,
         batch=flight.batch,
@@ -169,7 +172,7 @@ def _seen(flight: Flight, measured_ms: float) -> Seen:
     )
 
 
-def learned(memory: Memory, solo: LearnedSolo) -> tuple[Memory, LearnedSolo]:
+def learned(memory: OltunesMemory, solo: LearnedSolo) -> tuple[OltunesMemory, LearnedSolo]:
     """One step of learning for every task that was judged; training again where predictions missed by theta."""
     if not memory.lessons.pending:
         return memory, solo

@@ -11,11 +11,11 @@ from solvers.domain.value import value
 from solvers.errors import FieldError
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.policies.oltunes.parameters import FM_FTRL, MF, RFR
-from solvers.policies.oltunes.parameters import Parameters as SchedulerParameters
+from solvers.policies.oltunes.parameters import OltunesParameters as SchedulerParameters
 
 
 @value
-class Parameters:
+class OltunesPlanningParameters:
     """What may be tuned."""
 
     predictor: Annotated[str, Tune("who predicts latency and throughput", choices=(FM_FTRL, MF, RFR))] = FM_FTRL

@@ -15,14 +15,16 @@ from solvers.domain.plan import Assignment
 from solvers.planners.draft import Draft
 from solvers.policies.oltunes.autotuning import worth_a_slice
 from solvers.policies.oltunes.planning.candidates import Rated
-from solvers.policies.oltunes.planning.groups import Joined, Waiting
-from solvers.policies.oltunes.planning.memory import Flight, Memory
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.planning.groups import JoinedReplica, WaitingWork
+from solvers.policies.oltunes.planning.memory import Flight, OltunesMemory
+from solvers.policies.oltunes.window import WindowPace
 
 CANDIDATES_TOLD = 5
 
 
-def told(item: Assignment, joined: Joined | None, waiting: Waiting | None, flight: Flight | None) -> Assignment:
+def told(
+    item: Assignment, joined: JoinedReplica | None, waiting: WaitingWork | None, flight: Flight | None
+) -> Assignment:
     """An assignment whose first reason says why this configuration, and why this group."""
     facts: tuple[Fact, ...] = ()
     if joined is not None and waiting is not None:
@@ -35,7 +37,7 @@ def told(item: Assignment, joined: Joined | None, waiting: Waiting | None, fligh
     return replace(item, reasons=(replace(first, facts=(*first.facts, *facts)), *others))
 
 
-def candidates_told(draft: Draft, waiting: Waiting, taken: Collection[int]) -> tuple[Reason, ...]:
+def candidates_told(draft: Draft, waiting: WaitingWork, taken: Collection[int]) -> tuple[Reason, ...]:
     """The best of the configurations that were looked at and not taken, best first."""
     rated = waiting.rated
     small = {int(row) for each in rated.small.values() for row in each}
@@ -54,7 +56,7 @@ def candidates_told(draft: Draft, waiting: Waiting, taken: Collection[int]) -> t
     return tuple(found)
 
 
-def waits_told(waiting: Waiting) -> Reason:
+def waits_told(waiting: WaitingWork) -> Reason:
     """Its place in line."""
     facts = (
         Fact(name="queue", value="latency-critical" if waiting.urgent or waiting.boost else "throughput-oriented"),
@@ -65,7 +67,7 @@ def waits_told(waiting: Waiting) -> Reason:
     return Reason(code=ReasonCode.WAITS_IN_LINE, subject=waiting.need.workload, facts=facts)
 
 
-def cycle_told(pace: Pace, memory: Memory) -> tuple[Fact, ...]:
+def cycle_told(pace: WindowPace, memory: OltunesMemory) -> tuple[Fact, ...]:
     """Window, size of groups, and what was learned so far."""
     return (
         Fact(name="window_ms", value=pace.window_ms),
@@ -75,7 +77,7 @@ def cycle_told(pace: Pace, memory: Memory) -> tuple[Fact, ...]:
     )
 
 
-def slice_told(draft: Draft, joined: Sequence[Joined], spare_mib: float) -> Iterable[Reason]:
+def slice_told(draft: Draft, joined: Sequence[JoinedReplica], spare_mib: float) -> Iterable[Reason]:
     """Devices that were empty, and of which a new group leaves so much that the rest would do as a MIG slice of its
     own. Nobody cuts a GPU for a plan: that is its host's administrator, so the plan can only say so.
     """
@@ -104,7 +106,7 @@ def _scored(rated: Rated, row: int) -> tuple[Fact, ...]:
     )
 
 
-def _grouped(joined: Joined) -> tuple[Fact, ...]:
+def _grouped(joined: JoinedReplica) -> tuple[Fact, ...]:
     return (
         Fact(name="group", value=float(joined.group)),
         Fact(name="member", value=float(joined.members)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.failures import Exit
-from app.demo.home import Home, ProcessId, RunState
+from app.demo.home import Home, SupervisedProcess, SupervisorState
 from tests.unit.app.cli.conftest import Headroom
 
 
@@ -37,8 +37,8 @@ def test_agent_helper_becomes_the_helper_with_its_options(headroom: Headroom, mo
 
 
 def test_up_beside_a_living_supervisor_says_where_it_is(headroom: Headroom, home: Home) -> None:
-    state = RunState(
-        supervisor=ProcessId(name="supervisor", pid=123, started_ticks=1),
+    state = SupervisorState(
+        supervisor=SupervisedProcess(name="supervisor", pid=123, started_ticks=1),
         address="http://127.0.0.1:9",
         ready=True,
         owns_database=True,

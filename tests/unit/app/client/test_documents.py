@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.client import Client
-from app.client.documents import Declared, Outcome, apply_document, delete_document, read_documents
+from app.client.documents import Declared, DocumentOutcome, apply_document, delete_document, read_documents
 from solvers.errors import InputError
 
 SERVICE = "kind: service\nproject: p\nname: a\n"
@@ -96,9 +96,9 @@ def test_applying_says_what_it_did() -> None:
 
     with Client("http://x.test", "t", transport=httpx.MockTransport(Store())) as client:
         outcomes = [apply_document(client, declared(mode)) for mode in ("auto", "auto", "off")]
-        assert outcomes == [Outcome.CREATED, Outcome.UNCHANGED, Outcome.UPDATED]
-        assert delete_document(client, declared("off")) is Outcome.DELETED
-        assert delete_document(client, declared("off")) is Outcome.ABSENT
+        assert outcomes == [DocumentOutcome.CREATED, DocumentOutcome.UNCHANGED, DocumentOutcome.UPDATED]
+        assert delete_document(client, declared("off")) is DocumentOutcome.DELETED
+        assert delete_document(client, declared("off")) is DocumentOutcome.ABSENT
 
 
 def test_profiles_are_imported_and_not_deleted_by_file() -> None:
@@ -110,7 +110,7 @@ def test_profiles_are_imported_and_not_deleted_by_file() -> None:
 
     with Client("http://x.test", "t", transport=httpx.MockTransport(answer)) as client:
         profiles = Declared(origin="f", kind="profiles", fields={}, csv="model,batch\n")
-        assert apply_document(client, profiles) is Outcome.IMPORTED
+        assert apply_document(client, profiles) is DocumentOutcome.IMPORTED
         with pytest.raises(InputError, match="MODEL/GPU-TYPE"):
             delete_document(client, profiles)
     (request,) = seen

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.home import Home, ProcessId, RunState
+from app.demo.home import Home, SupervisedProcess, SupervisorState
 from solvers.errors import InputError
 
-STATE = RunState(
-    supervisor=ProcessId(name="supervisor", pid=1, started_ticks=2),
+STATE = SupervisorState(
+    supervisor=SupervisedProcess(name="supervisor", pid=1, started_ticks=2),
     address="http://127.0.0.1:1",
     ready=True,
     owns_database=True,
-    processes=(ProcessId(name="api", pid=3, started_ticks=4),),
+    processes=(SupervisedProcess(name="api", pid=3, started_ticks=4),),
 )
 
 

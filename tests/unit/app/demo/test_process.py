@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.home import ProcessId
+from app.demo.home import SupervisedProcess
 from app.demo.process import BACKOFF_S, STEADY_AFTER_S, Child, ChildSpec, alive, end_processes, identify
 from tests.waiting import LIMIT_S, wait_until
 
@@ -117,7 +117,7 @@ def test_a_process_is_known_by_its_start_too() -> None:
         known = identify("stranger", process.pid)
         assert known is not None
         assert alive(known)
-        impostor = ProcessId(name="stranger", pid=process.pid, started_ticks=known.started_ticks - 1)
+        impostor = SupervisedProcess(name="stranger", pid=process.pid, started_ticks=known.started_ticks - 1)
         assert not alive(impostor)
         assert end_processes([impostor], 1.0) == []
         assert process.poll() is None

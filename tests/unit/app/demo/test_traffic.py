@@ -9,7 +9,16 @@ import httpx
 import pytest
 
 from app.client import Client
-from app.demo.traffic import REPORTS_KEPT_MAX, Ledger, Nodes, RateShape, Routes, Traffic, TrafficOrder, TrafficPlan
+from app.demo.traffic import (
+    REPORTS_KEPT_MAX,
+    NodeEndpoints,
+    RateShape,
+    ReadyRoutes,
+    ReportLedger,
+    TrafficLoop,
+    TrafficOrder,
+    TrafficPlan,
+)
 
 NODE = "http://node.test:9"
 
@@ -37,8 +46,8 @@ class World:
     def client(self) -> Client:
         return Client("http://api.test", "t", transport=httpx.MockTransport(self._api), attempts_max=1)
 
-    def nodes(self) -> Nodes:
-        return Nodes(httpx.MockTransport(self._node))
+    def nodes(self) -> NodeEndpoints:
+        return NodeEndpoints(httpx.MockTransport(self._node))
 
     def _api(self, request: httpx.Request) -> httpx.Response:
         if self.api_status == 0:
@@ -62,9 +71,9 @@ class World:
         return httpx.Response(200, json=self.node_answer)
 
 
-def traffic_of(world: World, rate_rps: float = 1000.0) -> Traffic:
+def traffic_of(world: World, rate_rps: float = 1000.0) -> TrafficLoop:
     plan = TrafficPlan(shapes=(RateShape(service="p/a", rate_rps_mean=rate_rps, swing=0.0),))
-    made = Traffic(world.client(), TrafficOrder(plan=plan, gateway="g", anchor_s=0.0), world.nodes())
+    made = TrafficLoop(world.client(), TrafficOrder(plan=plan, gateway="g", anchor_s=0.0), world.nodes())
     made.refresh_routes()
     return made
 
@@ -124,7 +133,7 @@ def test_a_silent_node_is_left_alone_for_a_while() -> None:
 
 def test_routes_are_kept_while_the_api_is_away_and_asked_for_by_tag() -> None:
     world = World(("p/a#0", NODE, 1.0))
-    routes = Routes()
+    routes = ReadyRoutes()
     with world.client() as client:
         routes.refresh(client)
         world.api_status = 0
@@ -140,7 +149,7 @@ def test_routes_are_kept_while_the_api_is_away_and_asked_for_by_tag() -> None:
 @pytest.mark.parametrize("status", [0, 500, 503, 429, 401])
 def test_reports_wait_through_an_outage_and_arrive_in_order_once(status: int) -> None:
     world = World()
-    ledger = Ledger("g", "boot")
+    ledger = ReportLedger("g", "boot")
     with world.client() as client:
         world.api_status = status
         for second in range(1, 4):
@@ -159,7 +168,7 @@ def test_reports_wait_through_an_outage_and_arrive_in_order_once(status: int) ->
 def test_a_report_refused_for_good_is_not_sent_for_ever(status: int) -> None:
     world = World()
     world.api_status = status
-    ledger = Ledger("g", "boot")
+    ledger = ReportLedger("g", "boot")
     ledger.count("p/a", 1, 0)
     ledger.cut(1.0, 1.0)
     with world.client() as client:
@@ -177,7 +186,7 @@ def test_one_bad_report_does_not_cost_its_neighbours() -> None:
         stored.extend(sequences)
         return httpx.Response(202, json={})
 
-    ledger = Ledger("g", "boot")
+    ledger = ReportLedger("g", "boot")
     for second in range(1, 5):
         ledger.count("p/a", 1, 0)
         ledger.cut(float(second), 1.0)
@@ -188,7 +197,7 @@ def test_one_bad_report_does_not_cost_its_neighbours() -> None:
 
 
 def test_the_buffer_is_bounded_and_an_empty_interval_is_no_report() -> None:
-    ledger = Ledger("g", "boot")
+    ledger = ReportLedger("g", "boot")
     ledger.cut(0.0, 1.0)
     assert ledger.waiting == 0
     for second in range(REPORTS_KEPT_MAX + 5):

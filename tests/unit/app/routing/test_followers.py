@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 
 from app.logs import EventLog, JsonFormatter
-from app.routing.haproxy_follower import NAME_KEPT_S, Command, HaproxyFollower, Names, RuntimeSocket, SocketError
+from app.routing.haproxy_follower import (
+    NAME_KEPT_S,
+    Command,
+    HaproxyFollower,
+    ResolvedNames,
+    RuntimeSocket,
+    SocketError,
+)
 from app.routing.nginx import RELOAD_EVERY_S, NginxFollower, NginxOrder
-from app.routing.routes import Server, ServiceRoutes
-from app.routing.watching import Board
+from app.routing.routes import RouteServer, ServiceRoutes
+from app.routing.watching import NewestRoutes
 from tests.unit.app.routing.model import Backend, empty
 
 SERVICE = "vision/labels"
@@ -25,7 +32,7 @@ BACKEND = "vision:labels"
 
 
 def routes(*servers: tuple[int, int], service: str = SERVICE, host: str = "10.0.0.1") -> ServiceRoutes:
-    made = tuple(Server(host=host, port=port, weight=weight) for port, weight in servers)
+    made = tuple(RouteServer(host=host, port=port, weight=weight) for port, weight in servers)
     return ServiceRoutes(service=service, servers=made)
 
 
@@ -173,7 +180,7 @@ def test_a_socket_that_stays_away_ends_the_follower(monkeypatch: pytest.MonkeyPa
     runtime = FakeRuntime(vision__labels=1)
     runtime.away = True
     with pytest.raises(SocketError, match="no such file"):
-        HaproxyFollower(runtime, (), LOG).run(Board(LOG), threading.Event())
+        HaproxyFollower(runtime, (), LOG).run(NewestRoutes(LOG), threading.Event())
 
 
 def test_names_are_looked_up_once_in_a_while_and_the_last_address_stands() -> None:
@@ -186,12 +193,12 @@ def test_names_are_looked_up_once_in_a_while_and_the_last_address_stands() -> No
             raise answer
         return answer
 
-    names = Names(LOG, resolve)
+    names = ResolvedNames(LOG, resolve)
     assert names.address("fd00::7", 0.0) == "fd00::7"
     assert names.address("gpu-7", 0.0) == names.address("gpu-7", NAME_KEPT_S - 1) == "10.0.0.5"
     assert names.address("gpu-7", NAME_KEPT_S) == "10.0.0.5"
     assert names.address("gpu-7", NAME_KEPT_S) == "10.0.0.6"
-    assert Names(LOG, _nobody).address("gpu-7", 0.0) is None
+    assert ResolvedNames(LOG, _nobody).address("gpu-7", 0.0) is None
 
 
 def _nobody(host: str) -> str:

@@ -11,12 +11,12 @@ import pytest
 from app.routing.files import write_whole
 from app.routing.haproxy import Balance, HaproxyStyle, backends
 from app.routing.nginx import upstreams
-from app.routing.routes import Server, ServiceRoutes
+from app.routing.routes import RouteServer, ServiceRoutes
 from solvers.errors import InputError
 
 LABELS = ServiceRoutes(
     service="vision/labels",
-    servers=(Server(host="10.0.0.1", port=9001, weight=100), Server(host="fd00::7", port=9002, weight=40)),
+    servers=(RouteServer(host="10.0.0.1", port=9001, weight=100), RouteServer(host="fd00::7", port=9002, weight=40)),
     ready_path="/v2/it's ready",
 )
 NOBODY = ServiceRoutes(service="vision/faces", servers=())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.routing.routes import Server, read_service, read_services
+from app.routing.routes import RouteServer, read_service, read_services
 from solvers.errors import InputError
 
 
@@ -53,8 +53,8 @@ def test_replicas_under_one_address_are_one_server_and_unreachable_ones_none() -
         )
     )
     assert found.servers == (
-        Server(host="10.0.0.1", port=80, weight=100, replicas=("vision/labels#0", "vision/labels#1")),
-        Server(host="10.0.0.2", port=80, weight=50, replicas=("vision/labels#3",)),
+        RouteServer(host="10.0.0.1", port=80, weight=100, replicas=("vision/labels#0", "vision/labels#1")),
+        RouteServer(host="10.0.0.2", port=80, weight=50, replicas=("vision/labels#3",)),
     )
     assert found.ready_path == "/up"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.routing.haproxy_follower import FORCED_DRAIN, Slot, changes, read_slots
-from app.routing.routes import Server
+from app.routing.routes import RouteServer
 from tests.unit.app.routing.model import CONFIGURED_OFF, Backend, empty
 
 STATES = """1
@@ -27,15 +27,15 @@ vision:labels/slot2 3/2 ::1 1 - 5000 0 0 0 0 0 -1
 """
 
 
-def server(port: int, weight: int = 100) -> Server:
-    return Server(host="10.0.0.1", port=port, weight=weight)
+def server(port: int, weight: int = 100) -> RouteServer:
+    return RouteServer(host="10.0.0.1", port=port, weight=weight)
 
 
 def holding(name: str, port: int, *, weight: int = 100, admin_state: int = 0, used: int = 0) -> Slot:
     return Slot(name=name, host="10.0.0.1", port=port, weight=weight, admin_state=admin_state, used=used)
 
 
-def words(slots: list[Slot], *wanted: Server) -> list[str]:
+def words(slots: list[Slot], *wanted: RouteServer) -> list[str]:
     return [f"{command.slot} {command.words}" for command in changes(wanted, slots).commands]
 
 
@@ -123,7 +123,7 @@ _wanted = st.dictionaries(st.integers(9000, 9009), st.integers(1, 100), max_size
 
 
 @given(_slots, _wanted)
-def test_from_any_state_to_any_routes(slots: list[Slot], wanted: list[Server]) -> None:
+def test_from_any_state_to_any_routes(slots: list[Slot], wanted: list[RouteServer]) -> None:
     backend = Backend(slots)
     found = changes(wanted, backend.shown())
     assert len(found.homeless) == max(0, len(wanted) - len(slots))

@@ -12,8 +12,8 @@ import pytest
 
 from app.client import ApiError, Client, UnreachableError
 from app.logs import EventLog
-from app.routing.routes import Server, ServiceRoutes
-from app.routing.watching import EMPTY_HOLD_S, Board, Held, Watcher
+from app.routing.routes import RouteServer, ServiceRoutes
+from app.routing.watching import EMPTY_HOLD_S, HeldRoutes, NewestRoutes, Watcher
 
 SERVICE = "vision/labels"
 LOG = EventLog("test.routes")
@@ -28,12 +28,12 @@ def item(port: int | None, service: str = SERVICE, endpoint: str = "") -> dict[s
 
 
 def routes(*ports: int) -> ServiceRoutes:
-    servers = tuple(Server(host="10.0.0.1", port=port, weight=100) for port in ports)
+    servers = tuple(RouteServer(host="10.0.0.1", port=port, weight=100) for port in ports)
     return ServiceRoutes(service=SERVICE, servers=servers)
 
 
 def test_that_nobody_serves_is_believed_after_a_while_only() -> None:
-    held = Held()
+    held = HeldRoutes()
     assert held.believe({SERVICE: routes()}, 0.0) == {SERVICE: routes()}
     assert held.believe({SERVICE: routes(1)}, 1.0) == {SERVICE: routes(1)}
     assert held.believe({SERVICE: routes()}, 2.0) == {SERVICE: routes(1)}
@@ -47,14 +47,14 @@ def test_that_nobody_serves_is_believed_after_a_while_only() -> None:
 
 
 def test_that_a_service_is_gone_is_believed_at_once() -> None:
-    held = Held()
+    held = HeldRoutes()
     held.believe({SERVICE: routes(1)}, 0.0)
     assert held.believe({}, 1.0) == {}
     assert held.believe({SERVICE: routes()}, 2.0) == {SERVICE: routes()}
 
 
 def test_what_cannot_be_forwarded_to_leaves_what_was_told_before() -> None:
-    board = Board(LOG)
+    board = NewestRoutes(LOG)
     board.tell([item(9001), item(9005, "vision/faces")])
     board.news.clear()
     board.tell([item(9001, endpoint="https://10.0.0.1:9001"), item(9006, "vision/faces")])
@@ -121,7 +121,7 @@ def test_the_watcher_reconnects_and_learns_that_its_service_is_gone(monkeypatch:
         httpx.Response(404, json={"code": "not-found"}),
     )
     heard: list[list[int]] = []
-    board = Board(LOG)
+    board = NewestRoutes(LOG)
     tell = board.tell
 
     def listen(items: list[Any]) -> None:

@@ -10,9 +10,9 @@ from app.workers.pace import (
     NOTHING_YET,
     RETRY_S,
     RETRY_S_MAX,
-    Cause,
-    Memory,
-    Sight,
+    CycleCause,
+    CycleMemory,
+    DatabaseSight,
     cause_of,
     demand_alarms,
     remember,
@@ -30,7 +30,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
 from tests.unit.app.services.whatif.small_fleet import POLICY, assignment, service, snapshot
 
-SIGHT = Sight(intent="services 1/7", live_nodes=("a", "b"))
+SIGHT = DatabaseSight(intent="services 1/7", live_nodes=("a", "b"))
 LABELS = ServiceId("vision/labels")
 
 
@@ -73,19 +73,19 @@ def held(*reasons: HoldReason) -> Decision:
 
 
 def test_the_first_sight_is_news() -> None:
-    assert cause_of(SIGHT, NOTHING_YET, 0.0) is Cause.INTENT
+    assert cause_of(SIGHT, NOTHING_YET, 0.0) is CycleCause.INTENT
 
 
 @pytest.mark.parametrize(
     ("sight", "cause"),
     [
         (SIGHT, None),
-        (replace(SIGHT, intent="services 2/9"), Cause.INTENT),
-        (replace(SIGHT, live_nodes=("a",)), Cause.FLEET),
-        (replace(SIGHT, live_nodes=("a", "b", "c")), Cause.FLEET),
+        (replace(SIGHT, intent="services 2/9"), CycleCause.INTENT),
+        (replace(SIGHT, live_nodes=("a",)), CycleCause.FLEET),
+        (replace(SIGHT, live_nodes=("a", "b", "c")), CycleCause.FLEET),
     ],
 )
-def test_changes_of_intent_and_fleet_are_due_at_once(sight: Sight, cause: Cause | None) -> None:
+def test_changes_of_intent_and_fleet_are_due_at_once(sight: DatabaseSight, cause: CycleCause | None) -> None:
     memory = remember(SIGHT, [record_of(Decision(promote=True))], 100.0)
     assert cause_of(sight, memory, 1_000_000.0) is cause
 
@@ -102,14 +102,14 @@ def test_changes_of_intent_and_fleet_are_due_at_once(sight: Sight, cause: Cause 
 def test_a_hold_that_passes_is_tried_again_soon(reasons: tuple[HoldReason, ...]) -> None:
     memory = remember(SIGHT, [record_of(held(*reasons))], 100.0)
     assert cause_of(SIGHT, memory, 100.0 + RETRY_S - 0.1) is None
-    assert cause_of(SIGHT, memory, 100.0 + RETRY_S) is Cause.RETRY
+    assert cause_of(SIGHT, memory, 100.0 + RETRY_S) is CycleCause.RETRY
 
 
 def test_a_cooldown_is_waited_for_exactly() -> None:
     policy = replace(POLICY, cooldown_s=15.0)
     memory = remember(SIGHT, [record_of(held(HoldReason.COOLDOWN), policy=policy, promoted_at_s=98.0)], 100.0)
     assert cause_of(SIGHT, memory, 112.9) is None
-    assert cause_of(SIGHT, memory, 113.2) is Cause.RETRY
+    assert cause_of(SIGHT, memory, 113.2) is CycleCause.RETRY
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_a_lasting_hold_waits_for_news(reasons: tuple[HoldReason, ...]) -> None:
 
 def test_an_undecided_cycle_is_tried_again() -> None:
     memory = remember(SIGHT, [record_of(None)], 100.0)
-    assert cause_of(SIGHT, memory, 200.0) is Cause.RETRY
+    assert cause_of(SIGHT, memory, 200.0) is CycleCause.RETRY
 
 
 def test_other_lanes_ask_for_no_retry() -> None:
     memory = remember(SIGHT, [record_of(held(HoldReason.STALE_DATA), lane=Lane.SHADOW)], 100.0)
-    assert memory == Memory(sight=SIGHT, planned_rps={}, retry_at_s=None)
+    assert memory == CycleMemory(sight=SIGHT, planned_rps={}, retry_at_s=None)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.instances.melange import melange_slices
 from benchmarks.instances.rented import inferno_snapshot, melange_snapshot
 from benchmarks.sources.rows import SourceMissingError
-from lab.benches.rolling.inferno import Case
-from lab.benches.rolling.queue import Replica, Targets, rate_rps
+from lab.benches.rolling.inferno import InfernoCase
+from lab.benches.rolling.queue import QueueReplica, Targets, rate_rps
 from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.snapshot import Snapshot
 
-REPLICA = Replica(alpha=10.0, beta=0.05, gamma=0.0002, batch_max=32, tokens_in=128, tokens_out=256)
+REPLICA = QueueReplica(alpha=10.0, beta=0.05, gamma=0.0002, batch_max=32, tokens_in=128, tokens_out=256)
 LOOSE = Targets(first_token_ms=5000, inter_token_ms=500)
 
 
@@ -84,7 +84,7 @@ def sample(folder: Path) -> Path:
 
 
 def test_a_sample_is_read_and_its_greedy_rule_keeps_to_the_units(tmp_path: Path) -> None:
-    case = inferno(sample(tmp_path), Case())
+    case = inferno(sample(tmp_path), InfernoCase())
     problem = case.covers
     assert case.accelerators == ("A", "B", "2xB") * 2
     assert problem.option_units.tolist() == [1, 1, 2] * 2
@@ -92,7 +92,7 @@ def test_a_sample_is_read_and_its_greedy_rule_keeps_to_the_units(tmp_path: Path)
     counts = greedy(case)
     assert problem.feasible(counts)
     assert problem.served(counts)[0], "the first priority is served first"
-    more = inferno(tmp_path, Case(copies=3, capacity=0.5))
+    more = inferno(tmp_path, InfernoCase(copies=3, capacity=0.5))
     assert len(more.services) == 6
     assert more.covers.units.tolist() == [9, 12]
     assert (more.covers.demand < 15).all()
@@ -103,7 +103,7 @@ def test_a_sample_is_read_and_its_greedy_rule_keeps_to_the_units(tmp_path: Path)
 
 def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SourceMissingError, match="HEADROOM_DATA"):
-        inferno(tmp_path, Case())
+        inferno(tmp_path, InfernoCase())
 
 
 def test_scenarios_of_any_file_become_snapshots(tmp_path: Path) -> None:

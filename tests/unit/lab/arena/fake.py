@@ -15,21 +15,21 @@ from typing import Literal
 import numpy as np
 
 from lab.arena.contenders import entry_of
-from lab.arena.kinds import Context, Form
-from lab.arena.running import Order, Task, run_task, tasks_of
+from lab.arena.kinds import Context, ScenarioForm
+from lab.arena.running import RunOrder, RunTask, run_task, tasks_of
 from lab.arena.store import ResultFolder
 from solvers.domain.ids import JobId, ServiceId
 from solvers.errors import EngineError, InputError
 from solvers.sim.outcome import (
     About,
     Better,
-    Contender,
     JobOutcome,
-    Outcome,
     Planners,
-    Progress,
+    ProgressListener,
+    RunContender,
+    RunOutcome,
+    RunWindow,
     ServiceOutcome,
-    Window,
     metric,
 )
 
@@ -59,7 +59,7 @@ class FakeBench:
             seeds=2,
         )
 
-    def run(self, contender: Contender, seed: int, planners: Planners, progress: Progress) -> Outcome:
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:
         if contender.label == self.dies:
             os._exit(3)
         if contender.label == self.fails:
@@ -71,7 +71,7 @@ class FakeBench:
         cost = COSTS.get(contender.label, 12.0) * (1 + 0.05 * noise[0] + 0.01 * own[0])
         violated_pct = abs(VIOLATIONS_PCT.get(contender.label, 1.0) + 0.2 * own[1])
         windows = tuple(
-            Window(
+            RunWindow(
                 from_s=60.0 * index,
                 until_s=60.0 * index + 60.0,
                 asked_rps=100 + 50 * np.sin(index / 4) + noise[index],
@@ -90,7 +90,7 @@ class FakeBench:
         job = JobOutcome(
             job=JobId("train"), waited_s=3.0, took_s=None if seed else 90.0, done_part=0.5 + 0.5 * (not seed)
         )
-        return Outcome(
+        return RunOutcome(
             scenario=self.name,
             contender=contender.label,
             seed=seed,
@@ -114,7 +114,7 @@ def load(path: Path, data: Path) -> FakeBench:
         raise InputError(f"{path}: {error}") from None
 
 
-class FakeForm(Form):
+class FakeForm(ScenarioForm):
     """Such a scenario as a kind of its own."""
 
     kind: Literal["fake"]
@@ -138,13 +138,13 @@ def scenario(folder: Path, name: str, **more: str) -> Path:
     return path
 
 
-def tasks(paths: Sequence[Path], contenders: Sequence[str], seeds: int = 2) -> tuple[Task, ...]:
+def tasks(paths: Sequence[Path], contenders: Sequence[str], seeds: int = 2) -> tuple[RunTask, ...]:
     """Runs of such scenarios, which worker processes can load as well."""
-    order = Order(paths=tuple(paths), seeds=seeds, data=Path(), loader=LOADER)
+    order = RunOrder(paths=tuple(paths), seeds=seeds, data=Path(), loader=LOADER)
     return tasks_of(order, lambda about: [entry_of(name) for name in contenders])
 
 
-def folder_of(folder: Path, wanted: Sequence[Task]) -> ResultFolder:
+def folder_of(folder: Path, wanted: Sequence[RunTask]) -> ResultFolder:
     """Their results, run here."""
     kept = ResultFolder(folder)
     kept.want(wanted)

@@ -11,7 +11,7 @@ from solvers.domain.ids import PolicyName
 from solvers.domain.policy import Policy
 from solvers.errors import EngineError, FieldError, InputError, NotFoundError
 from solvers.policies.hetsev.planner import HetSev
-from solvers.sim.outcome import Setting
+from solvers.sim.outcome import TuningSetting
 
 OWN = """
 from lab.baselines.single_type import StaticPeak
@@ -59,7 +59,10 @@ def test_tuning_is_set_by_planner_and_told_on_the_label() -> None:
     entries = [entry_of("hetsev"), entry_of("k8s_hpa")]
     tuned, plain = tuned_entries(entries, ["hetsev.saturation=0.6", "hetsev.engine=cbc"], [])
     assert tuned.contender.label == 'hetsev(engine="cbc", saturation=0.6)'
-    assert tuned.contender.settings == (Setting(name="engine", value='"cbc"'), Setting(name="saturation", value="0.6"))
+    assert tuned.contender.settings == (
+        TuningSetting(name="engine", value='"cbc"'),
+        TuningSetting(name="saturation", value="0.6"),
+    )
     assert plain == entries[1]
     made = PlannersOf()("hetsev", tuned.contender.settings)
     assert isinstance(made, HetSev)
@@ -68,7 +71,7 @@ def test_tuning_is_set_by_planner_and_told_on_the_label() -> None:
 
 def test_a_policy_holds_for_all() -> None:
     for entry in tuned_entries([entry_of("hetsev"), entry_of("greedy")], [], ["utilisation_max=0.9"]):
-        assert entry.contender.policy == (Setting(name="utilisation_max", value="0.9"),)
+        assert entry.contender.policy == (TuningSetting(name="utilisation_max", value="0.9"),)
         assert entry.contender.label.endswith("[utilisation_max=0.9]")
 
 
@@ -103,7 +106,7 @@ def test_a_planner_of_ones_own_travels_as_its_source(tmp_path: Path) -> None:
     with pytest.raises(EngineError):
         PlannersOf()("own.mine.mine", ())
     with pytest.raises(FieldError, match="no parameter"):
-        PlannersOf(entry.own)("own.mine.mine", (Setting(name="no", value="1"),))
+        PlannersOf(entry.own)("own.mine.mine", (TuningSetting(name="no", value="1"),))
 
 
 def test_files_that_hold_no_planner_are_refused(tmp_path: Path) -> None:
@@ -132,9 +135,9 @@ def test_ones_own_planner_has_a_name_that_a_policy_may_hold(tmp_path: Path) -> N
 def test_what_is_said_of_the_policy_adds_to_what_a_name_brings() -> None:
     entry = entry_of("headroom_spare@morak")
     assert (entry.contender.planners, entry.contender.governor) == (("joint", "greedy"), "morak")
-    assert entry.contender.policy == (Setting(name="demand_headroom", value="4"),)
+    assert entry.contender.policy == (TuningSetting(name="demand_headroom", value="4"),)
     (tuned,) = tuned_entries((entry,), [], ["utilisation_max=0.8", "demand_headroom=3"])
     assert tuned.contender.policy == (
-        Setting(name="demand_headroom", value="3"),
-        Setting(name="utilisation_max", value="0.8"),
+        TuningSetting(name="demand_headroom", value="3"),
+        TuningSetting(name="utilisation_max", value="0.8"),
     )

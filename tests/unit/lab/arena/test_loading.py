@@ -13,7 +13,7 @@ from lab.arena.kinds import KINDS, Context, kind
 from lab.arena.worlds import FORM, scenario_of
 from solvers.domain.device import PowerScope, PriceKind
 from solvers.errors import InputError
-from solvers.sim.arrivals import Bursts, Course, Daily, Replayed, Source, Steady, rate_path
+from solvers.sim.arrivals import Bursts, Daily, RateCourse, Replayed, Source, Steady, rate_path
 from solvers.sim.scenario import Closed, FaultKind, Level, Open, Saturating, WorldScenario
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -189,7 +189,7 @@ def test_points_shapes_and_clients() -> None:
 
     course = load("points, ramp: false, points: [[0s, 10], [5min, 30]]")
     assert isinstance(course, Open)
-    assert isinstance(course.pattern, Course)
+    assert isinstance(course.pattern, RateCourse)
     assert rate_path(course.pattern, Source(name="x", seed=1), 600.0).rates_rps.tolist() == [10.0, 30.0]
     shape = load("shape, shape: twitter-day5, begin: 9h, end: 12h, time_scale: 0.1, peak_rps: 400")
     assert isinstance(shape, Open)

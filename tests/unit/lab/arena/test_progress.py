@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from lab.arena.progress import Bars, Lines, teller
-from lab.arena.running import Began, Ended, Part, failed
+from lab.arena.progress import Bars, ProgressLines, teller
+from lab.arena.running import Began, RunEnded, RunPart, failed
 from tests.unit.lab.arena.fake import scenario, tasks
 
 
 def test_without_a_terminal_every_run_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (task,) = tasks([scenario(tmp_path, "one")], ["hetsev"], seeds=1)
     with teller(1) as tell:
-        assert isinstance(tell, Lines)
+        assert isinstance(tell, ProgressLines)
         tell(Began(task=task))
-        tell(Part(task=task, part=0.5))
-        tell(Ended(task=task, finished=failed(task, "gone")))
+        tell(RunPart(task=task, part=0.5))
+        tell(RunEnded(task=task, finished=failed(task, "gone")))
     assert capsys.readouterr().err == "[1/1] one × hetsev, seed 0: failed: gone\n"
 
 
@@ -25,8 +25,8 @@ def test_bars_follow_runs_from_beginning_to_end(tmp_path: Path, capsys: pytest.C
     (task,) = tasks([scenario(tmp_path, "one")], ["hetsev"], seeds=1)
     with Bars(1) as bars:
         bars(Began(task=task))
-        bars(Part(task=task, part=0.5))
-        bars(Ended(task=task, finished=failed(task, "gone")))
+        bars(RunPart(task=task, part=0.5))
+        bars(RunEnded(task=task, finished=failed(task, "gone")))
     said = capsys.readouterr().err
     assert "one × hetsev, seed 0 failed: gone" in said
     assert "1/1" in said

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lab.arena.running import RunRecord
-from lab.arena.standing import Place, Standing, places, won
+from lab.arena.standing import RivalPlace, RivalStanding, places, won
 from solvers.domain.codec import from_plain, to_plain
 from solvers.domain.ids import ServiceId
-from solvers.sim.outcome import About, Better, Contender, Outcome, ServiceOutcome, metric
+from solvers.sim.outcome import About, Better, RunContender, RunOutcome, ServiceOutcome, metric
 from tests.unit.lab.arena.fake import folder_of, scenario, tasks
 
 ABOUT = About(
@@ -28,7 +28,7 @@ NOTHING = ServiceOutcome(service=ServiceId("sim/one"), asked=0.0, completed=0.0,
 Runs = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
 
 
-def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> Place:
+def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> RivalPlace:
     """The place of ours: by contender the costs and the violations, one of each for every seed; `left_out`: who had
     nothing of a service that all others serve.
     """
@@ -39,9 +39,9 @@ def place_of(runs: Runs, about: About = ABOUT, left_out: str | None = None) -> P
             scenario_digest="-",
             software="-",
             about=about,
-            contender=Contender(label=label, planners=(label,)),
+            contender=RunContender(label=label, planners=(label,)),
             seed=seed,
-            outcome=Outcome(
+            outcome=RunOutcome(
                 scenario=about.name,
                 contender=label,
                 seed=seed,
@@ -78,21 +78,21 @@ def test_the_rival_is_the_best_of_those_that_keep_the_guard_as_well() -> None:
     assert found.founding is not None
     assert found.all_others is not None
     assert (found.founding.against, found.all_others.against) == ("inss_rl", "melange")
-    assert found.founding.standing is Standing.CLEARLY_BETTER
+    assert found.founding.standing is RivalStanding.CLEARLY_BETTER
     assert found.founding.gain_pct == pytest.approx(100 * 1.5 / 9.5)
-    assert found.all_others.standing is Standing.LEVEL
+    assert found.all_others.standing is RivalStanding.LEVEL
     assert won([found.founding, found.all_others, None]) == (1, 1, 2)
-    assert from_plain(Place, to_plain(found)) == found
+    assert from_plain(RivalPlace, to_plain(found)) == found
 
 
 def test_where_nobody_keeps_the_guard_ours_is_alone_unless_that_costs_the_goal() -> None:
     found = place_of({"headroom": ((4.0, 4.0), (0.0, 0.1)), "mudi": ((5.0, 5.0), (6.0, 6.1))})
     assert found.founding is not None
-    assert found.founding.standing is Standing.ALONE
+    assert found.founding.standing is RivalStanding.ALONE
     assert won([found.founding]) == (1, 0, 1)
     found = place_of({"headroom": ((8.0, 8.0), (0.0, 0.1)), "mudi": ((5.0, 5.0), (6.0, 6.1))})
     assert found.founding is not None
-    assert found.founding.standing is Standing.DEARER
+    assert found.founding.standing is RivalStanding.DEARER
     assert won([found.founding]) == (0, 0, 1)
 
 
@@ -104,11 +104,11 @@ def test_who_leaves_a_service_out_is_no_rival_and_wins_nothing() -> None:
     }
     found = place_of(runs, left_out="mudi").founding
     assert found is not None
-    assert (found.against, found.standing) == ("morak", Standing.CLEARLY_BETTER)
+    assert (found.against, found.standing) == ("morak", RivalStanding.CLEARLY_BETTER)
     runs["mudi"] = runs["morak"]
     found = place_of(runs, left_out="headroom").founding
     assert found is not None
-    assert found.standing is Standing.AT_MORE_GUARD
+    assert found.standing is RivalStanding.AT_MORE_GUARD
 
 
 def test_noise_is_level_and_more_violations_are_no_win() -> None:
@@ -127,11 +127,11 @@ def test_more_can_be_better_and_a_rival_of_nothing_is_beaten() -> None:
     found = place_of({"headroom": ((12.0,), (0.0,)), "morak": ((10.0,), (0.0,))}, about)
     assert found.guard is None
     assert found.founding is not None
-    assert found.founding.standing is Standing.CLEARLY_BETTER
+    assert found.founding.standing is RivalStanding.CLEARLY_BETTER
     assert found.founding.gain_pct == pytest.approx(20.0)
     found = place_of({"headroom": ((12.0,), (0.0,)), "morak": ((0.0,), (0.0,))}, about)
     assert found.founding is not None
-    assert found.founding.standing is Standing.BETTER
+    assert found.founding.standing is RivalStanding.BETTER
 
 
 def test_scenarios_without_ours_or_without_rivals_are_told_apart(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.arena.running import Began, Ended, Event, Part
+from lab.arena.running import Began, Event, RunEnded, RunPart
 from lab.arena.workers import run_here, steps
 from tests.unit.lab.arena.fake import scenario, tasks
 
@@ -15,7 +15,7 @@ def test_workers_tell_of_every_run_and_survive_the_death_of_one(tmp_path: Path) 
     )
     heard: list[Event] = []
     run_here(wanted, 2, heard.append)
-    ended = {event.task: event.finished.record for event in heard if isinstance(event, Ended)}
+    ended = {event.task: event.finished.record for event in heard if isinstance(event, RunEnded)}
     assert set(ended) == set(wanted)
     assert sum(isinstance(event, Began) for event in heard) == len(wanted)
     by_label = {
@@ -27,8 +27,8 @@ def test_workers_tell_of_every_run_and_survive_the_death_of_one(tmp_path: Path) 
     assert {item.error for item in by_label["greedy"]} == {"greedy cannot run here"}
     here: list[Event] = []
     run_here([task for task in wanted if task.entry.contender.label == "hetsev"], 1, here.append)
-    assert [event.finished.record for event in here if isinstance(event, Ended)] == by_label["hetsev"]
-    assert [event.part for event in here if isinstance(event, Part)] == [0.5, 0.5]
+    assert [event.finished.record for event in here if isinstance(event, RunEnded)] == by_label["hetsev"]
+    assert [event.part for event in here if isinstance(event, RunPart)] == [0.5, 0.5]
 
 
 def test_only_whole_steps_are_told() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.baselines.gpulet import GpuLet, Parameters
+from lab.baselines.gpulet import GpuLet, GpuletParameters
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.profile import Profile
 from tests import builders
@@ -36,7 +36,7 @@ def test_a_third_partition_is_refused() -> None:
     plan = Course("gpulet", builders.snapshot([builders.device("v", 0, "v100")], services)).step()
     assert len(plan.assignments) == 2
     assert ReasonCode.NEIGHBOURS_PRESSURE in {item.code for item in plan.unplaced[0].reasons}
-    wide = GpuLet(Parameters(partitions_max=3))
+    wide = GpuLet(GpuletParameters(partitions_max=3))
     assert (
         len(Course("gpulet", builders.snapshot([builders.device("v", 0, "v100")], services), wide).step().assignments)
         == 3

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from lab.baselines.gslice import Parameters, fair_level, stepped
+from lab.baselines.gslice import GsliceParameters, fair_level, stepped
 from solvers.domain.ids import ReplicaId
 from solvers.domain.telemetry import ReplicaTelemetry
 from tests import builders
 from tests.unit.lab.baselines.course import Course, farm
 
-DEFAULT = Parameters()
+DEFAULT = GsliceParameters()
 
 
 def reading(replica: ReplicaId, latency_ms_p99: float) -> ReplicaTelemetry:

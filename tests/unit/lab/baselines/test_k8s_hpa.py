@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lab.baselines.k8s_hpa import Moment, Parameters, recommended, stabilised
+from lab.baselines.k8s_hpa import HpaParameters, Moment, recommended, stabilised
 from tests import builders
 from tests.unit.lab.baselines.course import Course, farm
 
-DEFAULT = Parameters()
+DEFAULT = HpaParameters()
 
 
 @pytest.mark.parametrize(

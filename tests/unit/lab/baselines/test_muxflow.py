@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.baselines.muxflow import Memory, MuxFlow, Parameters
+from lab.baselines.muxflow import MuxFlow, MuxflowMemory, MuxflowParameters
 from solvers.domain.device import Device
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.telemetry import ReplicaTelemetry
@@ -19,7 +19,7 @@ V100, T4 = builders.device("v", 0, "v100"), builders.device("t", 0, "t4")
 
 def course(devices: list[Device], *jobs: TrainingJob, **settings: float) -> Course:
     picture = builders.snapshot(devices, [builders.service()], jobs=jobs)
-    planner = MuxFlow(parameters=Parameters(**settings)) if settings else None
+    planner = MuxFlow(parameters=MuxflowParameters(**settings)) if settings else None
     return Course("muxflow", picture, planner)
 
 
@@ -91,7 +91,7 @@ def test_it_stays_away_twice_as_long_each_time() -> None:
         assert split(made.step(vision=100))[1]
         late(made, 0.2)
         assert not split(made.step(vision=100))[1]
-        (backoff,) = Memory.of(made.state).backoffs
+        (backoff,) = MuxflowMemory.of(made.state).backoffs
         waits.append(backoff.until_s - made.picture.taken_at_s + 15.0)
         late(made, 0.0)
         made.picture = replace(made.picture, taken_at_s=backoff.until_s + 1.0)
@@ -106,4 +106,4 @@ def test_who_was_good_for_long_begins_anew() -> None:
     late(made, 0.0)
     made.picture = replace(made.picture, taken_at_s=made.picture.taken_at_s + 5000.0)
     made.step(vision=100)
-    assert Memory.of(made.state).backoffs == ()
+    assert MuxflowMemory.of(made.state).backoffs == ()

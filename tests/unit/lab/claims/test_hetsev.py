@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.claims.base import Effort, Evidence, Status
+from lab.claims.base import ClaimEvidence, ClaimStatus, Effort
 from lab.claims.hetsev import exact, rules
 from lab.claims.hetsev.claims import CLAIMS
 from lab.claims.hetsev.farm import Farm
 from solvers.domain.workload import AntiAffinity
-from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
 
 LITTLE = Effort(seeds=1, examples=10)
-JUDGES: dict[str, Callable[[Effort], Evidence]] = {item.id: item.judge for item in CLAIMS}
+JUDGES: dict[str, Callable[[Effort], ClaimEvidence]] = {item.id: item.judge for item in CLAIMS}
 
 
 @pytest.mark.parametrize("name", ["AC-HET-01", "AC-HET-02", "AC-HET-04", "AC-HET-05"])
 def test_what_can_be_recomputed_passes(name: str) -> None:
     told = JUDGES[name](LITTLE)
-    assert told.status is Status.PASS, told
+    assert told.status is ClaimStatus.PASS, told
     assert told.note == ""
 
 
@@ -30,14 +30,14 @@ def test_a_wrong_optimum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {**exact.CASES, "a": (*case[:6], (0, 5), 0.48)}
     monkeypatch.setattr(exact, "CASES", wrong)
     told = exact.judge_01(LITTLE)
-    assert told.status is Status.FAIL
+    assert told.status is ClaimStatus.FAIL
     assert told.note.startswith("a by cbc: [-1, 8]")
 
 
 def test_a_wrong_price_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "T4_PRICE", 0.025)
     told = exact.judge_02(LITTLE)
-    assert told.status is Status.FAIL
+    assert told.status is ClaimStatus.FAIL
     assert "T4, 3 GB: 45" in told.note
 
 
@@ -51,22 +51,22 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planner_that_breaks_rules_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     class Careless(Farm):
         def __init__(self, models: list[str], planner: HetSev, seed: int) -> None:
-            free = Parameters(anti_affinity=AntiAffinity.OFF, cooldown_s=0.0, share_pct=25)
+            free = HetsevParameters(anti_affinity=AntiAffinity.OFF, cooldown_s=0.0, share_pct=25)
             super().__init__(models, HetSev(parameters=free), seed)
 
     monkeypatch.setattr(rules, "Farm", Careless)
     told = rules.judge_03(LITTLE)
-    assert told.status is Status.FAIL
+    assert told.status is ClaimStatus.FAIL
     assert "shrank within the cool-down" in told.note
 
 
 @pytest.mark.usefixtures("shorter")
 def test_rules_hold_on_random_loads() -> None:
     told = rules.judge_03(LITTLE)
-    assert told.status is Status.PASS, told
+    assert told.status is ClaimStatus.PASS, told
     assert told.measured.startswith("40 plans: 0 broken rules; at most ")
 
 
 def test_a_queue_that_starves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "GAP_MAX", 3)
-    assert rules.judge_04(LITTLE).status is Status.FAIL
+    assert rules.judge_04(LITTLE).status is ClaimStatus.FAIL

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.claims.base import Claim, Effort, Status
+from lab.claims.base import Claim, ClaimStatus, Effort
 from lab.claims.inss import learned as room
 from lab.learning.inss.evaluating import Score
 
@@ -22,7 +22,7 @@ SCORE = Score(
     programme_rps=1.0,
     seconds=1,
 )
-TIMES = room.Times(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
+TIMES = room.DecisionTimes(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
 
 
 def claim(number: str) -> Claim:
@@ -67,7 +67,7 @@ def test_what_is_not_reached_is_told(
     monkeypatch.setattr(room, "_curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
     monkeypatch.setattr(room, "_score", lambda *_: score)
     found = claim("AC-INS-11").judge(Effort(seeds=1))
-    assert found.status is (Status.NOT_REPRODUCED if words else Status.PASS)
+    assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
     assert words in found.note
     assert "programme's placements 9.00" in found.measured
 
@@ -76,7 +76,7 @@ def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(room, "_curves", lambda _: {"1": curve(300)})
     monkeypatch.setattr(room, "_score", lambda *_: SCORE)
     found = claim("AC-INS-11").judge(Effort(seeds=1))
-    assert found.status is Status.NOT_REPRODUCED
+    assert found.status is ClaimStatus.NOT_REPRODUCED
     assert found.note == "trained with 1 of 3 seeds"
 
 
@@ -89,11 +89,11 @@ def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) ->
         (replace(TIMES, programme=1001.0), "ILP takes 1001.0 ms"),
     ],
 )
-def test_what_is_slow_is_told(seen: room.Times, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_is_told(seen: room.DecisionTimes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "picture", lambda: None)
     monkeypatch.setattr(room, "times", lambda _: seen)
     found = claim("AC-INS-12").judge(Effort())
-    assert found.status is (Status.NOT_REPRODUCED if words else Status.PASS)
+    assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
     assert words in found.note
 
 
@@ -106,6 +106,6 @@ def test_a_running_worlds_picture_is_measured_and_placed_by_the_shipped_actor() 
 def test_the_shipped_curves_and_actor_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SECONDS", 3)
     found = claim("AC-INS-11").judge(Effort(seeds=1))
-    assert found.status in (Status.PASS, Status.NOT_REPRODUCED)
+    assert found.status in (ClaimStatus.PASS, ClaimStatus.NOT_REPRODUCED)
     assert "95 % from" in found.measured
     assert "most there is" in found.measured

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.claims.base import Effort, Status
+from lab.claims.base import ClaimStatus, Effort
 from lab.claims.inss.models import Errors, judge_05
 
 
@@ -19,5 +19,5 @@ def test_below_four_percent_or_half_of_blindness(ours: float, blind: float, *, m
 
 def test_without_data_it_says_so(tmp_path: Path) -> None:
     told = judge_05(Effort(data=tmp_path))
-    assert (told.measured, told.status) == ("nothing", Status.NOT_REPRODUCED)
+    assert (told.measured, told.status) == ("nothing", ClaimStatus.NOT_REPRODUCED)
     assert f"there is no public data in {tmp_path}" in told.note

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.base import Effort, Status
+from lab.claims.base import ClaimStatus, Effort
 from lab.claims.mudi import claims
 
 SMALL = Effort(seeds=1, examples=20)
@@ -19,7 +19,7 @@ def test_every_claim_is_there_once() -> None:
 @pytest.mark.parametrize("name", sorted(BY_ID))
 def test_it_passes(name: str) -> None:
     evidence = BY_ID[name].judge(SMALL)
-    assert (evidence.status, evidence.note) == (Status.PASS, "")
+    assert (evidence.status, evidence.note) == (ClaimStatus.PASS, "")
 
 
 def test_what_was_seen_is_counted() -> None:

@@ -9,19 +9,19 @@ import pytest
 
 from app.demo.examples import examples_path
 from lab.arena.loading import load
-from lab.claims.base import Effort, Status
+from lab.claims.base import ClaimStatus, Effort
 from lab.claims.mudi import models, runs, worlds
 from lab.claims.mudi.deciding import deciding
 from lab.claims.registry import claims
 from solvers.domain.ids import JobId
-from solvers.sim.outcome import JobOutcome, Outcome, Window, metric
+from solvers.sim.outcome import JobOutcome, RunOutcome, RunWindow, metric
 from solvers.sim.world.world import World
 
 SPAN_S = 1200.0
 
 
-def window(minute: int, violated_rps: float) -> Window:
-    return Window(
+def window(minute: int, violated_rps: float) -> RunWindow:
+    return RunWindow(
         from_s=60.0 * minute,
         until_s=60.0 * (minute + 1),
         asked_rps=100.0,
@@ -35,10 +35,10 @@ def window(minute: int, violated_rps: float) -> Window:
     )
 
 
-def run(label: str, *late: float, jobs: Sequence[JobOutcome] = ()) -> Outcome:
+def run(label: str, *late: float, jobs: Sequence[JobOutcome] = ()) -> RunOutcome:
     windows = tuple(window(minute, violated) for minute, violated in enumerate(late))
     metrics = (metric("violation_pct", late[0] if late else 0.0),)
-    return Outcome(scenario="some", contender=label, seed=0, metrics=metrics, jobs=tuple(jobs), windows=windows)
+    return RunOutcome(scenario="some", contender=label, seed=0, metrics=metrics, jobs=tuple(jobs), windows=windows)
 
 
 def test_the_load_borne_is_where_five_late_minutes_begin() -> None:
@@ -74,13 +74,13 @@ def test_six_devices_have_half_of_everything() -> None:
 @pytest.mark.parametrize(
     ("late", "status"),
     [
-        ({"mudi": 0.1, "gslice": 5.0, "muxflow": 0.0, "gpulet": 0.0}, Status.PASS),
-        ({"mudi": 0.6, "gslice": 5.0, "muxflow": 0.0, "gpulet": 0.0}, Status.NOT_REPRODUCED),
-        ({"mudi": 0.1, "gslice": 0.5, "muxflow": 0.0, "gpulet": 0.0}, Status.NOT_REPRODUCED),
+        ({"mudi": 0.1, "gslice": 5.0, "muxflow": 0.0, "gpulet": 0.0}, ClaimStatus.PASS),
+        ({"mudi": 0.6, "gslice": 5.0, "muxflow": 0.0, "gpulet": 0.0}, ClaimStatus.NOT_REPRODUCED),
+        ({"mudi": 0.1, "gslice": 0.5, "muxflow": 0.0, "gpulet": 0.0}, ClaimStatus.NOT_REPRODUCED),
     ],
 )
 def test_violations_are_judged_by_both_figures(
-    monkeypatch: pytest.MonkeyPatch, late: dict[str, float], status: Status
+    monkeypatch: pytest.MonkeyPatch, late: dict[str, float], status: ClaimStatus
 ) -> None:
     monkeypatch.setattr(
         runs, "measured", lambda _scenario, _effort: {name: (run(name, pct),) for name, pct in late.items()}
@@ -93,7 +93,7 @@ def test_violations_are_judged_by_both_figures(
 def test_the_truth_keeps_the_papers_caps_and_tells_where_it_would_not() -> None:
     (claim,) = claims(["AC-MUD-11"])
     evidence = claim.judge(Effort())
-    assert evidence.status is Status.PASS
+    assert evidence.status is ClaimStatus.PASS
     apart = max(models.slowdowns(training=True, overlapping=False).values())
     free = max(models.slowdowns(training=True, overlapping=True).values())
     assert 1.0 < apart < models.BESIDE_TRAINING < free
@@ -102,7 +102,7 @@ def test_the_truth_keeps_the_papers_caps_and_tells_where_it_would_not() -> None:
 def test_curves_are_not_judged_without_their_data(tmp_path: Path) -> None:
     (claim,) = claims(["AC-MUD-05"])
     evidence = claim.judge(Effort(data=tmp_path))
-    assert evidence.status is Status.NOT_REPRODUCED
+    assert evidence.status is ClaimStatus.NOT_REPRODUCED
     assert "HEADROOM_DATA" in evidence.note
 
 

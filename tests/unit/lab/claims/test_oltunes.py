@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.claims.base import Claim, Effort, Status
+from lab.claims.base import Claim, ClaimStatus, Effort
 from lab.claims.oltunes import exact, predictors
 from lab.claims.registry import Judged, judged
 
@@ -17,13 +17,13 @@ PREDICTORS = {claim.id: claim for claim in predictors.CLAIMS}
 @pytest.mark.parametrize("claim", exact.CLAIMS, ids=lambda claim: claim.id)
 def test_printed_numbers_hold(claim: Claim) -> None:
     found = claim.judge(Effort(examples=20))
-    assert found.status is Status.PASS, found.note
+    assert found.status is ClaimStatus.PASS, found.note
 
 
 def test_a_misprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "POWERS", {**exact.POWERS, "task 2 on A": (300.0, 0.2, 0.5, 3.0, 108.0)})
     found = exact.judge_01(Effort())
-    assert found.status is Status.FAIL
+    assert found.status is ClaimStatus.FAIL
     assert "task 2 on A: 132" in found.note
     assert "task 2 goes elsewhere than to A" in found.note
 
@@ -31,7 +31,7 @@ def test_a_misprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_threshold_of_affinity_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "AFFINITY_MIN", 76.0)
     found = exact.judge_03(Effort(examples=1))
-    assert found.status is Status.FAIL
+    assert found.status is ClaimStatus.FAIL
     assert "high and low 75.00" in found.note
 
 
@@ -71,7 +71,7 @@ def test_predictors_are_judged_by_what_they_answer(little: Path, monkeypatch: py
     monkeypatch.setattr(predictors, "OURS", "rf")
     monkeypatch.setattr(predictors, "RIVALS", ("fm-ftrl", "mf"))
     turned = PREDICTORS["AC-OLT-05"].judge(Effort(data=little))
-    assert turned.status is Status.NOT_REPRODUCED
+    assert turned.status is ClaimStatus.NOT_REPRODUCED
     assert "not on" in turned.note
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from lab.claims.base import Effort, Status
+from lab.claims.base import ClaimStatus, Effort
 from lab.claims.oltunes import rules, worlds
 from lab.claims.runs import Outcomes
-from solvers.policies.oltunes.window import Pace
-from solvers.sim.outcome import Better, Outcome, metric
+from solvers.policies.oltunes.window import WindowPace
+from solvers.sim.outcome import Better, RunOutcome, metric
 
 PLAIN = {
     "latency_ms_mean": 100.0,
@@ -27,9 +27,9 @@ PLAIN = {
 JUDGES = {claim.id: claim.judge for claim in worlds.CLAIMS}
 
 
-def outcome(label: str, numbers: Mapping[str, float]) -> Outcome:
+def outcome(label: str, numbers: Mapping[str, float]) -> RunOutcome:
     told = tuple(metric(name, number, Better.LOWER) for name, number in numbers.items())
-    return Outcome(scenario="invented", contender=label, seed=0, metrics=told)
+    return RunOutcome(scenario="invented", contender=label, seed=0, metrics=told)
 
 
 @pytest.fixture
@@ -49,24 +49,24 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, float]
 def test_rules_hold_on_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "RUNS_MIN", 12)
     seen = rules.rules(Effort(examples=12))
-    assert seen.status is Status.PASS, seen.note
+    assert seen.status is ClaimStatus.PASS, seen.note
     assert "12 random courses" in seen.measured
 
 
 def test_a_window_that_jumps_is_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "RUNS_MIN", 1)
-    monkeypatch.setattr(Pace, "after_failure", lambda self, _: replace(self, window_ms=self.window_ms + 5.0))
+    monkeypatch.setattr(WindowPace, "after_failure", lambda self, _: replace(self, window_ms=self.window_ms + 5.0))
     seen = rules.rules(Effort(examples=1))
-    assert seen.status is Status.FAIL
+    assert seen.status is ClaimStatus.FAIL
     assert "after a failure" in seen.note
 
 
 def test_equal_policies_reproduce_nothing_but_sanity(told: dict[str, dict[str, float]]) -> None:
     assert told == {}
     found = {name: judge(Effort(seeds=1)).status for name, judge in JUDGES.items()}
-    passed = {name for name, status in found.items() if status is Status.PASS}
+    passed = {name for name, status in found.items() if status is ClaimStatus.PASS}
     assert passed == {"AC-OLT-12", "AC-OLT-13"}
-    assert set(found.values()) == {Status.PASS, Status.NOT_REPRODUCED}
+    assert set(found.values()) == {ClaimStatus.PASS, ClaimStatus.NOT_REPRODUCED}
 
 
 def test_figures_are_reached_where_the_baselines_are_so_much_worse(told: dict[str, dict[str, float]]) -> None:
@@ -80,12 +80,12 @@ def test_figures_are_reached_where_the_baselines_are_so_much_worse(told: dict[st
             "epc_score": 400.0,
         }
     found = {name: judge(Effort(seeds=1)) for name, judge in JUDGES.items()}
-    missed = {name for name, seen in found.items() if seen.status is not Status.PASS}
+    missed = {name for name, seen in found.items() if seen.status is not ClaimStatus.PASS}
     assert missed == {"AC-OLT-13"}
     assert "p99 within 2.50x" in found["AC-OLT-13"].measured
     told["orion"]["latency_ms_mean"] = 120.0
     worlds._found.cache_clear()
     short = JUDGES["AC-OLT-08"](Effort(seeds=1))
-    assert short.status is Status.NOT_REPRODUCED
+    assert short.status is ClaimStatus.NOT_REPRODUCED
     assert "against orion: mean latency lower by +16.7 %" in short.measured
     assert "without affinity 1.00x" in short.note

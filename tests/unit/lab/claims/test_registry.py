@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.registry import Judged, claims, judged
 from solvers.errors import EngineError, InputError
 
 
-def claim(name: str, evidence: Evidence | Exception) -> Claim:
-    def judge(effort: Effort) -> Evidence:
+def claim(name: str, evidence: ClaimEvidence | Exception) -> Claim:
+    def judge(effort: Effort) -> ClaimEvidence:
         if isinstance(evidence, Exception):
             raise evidence
         return evidence
@@ -49,12 +49,12 @@ def test_what_needs_a_gpu_says_so_and_is_never_passed_by_a_simulation() -> None:
     assert len(on_hardware) == 5
     for item in on_hardware:
         told = item.judge(Effort())
-        assert told.status is Status.NOT_REPRODUCED
+        assert told.status is ClaimStatus.NOT_REPRODUCED
         assert "needs a GPU" in told.note
 
 
 def test_claims_are_told_in_one_form_as_they_come() -> None:
-    seen = Evidence(measured="7", status=Status.PASS, note="n")
+    seen = ClaimEvidence(measured="7", status=ClaimStatus.PASS, note="n")
     heard: list[Judged] = []
     told = judged([claim("b", seen), claim("a", seen)], Effort(), heard.append)
     assert told == heard
@@ -62,7 +62,7 @@ def test_claims_are_told_in_one_form_as_they_come() -> None:
 
 
 def test_a_judge_that_breaks_is_a_failed_claim_and_stops_nobody() -> None:
-    good = Evidence(measured="7", status=Status.PASS)
+    good = ClaimEvidence(measured="7", status=ClaimStatus.PASS)
     broken, after = judged([claim("a", EngineError("no\nengine")), claim("b", good)], Effort(), lambda each: None)
     assert broken["status"] == "fail"
     assert broken["note"] == "could not be judged: EngineError: no engine"

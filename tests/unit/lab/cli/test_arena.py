@@ -11,7 +11,7 @@ import pytest
 from app.cli.failures import Exit
 from lab.arena import kinds
 from lab.claims import registry
-from lab.claims.base import Claim, ClaimClass, Effort, Evidence, Status
+from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.cli import arena, one
 from tests.unit.app.cli.conftest import Headroom
 from tests.unit.lab.arena.fake import scenario
@@ -190,9 +190,9 @@ def test_the_list_names_scenarios_and_contenders(
 def test_claims_are_printed_as_the_registry_tells_them(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
     efforts: list[Effort] = []
 
-    def judge(effort: Effort) -> Evidence:
+    def judge(effort: Effort) -> ClaimEvidence:
         efforts.append(effort)
-        return Evidence(measured="7", status=Status.NOT_REPRODUCED, note="why")
+        return ClaimEvidence(measured="7", status=ClaimStatus.NOT_REPRODUCED, note="why")
 
     made = Claim(id="AC-X-01", kind=ClaimClass.STATISTICAL, stated="8", judge=judge)
     monkeypatch.setattr(registry, "claims", lambda only: (made,))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lab.gavel.parameters import Parameters
+from lab.gavel.parameters import GavelParameters
 from lab.gavel.planner import packed
-from lab.gavel.remembering import Memory, Place, Speed
+from lab.gavel.remembering import GavelMemory, JobPlace, Speed
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import JobId, ModelName, WorkloadId
@@ -28,7 +28,7 @@ def alone_on(*devices: Device, **changes: Any) -> Snapshot:
     return builders.snapshot(devices, jobs=jobs, nodes=(builders.node("b"),), **changes)
 
 
-def plan_of(name: str, picture: Snapshot, memory: Memory | None = None) -> Plan:
+def plan_of(name: str, picture: Snapshot, memory: GavelMemory | None = None) -> Plan:
     planner = registry.create(name)
     state = planner.first_state() if memory is None else kept(memory)
     plan = planner.propose(builders.request(picture), state, SilentReporter()).plan
@@ -36,9 +36,9 @@ def plan_of(name: str, picture: Snapshot, memory: Memory | None = None) -> Plan:
     return plan
 
 
-def seen(part: float) -> Memory:
-    beside = Place(kind="v100", beside="resnet50")
-    return Memory(speeds=(Speed(model=ModelName("resnet50"), place=beside, part=part),))
+def seen(part: float) -> GavelMemory:
+    beside = JobPlace(kind="v100", beside="resnet50")
+    return GavelMemory(speeds=(Speed(model=ModelName("resnet50"), place=beside, part=part),))
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_two_jobs_share_a_gpu_where_that_was_seen_to_gain(name: str, part: float
 def test_a_network_that_was_seen_to_crawl_on_a_type_goes_to_the_other() -> None:
     jobs = (builders.job("small", model=ModelName("alexnet")), builders.job("large"))
     devices = (V100, builders.device("b", 1, "t4"))
-    crawls = Speed(model=ModelName("alexnet"), place=Place(kind="t4"), part=0.01)
+    crawls = Speed(model=ModelName("alexnet"), place=JobPlace(kind="t4"), part=0.01)
     models = tuple(builders.model(ModelName(name)) for name in ("alexnet", "resnet50"))
     picture = replace(alone_on(*devices), jobs=tuple(sorted(jobs, key=lambda job: job.id)), models=models)
-    plan = plan_of("gavel", picture, Memory(speeds=(crawls,)))
+    plan = plan_of("gavel", picture, GavelMemory(speeds=(crawls,)))
     assert {item.workload: item.device for item in plan.assignments} == {
         "demo/small": devices[0].id,
         "demo/large": devices[1].id,
@@ -90,11 +90,11 @@ def standing(picture: Snapshot, done: int) -> Snapshot:
 
 def test_progress_is_read_as_speed_and_time_held_is_counted() -> None:
     picture = alone_on(V100)
-    first = Memory().heard(standing(picture, 0), Parameters())
+    first = GavelMemory().heard(standing(picture, 0), GavelParameters())
     later = replace(standing(picture, 500), taken_at_s=picture.taken_at_s + 100.0)
-    memory = first.heard(later, Parameters())
+    memory = first.heard(later, GavelParameters())
     # 10 iterations a second are believed, 5 were seen.
-    assert memory.speed(ModelName("resnet50"), Place(kind="v100")) == pytest.approx(0.5)
+    assert memory.speed(ModelName("resnet50"), JobPlace(kind="v100")) == pytest.approx(0.5)
     assert [(item.job, item.seconds) for item in memory.given] == [("demo/train-0", 100.0)]
 
 
@@ -114,6 +114,6 @@ def test_between_rounds_who_stands_stays_and_after_one_another_has_a_turn() -> N
     assert len(jobs[2]) == 1
 
 
-def _slow(state: bytes) -> Memory:
+def _slow(state: bytes) -> GavelMemory:
     """With couples that lose, so that a GPU holds one job."""
-    return replace(Memory.of(state), speeds=seen(0.3).speeds)
+    return replace(GavelMemory.of(state), speeds=seen(0.3).speeds)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.gavel.problem import Allocation, Table, deal, grouped, nobodys, progress, ungrouped, violation
+from lab.gavel.problem import Allocation, ThroughputTable, deal, grouped, nobodys, progress, ungrouped, violation
 from lab.gavel.programme import share, share_part
 
 
-def table(seed: int, kinds: int = 4, jobs: int = 12) -> Table:
+def table(seed: int, kinds: int = 4, jobs: int = 12) -> ThroughputTable:
     """Random kinds of random counts; half of the couples go well together."""
     rng = np.random.default_rng(seed)
     count = 1 + rng.multinomial(jobs - kinds, np.full(kinds, 1 / kinds))
@@ -21,7 +21,7 @@ def table(seed: int, kinds: int = 4, jobs: int = 12) -> Table:
     pair_speed = speed[pairs].transpose(0, 2, 1) * rng.uniform(0.2, 1.0, (len(pairs), 3, 2))
     pair_speed = np.where((pairs[:, 0] == pairs[:, 1])[:, None, None], pair_speed.mean(2, keepdims=True), pair_speed)
     able = (pair_speed > 0).all(axis=2, keepdims=True)
-    return Table(
+    return ThroughputTable(
         speed=speed,
         gpus=rng.choice([1, 2], size=kinds),
         count=count.astype(np.int64),
@@ -32,9 +32,9 @@ def table(seed: int, kinds: int = 4, jobs: int = 12) -> Table:
     )
 
 
-def one_gpu(pair_speed: float) -> Table:
+def one_gpu(pair_speed: float) -> ThroughputTable:
     """Two jobs of one kind and a single GPU."""
-    return Table(
+    return ThroughputTable(
         speed=np.array([[2.0]]),
         gpus=np.array([1]),
         count=np.array([2]),
@@ -52,7 +52,7 @@ def test_two_jobs_share_a_gpu_by_turns_or_together() -> None:
 
 
 def test_who_gains_most_from_the_fast_type_gets_it() -> None:
-    mixed = Table(
+    mixed = ThroughputTable(
         speed=np.array([[3.0, 1.0], [1.0, 1.0]]),
         gpus=np.ones(2, dtype=np.int64),
         count=np.ones(2, dtype=np.int64),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.attempts import Asking, Chosen, try_chain
+from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import PolicyName
 from solvers.domain.objective import Objective, Term
@@ -38,7 +38,7 @@ def request_of(snapshot: Snapshot) -> PlanRequest:
     return builders.request(snapshot)
 
 
-def chosen(snapshot: Snapshot, *objectives: Objective | None) -> Chosen:
+def chosen(snapshot: Snapshot, *objectives: Objective | None) -> ChosenPlan:
     """What the chain chooses when its planners make plans that differ in nothing but what they say of themselves; one
     that tells of launches restarts what stands.
     """

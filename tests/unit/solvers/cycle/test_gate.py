@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.gate import Case, gate
+from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.order import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
@@ -52,9 +52,9 @@ def change(kind: ChangeKind = ChangeKind.SHRINK_SHARE, subject: str = "demo/visi
     return Change(kind=kind, subject=subject, before=STANDING, after=STANDING)
 
 
-def case(**changes: object) -> Case:
+def case(**changes: object) -> GateCase:
     """A plan that saves half a dollar with one change, long after the last promotion: nothing holds it."""
-    made = Case(
+    made = GateCase(
         order=ORDER,
         snapshot=lab(),
         movable=(WorkloadId("demo/vision"),),

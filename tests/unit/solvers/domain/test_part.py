@@ -9,7 +9,7 @@ import pytest
 
 from solvers.domain.change import Target
 from solvers.domain.ids import DeviceId, JobId, NodeId, ServiceId, WorkloadId
-from solvers.domain.part import Along, Cut, Rule, rules
+from solvers.domain.part import Along, Cut, FieldRule, rules
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.value import value
 from tests import builders
@@ -19,7 +19,7 @@ from tests import builders
 class Ruled:
     """Has a rule for one of its fields only."""
 
-    first: Annotated[int, Rule.WHOLE] = 0
+    first: Annotated[int, FieldRule.WHOLE] = 0
     second: int = 0
 
 
@@ -27,7 +27,7 @@ class Ruled:
 def test_no_field_of_a_picture_is_forgotten(kind: type) -> None:
     found = rules(kind)
     assert list(found) == [field.name for field in fields(kind)]
-    said = {name for name, rule in found.items() if rule is Rule.SAID}
+    said = {name for name, rule in found.items() if rule is FieldRule.SAID}
     assert said <= {field.name for field in fields(Cut)}
 
 

@@ -11,10 +11,10 @@ import math
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.engines.base import Answer, EngineStatus, Limits, Program
+from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.engines.box import box_bound, implied_box
 from solvers.engines.deadline import Deadline
-from solvers.engines.judgement import FEASIBILITY, Claim, refuse_nonsense, settled_early, verdict
+from solvers.engines.judgement import FEASIBILITY, LibraryClaim, refuse_nonsense, settled_early, verdict
 
 COMBINATIONS_MAX = 1_000_000
 _CHUNK = 16_384
@@ -25,26 +25,26 @@ class Exhaustive:
 
     name = "exhaustive"
 
-    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> Answer:
+    def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Raises EngineError for nonsense."""
         refuse_nonsense(program, self.name)
         early = settled_early(program)
         if early is not None:
             return early
         if not program.integer.all():
-            return Answer(status=EngineStatus.FAILED, note="continuous columns cannot be enumerated")
+            return EngineAnswer(status=EngineStatus.FAILED, note="continuous columns cannot be enumerated")
         lower, upper = implied_box(program)
         widths = upper - lower + 1
         if (widths <= 0).any():
-            return Answer(status=EngineStatus.INFEASIBLE, note="rows leave a column no value")
+            return EngineAnswer(status=EngineStatus.INFEASIBLE, note="rows leave a column no value")
         combinations = float(np.prod(widths))
         if not combinations <= COMBINATIONS_MAX:
-            return Answer(status=EngineStatus.FAILED, note=f"more than {COMBINATIONS_MAX} combinations")
+            return EngineAnswer(status=EngineStatus.FAILED, note=f"more than {COMBINATIONS_MAX} combinations")
         claim = _tried(program, lower, tuple(int(width) for width in widths), limits)
         return verdict(program, limits, claim, hint)
 
 
-def _tried(program: Program, lower: Floats, widths: tuple[int, ...], limits: Limits) -> Claim:
+def _tried(program: Program, lower: Floats, widths: tuple[int, ...], limits: Limits) -> LibraryClaim:
     total = math.prod(widths)
     clock = Deadline(limits.time_s) if limits.work is None else Deadline(math.inf, int(limits.work))
     column = np.repeat(np.arange(program.columns), np.diff(program.start))
@@ -63,10 +63,10 @@ def _tried(program: Program, lower: Floats, widths: tuple[int, ...], limits: Lim
         clock.spend(len(numbers))
     if done < total:
         bound = box_bound(program, lower, lower + np.array(widths) - 1)
-        return Claim(values=best, bound=bound, work=done, note="cut off")
+        return LibraryClaim(values=best, bound=bound, work=done, note="cut off")
     if best is None:
-        return Claim(otherwise=EngineStatus.INFEASIBLE, work=done)
-    return Claim(otherwise=EngineStatus.OPTIMAL, values=best, bound=best_cost + program.offset, work=done)
+        return LibraryClaim(otherwise=EngineStatus.INFEASIBLE, work=done)
+    return LibraryClaim(otherwise=EngineStatus.OPTIMAL, values=best, bound=best_cost + program.offset, work=done)
 
 
 def _keeps(program: Program, matrix: Floats, values: Floats) -> np.ndarray:

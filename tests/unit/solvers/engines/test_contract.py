@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.engines.base import Answer, Engine, EngineStatus, Limits, Program
+from solvers.engines.base import Engine, EngineAnswer, EngineStatus, Limits, Program
 from solvers.engines.judgement import FEASIBILITY, weak_bound
 from solvers.engines.registry import create, names
 from solvers.errors import EngineError
@@ -31,7 +31,7 @@ def linear(engine: Engine) -> bool:
     return engine.name not in WHOLE_NUMBERS_ONLY
 
 
-def assert_sound(asked: Program, answer: Answer) -> None:
+def assert_sound(asked: Program, answer: EngineAnswer) -> None:
     """What every answer keeps, whatever it is worth."""
     if answer.status not in WITH_VALUES:
         assert answer.values is None
@@ -47,7 +47,7 @@ def assert_sound(asked: Program, answer: Answer) -> None:
         assert answer.objective - answer.bound <= 1e-5 * max(1.0, abs(answer.objective))
 
 
-def assert_best(asked: Program, answer: Answer, objective: float) -> None:
+def assert_best(asked: Program, answer: EngineAnswer, objective: float) -> None:
     assert answer.status is EngineStatus.OPTIMAL, answer
     assert_sound(asked, answer)
     assert answer.objective == pytest.approx(objective, abs=1e-6)

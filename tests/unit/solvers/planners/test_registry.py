@@ -34,7 +34,7 @@ def test_every_planner_refuses_what_it_does_not_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("item", registry.table(), ids=lambda item: str(item.name))
-def test_the_table_tells_what_can_be_set(item: registry.Listing) -> None:
+def test_the_table_tells_what_can_be_set(item: registry.PlannerListing) -> None:
     planner = registry.create(item.name)
     assert (item.version, item.knobs) == (planner.spec.version, planner.spec.knobs)
     assert item.about

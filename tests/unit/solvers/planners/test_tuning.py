@@ -8,7 +8,7 @@ import pytest
 
 from solvers.domain.value import value
 from solvers.errors import FieldError
-from solvers.planners.tuning import Counts, Kind, Scalar, Tune, check_tuned, parameters_of, tuned
+from solvers.planners.tuning import Counts, Scalar, Tune, ValueKind, check_tuned, parameters_of, tuned
 
 
 @value
@@ -28,7 +28,7 @@ def test_a_record_publishes_what_its_fields_say() -> None:
     published = {item.name: item for item in parameters_of(Knobs())}
     assert list(published) == ["flag", "whole", "number", "word", "sizes", "each"]
     assert [item.kind for item in published.values()] == [
-        Kind.FLAG, Kind.WHOLE, Kind.NUMBER, Kind.CHOICE, Kind.WHOLES, Kind.COUNTS,
+        ValueKind.FLAG, ValueKind.WHOLE, ValueKind.NUMBER, ValueKind.CHOICE, ValueKind.WHOLES, ValueKind.COUNTS,
     ]  # fmt: skip
     assert [item.default for item in published.values()] == [False, 2.0, 0.5, "a", "20,40", "a=2"]
     assert published["whole"].allowed == "a whole number from 1 to 8"

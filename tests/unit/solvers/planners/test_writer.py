@@ -8,7 +8,7 @@ from solvers.domain.ids import GpuTypeName
 from solvers.domain.plan import Assignment
 from solvers.planners.base import Budget, PlannerSpec, PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of
-from solvers.planners.writer import Answer, write_answer
+from solvers.planners.writer import SequentialAnswer, write_answer
 from solvers.problems.choice import Option
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import needs_of
@@ -44,7 +44,7 @@ def names(placed: list[Placed], standing: list[Assignment]) -> dict[str, int]:
     movable = builders.everything_movable(picture)
     request = PlanRequest(snapshot=picture, movable=movable, budget=Budget(), seed=1)
     settled = Settled(need=NEED, fleet=FLEET, placed=placed)
-    plan = write_answer(request, SPEC, Answer(settled=(settled,), pinned=()))
+    plan = write_answer(request, SPEC, SequentialAnswer(settled=(settled,), pinned=()))
     return {item.replica.rpartition("#")[2]: FLEET.index[item.device] for item in plan.assignments}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.problems.choice import Ask, Choice, Options, choose, replicas_for
+from solvers.problems.choice import ChoiceAsk, OptionChoice, Options, choose, replicas_for
 
 
 def options(*rows: tuple[float, float, float], room: tuple[float, ...] = ()) -> Options:
@@ -34,12 +34,12 @@ def options(*rows: tuple[float, float, float], room: tuple[float, ...] = ()) -> 
 SMALL_AND_LARGE = options((10.0, 1.0, 5.0), (100.0, 7.0, 5.0))
 
 
-def ask(rate_rps: float, **changes: object) -> Ask:
-    made = Ask(rate_rps=rate_rps, floor=0, ceiling=16, room=np.full(2, 16.0))
+def ask(rate_rps: float, **changes: object) -> ChoiceAsk:
+    made = ChoiceAsk(rate_rps=rate_rps, floor=0, ceiling=16, room=np.full(2, 16.0))
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def chosen(wanted: Ask, among: Options = SMALL_AND_LARGE) -> Choice:
+def chosen(wanted: ChoiceAsk, among: Options = SMALL_AND_LARGE) -> OptionChoice:
     choice = choose(among, wanted)
     assert choice is not None
     return choice

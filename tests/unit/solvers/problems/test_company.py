@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.domain.profile import Interference
-from solvers.problems.company import UNKNOWN, Company, Press
+from solvers.problems.company import UNKNOWN, CompanyBooks, Press
 
 MARGIN = 1.25
 
@@ -29,7 +29,7 @@ def test_what_a_replica_bears_follows_from_its_factor() -> None:
 
 
 def test_an_empty_device_takes_anybody_and_the_unknown_bear_everybody() -> None:
-    company = Company.of(2)
+    company = CompanyBooks.of(2)
     assert bear(company, press(5.0, 0.7, 1.0)) == [True, True]
     company.book(0, UNKNOWN, 1)
     assert bear(company, UNKNOWN) == [True, True]
@@ -38,7 +38,7 @@ def test_an_empty_device_takes_anybody_and_the_unknown_bear_everybody() -> None:
 
 
 def test_the_most_sensitive_member_decides() -> None:
-    company = Company.of(1)
+    company = CompanyBooks.of(1)
     company.book(0, press(0.4, 1.0, 1.5), 1)
     assert all(bear(company, press(0.5, 0.1, 1.5)))
     assert not any(bear(company, press(0.51, 0.1, 1.5)))
@@ -47,7 +47,7 @@ def test_the_most_sensitive_member_decides() -> None:
 
 
 def test_the_margin_takes_its_part_where_somebody_is_unknown() -> None:
-    company = Company.of(1)
+    company = CompanyBooks.of(1)
     company.book(0, press(0.2, 1.0, 1.5), 1)
     # 1.25 x (1 + pressure) must stay within 1.5.
     assert all(bear(company, UNKNOWN))
@@ -56,7 +56,7 @@ def test_the_margin_takes_its_part_where_somebody_is_unknown() -> None:
     assert not any(bear(company, press(0.21, 0.0, 1.5)))
 
 
-def bear(company: Company, item: Press) -> list[bool]:
+def bear(company: CompanyBooks, item: Press) -> list[bool]:
     return [bool(fine) for fine in company.bear(item, np.arange(len(company.pressure)))]
 
 
@@ -73,7 +73,7 @@ members = st.lists(
 @given(members)
 @settings(max_examples=40, deadline=None)
 def test_whoever_is_let_in_keeps_everybody_within_their_factor_and_books_balance(wanted: list[Press]) -> None:
-    company = Company.of(1)
+    company = CompanyBooks.of(1)
     present: list[Press] = []
     for item in wanted:
         if bear(company, item)[0]:
@@ -87,6 +87,6 @@ def test_whoever_is_let_in_keeps_everybody_within_their_factor_and_books_balance
             assert others <= (item.bears_beside_unknown if unknown else item.bears) + 1e-6
     for item in present:
         company.book(0, item, -1)
-    fresh = Company.of(1)
+    fresh = CompanyBooks.of(1)
     assert (company.pressure[0], company.unknown[0]) == (fresh.pressure[0], fresh.unknown[0])
     assert company.most.tolist() == fresh.most.tolist()

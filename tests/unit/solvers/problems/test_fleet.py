@@ -13,7 +13,7 @@ from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import ProjectName, WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, Project
-from solvers.problems.fleet import Fleet, Search, Seat, open_fleet
+from solvers.problems.fleet import Fleet, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, needs_of
 from tests import builders
 
@@ -43,8 +43,8 @@ def seat(need: Need, device: int, share_pct: int = 30, memory_mib: int = 1000, p
     )
 
 
-def search(need: Need, **changes: object) -> Search:
-    return replace(Search(need=need, share_pct=30, memory_mib=1000, power_w=20.0), **changes)  # type: ignore[arg-type]
+def search(need: Need, **changes: object) -> RoomSearch:
+    return replace(RoomSearch(need=need, share_pct=30, memory_mib=1000, power_w=20.0), **changes)  # type: ignore[arg-type]
 
 
 def test_devices_and_classes_are_ordered_by_name() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.ids import GpuTypeName
 from solvers.domain.offer import Offer
-from solvers.problems.fleet import Search, Seat, open_fleet
+from solvers.problems.fleet import RoomSearch, Seat, open_fleet
 from solvers.problems.needs import needs_of
 from solvers.problems.power import PowerDomains
 from tests import builders
@@ -37,7 +37,7 @@ def test_an_offered_gpu_draws_its_idle_power_only_once_it_is_used() -> None:
     )
     fleet.put(seat)
     assert fleet.domains[0].headroom_w.tolist() == [25.0]
-    wanted = Search(need=need, share_pct=10, memory_mib=1000, power_w=20.0)
+    wanted = RoomSearch(need=need, share_pct=10, memory_mib=1000, power_w=20.0)
     assert fleet.fits(wanted, owned)
     # A second offered one would add its idle power: 10 W and 20 W are too much.
     other = next(index for index in range(len(fleet.devices)) if index not in (offered, owned))

@@ -13,9 +13,9 @@ from solvers.errors import FieldError
 from solvers.sim.arrivals import (
     ArrivalPattern,
     Bursts,
-    Course,
     Daily,
     JobPattern,
+    RateCourse,
     RatePoint,
     Replayed,
     Source,
@@ -33,7 +33,7 @@ PATTERNS: dict[str, ArrivalPattern] = {
     "bursts": Bursts(rate_rps_calm=10.0, rate_rps_burst=80.0, calm_s_mean=30.0, burst_s_mean=10.0),
     "daily": Daily(rate_rps_mean=30.0, period_s=600.0, spike_at_s=100.0, spike_s=40.0),
     "replayed": Replayed(rates_rps=(5.0, 0.0, 60.0, 20.0), bin_s=45.0),
-    "course": Course(points=(RatePoint(at_s=20.0, rate_rps=5.0), RatePoint(at_s=250.0, rate_rps=70.0))),
+    "course": RateCourse(points=(RatePoint(at_s=20.0, rate_rps=5.0), RatePoint(at_s=250.0, rate_rps=70.0))),
     "replayed-uniform": Replayed(rates_rps=(5.0, 0.0, 60.0, 20.0), bin_s=45.0, spacing=Spacing.UNIFORM),
 }
 
@@ -134,18 +134,18 @@ def test_impossible_patterns_are_refused(make: Callable[[], object], field: str)
 
 def test_a_course_follows_its_points() -> None:
     points = tuple(RatePoint(at_s=at_s, rate_rps=rate) for at_s, rate in ((10.0, 20.0), (110.0, 220.0), (200.0, 40.0)))
-    ramp = rate_path(Course(points=points), Source(name="a", seed=1), 400.0)
+    ramp = rate_path(RateCourse(points=points), Source(name="a", seed=1), 400.0)
     assert ramp.mean_rps(0.0, 10.0) == 20.0
     assert ramp.mean_rps(10.0, 110.0) == pytest.approx(120.0)
     assert ramp.mean_rps(50.0, 70.0) == pytest.approx(120.0, rel=0.05)
     assert ramp.mean_rps(200.0, 400.0) == 40.0
-    steps = rate_path(Course(points=points, ramp=False), Source(name="a", seed=1), 400.0)
+    steps = rate_path(RateCourse(points=points, ramp=False), Source(name="a", seed=1), 400.0)
     assert [steps.mean_rps(*ends) for ends in ((0, 110), (110, 200), (200, 400))] == [20.0, 220.0, 40.0]
-    shorter = rate_path(Course(points=points), Source(name="a", seed=1), 150.0)
+    shorter = rate_path(RateCourse(points=points), Source(name="a", seed=1), 150.0)
     assert shorter.mean_rps(0.0, 150.0) == pytest.approx(ramp.mean_rps(0.0, 150.0), rel=1e-12)
 
 
 def test_a_course_refuses_points_that_do_not_rise() -> None:
     for times in ((), (5.0, 5.0), (5.0, 1.0)):
         with pytest.raises(FieldError, match="points must rise"):
-            Course(points=tuple(RatePoint(at_s=at_s, rate_rps=1.0) for at_s in times))
+            RateCourse(points=tuple(RatePoint(at_s=at_s, rate_rps=1.0) for at_s in times))

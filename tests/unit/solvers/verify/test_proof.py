@@ -9,13 +9,13 @@ import pytest
 
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Profile, ProfileGrid
-from solvers.verify.proof import Proof
+from solvers.verify.proof import ColumnProof
 from tests import builders
 
 CLOCK = 1590
 CLOCKS = (990, 1590)
 PROFILE = builders.profile(clocks=CLOCKS)
-PROOF = Proof.of(PROFILE)
+PROOF = ColumnProof.of(PROFILE)
 HOLES = {(1590, 100, 32), (990, 10, 1), (1590, 10, 1), (990, 20, 1)}
 """Clock, share and batch of configurations that cannot run."""
 
@@ -62,7 +62,7 @@ def test_between_two_shares_the_mean_of_the_rates_proves_more_than_the_lower_sha
 
 
 def test_no_chord_reaches_above_the_highest_share_or_below_the_lowest() -> None:
-    proof = Proof.of(builders.profile(shares=(20, 50)))
+    proof = ColumnProof.of(builders.profile(shares=(20, 50)))
     assert proof.execution_ms(19.9, CLOCK, 1) is None
     assert proof.execution_ms(90, CLOCK, 1) == proof.execution_ms(50, CLOCK, 1)
 
@@ -72,7 +72,7 @@ def test_a_slower_reading_at_more_share_does_not_count_against_less() -> None:
         replace(point, latency_ms_mean=99.0) if (point.share_pct_sm, point.batch) == (50, 8) else point
         for point in builders.profile().points
     )
-    proof = Proof.of(replace(PROFILE, points=points))
+    proof = ColumnProof.of(replace(PROFILE, points=points))
     least = builders.latency_ms("t4", 8, 40)
     for share in (40, 45, 50, 55):
         found = proof.execution_ms(share, CLOCK, 8)
@@ -94,7 +94,7 @@ def test_a_configuration_measured_twice_counts_as_the_slower_and_the_hungrier() 
     first = PROFILE.points[0]
     again = replace(first, latency_ms_mean=2 * first.latency_ms_mean, power_w=300.0)
     for points in ((first, again), (again, first)):
-        proof = Proof.of(Profile(model=first.model, gpu_type=first.gpu_type, points=points))
+        proof = ColumnProof.of(Profile(model=first.model, gpu_type=first.gpu_type, points=points))
         asked = (first.share_pct_sm, first.clock_mhz_sm, first.batch)
         assert proof.execution_ms(*asked) == pytest.approx((2 * first.latency_ms_mean, 2 * first.latency_ms_mean))
         assert proof.power_w(*asked)[0] == 300.0
@@ -103,11 +103,11 @@ def test_a_configuration_measured_twice_counts_as_the_slower_and_the_hungrier() 
 def test_points_beside_neighbours_prove_nothing() -> None:
     point = replace(PROFILE.points[0], neighbours=(ModelName("other"),))
     profile = Profile(model=point.model, gpu_type=GpuTypeName("t4"), points=(point,))
-    assert Proof.of(profile).execution_ms(100, CLOCK, 1) is None
+    assert ColumnProof.of(profile).execution_ms(100, CLOCK, 1) is None
 
 
 def test_power_is_what_less_of_everything_draws() -> None:
-    proof = Proof.of(builders.profile(batches=(4, 8), shares=(20, 40)))
+    proof = ColumnProof.of(builders.profile(batches=(4, 8), shares=(20, 40)))
     power = {(each.share_pct_sm, each.batch): each.power_w for each in builders.profile().points}
     assert proof.power_w(39, CLOCK, 8) == (power[20, 8], 20)
     assert proof.power_w(100, CLOCK, 5) == (power[40, 4], 40)
@@ -122,7 +122,7 @@ def test_memory_is_the_most_of_no_larger_a_batch() -> None:
 
 
 def test_a_grid_proves_what_its_points_do() -> None:
-    grid, points = Proof.of(as_grid(PROFILE)), Proof.of(without_holes(PROFILE))
+    grid, points = ColumnProof.of(as_grid(PROFILE)), ColumnProof.of(without_holes(PROFILE))
     asked = list(product((5, 10, 13.5, 20, 25, 99, 100), (900, 990, 1300, 1590), (1, 3, 8, 31, 32, 33)))
     assert [grid.execution_ms(*each) for each in asked] == [points.execution_ms(*each) for each in asked]
     assert [grid.power_w(*each) for each in asked] == [points.power_w(*each) for each in asked]

@@ -16,7 +16,7 @@ from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.models.serving.token_plans import SEQUENCES, TokenPromise, serving
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify
-from solvers.verify.token_steps import Limits, Steps, memory_mib
+from solvers.verify.token_steps import Steps, TokenLimits, memory_mib
 from tests import builders, chats
 
 WORLD = chats.lab([chats.service()])
@@ -80,8 +80,8 @@ def test_two_readings_of_the_documented_model_agree() -> None:
     assert 20 < kept < 60
 
 
-def limits_of(promise: TokenPromise) -> Limits:
-    return Limits(
+def limits_of(promise: TokenPromise) -> TokenLimits:
+    return TokenLimits(
         first_ms=promise.first_token_ms,
         between_ms=promise.inter_token_ms,
         percentile=promise.percentile,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from app.services.beliefs.outcomes import Fleet, outcomes_of
+from app.services.beliefs.outcomes import ReportedFleet, outcomes_of
 from app.store.executions import DeviceMinute, ReplicaMinute
 from tests import builders
 
 T4 = builders.device("a", 0, "t4")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FLEET = Fleet(devices={T4.id: T4}, gpu_types={"t4": builders.gpu_type("t4")}, clocks_mhz_asked={})
+FLEET = ReportedFleet(devices={T4.id: T4}, gpu_types={"t4": builders.gpu_type("t4")}, clocks_mhz_asked={})
 ROW = ReplicaMinute(
     minute=START,
     uuid=T4.id,
@@ -32,7 +32,7 @@ ROW = ReplicaMinute(
 )
 
 
-def models(rows: list[ReplicaMinute], fleet: Fleet = FLEET) -> list[str]:
+def models(rows: list[ReplicaMinute], fleet: ReportedFleet = FLEET) -> list[str]:
     boards = [
         DeviceMinute(
             minute=minute,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.services.declared.ownership_words import owner_sentences, owner_words
-from solvers.cycle.owners import KNOBS, Standing, knob_owners
+from solvers.cycle.owners import KNOBS, StandingOwners, knob_owners
 from solvers.domain.ids import DeviceId, NodeId, PolicyName
 from solvers.domain.objective import Objective
 from solvers.domain.ownership import Owners, owners_of
@@ -25,11 +25,11 @@ def owners() -> Owners:
     return owners_of(builders.lab([builders.service()], policies=(EDGE,)))
 
 
-def standing(*items: Assignment, planner: str | None = "greedy", parts: tuple[PlanPart, ...] = ()) -> Standing:
-    return Standing.of(items, planner, parts)
+def standing(*items: Assignment, planner: str | None = "greedy", parts: tuple[PlanPart, ...] = ()) -> StandingOwners:
+    return StandingOwners.of(items, planner, parts)
 
 
-def words(device: str, stands: Standing) -> dict[str, str]:
+def words(device: str, stands: StandingOwners) -> dict[str, str]:
     return owner_words(knob_owners(owners(), DeviceId(device), stands))
 
 

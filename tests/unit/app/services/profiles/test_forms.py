@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.services.profiles.forms import PAIR_COLUMNS, SOLO_COLUMNS, CellFault, Form, Sheet, SheetError, read_sheet
+from app.services.profiles.forms import PAIR_COLUMNS, SOLO_COLUMNS, CellFault, CsvForm, Sheet, SheetError, read_sheet
 from app.services.profiles.samples import group_samples_of, queries_of, samples_of, written
 
 SOLO = ",".join(SOLO_COLUMNS)
@@ -25,11 +25,11 @@ def test_the_columns_are_the_published_ones() -> None:
 
 
 def test_the_header_tells_the_form() -> None:
-    assert sheet_of(SOLO).form is Form.SOLO
-    assert sheet_of(PAIRS).form is Form.PAIRS
-    assert sheet_of("model,gpu_type,batch,share_pct_sm,clock_mhz_sm").form is Form.SOLO_QUERIES
-    assert sheet_of(",".join(PAIR_COLUMNS[:7])).form is Form.PAIR_QUERIES
-    assert sheet_of(SOLO, questions=True).form is Form.SOLO_QUERIES
+    assert sheet_of(SOLO).form is CsvForm.SOLO
+    assert sheet_of(PAIRS).form is CsvForm.PAIRS
+    assert sheet_of("model,gpu_type,batch,share_pct_sm,clock_mhz_sm").form is CsvForm.SOLO_QUERIES
+    assert sheet_of(",".join(PAIR_COLUMNS[:7])).form is CsvForm.PAIR_QUERIES
+    assert sheet_of(SOLO, questions=True).form is CsvForm.SOLO_QUERIES
     assert len(sheet_of(SOLO)) == 0
 
 

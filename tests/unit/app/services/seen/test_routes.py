@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.services.seen.routes import Process, choose_routes, from_report, speaks
+from app.services.seen.routes import ReadyProcess, choose_routes, from_report, speaks
 from app.store.observations import ReplicaRow
 from app.store.read_backs import NodeReadBack, ReadBackRow, ReportHead
 from solvers.domain.plan import Assignment
 from tests.unit.app.services.whatif.small_fleet import assignment
 
-ROW = Process(
+ROW = ReadyProcess(
     replica="vision/labels#0",
     kind="service",
     workload="vision/labels",
@@ -21,7 +21,7 @@ ROW = Process(
 )
 
 
-def row(ordinal: int = 0, uuid: str = "GPU-a0", *, share_pct_sm: int = 25, kind: str = "service") -> Process:
+def row(ordinal: int = 0, uuid: str = "GPU-a0", *, share_pct_sm: int = 25, kind: str = "service") -> ReadyProcess:
     replica = f"vision/labels#{ordinal}"
     return replace(ROW, replica=replica, uuid=uuid, share_pct_sm=share_pct_sm, kind=kind)
 

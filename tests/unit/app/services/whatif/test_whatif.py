@@ -14,7 +14,7 @@ from app.services.whatif.changes import Changes, NodesAdded, RateChange
 from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.services.whatif.whatif import Wish, request_of, solved, standing_on
-from solvers.cycle.attempts import Asking, Chosen
+from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.domain.codec import digest
 from solvers.domain.device import PriceKind
 from solvers.domain.evidence import SilentReporter
@@ -185,7 +185,7 @@ def test_no_plan_is_an_engine_error_and_no_question_none() -> None:
 
 
 def test_what_stands_is_not_replaced() -> None:
-    chosen = Chosen((), propose("greedy", builders.request(PICTURE)))
+    chosen = ChosenPlan((), propose("greedy", builders.request(PICTURE)))
     standing = replace(PICTURE, target=builders.target([builders.assignment("demo/vision#0", PICTURE.devices[0])]))
     assert standing_on(standing, chosen) is standing
     stood = standing_on(PICTURE, chosen)

@@ -10,35 +10,35 @@ import numpy as np
 import pytest
 
 from lab.arena import loading
-from lab.benches.packing.allocation import Asks, Host, Room, Rooms
-from lab.benches.packing.bench import RULES, Packing
+from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, RoomLeft
+from lab.benches.packing.bench import RULES, PodPacking
 from lab.benches.packing.fragmentation import LeastFragments, expected
 from lab.benches.packing.mixing import mix
 from lab.benches.packing.reserving import Reserving
 from solvers.engines.registry import create
 from solvers.errors import EngineError, InputError
 from solvers.planners.registry import create as planner
-from solvers.sim.outcome import Contender, Outcome, check_outcome
+from solvers.sim.outcome import RunContender, RunOutcome, check_outcome
 
 ROOT = Path(__file__).resolve().parents[5]
 SMALL = ROOT / "examples" / "scenarios" / "openb-small.yaml"
 
 
-def small() -> Packing:
+def small() -> PodPacking:
     bench = loading.load(SMALL, None)
-    assert isinstance(bench, Packing)
+    assert isinstance(bench, PodPacking)
     return bench
 
 
-def ran(bench: Packing, name: str, seed: int = 1) -> Outcome:
+def ran(bench: PodPacking, name: str, seed: int = 1) -> RunOutcome:
     made = bench.run(
-        Contender(label=name, planners=(name,)), seed, lambda name, _: planner(name), progress=lambda part: None
+        RunContender(label=name, planners=(name,)), seed, lambda name, _: planner(name), progress=lambda part: None
     )
     check_outcome(made)
     return made
 
 
-def at(outcome: Outcome, mark: int) -> float:
+def at(outcome: RunOutcome, mark: int) -> float:
     found = outcome.metric(f"allocated_pct_at_{mark}")
     assert found is not None
     return found
@@ -71,7 +71,7 @@ def asks() -> Asks:
 
 
 def test_a_pod_that_fits_anywhere_is_taken_and_nothing_is_given_twice() -> None:
-    hosts = [Host(0, 32_000, 65_536, 2), Host(1, 16_000, 65_536, 2), Host(0, 32_000, 65_536, 2)]
+    hosts = [EmptyHost(0, 32_000, 65_536, 2), EmptyHost(1, 16_000, 65_536, 2), EmptyHost(0, 32_000, 65_536, 2)]
     kinds = asks()
     counts = np.array([4, 4, 1, 2])
     rule = LeastFragments(expected(kinds, counts))
@@ -94,7 +94,7 @@ def test_a_pod_that_fits_anywhere_is_taken_and_nothing_is_given_twice() -> None:
 
 
 def test_the_plan_mixes_what_fits_together() -> None:
-    hosts = [Host(0, 32_000, 65_536, 2)] * 4
+    hosts = [EmptyHost(0, 32_000, 65_536, 2)] * 4
     counts = np.array([8, 8, 0, 0])
     found = mix(asks(), hosts, counts, create("highs"))
     assert found.allocated_part == pytest.approx(1.0)
@@ -104,7 +104,7 @@ def test_the_plan_mixes_what_fits_together() -> None:
 def test_fragments_are_what_expected_pods_cannot_use() -> None:
     kinds = asks()
     half = expected(kinds, np.array([1, 1, 0, 0]))
-    room = Room(np.array([0, 1]), np.array([6000, 6000]), np.array([1, 1]), np.array([[1000, 500], [1000, 500]]))
+    room = RoomLeft(np.array([0, 1]), np.array([6000, 6000]), np.array([1, 1]), np.array([[1000, 500], [1000, 500]]))
     # The larger pod lacks CPU (and may not run on the second model): all room is lost to it.
     assert half.fragments(room.model, room.cpu_milli, room.gpu_milli) == pytest.approx([750.0, 750.0])
     assert half.fragments(room.model, room.cpu_milli + 4000, room.gpu_milli) == pytest.approx([250.0, 750.0])
@@ -112,7 +112,7 @@ def test_fragments_are_what_expected_pods_cannot_use() -> None:
 
 def test_the_fullest_gpu_that_leaves_no_fragment_is_shared() -> None:
     kinds = asks()
-    rooms = Rooms(kinds, [Host(0, 64_000, 65_536, 2)], LeastFragments(expected(kinds, np.array([1, 1, 0, 0]))))
+    rooms = HostRooms(kinds, [EmptyHost(0, 64_000, 65_536, 2)], LeastFragments(expected(kinds, np.array([1, 1, 0, 0]))))
     ties = np.random.default_rng(1)
     for ask in (1, 0):
         place = rooms.best(ask, ties)

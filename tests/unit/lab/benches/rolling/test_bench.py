@@ -13,13 +13,13 @@ from lab.benches.rolling.bench import Rolling
 from solvers.errors import EngineError, InputError
 from solvers.planners import registry
 from solvers.planners.base import Planner
-from solvers.sim.outcome import Contender, Outcome, Setting, check_outcome
+from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 
 ROOT = Path(__file__).resolve().parents[5]
 SMALL = ROOT / "examples" / "scenarios" / "inferno-small-fleet.yaml"
 
 
-def planners(name: str, settings: tuple[Setting, ...]) -> Planner:
+def planners(name: str, settings: tuple[TuningSetting, ...]) -> Planner:
     return registry.create(name, {each.name: json.loads(each.value) for each in settings})
 
 
@@ -29,16 +29,16 @@ def small() -> Rolling:
     return bench
 
 
-def ran(bench: Rolling, name: str) -> Outcome:
+def ran(bench: Rolling, name: str) -> RunOutcome:
     parts: list[float] = []
-    made = bench.run(Contender(label=name, planners=(name,)), 1, planners, parts.append)
+    made = bench.run(RunContender(label=name, planners=(name,)), 1, planners, parts.append)
     check_outcome(made)
     assert parts == sorted(parts)
     assert parts[-1] == 1.0
     return made
 
 
-def number(outcome: Outcome, name: str) -> float:
+def number(outcome: RunOutcome, name: str) -> float:
     found = outcome.metric(name)
     assert found is not None
     return found

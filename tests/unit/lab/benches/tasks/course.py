@@ -14,9 +14,9 @@ from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import OfflineTask, QualityClass, Slo, SloKind
 from solvers.planners.base import Thought
 from solvers.policies.oltunes.planner import Oltunes
-from solvers.policies.oltunes.planning.memory import Memory
-from solvers.policies.oltunes.planning.parameters import Parameters
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.planning.memory import OltunesMemory
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
+from solvers.policies.oltunes.window import WindowPace
 from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -45,7 +45,7 @@ class Course:
     """A planner that plans picture after picture; each plan stands in the next."""
 
     def __init__(self, first: Snapshot, **settings: Any) -> None:
-        self.planner = Oltunes(parameters=Parameters(**settings))
+        self.planner = Oltunes(parameters=OltunesPlanningParameters(**settings))
         self.picture = first
         self.state = b""
         self.last: Thought | None = None
@@ -70,10 +70,10 @@ class Course:
         return plan
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> OltunesMemory:
         """What it keeps."""
         parameters = self.planner.parameters
-        return Memory.of(self.state, parameters.predictor, Pace.first(parameters.scheduler))
+        return OltunesMemory.of(self.state, parameters.predictor, WindowPace.first(parameters.scheduler))
 
 
 def of(plan: Plan, name: str) -> Assignment:

@@ -11,7 +11,7 @@ import pytest
 
 from app.library import facts
 from lab.benches.tasks.assigning import AddedLatency
-from lab.benches.tasks.first_come import FirstCome, Rule
+from lab.benches.tasks.first_come import FirstCome, SeatRule
 from lab.benches.tasks.mlaas import ReserveAndPack
 from lab.benches.tasks.orion import OrionRule
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
@@ -19,7 +19,7 @@ from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
 from solvers.policies.oltunes.beliefs import taught
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.tasking import Ended, Ending, Launch, Running, Seat, Task, TaskScheduler
+from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, Running, TaskScheduler, TaskSeat
 
 A100, A30 = GpuTypeName("a100-40gb"), GpuTypeName("a30")
 COMPUTE, MEMORY = ModelName("resnet152"), ModelName("gpt2")
@@ -49,18 +49,20 @@ def solo() -> LearnedSolo:
     return taught("fm_ftrl", known(), 0, samples)
 
 
-def first_come(rule: Callable[[Facts], Rule]) -> FirstCome:
+def first_come(rule: Callable[[Facts], SeatRule]) -> FirstCome:
     return FirstCome(rule(known()), known(), solo=solo())
 
 
-def task(name: str, model: ModelName = COMPUTE, weight: float = 0.8, *, heavy: bool = False) -> Task:
-    return Task(id=name, model=model, latency_weight=weight, deadline_s=5.0, inputs=4096, batch_declared=8, heavy=heavy)
+def task(name: str, model: ModelName = COMPUTE, weight: float = 0.8, *, heavy: bool = False) -> InferenceTask:
+    return InferenceTask(
+        id=name, model=model, latency_weight=weight, deadline_s=5.0, inputs=4096, batch_declared=8, heavy=heavy
+    )
 
 
-def seat(name: str, gpu_type: GpuTypeName = A100, running: tuple[Running, ...] = ()) -> Seat:
+def seat(name: str, gpu_type: GpuTypeName = A100, running: tuple[Running, ...] = ()) -> TaskSeat:
     memory = sum(each.config.memory_mib for each in running)
     total = float(known().gpu_types[gpu_type].memory_mib)
-    return Seat(
+    return TaskSeat(
         id=DeviceId(name), gpu_type=gpu_type, memory_mib_total=total, memory_mib_free=total - memory, running=running
     )
 
@@ -69,7 +71,7 @@ def places(launches: tuple[Launch, ...]) -> dict[str, str]:
     return {each.task.id: launch.seat for launch in launches for each in launch.group}
 
 
-def after(seats: tuple[Seat, ...], launches: tuple[Launch, ...]) -> tuple[Seat, ...]:
+def after(seats: tuple[TaskSeat, ...], launches: tuple[Launch, ...]) -> tuple[TaskSeat, ...]:
     """The same seats with what was launched running there."""
     made = []
     for each in seats:
@@ -96,7 +98,7 @@ def test_orion_puts_urgent_tasks_on_the_first_gpu_that_their_urgent_kind_leaves_
 def test_orion_lets_patient_tasks_join_another_class_alone_else_they_wait() -> None:
     made = first_come(OrionRule)
     made.arrive(task("lc"), 0.0)
-    seats: tuple[Seat, ...] = (seat("g1"),)
+    seats: tuple[TaskSeat, ...] = (seat("g1"),)
     seats = after(seats, made.tick(seats, 0.0))
     made.arrive(task("same", COMPUTE, 0.3), 1.0)
     made.arrive(task("other", MEMORY, 0.3), 1.0)
@@ -127,7 +129,7 @@ def test_reserve_and_pack_keeps_large_gpus_for_the_heavy_and_packs_the_others_fr
 
 def test_ours_takes_the_faster_gpu_spreads_out_and_waits_where_that_is_sooner() -> None:
     made = AddedLatency(known(), solo=solo())
-    seats: tuple[Seat, ...] = (seat("slow", A30), seat("fast"))
+    seats: tuple[TaskSeat, ...] = (seat("slow", A30), seat("fast"))
     made.arrive(task("a"), 0.0)
     first = made.tick(seats, 0.0)
     assert places(first) == {"a": "fast"}
@@ -162,7 +164,7 @@ def test_failed_tasks_come_first_state_is_kept_and_names_are_not_taken_twice(whi
     def again(state: bytes) -> TaskScheduler:
         if which == "added_latency":
             return AddedLatency.restore(state, known())
-        rule: Rule = OrionRule(known()) if which == "orion" else ReserveAndPack(known())
+        rule: SeatRule = OrionRule(known()) if which == "orion" else ReserveAndPack(known())
         return FirstCome.restore(state, rule, known())
 
     made = fresh()

@@ -13,14 +13,23 @@ import pytest
 from lab.arena import loading
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.bench import Tasking
-from lab.benches.tasks.run import Conduct, Course, Log
+from lab.benches.tasks.run import Conduct, TaskCourse, TaskLog
 from lab.benches.tasks.schedulers import SCHEDULERS
-from lab.benches.tasks.work import Coming, Pace, TaskKind, accuracy_lost_pct, coming, profiled, told
+from lab.benches.tasks.work import ArrivalPace, Coming, TaskKind, accuracy_lost_pct, coming, profiled, told
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import EngineError, FieldError, InputError
 from solvers.planners.registry import create as planner
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, Launch, Placed, Seat, SliceWish, Task
-from solvers.sim.outcome import Contender, Outcome, Setting, check_outcome
+from solvers.policies.oltunes.tasking import (
+    Config,
+    Ended,
+    Ending,
+    InferenceTask,
+    Launch,
+    PlacedTask,
+    SliceWish,
+    TaskSeat,
+)
+from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -35,14 +44,14 @@ def bench(name: str, count: int) -> Tasking:
     return replace(made, count=count, profile_rows=168)
 
 
-def ran(some: Tasking, name: str, settings: tuple[Setting, ...] = ()) -> Outcome:
-    contender = Contender(label=name, planners=(name,), settings=settings)
+def ran(some: Tasking, name: str, settings: tuple[TuningSetting, ...] = ()) -> RunOutcome:
+    contender = RunContender(label=name, planners=(name,), settings=settings)
     made = some.run(contender, 1, lambda name, _: planner(name), lambda part: None)
     check_outcome(made)
     return made
 
 
-def number(outcome: Outcome, name: str) -> float:
+def number(outcome: RunOutcome, name: str) -> float:
     found = outcome.metric(name)
     assert found is not None
     return found
@@ -56,7 +65,7 @@ class Scripted:
     def __init__(self, *script: tuple[float, Launch]) -> None:
         self.script = list(script)
         self.heard: list[tuple[float, Ended]] = []
-        self.seen: list[tuple[Seat, ...]] = []
+        self.seen: list[tuple[TaskSeat, ...]] = []
 
     @property
     def wake_s(self) -> float | None:
@@ -66,10 +75,10 @@ class Scripted:
     def waiting(self) -> int:
         return len(self.script)
 
-    def arrive(self, task: Task, now_s: float) -> None:
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
         pass
 
-    def tick(self, seats: tuple[Seat, ...], now_s: float) -> tuple[Launch, ...]:
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
         self.seen.append(seats)
         due = [launch for at_s, launch in self.script if at_s <= now_s + 1e-9]
         self.script = self.script[len(due) :]
@@ -84,14 +93,18 @@ class Scripted:
 
 def launch(tasks: Sequence[Coming], seat: str = "g0001", wish: SliceWish | None = None, mib: float = 4096.0) -> Launch:
     config = Config(batch=8, share_pct=100 if wish is None else 40, memory_mib=mib, latency_ms=5.0, throughput_rps=1.0)
-    return Launch(seat=DeviceId(seat), group=tuple(Placed(task=each.task, config=config) for each in tasks), wish=wish)
+    return Launch(
+        seat=DeviceId(seat), group=tuple(PlacedTask(task=each.task, config=config) for each in tasks), wish=wish
+    )
 
 
 def work(count: int) -> tuple[Coming, ...]:
     return tuple(
         Coming(
             at_s=0.0,
-            task=Task(id=f"t{index}", model=ModelName("resnet50"), latency_weight=0.8, deadline_s=1.0, inputs=800),
+            task=InferenceTask(
+                id=f"t{index}", model=ModelName("resnet50"), latency_weight=0.8, deadline_s=1.0, inputs=800
+            ),
             kind=0,
             luck=0.0,
         )
@@ -99,8 +112,8 @@ def work(count: int) -> tuple[Coming, ...]:
     )
 
 
-def under(scheduler: Scripted, tasks: tuple[Coming, ...], conduct: Conduct = CALM) -> Log:
-    return Course(((A100, 1),), tasks, conduct, 1).under(scheduler, lambda part: None)
+def under(scheduler: Scripted, tasks: tuple[Coming, ...], conduct: Conduct = CALM) -> TaskLog:
+    return TaskCourse(((A100, 1),), tasks, conduct, 1).under(scheduler, lambda part: None)
 
 
 def test_a_task_alone_takes_what_its_batches_take_and_neighbours_make_it_longer() -> None:
@@ -170,10 +183,10 @@ def test_schedulers_bring_all_tasks_to_their_end_and_repeat_themselves(name: str
 
 def test_settings_reach_the_scheduler_and_strangers_are_refused() -> None:
     some = bench("poisson", 12)
-    alone = ran(some, "oltunes", (Setting(name="group_max", value="1"),))
+    alone = ran(some, "oltunes", (TuningSetting(name="group_max", value="1"),))
     assert number(alone, "tasks_per_group") == 1.0
     with pytest.raises(FieldError):
-        ran(some, "oltunes", (Setting(name="no_such", value="1"),))
+        ran(some, "oltunes", (TuningSetting(name="no_such", value="1"),))
     with pytest.raises(EngineError, match="schedules no tasks"):
         ran(some, "greedy")
 
@@ -182,15 +195,15 @@ def test_tasks_follow_their_pattern_and_are_the_same_for_everybody() -> None:
     kinds = bench("uniform", 1).kinds
     found: tuple[Coming, ...] = ()
     for pattern in ("uniform", "poisson"):
-        found = coming(kinds, Pace(pattern=pattern), 400, 3)
-        assert found == coming(kinds, Pace(pattern=pattern), 400, 3)
+        found = coming(kinds, ArrivalPace(pattern=pattern), 400, 3)
+        assert found == coming(kinds, ArrivalPace(pattern=pattern), 400, 3)
         assert [each.at_s for each in found] == sorted(each.at_s for each in found)
         assert found[-1].at_s == pytest.approx(400 / sum(kind.rate_per_s for kind in kinds), rel=0.2)
     urgent = sum(each.task.latency_critical for each in found) / len(found)
     assert 0.75 < urgent < 0.92
     assert all(each.task.deadline_s > 0.0 for each in found)
     with pytest.raises(InputError, match="never"):
-        coming(kinds, Pace(pattern="bursts", calm_factor=0.0, burst_factor=0.0), 10, 1)
+        coming(kinds, ArrivalPace(pattern="bursts", calm_factor=0.0, burst_factor=0.0), 10, 1)
 
 
 def test_profiles_are_of_all_models_and_variants_are_high_or_low_among_themselves() -> None:

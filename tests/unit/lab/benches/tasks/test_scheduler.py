@@ -17,18 +17,18 @@ from solvers.errors import FieldError, InputError
 from solvers.models.base import Queries, Samples
 from solvers.policies.oltunes import autotuning, grouping
 from solvers.policies.oltunes.beliefs import predictor, taught
-from solvers.policies.oltunes.evaluating import RETRAINED_AFTER, Lessons, Seen
-from solvers.policies.oltunes.grouping import Rules
+from solvers.policies.oltunes.evaluating import RETRAINED_AFTER, PendingLessons, SeenOutcome
+from solvers.policies.oltunes.grouping import GroupingRules
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import Parameters
-from solvers.policies.oltunes.queues import Choice, Queues, Waiting
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import Queues, TaskChoice, WaitingTask
 from solvers.policies.oltunes.scores import Character
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, Launch, Running, Seat, Task
-from solvers.policies.oltunes.window import Pace
+from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from solvers.policies.oltunes.window import WindowPace
 
 A100, A30 = GpuTypeName("a100-40gb"), GpuTypeName("a30")
 LOW, HIGH = ModelName("resnet18"), ModelName("resnet152")
-PLAIN = Parameters()
+PLAIN = OltunesParameters()
 
 
 def config(batch: int = 8, memory_mib: float = 2048.0, latency_ms: float = 10.0, share: int = 50) -> Config:
@@ -36,18 +36,20 @@ def config(batch: int = 8, memory_mib: float = 2048.0, latency_ms: float = 10.0,
     return Config(batch=batch, share_pct=share, memory_mib=memory_mib, latency_ms=latency_ms, throughput_rps=rps)
 
 
-def task(name: str, weight: float = 0.8, deadline_s: float = 1.0, model: ModelName = LOW, inputs: int = 64) -> Task:
-    return Task(id=name, model=model, latency_weight=weight, deadline_s=deadline_s, inputs=inputs)
+def task(
+    name: str, weight: float = 0.8, deadline_s: float = 1.0, model: ModelName = LOW, inputs: int = 64
+) -> InferenceTask:
+    return InferenceTask(id=name, model=model, latency_weight=weight, deadline_s=deadline_s, inputs=inputs)
 
 
-def waiting(name: str, *configs: Config, weight: float = 0.8, priority: float = 1.0, order: int = 0) -> Waiting:
-    choices = tuple(Choice(gpu_type=A100, config=each) for each in configs or (config(),))
+def waiting(name: str, *configs: Config, weight: float = 0.8, priority: float = 1.0, order: int = 0) -> WaitingTask:
+    choices = tuple(TaskChoice(gpu_type=A100, config=each) for each in configs or (config(),))
     made = task(name, weight)
-    return Waiting(task=made, at_s=0.0, order=order, choices=choices, priority=priority, latency_s=0.1)
+    return WaitingTask(task=made, at_s=0.0, order=order, choices=choices, priority=priority, latency_s=0.1)
 
 
-def seat(name: str = "g1", running: tuple[Running, ...] = (), free: float = 40_000.0, busy: float = 0.0) -> Seat:
-    return Seat(
+def seat(name: str = "g1", running: tuple[Running, ...] = (), free: float = 40_000.0, busy: float = 0.0) -> TaskSeat:
+    return TaskSeat(
         id=DeviceId(name),
         gpu_type=A100,
         memory_mib_total=40_000.0,
@@ -70,14 +72,14 @@ def solo() -> LearnedSolo:
 
 def scheduler(**changes: Any) -> OltunesScheduler:
     settings: dict[str, Any] = {"learned_at_once": 1000, **changes}
-    return OltunesScheduler(facts(), Parameters(**settings), solo=solo())
+    return OltunesScheduler(facts(), OltunesParameters(**settings), solo=solo())
 
 
 def wake_s(some: OltunesScheduler) -> float:
     return float("inf") if some.wake_s is None else some.wake_s
 
 
-def seats(*names: str) -> tuple[Seat, ...]:
+def seats(*names: str) -> tuple[TaskSeat, ...]:
     return tuple(seat(name) for name in names)
 
 
@@ -97,7 +99,7 @@ def test_queues_go_by_urgency_then_the_shortest_then_who_came_first() -> None:
 
 
 def test_the_window_moves_by_its_step_within_bounds_and_groups_shrink_and_recover() -> None:
-    pace = Pace.first(PLAIN)
+    pace = WindowPace.first(PLAIN)
     assert pace.after_tick(0.71, PLAIN).window_ms == 90.0
     assert pace.after_tick(0.7, PLAIN).window_ms == 110.0
     assert pace.after_tick(None, PLAIN) == pace
@@ -114,22 +116,22 @@ def test_the_window_moves_by_its_step_within_bounds_and_groups_shrink_and_recove
 
 def test_groups_take_who_fits_and_gets_on_and_skip_the_others() -> None:
     low, high = Character(ratio=1.0, quality=QualityClass.LOW), Character(ratio=1.0, quality=QualityClass.HIGH)
-    rules = Rules(parameters=PLAIN, group_max=4, characters={LOW: low, HIGH: high})
+    rules = GroupingRules(parameters=PLAIN, group_max=4, characters={LOW: low, HIGH: high})
     heavy = replace(waiting("heavy"), task=task("heavy", model=HIGH))
     large = waiting("large", config(memory_mib=50_000.0))
     group = grouping.form(seat(), [large, waiting("a"), waiting("b"), heavy], rules)
     assert [each.task.id for each in group.members] == ["a", "heavy"], "two low variants of one kind do not get on"
     assert grouping.form(seat(), [large], rules).members == ()
-    elsewhere = replace(waiting("x"), choices=(Choice(gpu_type=A30, config=config()),))
+    elsewhere = replace(waiting("x"), choices=(TaskChoice(gpu_type=A30, config=config()),))
     assert grouping.form(seat(), [elsewhere], rules).members == ()
-    careless = Rules(parameters=replace(PLAIN, with_affinity=False), group_max=2, characters=rules.characters)
+    careless = GroupingRules(parameters=replace(PLAIN, with_affinity=False), group_max=2, characters=rules.characters)
     assert len(grouping.form(seat(), [waiting("a"), waiting("b"), waiting("c")], careless).members) == 2
     tight = grouping.form(seat(free=4600.0), [waiting("a"), heavy], rules)
     assert [each.task.id for each in tight.members] == ["a"], "the margin stays free"
 
 
 def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> None:
-    def held(name: str, progress: float, inputs: int = 64, busy: float = 90.0) -> Seat:
+    def held(name: str, progress: float, inputs: int = 64, busy: float = 90.0) -> TaskSeat:
         running = Running(task=task(name, inputs=inputs), config=config(), progress=progress)
         return seat(name, (running,), busy=busy)
 
@@ -145,7 +147,7 @@ def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> No
 
 
 def test_spare_memory_tunes_one_task_patient_ones_first_and_only_for_the_better() -> None:
-    rules = Rules(parameters=replace(PLAIN, with_affinity=False), group_max=4, characters={
+    rules = GroupingRules(parameters=replace(PLAIN, with_affinity=False), group_max=4, characters={
         LOW: Character(ratio=1.0, quality=QualityClass.LOW)
     })  # fmt: skip
     better = config(batch=32, memory_mib=8192.0, latency_ms=20.0)
@@ -216,8 +218,8 @@ def test_it_goes_on_from_what_it_wrote() -> None:
 
 
 def test_predictions_that_miss_train_the_predictor_anew_but_not_at_every_miss() -> None:
-    lessons = Lessons()
-    seen = Seen(model=LOW, gpu_type=A100, batch=8, share_pct=50, batch_ms=10.0)
+    lessons = PendingLessons()
+    seen = SeenOutcome(model=LOW, gpu_type=A100, batch=8, share_pct=50, batch_ms=10.0)
     for _ in range(RETRAINED_AFTER - 1):
         lessons = lessons.seen(seen, 20.0, 0.25)
     assert not lessons.due
@@ -230,7 +232,7 @@ def test_predictions_that_miss_train_the_predictor_anew_but_not_at_every_miss() 
 
 def test_impossible_values_are_refused() -> None:
     with pytest.raises(FieldError):
-        Parameters(window_ms_first=10.0)
+        OltunesParameters(window_ms_first=10.0)
     with pytest.raises(InputError, match="no predictor"):
         predictor("tea-leaves", facts(), 0)
     with pytest.raises(InputError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.claims.morak.governed import Course, GovernedDevice, Limits, Part, alone_ms, govern
+from lab.claims.morak.governed import GovernedCourse, GovernedDevice, GovernedLimits, GovernedPart, alone_ms, govern
 from solvers.control.records import Setting
 from solvers.control.registry import controller, names
 from solvers.sim.truth.truth import gpu_truth
@@ -14,19 +14,19 @@ from solvers.sim.truth.truth import gpu_truth
 GPU = gpu_truth("rtx-2080ti")
 assert GPU is not None
 PARTS = (
-    Part(model="googlenet", share_pct_sm=30, batch_max=64),
-    Part(model="mobilenet", share_pct_sm=20, batch_max=64),
+    GovernedPart(model="googlenet", share_pct_sm=30, batch_max=64),
+    GovernedPart(model="mobilenet", share_pct_sm=20, batch_max=64),
 )
 DEVICE = GovernedDevice(
-    gpu=GPU, parts=PARTS, limits=Limits(power_w_cap=120.0, latency_ms=60.0), clocks_mhz_sm=GPU.clocks_mhz_sm
+    gpu=GPU, parts=PARTS, limits=GovernedLimits(power_w_cap=120.0, latency_ms=60.0), clocks_mhz_sm=GPU.clocks_mhz_sm
 )
 START = Setting(batches=(1, 1), clock_mhz_sm=600)
-QUIET = Course(periods=120, seed=1, latency_noise=0.0, power_noise=0.0)
+QUIET = GovernedCourse(periods=120, seed=1, latency_noise=0.0, power_noise=0.0)
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(name: str) -> None:
-    course = Course(periods=40, seed=5)
+    course = GovernedCourse(periods=40, seed=5)
     first, second = (govern(DEVICE, controller(name), START, course) for _ in range(2))
     assert first == second
     assert govern(DEVICE, controller(name), START, replace(course, seed=6)) != first
@@ -49,7 +49,7 @@ def test_a_period_shows_the_setting_that_was_held_in_it() -> None:
 
 
 def test_who_does_not_look_at_the_cap_exceeds_it() -> None:
-    greedy = replace(DEVICE, limits=Limits(power_w_cap=90.0, latency_ms=300.0))
+    greedy = replace(DEVICE, limits=GovernedLimits(power_w_cap=90.0, latency_ms=300.0))
     last = govern(greedy, controller("clipper_l"), START, QUIET).periods[-1]
     assert last.power_w > 90.0
     assert last.setting.clock_mhz_sm == greedy.clocks_mhz_sm[-1]
@@ -58,7 +58,7 @@ def test_who_does_not_look_at_the_cap_exceeds_it() -> None:
 def test_a_run_goes_on_where_another_ended_under_other_limits() -> None:
     loop = controller("morak")
     settled = govern(DEVICE, loop, START, QUIET)
-    tighter = replace(DEVICE, limits=Limits(power_w_cap=90.0, latency_ms=60.0))
+    tighter = replace(DEVICE, limits=GovernedLimits(power_w_cap=90.0, latency_ms=60.0))
     way = govern(tighter, loop, settled.state, replace(QUIET, periods=21)).periods
     assert way[0].setting == settled.state.setting
     assert not way[0].keeps(tighter.limits)

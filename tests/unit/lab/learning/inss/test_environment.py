@@ -10,7 +10,7 @@ import pytest
 
 from lab.learning.inss.deploying import Deployment
 from lab.learning.inss.environment import Environment
-from lab.learning.inss.settings import Gpu, Hyper, Served, Setting, setting
+from lab.learning.inss.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
 from lab.learning.inss.truth import Truth
 from solvers.control.bisect import task_latency_ms
 from solvers.errors import InputError
@@ -147,9 +147,9 @@ def test_the_state_says_memory_rates_queues_and_places(truth: Truth) -> None:
 
 
 def test_unknown_gpus_and_hyper_parameters_out_of_range_are_refused() -> None:
-    unknown = Setting(
+    unknown = TrainingSetting(
         name="none",
-        served=(Served(model="resnet50", limit_ms=50.0, low_rps=1.0, high_rps=2.0),),
+        served=(ServedNetwork(model="resnet50", limit_ms=50.0, low_rps=1.0, high_rps=2.0),),
         gpus=(Gpu(gpu_type="abacus", memory_mib=1.0),),
     )
     with pytest.raises(ValueError, match="abacus"):

@@ -15,7 +15,7 @@ from lab.learning.inss.evaluating import evaluate
 from lab.learning.inss.programme import optimum
 from lab.learning.inss.settings import setting
 from lab.learning.inss.truth import Truth
-from solvers.policies.inss.actor import NOWHERE, Actor, Layer
+from solvers.policies.inss.actor import NOWHERE, ActorLayer, InssActor
 
 SIX = setting("six")
 SMALL = replace(SIX, served=SIX.served[:3], gpus=SIX.gpus[1:3])
@@ -71,7 +71,7 @@ def test_an_actor_is_judged_by_its_likeliest_choices(small: Truth) -> None:
     bias = np.zeros(sum(shape.heads), dtype=np.float32)
     bias[[1, 2, 5]] = 9.0  # the first network on the second GPU, the others on the first and the second
     weights = np.zeros((len(bias), shape.state_size), dtype=np.float32)
-    actor = Actor(layers=(Layer(weights=weights, bias=bias),))
+    actor = InssActor(layers=(ActorLayer(weights=weights, bias=bias),))
     score = evaluate(small, actor, 100.0, (1, 12), 5)
     again = evaluate(small, actor, 100.0, (1, 12), 5)
     assert score == again

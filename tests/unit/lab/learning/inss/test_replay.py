@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.learning.inss.replay import Batch, Replay
+from lab.learning.inss.replay import Batch, ReplayBuffer
 
 
 def batch(numbers: list[int]) -> Batch:
@@ -15,7 +15,7 @@ def batch(numbers: list[int]) -> Batch:
 
 
 def test_the_oldest_is_forgotten() -> None:
-    replay = Replay.empty(4, 2, 1)
+    replay = ReplayBuffer.empty(4, 2, 1)
     for first in range(0, 6, 2):
         replay.put(batch([first, first + 1]))
     assert len(replay) == 4
@@ -28,12 +28,12 @@ def test_the_oldest_is_forgotten() -> None:
 
 def test_nothing_can_be_drawn_from_nothing() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        Replay.empty(4, 2, 1).draw(1, np.random.default_rng(0))
+        ReplayBuffer.empty(4, 2, 1).draw(1, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("count", [3, 7])
 def test_it_comes_back_as_it_was(count: int) -> None:
-    replay, other = Replay.empty(5, 2, 1), Replay.empty(5, 2, 1)
+    replay, other = ReplayBuffer.empty(5, 2, 1), ReplayBuffer.empty(5, 2, 1)
     for number in range(count):
         replay.put(batch([number]))
     other.restore(replay.arrays(), replay.count)

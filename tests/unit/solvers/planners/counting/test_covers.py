@@ -12,8 +12,8 @@ from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
 from solvers.planners.counting import knapsack
 from solvers.planners.counting.covers import Covered, cover
-from solvers.planners.counting.knapsack import Board, cheapest
-from solvers.planners.counting.rows import Rows
+from solvers.planners.counting.knapsack import KnapsackBoard, cheapest
+from solvers.planners.counting.rows import ProgrammeRows
 from solvers.problems.counts import Covers
 
 
@@ -36,7 +36,7 @@ def drawn(seed: int, demands: int = 5, units: int = 14) -> Covers:
 
 def exact(problem: Covers) -> float:
     """By the plain programme: whole counts, a binary for every demand that goes without."""
-    rows = Rows()
+    rows = ProgrammeRows()
     demands = len(problem.demand)
     leave = rows.add_columns(problem.unserved_usd, np.ones(demands))
     counts = rows.add_columns(problem.option_usd, problem.replicas_alone.astype(np.float64))
@@ -77,7 +77,7 @@ def test_a_search_cut_off_still_bounds_from_below(monkeypatch: pytest.MonkeyPatc
 
 def test_mixtures_of_two_cover_the_demand_at_the_price_they_say() -> None:
     problem = drawn(3)
-    board = Board.of(problem)
+    board = KnapsackBoard.of(problem)
     price = problem.option_usd[board.option]
     duos = board.duos(price, 3)
     for demand, rank in itertools.product(range(len(problem.demand)), range(3)):

@@ -13,7 +13,7 @@ from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.scaling import scale, scale_one_type, scale_type_by_type, shrink_by_one
-from solvers.problems.counts import Direction, Scaling
+from solvers.problems.counts import CountScaling, Direction
 
 ENGINES = ("highs", "cbc", "cp-sat")
 
@@ -42,7 +42,7 @@ def test_ac_het_01_worked_examples_of_the_single_type_rule(case: str) -> None:
     assert problem.objective(change) == pytest.approx(objective)
 
 
-def tried(problem: Scaling) -> Whole | None:
+def tried(problem: CountScaling) -> Whole | None:
     """The best of everything that could be."""
     reach = [range(-int(count), 31) for count in problem.running]
     fitting = (np.array(change) for change in itertools.product(*reach))
@@ -89,7 +89,7 @@ def test_ac_het_01_all_engines_find_the_same_optimum() -> None:
 
 
 def test_where_no_type_can_do_it_alone_the_plain_rule_takes_one_after_the_other() -> None:
-    problem = Scaling(
+    problem = CountScaling(
         usd=np.array([1.0, 3.0]),
         launch_s=np.array([10.0, 10.0]),
         rate_rps=np.array([100.0, 400.0]),
@@ -102,7 +102,7 @@ def test_where_no_type_can_do_it_alone_the_plain_rule_takes_one_after_the_other(
     )
     assert scale_one_type(problem) is None
     assert tuple(scale_type_by_type(problem)) == (3, 1)
-    more = Scaling(**{**{name: getattr(problem, name) for name in FIELDS}, "wanted_rps": 5000.0})
+    more = CountScaling(**{**{name: getattr(problem, name) for name in FIELDS}, "wanted_rps": 5000.0})
     assert tuple(scale_type_by_type(more)) == (3, 1)
 
 

@@ -17,8 +17,8 @@ from solvers.planners.memory import recalled
 from solvers.planners.rates import mean_rate_rps
 from solvers.planners.tuning import Counts
 from solvers.policies.hetsev.deciding import Remembered
-from solvers.policies.hetsev.parameters import Parameters
-from solvers.policies.hetsev.planner import HetSev, Memory
+from solvers.policies.hetsev.parameters import HetsevParameters
+from solvers.policies.hetsev.planner import HetSev, HetsevMemory
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -35,9 +35,9 @@ def farm(*services: Service, **changes: Any) -> Snapshot:
 class Run:
     """A service of resnet50 under HetSev, one cycle after the other."""
 
-    def __init__(self, picture: Snapshot, parameters: Parameters | None = None) -> None:
+    def __init__(self, picture: Snapshot, parameters: HetsevParameters | None = None) -> None:
         self.picture, self.state = picture, b""
-        self.planner = HetSev(parameters=parameters or Parameters(rate_window_s=0, share_pct=50))
+        self.planner = HetSev(parameters=parameters or HetsevParameters(rate_window_s=0, share_pct=50))
         self.plan: Plan | None = None
 
     def step(self, rate_rps: float, seconds: float = STEP_S) -> list[str]:
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def memory(self) -> Remembered:
-        memory = recalled(Memory, self.state)
+        memory = recalled(HetsevMemory, self.state)
         assert memory is not None
         return memory.services[0]
 
@@ -80,7 +80,7 @@ def test_it_sizes_for_eighty_percent() -> None:
 
 def test_demand_is_the_mean_of_two_minutes() -> None:
     """Each demand here is the mean of a minute, so a step of demand is seen whole only a minute later."""
-    run = Run(farm(builders.service()), Parameters(sustained_s=0, anti_affinity=AntiAffinity.OFF))
+    run = Run(farm(builders.service()), HetsevParameters(sustained_s=0, anti_affinity=AntiAffinity.OFF))
     run.step(100)
     means, counts = list[float](), list[int]()
     for _ in range(6):
@@ -110,7 +110,7 @@ def test_shares_are_cut_for_as_many_as_may_meet(models: int, changes: dict[str, 
         builders.profile(name, kind, shares=(10, 25, 30, 50, 70, 100)) for name in names for kind in ("t4", "v100")
     ]
     request = builders.request(farm(*services, profiles=profiles))
-    plan = HetSev(parameters=Parameters(**changes)).propose(request, b"", SilentReporter()).plan
+    plan = HetSev(parameters=HetsevParameters(**changes)).propose(request, b"", SilentReporter()).plan
     assert plan is not None
     assert {item.share_pct_sm for item in plan.assignments} == {share}
 
@@ -118,7 +118,7 @@ def test_shares_are_cut_for_as_many_as_may_meet(models: int, changes: dict[str, 
 def test_growth_aims_where_it_is_told() -> None:
     aims = {}
     for aim in (0.4, 0.8, 1.0):
-        run = Run(farm(builders.service()), Parameters(target_saturation=aim))
+        run = Run(farm(builders.service()), HetsevParameters(target_saturation=aim))
         run.step(200)
         assert run.capacity_rps >= 200 / aim
         aims[aim] = run.capacity_rps
@@ -127,7 +127,7 @@ def test_growth_aims_where_it_is_told() -> None:
 
 def test_batches_are_those_of_the_paper_where_they_are_given() -> None:
     for batches, wanted in (("resnet50=4", 4), ("resnet50=5", 4), ("bert=2,resnet50=2", 2)):
-        run = Run(farm(builders.service()), Parameters(batches=Counts(batches)))
+        run = Run(farm(builders.service()), HetsevParameters(batches=Counts(batches)))
         run.step(200)
         assert run.plan is not None
         assert {item.batch for item in run.plan.assignments} == {wanted}
@@ -135,7 +135,7 @@ def test_batches_are_those_of_the_paper_where_they_are_given() -> None:
 
 def test_what_it_stops_does_not_stay_for_want_of_better() -> None:
     """The busiest moment is above what is left after shrinking, the mean is far below it."""
-    run = Run(farm(builders.service()), Parameters(cooldown_s=15))
+    run = Run(farm(builders.service()), HetsevParameters(cooldown_s=15))
     high = len(run.step(400))
     demand = replace(builders.demand("demo/vision", 60.0), rate_rps_upper=400.0, rate_rps_mean=60.0)
     low = high
@@ -190,7 +190,7 @@ def test_ac_het_03_no_device_holds_a_model_twice() -> None:
     assert plan is not None
     devices = [item.device for item in plan.assignments]
     assert len(devices) == len(set(devices)) > 2
-    off = HetSev(parameters=Parameters(anti_affinity=AntiAffinity.OFF))
+    off = HetSev(parameters=HetsevParameters(anti_affinity=AntiAffinity.OFF))
     shared = off.propose(builders.request(picture), b"", SilentReporter()).plan
     assert shared is not None
     assert not is_fatal(verify(picture, shared, builders.everything_movable(picture)))
@@ -228,7 +228,7 @@ def test_a_missing_profile_is_a_reason() -> None:
 @pytest.mark.parametrize("engine", ["cbc", "cp-sat", "highs"])
 def test_every_engine_finds_the_same_growth(engine: str) -> None:
     picture = farm(builders.service(rate_rps_declared=500.0))
-    planner = HetSev(parameters=Parameters(engine=engine))
+    planner = HetSev(parameters=HetsevParameters(engine=engine))
     proposal = planner.propose(builders.request(picture), b"", SilentReporter())
     plain = HetSev().propose(builders.request(picture), b"", SilentReporter())
     assert proposal.plan == plain.plan
@@ -240,7 +240,7 @@ def test_every_engine_finds_the_same_growth(engine: str) -> None:
 def test_only_with_substitution_a_running_instance_is_traded() -> None:
     kept = []
     for free in (False, True):
-        run = Run(farm(builders.service()), Parameters(sustained_s=0, allow_substitution=free))
+        run = Run(farm(builders.service()), HetsevParameters(sustained_s=0, allow_substitution=free))
         run.step(100)
         before = {(item.replica, item.device) for item in (run.plan.assignments if run.plan else ())}
         run.step(2000)

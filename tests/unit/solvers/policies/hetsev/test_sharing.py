@@ -16,7 +16,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
 from solvers.errors import FieldError
 from solvers.planners import registry
-from solvers.policies.hetsev.parameters import Parameters
+from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
 from solvers.policies.hetsev.sharing import opened, tenants_of
 from solvers.verify.checks import is_fatal, verify
@@ -62,9 +62,9 @@ def test_limits_hold_by_default_and_where_nobody_measured() -> None:
     for plan in (plan_of(farm("v100"), sharing="limited"), plan_of(farm("v100", unlimited=None))):
         assert {item.mode for item in plan.settings} == {DeviceMode.MPS}
         assert sum(item.share_pct_sm for item in plan.assignments) <= 100
-    assert Parameters().sharing == "limited"
+    assert HetsevParameters().sharing == "limited"
     with pytest.raises(FieldError):
-        Parameters(sharing="some")
+        HetsevParameters(sharing="some")
 
 
 def test_a_type_on_which_one_model_was_not_measured_stays_divided() -> None:
@@ -72,7 +72,7 @@ def test_a_type_on_which_one_model_was_not_measured_stays_divided() -> None:
     unknown = [each.gpu_type == "t4" and each.model == "vgg19" for each in picture.profiles]
     pairs = zip(picture.profiles, unknown, strict=True)
     profiles = [replace(each, unlimited=None) if out else each for each, out in pairs]
-    case = opened(builders.request(replace(picture, profiles=tuple(profiles))), Parameters(sharing="unlimited"))
+    case = opened(builders.request(replace(picture, profiles=tuple(profiles))), HetsevParameters(sharing="unlimited"))
     assert {device for device, item in case.held.items() if item.mode is DeviceMode.TIME_SLICED} == {"GPU-n0-0"}
 
 
@@ -82,7 +82,7 @@ def test_devices_for_one_replica_and_with_jobs_are_left_alone() -> None:
     busy = builders.assignment("demo/train#0", picture.devices[0], kind=WorkloadKind.JOB, share_pct_sm=40)
     case = opened(
         builders.request(replace(picture, jobs=(builders.job(),), target=builders.target([busy]))),
-        Parameters(sharing="unlimited"),
+        HetsevParameters(sharing="unlimited"),
     )
     assert {device for device, item in case.held.items() if item.mode is DeviceMode.TIME_SLICED} == {"GPU-n1-0"}
 
@@ -95,6 +95,6 @@ def test_devices_in_time_slices_are_used_as_they_are() -> None:
 
 @pytest.mark.parametrize(("rule", "tenants"), [(AntiAffinity.HARD, 2), (AntiAffinity.SOFT, 4), (AntiAffinity.OFF, 4)])
 def test_so_many_can_meet(rule: AntiAffinity, tenants: int) -> None:
-    picture, parameters = farm("v100"), Parameters(sharing="unlimited", anti_affinity=rule)
+    picture, parameters = farm("v100"), HetsevParameters(sharing="unlimited", anti_affinity=rule)
     assert tenants_of(opened(builders.request(picture), parameters), parameters) == tenants
     assert HetSev(parameters=parameters).parameters.anti_affinity is rule

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.policies.inss.actor import NOWHERE, Actor, Layer, Shape
+from solvers.policies.inss.actor import NOWHERE, ActorLayer, InssActor, Shape
 
 STORED = Path(__file__).with_name("actor_of_torch.json")
 """Weights, states and what torch made of them: written by `tests/rl`, which compares anew."""
@@ -26,10 +26,10 @@ SHAPE = Shape(
 def test_the_outputs_are_those_of_torch() -> None:
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     layers = tuple(
-        Layer(weights=np.array(each["weights"], np.float32), bias=np.array(each["bias"], np.float32))
+        ActorLayer(weights=np.array(each["weights"], np.float32), bias=np.array(each["bias"], np.float32))
         for each in stored["layers"]
     )
-    actor = Actor(layers=layers)
+    actor = InssActor(layers=layers)
     assert len(layers) == 3
     states, outputs = np.array(stored["states"], np.float32), np.array(stored["outputs"], np.float32)
     assert actor.logits(states) == pytest.approx(outputs, abs=1e-5)

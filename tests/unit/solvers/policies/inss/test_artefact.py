@@ -10,17 +10,17 @@ import pytest
 from lab.learning.inss.settings import setting
 from lab.learning.inss.truth import Truth
 from solvers.errors import InputError
-from solvers.policies.inss.actor import Actor, Layer, Shape
+from solvers.policies.inss.actor import ActorLayer, InssActor, Shape
 from solvers.policies.inss.artefact import SHIPPED, curves, read, shipped, shipped_for, write
 
 SHAPE = Shape(models=("a",), rate_rps_max=(10.0,), gpu_types=("x", "y"), units=(3, 2), memory_mib=(1.0, 2.0))
 RECORD = {"seed": 3, "curve": {"reward": [1.0, 2.0]}}
 
 
-def actor(outputs: int = 5, inputs: int = 6) -> Actor:
+def actor(outputs: int = 5, inputs: int = 6) -> InssActor:
     drawn = np.random.default_rng(0)
     weights = drawn.normal(size=(outputs, inputs)).astype(np.float32)
-    return Actor(layers=(Layer(weights=weights, bias=np.arange(outputs, dtype=np.float32)),))
+    return InssActor(layers=(ActorLayer(weights=weights, bias=np.arange(outputs, dtype=np.float32)),))
 
 
 def test_what_is_written_is_read() -> None:

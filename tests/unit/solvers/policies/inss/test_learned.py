@@ -12,7 +12,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.policies.inss import learned as room
-from solvers.policies.inss.actor import Actor, Layer, Shape
+from solvers.policies.inss.actor import ActorLayer, InssActor, Shape
 from solvers.policies.inss.artefact import Artefact
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -37,7 +37,9 @@ def trained(places: tuple[int, int], levels: tuple[int, int], full: int | None =
     weights = np.zeros((len(bias), SHAPE.state_size), dtype=np.float32)
     if full is not None:
         weights[1 - full, full] = 1000.0
-    return Artefact(shape=SHAPE, actor=Actor(layers=(Layer(weights=weights, bias=bias),)), record={}, digest="d" * 64)
+    return Artefact(
+        shape=SHAPE, actor=InssActor(layers=(ActorLayer(weights=weights, bias=bias),)), record={}, digest="d" * 64
+    )
 
 
 def room_of_two(rate_rps: float = 20.0) -> Snapshot:
@@ -87,7 +89,7 @@ def test_the_actor_sees_what_stands() -> None:
     # Batches alone cannot serve this, and the actor, asked again, sees memory in use on the first GPU.
     crowded = replace(room_of_two(100_000.0), target=target)
     draft = room.Draft.of(builders.request(crowded))
-    listed = room.Columns(needs=(), options=(), problem=_nothing())
+    listed = room.KnapsackColumns(needs=(), options=(), problem=_nothing())
     assert room.learned(draft, listed) is not None
     needs = sorted(draft.needs, key=lambda need: MODELS.index(need.model))
     chosen, _ = room._chosen(draft, trained((0, 1), (9, 9), full=0), needs, [0, 1])

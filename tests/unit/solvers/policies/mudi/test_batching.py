@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.policies.mudi.batching import beta, bounds, tune
-from solvers.policies.mudi.parameters import Parameters
+from solvers.policies.mudi.parameters import MudiParameters
 
 BATCHES = tuple(range(1, 65))
 
@@ -18,7 +18,7 @@ def valley(batch: int) -> float:
 
 
 def test_it_finds_the_best_batch_in_a_few_evaluations() -> None:
-    found = tune(BATCHES, valley, 1, Parameters())
+    found = tune(BATCHES, valley, 1, MudiParameters())
     assert found.evaluations <= 25
     assert valley(found.batch) <= 1.01 * valley(16)
     assert found.value == valley(found.batch)
@@ -31,19 +31,19 @@ def test_it_evaluates_no_more_than_it_may_and_no_batch_twice() -> None:
         seen.append(batch)
         return valley(batch)
 
-    tune(BATCHES, noted, 64, Parameters(iterations=5))
+    tune(BATCHES, noted, 64, MudiParameters(iterations=5))
     assert len(seen) == 5
     assert len(set(seen)) == 5
     assert seen[0] == 64
 
 
 def test_it_passes_over_what_is_impossible() -> None:
-    found = tune((1, 2, 4, 8, 16, 32), lambda batch: valley(batch) if batch < 8 else 1e6, 32, Parameters())
+    found = tune((1, 2, 4, 8, 16, 32), lambda batch: valley(batch) if batch < 8 else 1e6, 32, MudiParameters())
     assert found.batch == 4
 
 
 def test_a_single_candidate_needs_one_evaluation() -> None:
-    found = tune((4,), valley, 4, Parameters())
+    found = tune((4,), valley, 4, MudiParameters())
     assert (found.batch, found.evaluations) == (4, 1)
 
 

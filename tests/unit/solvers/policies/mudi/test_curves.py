@@ -10,7 +10,7 @@ from solvers.domain.ids import ModelName
 from solvers.domain.profile import Interference, Profile
 from solvers.domain.snapshot import Snapshot
 from solvers.planners.case import Case
-from solvers.policies.mudi.curves import Curves
+from solvers.policies.mudi.curves import MudiCurves
 from solvers.problems.needs import Need
 from tests import builders
 
@@ -18,9 +18,9 @@ RESNET, BERT = ModelName("resnet50"), ModelName("bert")
 DEVICE = builders.device("a", 0, "a100")
 
 
-def curves(picture: Snapshot) -> tuple[Curves, Need]:
+def curves(picture: Snapshot) -> tuple[MudiCurves, Need]:
     case = Case.of(builders.request(picture))
-    return Curves(beliefs=case.beliefs, models=case.snapshot.models_by_name()), case.needs[0]
+    return MudiCurves(beliefs=case.beliefs, models=case.snapshot.models_by_name()), case.needs[0]
 
 
 def room() -> Snapshot:

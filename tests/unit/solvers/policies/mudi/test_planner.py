@@ -18,7 +18,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.tuning import Scalar
-from solvers.policies.mudi.remembering import Memory, Reading
+from solvers.policies.mudi.remembering import LateReading, MudiMemory
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 
@@ -153,7 +153,7 @@ def test_late_answers_are_remembered_by_batch_and_make_another_batch_of_it() -> 
     late = replace(after(picture, plan), replica_telemetry=(seen,))
     found = thought(late)
     assert found.state is not None
-    assert Memory.of(found.state).readings == (Reading(workload=item.workload, batch=item.batch, late=0.27),)
+    assert MudiMemory.of(found.state).readings == (LateReading(workload=item.workload, batch=item.batch, late=0.27),)
     changed = [other.batch for other in inference(plan_of(found)) if other.workload == item.workload]
     assert changed
     assert item.batch not in changed

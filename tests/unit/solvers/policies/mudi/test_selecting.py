@@ -15,10 +15,10 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.case import Case
 from solvers.planners.registry import propose
-from solvers.policies.mudi.coordinating import Host
-from solvers.policies.mudi.parameters import Parameters, Selector
+from solvers.policies.mudi.coordinating import CoordinatedReplica
+from solvers.policies.mudi.parameters import MudiParameters, Selector
 from solvers.policies.mudi.planner import Mudi, Round
-from solvers.policies.mudi.remembering import Memory
+from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
 from solvers.problems.needs import job_memory_mib
 from solvers.verify.checks import is_fatal, verify
@@ -33,15 +33,15 @@ def room(*names: str, rate_rps: float = 100.0, jobs: int = 0, **of_job: int) -> 
     return builders.snapshot(DEVICES, services, jobs=made)
 
 
-def slack_of(picture: Snapshot, parameters: Parameters | None = None) -> Slack:
+def slack_of(picture: Snapshot, parameters: MudiParameters | None = None) -> Slack:
     request = builders.request(picture)
-    made = Round.of(request, Case.of(request), Memory(), parameters or Parameters())
+    made = Round.of(request, Case.of(request), MudiMemory(), parameters or MudiParameters())
     made.serve()
     return made.slack
 
 
 def plan_of(picture: Snapshot, host_mib: float = 65_536.0) -> Plan:
-    parameters = Parameters(host_mib_per_device=host_mib)
+    parameters = MudiParameters(host_mib_per_device=host_mib)
     plan = Mudi(parameters=parameters).propose(builders.request(picture), b"", SilentReporter()).plan
     assert plan is not None
     return plan
@@ -98,7 +98,7 @@ def test_what_runs_stays_then_grows_then_is_tuned_and_then_the_job_goes() -> Non
     assert coordinator.needed(_faster(host, factor), company, grown.share_pct - 1.0) is None
 
 
-def _faster(host: Host, factor: float) -> Host:
+def _faster(host: CoordinatedReplica, factor: float) -> CoordinatedReplica:
     """The same replica, with more to do."""
     return replace(host, need=replace(host.need, rate_rps=host.need.rate_rps * factor))
 
@@ -147,7 +147,11 @@ def test_another_planner_gives_a_job_all_its_memory() -> None:
 @pytest.mark.parametrize("selector", list(Selector))
 def test_every_selector_keeps_the_rules(selector: Selector) -> None:
     picture = room("one", "two", jobs=14)
-    plan = Mudi(parameters=Parameters(selector=selector)).propose(builders.request(picture), b"", SilentReporter()).plan
+    plan = (
+        Mudi(parameters=MudiParameters(selector=selector))
+        .propose(builders.request(picture), b"", SilentReporter())
+        .plan
+    )
     assert plan is not None
     assert not is_fatal(verify(picture, plan, builders.everything_movable(picture)))
     counts = [sum(item.kind is WorkloadKind.JOB for item in items) for items in by_device(plan).values()]
@@ -160,7 +164,7 @@ def test_the_exact_selector_is_never_behind_in_what_it_minimises() -> None:
     times = {}
     for selector in (Selector.OPTIMAL, Selector.SPREAD, Selector.SLOPE):
         plan = (
-            Mudi(parameters=Parameters(selector=selector))
+            Mudi(parameters=MudiParameters(selector=selector))
             .propose(builders.request(picture), b"", SilentReporter())
             .plan
         )

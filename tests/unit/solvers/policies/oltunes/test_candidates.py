@@ -9,7 +9,7 @@ import pytest
 
 from solvers.errors import InputError
 from solvers.models.base import Queries
-from solvers.policies.oltunes.candidates import Candidates, Wish, scored
+from solvers.policies.oltunes.candidates import Candidates, TaskWish, scored
 
 LATENCY_MS = [10.0, 20.0, 40.0, 80.0, 12.0, 24.0, 48.0, 96.0, 5.0, 500.0]
 
@@ -27,9 +27,9 @@ def candidates() -> Candidates:
     )
 
 
-def wish(weight: float, **others: float) -> Wish:
+def wish(weight: float, **others: float) -> TaskWish:
     terms = {"deadline_ms": 100.0, "cluster_utilisation": 0.0, "slack_weight": 0.0} | others
-    return Wish(latency_weight=weight, **terms)
+    return TaskWish(latency_weight=weight, **terms)
 
 
 def test_terms_are_brought_to_the_same_size_and_added() -> None:

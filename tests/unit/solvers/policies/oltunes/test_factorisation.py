@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from solvers.policies.oltunes.factorisation import FactorisationMachine, Rows
+from solvers.policies.oltunes.factorisation import FactorisationMachine, FeatureRows
 from solvers.policies.oltunes.ftrl import FtrlMode, FtrlSettings
 
 SETTINGS = FtrlSettings(eta=0.3, zeta=1.0, lambda_1=0.0, lambda_2=0.0)
@@ -17,11 +17,11 @@ def machine(width: int = 9, targets: int = 2, settings: FtrlSettings = SETTINGS)
     return FactorisationMachine.fresh(targets=targets, rank=3, settings=settings, seed=4).widened(width)
 
 
-def rows(count: int, width: int = 9, seed: int = 0) -> Rows:
+def rows(count: int, width: int = 9, seed: int = 0) -> FeatureRows:
     """The bias and three different features in every row."""
     rng = np.random.default_rng(seed)
     index = np.array([[0, *(1 + rng.permutation(width - 1)[:3])] for _ in range(count)])
-    return Rows(index=index, value=np.concatenate([np.ones((count, 1)), rng.normal(size=(count, 3))], axis=1))
+    return FeatureRows(index=index, value=np.concatenate([np.ones((count, 1)), rng.normal(size=(count, 3))], axis=1))
 
 
 def taught(count: int = 50) -> FactorisationMachine:
@@ -77,7 +77,7 @@ def test_learning_leaves_the_old_machine_and_other_features_alone() -> None:
 def test_interactions_are_learnt_from_their_small_random_centres() -> None:
     # y = +1 when both or none of the features are 1, else -1: no linear form knows anything of it.
     value = np.array([[1.0, a, b] for a in (-1.0, 1.0) for b in (-1.0, 1.0)])
-    table = Rows(index=np.tile([0, 1, 2], (4, 1)), value=value)
+    table = FeatureRows(index=np.tile([0, 1, 2], (4, 1)), value=value)
     wanted = (value[:, 1] * value[:, 2])[:, None]
     learnt = machine(width=3, targets=1)
     for _ in range(80):
@@ -103,5 +103,5 @@ def test_a_new_centre_changes_no_answer_but_learns_faster() -> None:
 
 
 def test_dense_rows_leave_unknown_features_out() -> None:
-    sparse = Rows(index=np.array([[0, 2, 5]]), value=np.array([[1.0, 0.5, 2.0]]))
+    sparse = FeatureRows(index=np.array([[0, 2, 5]]), value=np.array([[1.0, 0.5, 2.0]]))
     np.testing.assert_array_equal(sparse.dense(4), [[1.0, 0.0, 0.5, 0.0]])

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from solvers.models.base import Facts, Groups, Queries
-from solvers.policies.oltunes.history import POINTS_MAX, Reach, Window, alone, joined
+from solvers.policies.oltunes.history import POINTS_MAX, HistoryWindow, Reach, alone, joined
 
 EMPTY = Facts()
 
@@ -58,10 +58,10 @@ def test_meeting_again_adds_nothing_and_places_are_bounded() -> None:
 
 
 def test_the_window_keeps_the_latest_groups_whole() -> None:
-    window = Window.empty(1)
+    window = HistoryWindow.empty(1)
     for start in range(5):
         more = pairs(3, start=10 * start)
-        window = window.extended(Window(groups=more, targets=np.full((6, 1), float(start))), 9)
+        window = window.extended(HistoryWindow(groups=more, targets=np.full((6, 1), float(start))), 9)
     assert len(window.groups) == 8
     np.testing.assert_array_equal(window.groups.group, [0, 0, 1, 1, 2, 2, 3, 3])
     np.testing.assert_array_equal(window.targets[:, 0], [3, 3, 4, 4, 4, 4, 4, 4])
@@ -78,13 +78,13 @@ def test_groups_join_by_name() -> None:
 
 def test_memory_comes_back_as_it_was() -> None:
     groups = pairs(3)
-    window = Window(groups=groups, targets=np.arange(12.0).reshape(6, 2))
-    back = Window.load(json.loads(json.dumps(window.dump(), allow_nan=False)), 2)
+    window = HistoryWindow(groups=groups, targets=np.arange(12.0).reshape(6, 2))
+    back = HistoryWindow.load(json.loads(json.dumps(window.dump(), allow_nan=False)), 2)
     np.testing.assert_array_equal(back.targets, window.targets)
     np.testing.assert_array_equal(back.groups.members.clock_mhz, groups.members.clock_mhz)
     reach = Reach(met={}).extended(groups, EMPTY)
     again = Reach.load(json.loads(json.dumps(reach.dump())))
     asked = pairs(6)
     np.testing.assert_array_equal(again.of(asked, EMPTY).distance, reach.of(asked, EMPTY).distance)
-    empty = Window.load(json.loads(json.dumps(Window.empty(2).dump())), 2)
+    empty = HistoryWindow.load(json.loads(json.dumps(HistoryWindow.empty(2).dump())), 2)
     assert empty.targets.shape == (0, 2)

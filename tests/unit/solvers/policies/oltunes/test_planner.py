@@ -12,7 +12,7 @@ from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Plan
 from solvers.errors import FieldError
 from solvers.policies.oltunes import evaluating
-from solvers.policies.oltunes.planning.parameters import Parameters
+from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, facts, of, picture, task
 
@@ -242,4 +242,4 @@ def test_a_slice_is_wished_for_where_much_is_left_of_an_empty_gpu() -> None:
 
 def test_windows_out_of_order_are_refused() -> None:
     with pytest.raises(FieldError, match="window_ms_first"):
-        Parameters(window_ms_min=200.0)
+        OltunesPlanningParameters(window_ms_min=200.0)

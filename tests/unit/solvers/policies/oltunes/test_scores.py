@@ -10,9 +10,9 @@ import pytest
 from solvers.domain.workload import QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.policies.oltunes.scores import (
-    Affinity,
     Character,
     PowerTerms,
+    TaskAffinity,
     WorkloadClass,
     affinity,
     compute_memory_ratio,
@@ -101,7 +101,7 @@ def test_workload_affinity(difference: float, expected: float) -> None:
     assert 50.0 <= workload_affinity(0.5, 0.5 + difference) < 100.0
 
 
-def pair(quality: QualityClass, other: QualityClass, difference: float) -> Affinity:
+def pair(quality: QualityClass, other: QualityClass, difference: float) -> TaskAffinity:
     return affinity(Character(ratio=1.0, quality=quality), [Character(ratio=1.0 + difference, quality=other)])
 
 

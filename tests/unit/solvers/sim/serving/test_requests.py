@@ -14,28 +14,36 @@ from hypothesis import strategies as st
 from solvers.errors import FieldError
 from solvers.sim.arrivals import Source, Steady, arrival_times_s
 from solvers.sim.serving import request_loop
-from solvers.sim.serving.requests import Carried, Outcome, Router, Server, Stretch, compiled_loop, serve_requests
+from solvers.sim.serving.requests import (
+    Carried,
+    ReplicaServer,
+    RequestsOutcome,
+    Router,
+    Stretch,
+    compiled_loop,
+    serve_requests,
+)
 
-TEN = Server(exec_ms=(10.0, 12.0, 14.0, 16.0))
+TEN = ReplicaServer(exec_ms=(10.0, 12.0, 14.0, 16.0))
 
 
 def poisson(rate_rps: float, span_s: float, seed: int = 1) -> np.ndarray:
     return arrival_times_s(Steady(rate_rps=rate_rps), Source(name="test", seed=seed), 0.0, span_s)
 
 
-def at(*times_s: float, servers: tuple[Server, ...] = (TEN,), until_s: float = 10.0, **rest: Any) -> Stretch:
+def at(*times_s: float, servers: tuple[ReplicaServer, ...] = (TEN,), until_s: float = 10.0, **rest: Any) -> Stretch:
     made = Stretch(from_s=0.0, until_s=until_s, arrivals_s=np.array(times_s), servers=servers)
     return replace(made, **rest)
 
 
-def serve(stretch: Stretch, seed: int = 0) -> Outcome:
+def serve(stretch: Stretch, seed: int = 0) -> RequestsOutcome:
     return serve_requests(stretch, np.random.default_rng(seed))
 
 
 @st.composite
 def stretches(draw: st.DrawFn) -> Stretch:
     servers = tuple(
-        Server(
+        ReplicaServer(
             exec_ms=tuple(np.cumsum(draw(st.lists(st.floats(0.5, 20.0), min_size=1, max_size=6))).tolist()),
             weight=draw(st.sampled_from([1.0, 2.5, 0.0])) if index else 1.0,
             wait_ms=draw(st.sampled_from([0.0, 5.0, 40.0])),
@@ -114,7 +122,7 @@ def test_same_seed_same_bytes_and_another_seed_others() -> None:
 
 def test_a_single_server_waits_as_long_as_theory_says() -> None:
     for load in (0.3, 0.6, 0.8):
-        out = serve(at(*poisson(load * 100.0, 3000.0), servers=(Server(exec_ms=(10.0,)),), until_s=3000.0))
+        out = serve(at(*poisson(load * 100.0, 3000.0), servers=(ReplicaServer(exec_ms=(10.0,)),), until_s=3000.0))
         assert np.nanmean(out.latency_ms) == pytest.approx(10.0 + 10.0 * load / (2.0 * (1.0 - load)), rel=0.05)
         assert out.busy_s[0] / 3000.0 == pytest.approx(load, rel=0.02)
 
@@ -176,7 +184,7 @@ def test_the_least_busy_replica_is_preferred_and_shortens_the_wait() -> None:
 
 def test_noise_spreads_times_and_keeps_their_mean() -> None:
     alone = at(*(0.02 * k for k in range(4000)), until_s=100.0, noise_sigma=0.2)
-    latency = serve(replace(alone, servers=(Server(exec_ms=(5.0,)),))).latency_ms
+    latency = serve(replace(alone, servers=(ReplicaServer(exec_ms=(5.0,)),))).latency_ms
     assert latency.mean() == pytest.approx(5.0, rel=0.02)
     assert np.log(latency).std() == pytest.approx(0.2, rel=0.05)
 
@@ -197,7 +205,7 @@ def test_without_the_compiler_the_plain_loop_serves(monkeypatch: pytest.MonkeyPa
 
 def test_impossible_stretches_are_refused() -> None:
     with pytest.raises(FieldError):
-        Server(exec_ms=())
+        ReplicaServer(exec_ms=())
     with pytest.raises(FieldError):
         at(0.0, servers=(replace(TEN, weight=0.0),))
     with pytest.raises(FieldError):

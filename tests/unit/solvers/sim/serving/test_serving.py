@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.sim.serving.requests import Server, Stretch, serve_requests
+from solvers.sim.serving.requests import ReplicaServer, Stretch, serve_requests
 from solvers.sim.serving.serving import serve
 
 # Execution times by batch size: nearly linear, mostly fixed, strongly linear.
@@ -121,7 +121,7 @@ def off_from_single_requests(draw: np.random.Generator) -> tuple[float, float, f
     count = 15_000
     times_s = np.cumsum(draw.exponential(50.0 / (1000.0 * load * batch), count))
     span_s = float(times_s[-1])
-    server = (Server(exec_ms=curve),)
+    server = (ReplicaServer(exec_ms=curve),)
     single = serve_requests(
         Stretch(from_s=0.0, until_s=span_s, arrivals_s=times_s, servers=server, limit_ms=limit_ms), draw
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from solvers.sim.arrivals import Source, Steady, arrival_times_s
-from solvers.sim.serving.requests import Server, Stretch, serve_requests
+from solvers.sim.serving.requests import ReplicaServer, Stretch, serve_requests
 from solvers.sim.truth.catalogue import GPUS, MODELS
 from solvers.sim.truth.device import (
     DeviceLoad,
@@ -130,7 +130,7 @@ def compare(device: DeviceLoad, draw: np.random.Generator) -> list[Compared]:
             Steady(rate_rps=tenant.rate_rps), Source(name=str(index), seed=int(draw.integers(99))), 0.0, span_s
         )
         stretch = Stretch(
-            from_s=0.0, until_s=span_s, arrivals_s=times, servers=(Server(exec_ms=table),), limit_ms=limit_ms
+            from_s=0.0, until_s=span_s, arrivals_s=times, servers=(ReplicaServer(exec_ms=table),), limit_ms=limit_ms
         )
         single = serve_requests(stretch, draw)
         # The rate that really came, so that only the modes differ.

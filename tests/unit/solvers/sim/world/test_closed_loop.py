@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from solvers.errors import FieldError
 from solvers.sim.scenario import ClientStep, Closed
 from solvers.sim.serving import client_loop
-from solvers.sim.serving.requests import Carried, Outcome, Router, Server, Stretch
+from solvers.sim.serving.requests import Carried, ReplicaServer, RequestsOutcome, Router, Stretch
 from solvers.sim.world.closed_loop import RETRY_S, Clients, compiled_loop, serve_clients
 
-ONE = Server(exec_ms=(10.0,))
+ONE = ReplicaServer(exec_ms=(10.0,))
 
 
 def clients(*steps: tuple[float, int], think_s: float = 0.0) -> Clients:
@@ -26,18 +26,18 @@ def clients(*steps: tuple[float, int], think_s: float = 0.0) -> Clients:
     return Clients(Closed(steps=made, think_s_mean=think_s))
 
 
-def stretch(until_s: float = 10.0, servers: tuple[Server, ...] = (ONE,), **rest: Any) -> Stretch:
+def stretch(until_s: float = 10.0, servers: tuple[ReplicaServer, ...] = (ONE,), **rest: Any) -> Stretch:
     return replace(Stretch(from_s=0.0, until_s=until_s, arrivals_s=np.empty(0), servers=servers), **rest)
 
 
-def serve(asked: Stretch, who: Clients, seed: int = 1) -> tuple[Outcome, Clients]:
+def serve(asked: Stretch, who: Clients, seed: int = 1) -> tuple[RequestsOutcome, Clients]:
     return serve_clients(asked, who, np.random.default_rng(seed))
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[Stretch, Clients]:
     servers = tuple(
-        Server(
+        ReplicaServer(
             exec_ms=tuple(np.cumsum(draw(st.lists(st.floats(2.0, 20.0), min_size=1, max_size=4))).tolist()),
             weight=draw(st.sampled_from([1.0, 2.5, 0.0])),
             wait_ms=draw(st.sampled_from([0.0, 5.0])),
@@ -93,7 +93,7 @@ def test_without_thought_one_server_gives_one_over_its_time(count: int) -> None:
 
 
 def test_the_response_time_law_holds() -> None:
-    servers = (Server(exec_ms=(10.0, 12.0, 14.0, 16.0)),) * 3
+    servers = (ReplicaServer(exec_ms=(10.0, 12.0, 14.0, 16.0)),) * 3
     for count in (5, 30, 120):
         out, _ = serve(stretch(400.0, servers, noise_sigma=0.1), clients((0.0, count), think_s=0.1))
         rate = out.completed / 400.0
@@ -101,7 +101,7 @@ def test_the_response_time_law_holds() -> None:
 
 
 def test_batches_are_filled_by_those_who_ask_at_once() -> None:
-    out, _ = serve(stretch(0.1, (Server(exec_ms=(10.0, 11.0, 12.0, 13.0)),)), clients((0.0, 4)))
+    out, _ = serve(stretch(0.1, (ReplicaServer(exec_ms=(10.0, 11.0, 12.0, 13.0)),)), clients((0.0, 4)))
     assert set(out.batch.tolist()) == {4}
     assert out.latency_ms == pytest.approx(np.full(len(out.latency_ms), 13.0))
 
@@ -109,7 +109,7 @@ def test_batches_are_filled_by_those_who_ask_at_once() -> None:
 @settings(max_examples=30, deadline=None)
 @given(count=st.integers(1, 30), cut_s=st.floats(0.1, 1.9), weights=st.lists(st.sampled_from([1.0, 2.0]), min_size=1))
 def test_two_stretches_give_what_the_whole_gives(count: int, cut_s: float, weights: list[float]) -> None:
-    servers = tuple(Server(exec_ms=(7.0 + number, 9.0), weight=each) for number, each in enumerate(weights[:4]))
+    servers = tuple(ReplicaServer(exec_ms=(7.0 + number, 9.0), weight=each) for number, each in enumerate(weights[:4]))
     who = clients((0.0, count), (1.0, 2 * count))
     whole, after_whole = serve(stretch(2.0, servers), who)
     first, between = serve(stretch(cut_s, servers), who)
@@ -136,7 +136,7 @@ def test_same_seed_same_bytes_and_another_seed_others() -> None:
 
 
 def test_those_turned_away_ask_again_but_not_at_once() -> None:
-    full, _ = serve(stretch(1.0, (Server(exec_ms=(10.0,), queue_max=1),)), clients((0.0, 5)))
+    full, _ = serve(stretch(1.0, (ReplicaServer(exec_ms=(10.0,), queue_max=1),)), clients((0.0, 5)))
     assert 0 < np.count_nonzero(full.dropped) <= 5 * (1.0 / RETRY_S + 1)
     nobody, after = serve(stretch(1.0, ()), clients((0.0, 5)))
     assert nobody.dropped.all()

@@ -16,8 +16,8 @@ from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.device import DeviceLoad, Trainee, settle
 from solvers.sim.truth.truth import swap_s
 from solvers.sim.world.memory import swapped_mib
-from solvers.sim.world.nodes import Nodes
-from solvers.sim.world.state import Process, Wish
+from solvers.sim.world.nodes import WorldNodes
+from solvers.sim.world.state import Process, TargetByDevice
 from solvers.sim.world.world import state_of
 from tests import builders
 from tests.simulation.small_world import FIRST, replica, scenario
@@ -42,7 +42,7 @@ class Fleet:
     def __init__(self) -> None:
         world = scenario(jobs=tuple(JobEntry(job=job) for job in JOBS.values()))
         self.state = state_of(world, world.policy)
-        self.nodes = Nodes(
+        self.nodes = WorldNodes(
             state=self.state,
             launch_s=lambda model, cell: LAUNCH_S,
             memory_mib=lambda model, batch: 1500.0,
@@ -53,7 +53,7 @@ class Fleet:
 
     def tell(self, *items: Assignment, instantly: bool = False) -> None:
         target = Target(generation=Generation(self.state.target.generation + 1), assignments=items)
-        self.state.wish = Wish.of(target)
+        self.state.wish = TargetByDevice.of(target)
         for host in self.state.hosts.values():
             self.nodes.hear(host, self.state.wish, instantly=instantly)
         self.state.kernel.happen()

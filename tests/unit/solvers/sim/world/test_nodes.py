@@ -12,8 +12,8 @@ from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Generation, ServiceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.sim.serving.requests import Carried
-from solvers.sim.world.nodes import DRAIN_S_MAX, Nodes
-from solvers.sim.world.state import Leave, Process, State, Wish
+from solvers.sim.world.nodes import DRAIN_S_MAX, WorldNodes
+from solvers.sim.world.state import Leave, Process, State, TargetByDevice
 from solvers.sim.world.world import state_of
 from tests.simulation.small_world import replica, scenario
 
@@ -27,7 +27,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.state: State = state_of(scenario(), scenario().policy)
-        self.nodes = Nodes(
+        self.nodes = WorldNodes(
             state=self.state,
             launch_s=lambda model, cell: LAUNCH_S,
             memory_mib=lambda model, batch: 1500.0,
@@ -37,7 +37,7 @@ class Fleet:
 
     def tell(self, *items: Assignment, instantly: bool = False, **rest: Any) -> None:
         generation = Generation(self.state.target.generation + 1)
-        self.state.wish = Wish.of(Target(generation=generation, assignments=items, **rest))
+        self.state.wish = TargetByDevice.of(Target(generation=generation, assignments=items, **rest))
         for host in self.state.hosts.values():
             self.nodes.hear(host, self.state.wish, instantly=instantly)
         self.state.kernel.happen()
@@ -123,7 +123,7 @@ def test_what_may_leave_late_goes_on_until_then_and_makes_room_before() -> None:
     fleet.tell(replica(), instantly=True)
     before = fleet.one()
     target = Target(generation=Generation(9), assignments=(replica(device=FAR),))
-    fleet.state.wish = Wish.of(target, {FIRST: {before.item.replica: Leave(before.item, 30.0)}})
+    fleet.state.wish = TargetByDevice.of(target, {FIRST: {before.item.replica: Leave(before.item, 30.0)}})
     for host in fleet.state.hosts.values():
         fleet.nodes.hear(host, fleet.state.wish)
     fleet.wait(20.0)
@@ -171,7 +171,7 @@ def test_old_targets_and_nodes_that_cannot_hear_change_nothing() -> None:
     fleet = Fleet()
     fleet.tell(replica(), instantly=True)
     host = fleet.one().cell.host
-    fleet.nodes.hear(host, Wish())
+    fleet.nodes.hear(host, TargetByDevice())
     assert len(fleet.standing()) == 1
     host.silent = 1
     fleet.tell()

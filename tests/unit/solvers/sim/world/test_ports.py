@@ -21,7 +21,7 @@ from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
 from solvers.sim.kernel import Priority
 from solvers.sim.scenario import Rhythm, Saturating, WorldScenario
-from solvers.sim.world.ports import Counting, InProcessRunner, WorldActuator, asked_until
+from solvers.sim.world.ports import CountingReporter, InProcessRunner, WorldActuator, asked_until
 from solvers.sim.world.run import Run
 from solvers.sim.world.world import World
 from tests.simulation.small_world import contender, planners, scenario
@@ -156,7 +156,7 @@ class Failing(KeepTarget):
 
 
 def test_a_planner_that_breaks_fails_alone() -> None:
-    runner = InProcessRunner(lambda name, settings: Failing(), "failing", (), Counting())
+    runner = InProcessRunner(lambda name, settings: Failing(), "failing", (), CountingReporter())
     request = PlanRequest(snapshot=seen(begun(scenario())), movable=(), budget=Budget(), seed=1)
     with pytest.raises(EngineError, match="division by zero"):
         runner.think("failing", request, None)

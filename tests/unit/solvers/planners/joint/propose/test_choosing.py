@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.cycle.gate import Case, gate
+from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.order import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Target
@@ -100,7 +100,7 @@ def decided(picture: Snapshot, made: Plan) -> Decision:
     order = CycleOrder(id=CycleId("c1"), lane=Lane.ACT, seed=1, software_version="0")
     launch_s = {model.name: model.launch_s for model in picture.models}
     return gate(
-        Case(
+        GateCase(
             order=order,
             snapshot=picture,
             movable=builders.everything_movable(picture),

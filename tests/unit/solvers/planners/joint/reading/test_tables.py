@@ -12,7 +12,7 @@ from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.models.options import memory_limit_mib
 from solvers.planners.joint.reading.colocation import pressures
 from solvers.planners.joint.reading.tables import Arrays, Axes, Table, clocks_of, fill, layers_of
-from solvers.verify.proof import Proof
+from solvers.verify.proof import ColumnProof
 from tests import builders
 
 MODEL, V100 = ModelName("resnet50"), GpuTypeName("v100")
@@ -139,7 +139,7 @@ def test_pressure_of_a_slice_is_that_of_its_part_of_the_gpu() -> None:
 @settings(max_examples=15, deadline=None)
 def test_nothing_read_is_better_than_what_is_proven(latency: list[float], power: list[float], sm_part: float) -> None:
     profile = grid(latency, power)
-    proof = Proof.of(profile)
+    proof = ColumnProof.of(profile)
     arrays = filled(profile, *(table(clock, sm_part) for clock in CLOCKS))
     for row, clock in enumerate(CLOCKS):
         for at, share in enumerate(arrays.shares_pct.tolist()):
