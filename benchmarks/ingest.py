@@ -17,8 +17,8 @@ import psycopg
 
 from agents.wire import Join, encode
 from app.client import Client
-from app.store.bulk import DEVICE_TYPES, LOG_TYPES, NODE_TYPES, REPLICA_TYPES
 from app.store.engine import libpq_url
+from app.store.ingest import DEVICE_TYPES, LOG_TYPES, NODE_TYPES, REPLICA_TYPES
 from app.store.tokens import Purpose, Role
 from benchmarks.nodes import BOOT, GPU_TYPE, INTERVAL_S, ROWS, Body, Connection, join_of, report_of
 from benchmarks.stack import Stack, running_stack

@@ -8,23 +8,228 @@ no thread and no database connection while they wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.concurrency import run_in_threadpool
 
 from app.api.auth import identify
-from app.api.board import Board
-from app.api.deps import context_of, services_of
+from app.api.deps import Services, context_of, services_of
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
+from app.records import plain
 from app.services.declared.actors import Actor
+from app.services.declared.tasks import TaskStatusLine
+from app.services.explaining.sentences import hold_sentence
+from app.store.tasks import TaskListing, TaskState
 from app.store.tokens import Role
+from solvers.cycle.record import Decision
+from solvers.domain.workload import SloScope
 from solvers.errors import HeadroomError, NotFoundError, TransientError
+
+# --- What the console shows, as a view: the fleet's summary turned into tiles, bars, rows and words, and cached for a
+# moment
+
+
+COLOURS = 12
+CYCLES_SHOWN = 8
+TASKS_SHOWN = 20
+ATTAINMENT_GOOD = 0.98
+ATTAINMENT_POOR = 0.90
+FRESH_MS = 900.0
+_SCOPES = {SloScope.END_TO_END: "", SloScope.EXECUTION: " of execution", SloScope.WINDOW: " by window"}
+Plain = dict[str, Any]
+
+
+def environment() -> Environment:
+    """Templates with escaping on and a crash for every name that is not there."""
+    made = Environment(
+        loader=PackageLoader("app.api", "templates"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(number=number, percent=percent, tone=tone, slo=slo_text, since=since_text)
+    return made
+
+
+def number(quantity: float | None, digits: int = 0) -> str:
+    """A number with thin thousands, or a dash."""
+    return "–" if quantity is None else f"{quantity:,.{digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as per cent, or a dash."""
+    return "–" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def tone(fraction: float | None) -> str:
+    """Class of an attainment."""
+    if fraction is None:
+        return "soft"
+    return "good" if fraction >= ATTAINMENT_GOOD else "warn" if fraction >= ATTAINMENT_POOR else "bad"
+
+
+def slo_text(slo: Mapping[str, Any]) -> str:
+    """An SLO in a few words."""
+    kind = slo["kind"]
+    if kind == "latency":
+        scope = _SCOPES[SloScope(slo["scope"])]
+        return f"p{slo['percentile']:g} ≤ {slo['latency_ms']:g} ms{scope}"
+    if kind == "tokens":
+        return f"first token ≤ {slo['first_token_ms']:g} ms, next ≤ {slo['inter_token_ms']:g} ms"
+    if kind == "deadline":
+        return f"done within {slo['deadline_s']:g} s"
+    return f"≥ {slo['throughput_rps_min']:g}/s"
+
+
+def since_text(seconds: float | None) -> str:
+    """A duration in its largest sensible unit."""
+    if seconds is None:
+        return "never"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _where(item: TaskStatusLine) -> str:
+    if item.group is None:
+        return f"{item.queue_position}. in line"
+    beside = len(item.group.tasks) - 1
+    return f"{item.group.device}, {item.group.share_pct_sm} %" + (f", beside {beside} more" if beside else "")
+
+
+def _moment(at: datetime | None) -> str:
+    return "–" if at is None else at.astimezone(UTC).strftime("%d %b %H:%M")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """A rendering and when it goes stale."""
+
+    text: str
+    until_ms: float
+
+
+class Board:
+    """Renders the live fragment, at most about once a second for each scope however many watch."""
+
+    def __init__(self, services: Services, elapsed_ms: Callable[[], float], now_s: Callable[[], float]) -> None:
+        self._services = services
+        self._elapsed_ms = elapsed_ms
+        self._now_s = now_s
+        self._templates = environment()
+        self._lock = threading.Lock()
+        self._kept: dict[str | None, _Fresh] = {}
+
+    def fragment(self, project: str | None) -> str:
+        """The live part of the page for one project, or for the cluster. Raises TransientError when the database
+        is away.
+        """
+        with self._lock:
+            kept = self._kept.get(project)
+            if kept is not None and kept.until_ms > self._elapsed_ms():
+                return kept.text
+            text = self._templates.get_template("live.html").render(self._view(project))
+            self._kept[project] = _Fresh(text, self._elapsed_ms() + FRESH_MS)
+            return text
+
+    def page(self, project: str | None) -> str:
+        """The whole page with the fragment already in it."""
+        return self._templates.get_template("console.html").render(fragment=self.fragment(project), project=project)
+
+    def sign_in(self, problem: str = "") -> str:
+        """The page that asks for a token."""
+        return self._templates.get_template("signin.html").render(problem=problem)
+
+    def _view(self, project: str | None) -> Plain:
+        fleet = plain(self._services.status.fleet(project))
+        names = [service["id"] for service in fleet["services"]] + [job["id"] for job in fleet["jobs"]]
+        colours = {name: index % COLOURS for index, name in enumerate(names)}
+        devices = [_tile(device, colours) for device in fleet["devices"]]
+        hosts = [{"id": node, "up": True, "age_s": None} for node in sorted({device["node"] for device in devices})]
+        nodes = fleet["nodes"] or hosts
+        return {
+            "fleet": fleet,
+            "now": datetime.fromtimestamp(self._now_s(), UTC).strftime("%H:%M:%S UTC"),
+            "promoted_age_s": self._now_s() - fleet["promoted_at_s"] if fleet["generation"] else None,
+            "power_w": sum(device["power_w"] or 0.0 for device in fleet["devices"]),
+            "nodes": [{**node, "tiles": [tile for tile in devices if tile["node"] == node["id"]]} for node in nodes],
+            "services": [{**service, "colour": colours[service["id"]]} for service in fleet["services"]],
+            "jobs": [{**job, "colour": colours[job["id"]]} for job in fleet["jobs"]],
+            "tasks": self._tasks(project),
+            "cycles": self._cycles() if project is None else [],
+        }
+
+    def _tasks(self, project: str | None) -> list[Plain]:
+        """Tasks that are not done, those that are late first."""
+        found: list[TaskStatusLine] = []
+        for state in (TaskState.LATE, TaskState.RUNNING, TaskState.WAITING):
+            listing = TaskListing(limit=TASKS_SHOWN - len(found), project=project, state=state)
+            found.extend(self._services.tasks.page(listing).items if listing.limit else ())
+        return [
+            {
+                "id": item.id,
+                "state": item.state.value,
+                "tone": "bad" if item.state is TaskState.LATE else "soft",
+                "done": item.inputs_done / item.inputs_total,
+                "where": _where(item),
+                "deadline": _moment(item.deadline_at),
+                "finish": _moment(item.finish_at_predicted),
+            }
+            for item in found
+        ]
+
+    def _cycles(self) -> list[Plain]:
+        page = self._services.history.cycles(CYCLES_SHOWN, None, None, None)
+        return [
+            {
+                "at": cycle.started_at.astimezone(UTC).strftime("%H:%M:%S"),
+                "lane": cycle.lane.value,
+                "planner": cycle.planner or "–",
+                "elapsed_ms": cycle.elapsed_ms,
+                "outcome": _outcome(cycle.generation, cycle.decision),
+            }
+            for cycle in page.items
+        ]
+
+
+def _tile(device: Plain, colours: Mapping[str, int]) -> Plain:
+    """A device with its bar: one segment per replica, as wide as its share."""
+    segments, left = [], 0
+    for replica in device["replicas"]:
+        segments.append(
+            {
+                "x": left,
+                "width": replica["share_pct_sm"],
+                "colour": colours.get(replica["workload"], 0),
+                "ready": replica["state"] == "ready",
+                "title": f"{replica['replica']}: {replica['share_pct_sm']} % of the SMs, batch {replica['batch']}, "
+                f"{replica['state']}",
+            }
+        )
+        left += replica["share_pct_sm"]
+    return {**device, "segments": segments}
+
+
+def _outcome(generation: int | None, decision: Decision | None) -> str:
+    if generation is not None:
+        return f"promoted as generation {generation}"
+    if decision is None:
+        return "under way or ended early"
+    reasons = [hold_sentence(reason).removesuffix(".") for reason in decision.reasons]
+    return "; ".join(reasons) or "proposed only"
+
 
 COOKIE = "headroom_session"
 SESSION_S = 12 * 3600

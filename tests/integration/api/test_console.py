@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from app.api import console
-from app.api.board import FRESH_MS
+from app.api.console import FRESH_MS
 from tests.integration.api.filled import FOREIGN_REPLICA, OWN_REPLICA, fill
 from tests.integration.api.serving import DEADLINE_S, serving
 from tests.integration.api.world import DEVICE, FOREIGN, NODE, OWN, World

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from app.api.board import _outcome, _tile, environment, number, percent, since_text, slo_text, tone
+from app.api.console import _outcome, _tile, environment, number, percent, since_text, slo_text, tone
 from solvers.cycle.record import Decision, HoldReason
 from solvers.domain.codec import to_plain
 from solvers.domain.workload import Slo, SloKind, SloScope

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from app.api.app import Edge, EdgeOptions
 from app.api.auth import CACHE_TTL_MS, Authenticator, Rule
 from app.api.conditional import precondition
 from app.api.metrics import RequestMetrics
-from app.api.middleware import Edge, EdgeOptions
 from app.api.moments import utc
 from app.api.ratelimit import RateLimiter
 from app.errors import FieldsError, RateLimitedError

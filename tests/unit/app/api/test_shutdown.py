@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from app.api.shutdown import when_asked_to_end
+from app.api.app import when_asked_to_end
 
 
 def test_streams_end_and_the_old_handler_still_hears() -> None:

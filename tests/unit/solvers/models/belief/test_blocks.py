@@ -7,7 +7,7 @@ import pytest
 
 from solvers.domain.arrays import Floats
 from solvers.errors import InputError
-from solvers.models.belief.blocks import Blocks, Rows
+from solvers.models.belief.interference import Blocks, Rows
 
 WIDTH = {"all": 2, "one": 1, "two": 1}
 

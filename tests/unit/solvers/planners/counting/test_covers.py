@@ -10,9 +10,8 @@ import pytest
 from solvers.engines.base import Limits
 from solvers.engines.deadline import Deadline
 from solvers.engines.registry import create
-from solvers.planners.counting import knapsack
-from solvers.planners.counting.covers import Covered, cover
-from solvers.planners.counting.knapsack import KnapsackBoard, cheapest
+from solvers.planners.counting import covers
+from solvers.planners.counting.covers import Covered, KnapsackBoard, cheapest, cover
 from solvers.planners.counting.rows import ProgrammeRows
 from solvers.problems.counts import Covers
 
@@ -70,7 +69,7 @@ def test_the_cheapest_mixture_is_the_cheapest(seed: int) -> None:
 def test_a_search_cut_off_still_bounds_from_below(monkeypatch: pytest.MonkeyPatch) -> None:
     price, rate = [3.0, 5.0, 7.1], [2.0, 3.1, 4.3]
     whole = cheapest(price, rate, 17.0)
-    monkeypatch.setattr(knapsack, "NODES_MAX", 1)
+    monkeypatch.setattr(covers, "NODES_MAX", 1)
     cut_off = cheapest(price, rate, 17.0)
     assert cut_off.bound <= whole.price <= cut_off.price
 
