@@ -18,7 +18,7 @@ from agents.config import AgentConfig, read_config
 from agents.devices.base import Devices
 from agents.errors import AgentError, ConfigError
 from agents.log import Log
-from agents.loop.endpoint import Endpoint, Offering
+from agents.loop.endpoint import Endpoint, LoadTaker
 from agents.loop.loop import Agent, NodeFacts
 from agents.profiling.loads import HttpLoads, OfferedLoads
 from agents.state import StateDirectory
@@ -67,7 +67,7 @@ def _run(config: AgentConfig, asked: int) -> int:
     return 0
 
 
-def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, Offering | None]:
+def _open_devices(config: AgentConfig, state: StateDirectory, log: Log) -> tuple[Devices, LoadTaker | None]:
     """The back end, and whoever takes simulated load."""
     if config.nvidia is not None:
         from agents.opening import open_host

@@ -41,7 +41,7 @@ def host_boot_id() -> str:
         raise StateFileError(f"cannot read {_BOOT_ID}: {error.strerror}") from error
 
 
-class Journal:
+class SettingsJournal:
     """Originals by device. Not thread-safe."""
 
     def __init__(self, state: StateDirectory, boot_id: str) -> None:

@@ -20,7 +20,7 @@ from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
 from agents.devices.parts import Setters, Sharing
 from agents.errors import SharingError
 from agents.helper.client import HelperSetters
-from agents.journal import Journal, host_boot_id
+from agents.journal import SettingsJournal, host_boot_id
 from agents.mps import MpsOptions, NoSharing, client_slots, default_pipe_base, open_sharing
 from agents.mps.probing import probe
 from agents.state import StateDirectory
@@ -55,7 +55,7 @@ def open_host(
         plain=NoSharing(sm_counts),
         crew=open_crew(crew, now_s),
         state=state,
-        journal=Journal(state, host_boot_id()),
+        journal=SettingsJournal(state, host_boot_id()),
         now_s=now_s,
         mps_refusal=refusal,
         observing=config.dry_run,

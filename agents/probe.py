@@ -26,7 +26,7 @@ class ProbeError(Exception):
         self.code = code
 
 
-class Driver:
+class ProbeDriver:
     """The calls a probe needs."""
 
     def __init__(self, library: str) -> None:
@@ -48,7 +48,7 @@ class Driver:
 
 def look(library: str) -> dict[str, object]:
     """Open the first device and say what it is to this process. Raises ProbeError."""
-    driver = Driver(library)
+    driver = ProbeDriver(library)
     count, device, sm_count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     driver.call("cuInit", 0)
     driver.call("cuDeviceGetCount", ctypes.byref(count))
@@ -75,7 +75,7 @@ def look(library: str) -> dict[str, object]:
     }
 
 
-def _memory(driver: Driver) -> tuple[float | None, float | None]:
+def _memory(driver: ProbeDriver) -> tuple[float | None, float | None]:
     """Free and total MiB; None where the driver does not tell, which hides no limit."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:

@@ -26,7 +26,7 @@ class UnreachableError(AgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A complete answer. Header names are lower case."""
 
     status: int
@@ -56,7 +56,7 @@ class Answer:
         return f"status {self.status}: {detail}" if detail else f"status {self.status}"
 
 
-class Connection:
+class HttpConnection:
     """One keep-alive connection to the server at `base_url`. Not thread-safe."""
 
     def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -69,7 +69,7 @@ class Connection:
         self._open: http.client.HTTPConnection | None = None
         self.token = ""
 
-    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> HttpAnswer:
         """One request; a body of bytes goes out as it is, under the caller's Content-Type. A kept connection that the
         server has closed meanwhile is opened anew once, before anything was answered on it. Raises UnreachableError.
         """
@@ -108,7 +108,7 @@ class Connection:
             self._open.close()
             self._open = None
 
-    def _exchange(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> Answer:
+    def _exchange(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> HttpAnswer:
         try:
             response = self._send(method, path, body, headers)
             content = response.read(BODY_BYTES_MAX + 1)
@@ -122,7 +122,7 @@ class Connection:
             raise UnreachableError(f"{type(error).__name__}: {error}") from None
         if response.will_close:
             self.close()
-        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+        return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
 
     def _send(self, method: str, path: str, body: object, headers: dict[str, str] | None) -> http.client.HTTPResponse:
         if self._open is None:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.crew.limits import Limits
+from agents.crew.limits import CgroupLimits
 from agents.crew.logs import Logs
-from agents.crew.member import Member, member_to_plain
+from agents.crew.member import CrewMember, member_to_plain
 from agents.crew.ports import PortBook
 from agents.crew.processes import Processes
-from agents.crew.web import Answer, Question, Web
+from agents.crew.web import Question, Web, WebAnswer
 from agents.devices.base import WorkerSample
 from agents.errors import StateFileError
 from agents.state import StateDirectory
@@ -43,13 +43,13 @@ class CrewOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class CrewHost:
     """What is replaced in tests."""
 
     processes: Processes
     web: Web
-    limits: Limits
-    fetch: Callable[[Question], Answer]
+    limits: CgroupLimits
+    fetch: Callable[[Question], WebAnswer]
     """Waits for its answer."""
     connections: Callable[[int], int]
     free: Callable[[int], bool]
@@ -59,28 +59,28 @@ class Host:
 
 
 @dataclass(slots=True, kw_only=True)
-class Bench:
+class CrewBench:
     """The members and everything they are kept with."""
 
     options: CrewOptions
-    host: Host
+    host: CrewHost
     now_s: Callable[[], float]
     logs: Logs
     ports: PortBook
     state: StateDirectory
     lock: threading.RLock = field(default_factory=threading.RLock)
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, CrewMember] = field(default_factory=dict)
     gone: list[WorkerSample] = field(default_factory=list)
     """Last samples of workers that ended since the last report."""
 
-    def save(self, member: Member) -> None:
+    def save(self, member: CrewMember) -> None:
         """Write a member down. A full disk ends no process: it is said, and the next agent may not know of it."""
         try:
             self.state.write_json(file_name(member.name), member_to_plain(member, self.host.boot_id))
         except StateFileError as error:
             member.note = str(error)
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: CrewMember) -> None:
         """A member is gone, with all it held."""
         now_s = self.now_s()
         if member.process is not None:

@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 from agents.crew.adapters import adapter_of, batch_change_of
 from agents.crew.adapters.base import RESTART
-from agents.crew.bench import FOLDER, LOG_FOLDER, Bench, CrewOptions, Host, safe_name
+from agents.crew.bench import FOLDER, LOG_FOLDER, CrewBench, CrewHost, CrewOptions, safe_name
 from agents.crew.ending import Undertaker
 from agents.crew.launching import Launcher
-from agents.crew.limits import Limits, own_group
+from agents.crew.limits import CgroupLimits, own_group
 from agents.crew.logs import Logs
-from agents.crew.member import Member, Phase
+from agents.crew.member import CrewMember, Phase
 from agents.crew.ports import PortBook, bindable, connections
 from agents.crew.processes import HostProcesses
 from agents.crew.rounds import Rounds
 from agents.crew.tally import Tally
-from agents.crew.tuning import Tuning
+from agents.crew.tuning import MemberTuning
 from agents.crew.web import SocketWeb, fetch
 from agents.devices.base import WorkerSample, WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
@@ -39,12 +39,12 @@ _COUNTING = (Phase.ANSWERING, Phase.LEAVING, Phase.FINISHING)
 class HostCrew:
     """Every method may be called from any thread."""
 
-    def __init__(self, bench: Bench, launcher: Launcher) -> None:
+    def __init__(self, bench: CrewBench, launcher: Launcher) -> None:
         self._bench = bench
         self._launcher = launcher
         self._undertaker = Undertaker(bench)
         self._rounds = Rounds(bench, launcher, self._undertaker)
-        self._tuning = Tuning(bench)
+        self._tuning = MemberTuning(bench)
         self._pids_s = float("-inf")
         self._stirred = threading.Event()
         self._over = threading.Event()
@@ -72,7 +72,7 @@ class HostCrew:
                 raise BusyError(f"there is a worker {order.worker}")
             now_s = bench.now_s()
             count = 1 + order.spec.worker.metrics_port_offset
-            member = Member(
+            member = CrewMember(
                 name=order.worker,
                 uuid=order.uuid,
                 spec=order.spec,
@@ -227,7 +227,7 @@ class HostCrew:
         self._stirred.set()
         self._bench.host.web.wake()
 
-    def _member(self, worker: str) -> Member:
+    def _member(self, worker: str) -> CrewMember:
         member = self._bench.members.get(worker)
         if member is None:
             raise NotFoundError(f"no worker {worker}")
@@ -240,10 +240,10 @@ def _aside(work: Callable[[], None]) -> None:
 
 def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
     """The crew of this host, with the workers of earlier agents. Raises StateFileError."""
-    host = Host(
+    host = CrewHost(
         processes=HostProcesses(),
         web=SocketWeb(now_s),
-        limits=Limits(own_group()),
+        limits=CgroupLimits(own_group()),
         fetch=fetch,
         connections=connections,
         free=bindable,
@@ -255,9 +255,9 @@ def open_crew(options: CrewOptions, now_s: Callable[[], float]) -> HostCrew:
     return crew
 
 
-def build_crew(options: CrewOptions, host: Host, now_s: Callable[[], float]) -> HostCrew:
+def build_crew(options: CrewOptions, host: CrewHost, now_s: Callable[[], float]) -> HostCrew:
     """A crew whose rounds nobody makes yet."""
-    bench = Bench(
+    bench = CrewBench(
         options=options,
         host=host,
         now_s=now_s,

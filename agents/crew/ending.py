@@ -10,8 +10,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from agents.crew.bench import Bench, safe_name
-from agents.crew.member import Member, Phase
+from agents.crew.bench import CrewBench, safe_name
+from agents.crew.member import CrewMember, Phase
 from agents.crew.processes import ProcessId
 from agents.errors import AgentError
 
@@ -24,10 +24,10 @@ KILL_AGAIN_S = 1.0
 class Undertaker:
     """Ends members. All but `_kill` under the bench's lock."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
 
-    def begin(self, member: Member, before_kill: Callable[[int], None]) -> None:
+    def begin(self, member: CrewMember, before_kill: Callable[[int], None]) -> None:
         """Ask it to end. Asking again changes nothing but who takes clients off."""
         now_s = self._bench.now_s()
         member.before_kill = before_kill
@@ -44,7 +44,7 @@ class Undertaker:
             self._bench.host.processes.send(member.process, signal.SIGTERM)
         self.visit(member)
 
-    def visit(self, member: Member) -> float:
+    def visit(self, member: CrewMember) -> float:
         """Look whether it is gone, kill when it is time; when to look again."""
         processes, now_s = self._bench.host.processes, self._bench.now_s()
         assert member.process is not None
@@ -69,14 +69,14 @@ class Undertaker:
             self._bench.host.aside(lambda: self._kill(member, left, before_kill))
         return now_s + LOOK_S
 
-    def _strays(self, member: Member) -> tuple[ProcessId, ...]:
+    def _strays(self, member: CrewMember) -> tuple[ProcessId, ...]:
         """Children that left the session, as far as they can be told."""
         processes = self._bench.host.processes
         marked = processes.marked(member.mark) if member.mark else ()
         grouped = frozenset(self._bench.host.limits.members(safe_name(member.name)))
         return (*marked, *processes.identify(grouped - {each.pid for each in marked}))
 
-    def _kill(self, member: Member, left: tuple[ProcessId, ...], before_kill: Callable[[int], None]) -> None:
+    def _kill(self, member: CrewMember, left: tuple[ProcessId, ...], before_kill: Callable[[int], None]) -> None:
         """May wait for a daemon: in a thread of its own, without the lock."""
         problem = ""
         for each in left:

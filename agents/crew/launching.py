@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import uuid
 
-from agents.crew.bench import Bench, file_name, safe_name
-from agents.crew.member import Member, Phase, member_from_plain, member_to_plain
+from agents.crew.bench import CrewBench, file_name, safe_name
+from agents.crew.member import CrewMember, Phase, member_from_plain, member_to_plain
 from agents.crew.processes import ProcessId
 from agents.crew.templates import check_allowed, invocation, placed
 from agents.errors import AgentError, DeviceError, StateFileError, WorkerError
@@ -19,12 +19,12 @@ from agents.errors import AgentError, DeviceError, StateFileError, WorkerError
 class Launcher:
     """Starts members and adopts those of an earlier agent."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
         self.lost: list[str] = []
         """State files that nobody can read."""
 
-    def start(self, member: Member) -> None:
+    def start(self, member: CrewMember) -> None:
         """Start the process. Raises DeviceError; then nothing runs."""
         bench, order = self._bench, member.order
         if order is None:
@@ -50,7 +50,7 @@ class Launcher:
         member.enter(Phase.STARTING, bench.now_s())
         bench.save(member)
 
-    def _write_before(self, member: Member) -> None:
+    def _write_before(self, member: CrewMember) -> None:
         """What cannot be written down is not started: nobody would ever find it."""
         bench = self._bench
         try:
@@ -80,13 +80,13 @@ class Launcher:
             else:
                 self._take_in(member)
 
-    def _unwritten(self, member: Member) -> ProcessId | None:
+    def _unwritten(self, member: CrewMember) -> ProcessId | None:
         """The process of a start that its agent did not live to write down: the first with its mark."""
         marked = self._bench.host.processes.marked(member.mark) if member.mark else ()
         member.phase = Phase.STARTING
         return min(marked, key=lambda each: (each.started_ticks, each.pid), default=None)
 
-    def _take_in(self, member: Member) -> None:
+    def _take_in(self, member: CrewMember) -> None:
         bench = self._bench
         try:
             bench.ports.hold(member.name, range(member.port, member.port + member.port_count))

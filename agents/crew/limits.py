@@ -36,7 +36,7 @@ def is_delegated(group: Path) -> bool:
         return False
 
 
-class Limits:
+class CgroupLimits:
     """Groups below the delegated one."""
 
     def __init__(self, own: Path | None, delegated: Callable[[Path], bool] = is_delegated) -> None:

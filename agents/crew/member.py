@@ -56,7 +56,7 @@ _RESUMED = {Phase.WARMING: Phase.STARTING, Phase.FINISHING: Phase.LEAVING}
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class CrewMember:
     """A worker. What stands behind `order` dies with the agent."""
 
     name: str
@@ -169,7 +169,7 @@ class Member:
         )
 
 
-def member_to_plain(member: Member, boot_id: str) -> dict[str, object]:
+def member_to_plain(member: CrewMember, boot_id: str) -> dict[str, object]:
     """The state file's content."""
     process = member.process
     return {
@@ -193,14 +193,14 @@ def member_to_plain(member: Member, boot_id: str) -> dict[str, object]:
     }
 
 
-def member_from_plain(plain: Mapping[str, Any], now_s: float) -> Member:
+def member_from_plain(plain: Mapping[str, Any], now_s: float) -> CrewMember:
     """The worker that was written. Raises ValueError, KeyError or TypeError for what is none."""
     if plain["version"] != VERSION:
         raise ValueError(f"version {plain['version']} of a worker's state")
     process, phase = plain["process"], Phase(plain["phase"])
     tally = Tally(told_s=now_s)
     tally.begin()
-    return Member(
+    return CrewMember(
         name=str(plain["name"]),
         uuid=str(plain["uuid"]),
         spec=spec_from_plain(plain["spec"]),

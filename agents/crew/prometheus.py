@@ -84,7 +84,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SeriesPage:
     """The series of a page, by name."""
 
     series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
@@ -111,13 +111,13 @@ class Page:
                 return Histogram(bounds, tuple(counts[bound] for bound in bounds))
         return None
 
-    def of_model(self, model: str, label: str) -> Page:
+    def of_model(self, model: str, label: str) -> SeriesPage:
         """Only the series of one model where any series names it; a process that calls its model otherwise still
         serves this one alone, so then all of them.
         """
         if not any(each.labels.get(label) == model for found in self.series.values() for each in found):
             return self
-        return Page(
+        return SeriesPage(
             {
                 name: tuple(each for each in found if each.labels.get(label, model) == model)
                 for name, found in self.series.items()
@@ -125,10 +125,10 @@ class Page:
         )
 
 
-def read_page(body: bytes, names: tuple[str, ...]) -> Page:
+def read_page(body: bytes, names: tuple[str, ...]) -> SeriesPage:
     """The series whose names begin with one of `names`."""
     if len(body) > PAGE_BYTES_MAX:
-        return Page()
+        return SeriesPage()
     found: dict[str, list[Series]] = {}
     count = 0
     for line in body.decode("utf-8", "replace").split("\n"):
@@ -139,7 +139,7 @@ def read_page(body: bytes, names: tuple[str, ...]) -> Page:
         if read is not None and count < SERIES_MAX:
             found.setdefault(read[0], []).append(read[1])
             count += 1
-    return Page({name: tuple(series) for name, series in found.items()})
+    return SeriesPage({name: tuple(series) for name, series in found.items()})
 
 
 def _line(line: str) -> tuple[str, Series] | None:

@@ -10,13 +10,13 @@ import signal
 from collections.abc import Callable
 
 from agents.crew.adapters import adapter_of, batch_untold
-from agents.crew.bench import Bench, safe_name
+from agents.crew.bench import CrewBench, safe_name
 from agents.crew.ending import Undertaker
 from agents.crew.launching import Launcher
-from agents.crew.member import Member, Phase
+from agents.crew.member import CrewMember, Phase
 from agents.crew.prometheus import read_page
 from agents.crew.tuning import hand_over
-from agents.crew.web import Answer, Question
+from agents.crew.web import Question, WebAnswer
 from agents.errors import AgentError, DeviceError
 from agents.wire import WarmUpTarget
 
@@ -27,22 +27,22 @@ from agents.wire import WarmUpTarget
 
 READY_TIMEOUT_S, METRICS_TIMEOUT_S = 2.0, 2.0
 
-Heard = Callable[[Answer], None]
+Heard = Callable[[WebAnswer], None]
 
 
 class Questions:
     """Puts questions to members."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
 
-    def ready(self, member: Member, heard: Heard) -> None:
+    def ready(self, member: CrewMember, heard: Heard) -> None:
         """Whether it is ready."""
         path = member.target.ready_path or adapter_of(member.target).ready_path.replace("{model}", member.spec.model)
         question = Question(host=self._bench.options.host, port=member.port, path=path, timeout_s=READY_TIMEOUT_S)
         self._ask(member, "ready", question, heard)
 
-    def warm_up(self, member: Member, warm_up: WarmUpTarget, heard: Heard) -> None:
+    def warm_up(self, member: CrewMember, warm_up: WarmUpTarget, heard: Heard) -> None:
         """One warm-up request."""
         question = Question(
             host=self._bench.options.host,
@@ -55,14 +55,14 @@ class Questions:
         )
         self._ask(member, "warm", question, heard)
 
-    def finish(self, member: Member) -> None:
+    def finish(self, member: CrewMember) -> None:
         """Tell it to finish; servers that cannot be told just stop being asked."""
         path = adapter_of(member.target).drain_path
         if path is not None:
             question = Question(host=self._bench.options.host, port=member.port, path=path, method="POST")
             self._ask(member, "finish", question, _ignore)
 
-    def metrics(self, member: Member, then: Callable[[], None] | None = None) -> None:
+    def metrics(self, member: CrewMember, then: Callable[[], None] | None = None) -> None:
         """Read its metrics into its tally; `then` in any case, also where there are none."""
         if not member.counts or member.process is None:
             member.scrape_wanted = False
@@ -77,7 +77,7 @@ class Questions:
             timeout_s=METRICS_TIMEOUT_S,
         )
 
-        def heard(answer: Answer) -> None:
+        def heard(answer: WebAnswer) -> None:
             member.scrape_wanted, member.scraped_s = False, self._bench.now_s()
             member.silent = answer.status == 0
             if answer.good and member.phase is not Phase.DONE:
@@ -89,12 +89,12 @@ class Questions:
 
         self._ask(member, "metrics", question, heard)
 
-    def _ask(self, member: Member, what: str, question: Question, heard: Heard) -> None:
+    def _ask(self, member: CrewMember, what: str, question: Question, heard: Heard) -> None:
         if what in member.asking:
             return
         member.asking.add(what)
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: WebAnswer) -> None:
             with self._bench.lock:
                 member.asking.discard(what)
                 if self._bench.members.get(member.name) is member:
@@ -103,7 +103,7 @@ class Questions:
         self._bench.host.web.ask(question, answered)
 
 
-def _ignore(answer: Answer) -> None:
+def _ignore(answer: WebAnswer) -> None:
     """Nothing follows from it."""
 
 
@@ -121,13 +121,13 @@ QUIET_TIMES = 2
 class Rounds:
     """Visits members. `visit` under the bench's lock; answers take it themselves."""
 
-    def __init__(self, bench: Bench, launcher: Launcher, undertaker: Undertaker) -> None:
+    def __init__(self, bench: CrewBench, launcher: Launcher, undertaker: Undertaker) -> None:
         self._bench = bench
         self._launcher = launcher
         self._undertaker = undertaker
         self._questions = Questions(bench)
 
-    def visit(self, member: Member) -> float:
+    def visit(self, member: CrewMember) -> float:
         """Do what is due; when to come again."""
         now_s = self._bench.now_s()
         if member.phase is Phase.ENDING:
@@ -147,7 +147,7 @@ class Rounds:
                 return self._watch_drain(member)
         return now_s + LOOK_S
 
-    def gone_by_itself(self, member: Member) -> bool:
+    def gone_by_itself(self, member: CrewMember) -> bool:
         """Whether its process has ended without being asked; then it has failed, or done all it was started for."""
         if member.process is None or member.phase in (Phase.FAILED, Phase.DONE, Phase.ENDING):
             return False
@@ -168,14 +168,14 @@ class Rounds:
             self.fail(member, _ended(status))
         return True
 
-    def fail(self, member: Member, why: str) -> None:
+    def fail(self, member: CrewMember, why: str) -> None:
         """It failed; its last words go with the reason."""
         tail = self._bench.logs.tail(safe_name(member.name))
         member.problem = f"{why}; last lines: {tail}" if tail else why
         member.enter(Phase.FAILED, self._bench.now_s())
         self._bench.save(member)
 
-    def may_start(self, member: Member) -> bool:
+    def may_start(self, member: CrewMember) -> bool:
         """Whether nobody of its device is coming up: servers that start together misread how much memory is free."""
         return not any(
             other.uuid == member.uuid and other.coming_up
@@ -183,7 +183,7 @@ class Rounds:
             if other is not member
         )
 
-    def _take_turn(self, member: Member) -> float:
+    def _take_turn(self, member: CrewMember) -> float:
         if not self.may_start(member):
             return self._bench.now_s() + LOOK_S
         try:
@@ -192,7 +192,7 @@ class Rounds:
             self.fail(member, f"{error.code}: {error}")
         return self._bench.now_s()
 
-    def _watch_start(self, member: Member) -> float:
+    def _watch_start(self, member: CrewMember) -> float:
         now_s = self._bench.now_s()
         age_s, limit_s = now_s - member.since_s, max(LAUNCH_S_MIN, LAUNCH_FACTOR * member.spec.launch_s)
         if age_s > limit_s:
@@ -206,7 +206,7 @@ class Rounds:
             self._questions.ready(member, lambda answer: self._heard_start(member, answer))
         return max(member.next_ask_s, now_s + ASK_QUICK_S)
 
-    def _heard_start(self, member: Member, answer: Answer) -> None:
+    def _heard_start(self, member: CrewMember, answer: WebAnswer) -> None:
         if member.phase is not Phase.STARTING:
             return
         if not adapter_of(member.target).is_ready(answer):
@@ -219,7 +219,7 @@ class Rounds:
         else:
             self._warm(member, warm_up)
 
-    def _tell_batch(self, member: Member) -> None:
+    def _tell_batch(self, member: CrewMember) -> None:
         """Tell a server its batch size before its first request; it may load its model anew for that."""
         problem = ""
         try:
@@ -237,14 +237,14 @@ class Rounds:
             else:
                 self._warm(member, member.target.warm_up)
 
-    def _warm(self, member: Member, warm_up: WarmUpTarget | None) -> None:
+    def _warm(self, member: CrewMember, warm_up: WarmUpTarget | None) -> None:
         """One warm-up request after the other, then one look at the metrics, so that none of it counts as work."""
         if warm_up is None or member.warm_ups <= 0:
             self._questions.metrics(member, lambda: self._begin(member))
             return
         self._questions.warm_up(member, warm_up, lambda answer: self._heard_warm(member, answer))
 
-    def _heard_warm(self, member: Member, answer: Answer) -> None:
+    def _heard_warm(self, member: CrewMember, answer: WebAnswer) -> None:
         if member.phase is not Phase.WARMING:
             return
         if answer.good:
@@ -254,7 +254,7 @@ class Rounds:
             member.problem = f"warm-up: {answer.told()}"
             member.phase, member.next_ask_s = Phase.STARTING, self._bench.now_s() + LOOK_S
 
-    def _begin(self, member: Member) -> None:
+    def _begin(self, member: CrewMember) -> None:
         if member.phase is Phase.WARMING:
             # What is known by now came from starting and warming up; the next reading differs from this one.
             newest = member.tally.newest
@@ -263,12 +263,12 @@ class Rounds:
                 member.tally.read(newest, self._bench.now_s())
             self._answers(member)
 
-    def _answers(self, member: Member) -> None:
+    def _answers(self, member: CrewMember) -> None:
         member.problem, member.unanswered_s = "", None
         member.enter(Phase.ANSWERING, self._bench.now_s())
         self._bench.save(member)
 
-    def _watch(self, member: Member) -> float:
+    def _watch(self, member: CrewMember) -> float:
         now_s = self._bench.now_s()
         if member.unanswered_s is not None and now_s - member.unanswered_s > UNANSWERED_S_MAX:
             self.fail(member, f"no good answer for {UNANSWERED_S_MAX:g} s: {member.problem}")
@@ -278,7 +278,7 @@ class Rounds:
             self._questions.ready(member, lambda answer: self._heard_ready(member, answer))
         return now_s + LOOK_S
 
-    def _heard_ready(self, member: Member, answer: Answer) -> None:
+    def _heard_ready(self, member: CrewMember, answer: WebAnswer) -> None:
         if member.phase is not Phase.ANSWERING:
             return
         if adapter_of(member.target).is_ready(answer):
@@ -291,7 +291,7 @@ class Rounds:
             member.problem = f"readiness: {answer.told()}"
             member.answer(False, self._bench.now_s())
 
-    def drain(self, member: Member) -> None:
+    def drain(self, member: CrewMember) -> None:
         """Begin to drain. Jobs and tasks have nothing that routers would send them."""
         now_s = self._bench.now_s()
         member.enter(Phase.LEAVING, now_s)
@@ -300,7 +300,7 @@ class Rounds:
         member.drained = not member.serves
         self._bench.save(member)
 
-    def _watch_drain(self, member: Member) -> float:
+    def _watch_drain(self, member: CrewMember) -> float:
         now_s = self._bench.now_s()
         if member.phase is Phase.LEAVING:
             if now_s < member.next_ask_s:
@@ -315,7 +315,7 @@ class Rounds:
             self._questions.metrics(member, lambda: self._look_for_work(member))
         return min(member.next_ask_s, member.finish_by_s)
 
-    def _look_for_work(self, member: Member) -> None:
+    def _look_for_work(self, member: CrewMember) -> None:
         """Twice in a row nothing in flight is nothing. A server that does not tell has nothing when nobody is
         connected.
         """
@@ -328,7 +328,7 @@ class Rounds:
         if member.quiet >= QUIET_TIMES:
             self._finished(member)
 
-    def _finished(self, member: Member) -> None:
+    def _finished(self, member: CrewMember) -> None:
         member.drained = True
         self._bench.save(member)
 

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass, field
 
 from agents.crew.adapters import Talk, adapter_of
-from agents.crew.bench import Bench
-from agents.crew.member import Member
+from agents.crew.bench import CrewBench
+from agents.crew.member import CrewMember
 from agents.devices.base import WorkerSpec
 from agents.errors import AgentError, BusyError, DeviceError, NotSupportedError, WorkerError
 
@@ -25,14 +25,14 @@ class _Change:
     error: DeviceError | None = None
 
 
-class Tuning:
+class MemberTuning:
     """Changes under way, one at a time for each worker."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CrewBench) -> None:
         self._bench = bench
         self._changes: dict[str, _Change] = {}
 
-    def tune(self, member: Member, spec: WorkerSpec) -> None:
+    def tune(self, member: CrewMember, spec: WorkerSpec) -> None:
         """Hand it over. Raises BusyError while a change is under way, WorkerError when it failed."""
         with self._bench.lock:
             change = self._changes.get(member.name)
@@ -50,7 +50,7 @@ class Tuning:
         if change.spec != spec:
             raise BusyError(f"{member.name} has just taken another batch size")
 
-    def _carry_out(self, member: Member, change: _Change) -> None:
+    def _carry_out(self, member: CrewMember, change: _Change) -> None:
         try:
             _tell(self._bench, member, change.spec)
             with self._bench.lock:
@@ -66,7 +66,7 @@ class Tuning:
             change.over.set()
 
 
-def hand_over(bench: Bench, member: Member, spec: WorkerSpec) -> None:
+def hand_over(bench: CrewBench, member: CrewMember, spec: WorkerSpec) -> None:
     """Have a server take the batch size of `spec`, and its limit where it has a use for one. Raises AgentError."""
     retune, target = adapter_of(member.target).retune, member.target
     if retune is None:
@@ -76,7 +76,7 @@ def hand_over(bench: Bench, member: Member, spec: WorkerSpec) -> None:
     retune(Talk(ask=bench.host.fetch, host=host, port=port, management_port=port + offset), spec)
 
 
-def _tell(bench: Bench, member: Member, spec: WorkerSpec) -> None:
+def _tell(bench: CrewBench, member: CrewMember, spec: WorkerSpec) -> None:
     """A limit that the server has no use for is the agent's alone."""
     same_batch = spec.batch == member.spec.batch
     if same_batch and adapter_of(member.target).name != "http":

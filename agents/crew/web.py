@@ -35,7 +35,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WebAnswer:
     """Status 0: there was none, and `problem` says why."""
 
     status: int
@@ -52,7 +52,7 @@ class Answer:
         return self.problem or f"answered {self.status}"
 
 
-Then = Callable[[Answer], None]
+Then = Callable[[WebAnswer], None]
 
 
 class Web(Protocol):
@@ -76,7 +76,7 @@ class Web(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Exchange:
+class _WebExchange:
     question: Question
     then: Then
     deadline_s: float
@@ -91,8 +91,8 @@ class SocketWeb:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._selector = selectors.DefaultSelector()
-        self._open: set[_Exchange] = set()
-        self._failed: list[tuple[Then, Answer]] = []
+        self._open: set[_WebExchange] = set()
+        self._failed: list[tuple[Then, WebAnswer]] = []
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -116,7 +116,7 @@ class SocketWeb:
             self._failed.append((then, _no_answer(error)))
             return
         deadline_s = self._now_s() + question.timeout_s
-        exchange = _Exchange(question, then, deadline_s, connection, _request_bytes(question))
+        exchange = _WebExchange(question, then, deadline_s, connection, _request_bytes(question))
         self._open.add(exchange)
         self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
@@ -125,7 +125,7 @@ class SocketWeb:
         nearest_s = min((exchange.deadline_s for exchange in self._open), default=float("inf")) - self._now_s()
         wait_s = 0.0 if self._failed else max(0.0, min(timeout_s, nearest_s))
         failed, self._failed = self._failed, []
-        done: list[tuple[_Exchange, Answer]] = []
+        done: list[tuple[_WebExchange, WebAnswer]] = []
         for key, events in self._selector.select(wait_s):
             if key.fileobj is self._woken:
                 self._drain_waker()
@@ -136,7 +136,7 @@ class SocketWeb:
         now_s = self._now_s()
         finished = {exchange for exchange, _ in done}
         done += [
-            (exchange, Answer(status=0, problem=f"no answer within {exchange.question.timeout_s:g} s"))
+            (exchange, WebAnswer(status=0, problem=f"no answer within {exchange.question.timeout_s:g} s"))
             for exchange in self._open - finished
             if now_s >= exchange.deadline_s
         ]
@@ -168,12 +168,12 @@ class SocketWeb:
         except BlockingIOError:
             return
 
-    def _forget(self, exchange: _Exchange) -> None:
+    def _forget(self, exchange: _WebExchange) -> None:
         self._open.discard(exchange)
         self._selector.unregister(exchange.socket)
         exchange.socket.close()
 
-    def _progress(self, exchange: _Exchange, events: int) -> Answer | None:
+    def _progress(self, exchange: _WebExchange, events: int) -> WebAnswer | None:
         try:
             if events & selectors.EVENT_WRITE:
                 sent = exchange.socket.send(exchange.unsent)
@@ -188,13 +188,13 @@ class SocketWeb:
             return _no_answer(error)
         exchange.received += data
         if len(exchange.received) > BODY_BYTES_MAX + HEAD_BYTES_MAX:
-            return Answer(status=0, problem=f"an answer of more than {BODY_BYTES_MAX} bytes")
+            return WebAnswer(status=0, problem=f"an answer of more than {BODY_BYTES_MAX} bytes")
         return read_answer(bytes(exchange.received), ended=not data)
 
 
-def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> Answer:
+def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> WebAnswer:
     """Ask one question and wait for its answer; for threads of their own."""
-    answers: list[Answer] = []
+    answers: list[WebAnswer] = []
     web = SocketWeb(now_s)
     try:
         web.ask(question, answers.append)
@@ -205,17 +205,17 @@ def fetch(question: Question, now_s: Callable[[], float] = time.monotonic) -> An
     return answers[0]
 
 
-def read_answer(received: bytes, *, ended: bool) -> Answer | None:
+def read_answer(received: bytes, *, ended: bool) -> WebAnswer | None:
     """The answer these bytes are, None as long as more must come. Interim answers (1xx) nobody asked for."""
     head, found, rest = received.partition(b"\r\n\r\n")
     if not found:
         if ended or len(head) > HEAD_BYTES_MAX:
-            return Answer(status=0, problem="closed without an answer" if ended else "an endless head")
+            return WebAnswer(status=0, problem="closed without an answer" if ended else "an endless head")
         return None
     lines = head.decode("latin-1").split("\r\n")
     version, _, status = lines[0].partition(" ")
     if not version.startswith("HTTP/1.") or not _STATUS.match(status):
-        return Answer(status=0, problem="no HTTP")
+        return WebAnswer(status=0, problem="no HTTP")
     headers = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines[1:])}
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = _unchunked(rest)
@@ -225,8 +225,8 @@ def read_answer(received: bytes, *, ended: bool) -> Answer | None:
     else:
         body = rest if ended else None
     if body is None:
-        return Answer(status=0, problem="closed within its answer") if ended else None
-    return Answer(status=int(status[:3]), body=body)
+        return WebAnswer(status=0, problem="closed within its answer") if ended else None
+    return WebAnswer(status=int(status[:3]), body=body)
 
 
 def _unchunked(rest: bytes) -> bytes | None:
@@ -256,5 +256,5 @@ def _request_bytes(question: Question) -> bytes:
     return ("\r\n".join(head) + "\r\n\r\n").encode("latin-1", "replace") + question.body
 
 
-def _no_answer(error: OSError) -> Answer:
-    return Answer(status=0, problem=error.strerror or str(error))
+def _no_answer(error: OSError) -> WebAnswer:
+    return WebAnswer(status=0, problem=error.strerror or str(error))

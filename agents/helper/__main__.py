@@ -22,8 +22,8 @@ from agents.devices.parts import Boards, Setters
 from agents.errors import AgentError, ConfigError
 from agents.helper.audit import Audit
 from agents.helper.desk import Desk
-from agents.helper.journal import Originals
-from agents.helper.server import Rules, Server, listen
+from agents.helper.journal import HelperOriginals
+from agents.helper.server import HelperRules, HelperServer, listen
 from agents.journal import host_boot_id
 from agents.state import StateDirectory
 
@@ -31,11 +31,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class HelperOrder:
     """Everything the helper is told at start."""
 
     socket_path: Path
-    rules: Rules
+    rules: HelperRules
     devices: str
     state_dir: Path
     audit_log: Path | None
@@ -54,15 +54,17 @@ def main(arguments: Sequence[str], open_parts: Callable[[str], tuple[Boards, Set
     return 0
 
 
-def read_order(arguments: Sequence[str]) -> Order:
+def read_order(arguments: Sequence[str]) -> HelperOrder:
     """Parse a command line. Raises ConfigError; exits after --help."""
     found = _parser().parse_args(arguments)
-    rules = Rules(uids=frozenset(found.allow_uid), gids=frozenset(found.allow_gid), restore_after_s=found.restore_after)
+    rules = HelperRules(
+        uids=frozenset(found.allow_uid), gids=frozenset(found.allow_gid), restore_after_s=found.restore_after
+    )
     if not rules.uids and not rules.gids:
         raise ConfigError("nobody may use this helper: give --allow-uid or --allow-gid")
     if not 0.0 <= rules.restore_after_s <= 86_400.0:
         raise ConfigError("--restore-after is between 0 and 86400 seconds")
-    return Order(
+    return HelperOrder(
         socket_path=found.socket,
         rules=rules,
         devices=found.devices,
@@ -71,13 +73,13 @@ def read_order(arguments: Sequence[str]) -> Order:
     )
 
 
-def _run(order: Order, open_parts: Callable[[str], tuple[Boards, Setters]]) -> None:
+def _run(order: HelperOrder, open_parts: Callable[[str], tuple[Boards, Setters]]) -> None:
     state = StateDirectory(order.state_dir)
     with state.lock():
         boards, setters = open_parts(order.devices)
         audit = Audit(order.audit_log or sys.stderr)
-        desk = Desk(boards, setters, Originals(state, host_boot_id()), audit)
-        server = Server(order.rules, desk, audit, time.monotonic)
+        desk = Desk(boards, setters, HelperOriginals(state, host_boot_id()), audit)
+        server = HelperServer(order.rules, desk, audit, time.monotonic)
         listener = listen(order.socket_path)
         stop = threading.Event()
         threading.Thread(target=_await_end, args=(stop, server), name="signals", daemon=True).start()
@@ -93,7 +95,7 @@ def _run(order: Order, open_parts: Callable[[str], tuple[Boards, Setters]]) -> N
         boards.close()
 
 
-def _await_end(stop: threading.Event, server: Server) -> None:
+def _await_end(stop: threading.Event, server: HelperServer) -> None:
     signal.sigwait(_SIGNALS)
     stop.set()
     server.changed.set()

@@ -19,10 +19,10 @@ from agents.devices.parts import ComputeMode
 from agents.errors import BusyError, DeviceError, DeviceTimeoutError, DriverError, NoPermissionError
 from agents.helper.protocol import (
     ANSWER_BYTES_MAX,
-    Answer,
+    HelperAnswer,
+    HelperRequest,
     Lines,
     ProtocolError,
-    Request,
     SlowLineError,
     Value,
     Verb,
@@ -112,7 +112,7 @@ class _Line:
         self._connection: socket.socket | None = None
         self._lines: Lines | None = None
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: HelperRequest) -> HelperAnswer:
         """Send and wait; once more on a new connection when the old one had died meanwhile."""
         if self._connection is not None:
             with contextlib.suppress(OSError, EOFError):
@@ -152,7 +152,7 @@ class _Line:
         # The helper says nothing before it has done what was asked, which is not a line once begun.
         self._lines = Lines(connection, self._now_s, self._timeout_s, ANSWER_BYTES_MAX)
 
-    def _exchange(self, request: Request) -> Answer:
+    def _exchange(self, request: HelperRequest) -> HelperAnswer:
         connection, lines = self._connection, self._lines
         if connection is None or lines is None:
             raise EOFError
@@ -216,7 +216,7 @@ class HelperSetters:
     def refusals(self) -> Mapping[str, str]:
         """See `Setters`. Where the helper cannot be asked, that is the reason for every verb."""
         try:
-            answer = self._ask(Request(number=next(self._numbers), verb=Verb.REFUSALS))
+            answer = self._ask(HelperRequest(number=next(self._numbers), verb=Verb.REFUSALS))
         except DeviceError as error:
             return dict.fromkeys(VERBS, str(error))
         return {verb: reason for verb, reason in (answer.refusals or {}).items() if verb in VERBS and reason}
@@ -239,9 +239,9 @@ class HelperSetters:
             presence.close()
 
     def _set(self, verb: Verb, uuid: str, value: Value) -> None:
-        self._ask(Request(number=next(self._numbers), verb=verb, device=uuid, value=value))
+        self._ask(HelperRequest(number=next(self._numbers), verb=verb, device=uuid, value=value))
 
-    def _ask(self, request: Request) -> Answer:
+    def _ask(self, request: HelperRequest) -> HelperAnswer:
         line = self._line(request.device)
         with line.lock:
             answer = line.ask(request)
@@ -258,7 +258,7 @@ class HelperSetters:
             return self._lines[uuid]
 
 
-def error_of(answer: Answer) -> DeviceError:
+def error_of(answer: HelperAnswer) -> DeviceError:
     """The error a helper's code stands for; what is not of devices becomes a driver's."""
     kind = _kinds().get(answer.code)
     if kind is None:

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from agents.devices.parts import Boards, ComputeMode, Setters
 from agents.errors import AgentError, DeviceError, NotFoundError
 from agents.helper.audit import Audit, Peer
-from agents.helper.journal import Originals
-from agents.helper.protocol import Answer, Request, Value, Verb
+from agents.helper.journal import HelperOriginals
+from agents.helper.protocol import HelperAnswer, HelperRequest, Value, Verb
 
 
 class Desk:
     """All requests end here. Thread-safe."""
 
-    def __init__(self, boards: Boards, setters: Setters, originals: Originals, audit: Audit) -> None:
+    def __init__(self, boards: Boards, setters: Setters, originals: HelperOriginals, audit: Audit) -> None:
         self._boards = boards
         self._setters = setters
         self._originals = originals
@@ -29,12 +29,12 @@ class Desk:
         by_gpu = {device.parent_uuid or device.uuid: threading.Lock() for device in inventory}
         self._locks = {device.uuid: by_gpu[device.parent_uuid or device.uuid] for device in inventory}
 
-    def handle(self, peer: Peer, request: Request) -> Answer:
+    def handle(self, peer: Peer, request: HelperRequest) -> HelperAnswer:
         """Do what is asked and say how it went; whatever the driver does, an answer comes of it."""
         try:
             answer = self._carry_out(request)
         except AgentError as error:
-            answer = Answer(number=request.number, code=error.code, message=str(error))
+            answer = HelperAnswer(number=request.number, code=error.code, message=str(error))
         outcome = f"{answer.code}: {answer.message}" if answer.code else "ok"
         self._audit.request(peer, (request.verb.value, request.device, request.value), outcome)
         return answer
@@ -54,14 +54,14 @@ class Desk:
         """Whether something is not as it was."""
         return bool(self._originals.all())
 
-    def _carry_out(self, request: Request) -> Answer:
+    def _carry_out(self, request: HelperRequest) -> HelperAnswer:
         if request.verb is Verb.REFUSALS:
-            return Answer(number=request.number, refusals=dict(self._setters.refusals()))
+            return HelperAnswer(number=request.number, refusals=dict(self._setters.refusals()))
         with self._lock_of(request.device):
             self._write(request)
-        return Answer(number=request.number)
+        return HelperAnswer(number=request.number)
 
-    def _write(self, request: Request) -> None:
+    def _write(self, request: HelperRequest) -> None:
         device, verb = request.device, request.verb
         first = self._originals.take(device, verb, lambda: self._read(device, verb))
         try:

@@ -17,7 +17,7 @@ JOURNAL_FILE = "originals.json"
 FORM = 1
 
 
-class Originals:
+class HelperOriginals:
     """Original values by device and verb. Thread-safe. Raises StateFileError when the disk refuses."""
 
     def __init__(self, state: StateDirectory, boot_id: str) -> None:

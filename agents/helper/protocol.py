@@ -49,7 +49,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HelperRequest:
     """One thing to do. `number` comes back with the answer."""
 
     number: int
@@ -59,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HelperAnswer:
     """How it went. `code` is empty when it was done, else that of an `agents.errors` class. `number` is None when the
     request could not be read.
     """
@@ -70,7 +70,7 @@ class Answer:
     refusals: Mapping[str, str] | None = None
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: HelperRequest) -> bytes:
     """A request's line."""
     plain: dict[str, object] = {"v": VERSION, "id": request.number, "verb": request.verb.value}
     if request.verb is not Verb.REFUSALS:
@@ -78,7 +78,7 @@ def encode_request(request: Request) -> bytes:
     return _line(plain)
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: HelperAnswer) -> bytes:
     """An answer's line."""
     plain: dict[str, object] = {"v": VERSION, "id": answer.number, "ok": not answer.code}
     if answer.code:
@@ -89,7 +89,7 @@ def encode_answer(answer: Answer) -> bytes:
     return _line(plain)
 
 
-def decode_request(line: bytes) -> Request:
+def decode_request(line: bytes) -> HelperRequest:
     """Strictly read a request. Raises ProtocolError."""
     plain = _object(line)
     verb = _verb(plain.get("verb"))
@@ -100,14 +100,14 @@ def decode_request(line: bytes) -> Request:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= NUMBER_MAX:
         raise ProtocolError("id: expected a whole number")
     if verb is Verb.REFUSALS:
-        return Request(number=number, verb=verb)
+        return HelperRequest(number=number, verb=verb)
     device = plain["device"]
     if not isinstance(device, str) or not device.isascii() or not 0 < len(device) <= DEVICE_CHARACTERS_MAX:
         raise ProtocolError("device: expected a UUID")
-    return Request(number=number, verb=verb, device=device, value=check_value(verb, plain["value"]))
+    return HelperRequest(number=number, verb=verb, device=device, value=check_value(verb, plain["value"]))
 
 
-def decode_answer(line: bytes) -> Answer:
+def decode_answer(line: bytes) -> HelperAnswer:
     """Strictly read an answer. Raises ProtocolError."""
     plain = _object(line)
     number, code, message = plain.get("id"), plain.get("code", ""), plain.get("message", "")
@@ -119,7 +119,7 @@ def decode_answer(line: bytes) -> Answer:
     if refusals is not None and not isinstance(refusals, dict):
         raise ProtocolError("refusals: expected an object")
     texts = None if refusals is None else {str(verb): str(reason) for verb, reason in refusals.items()}
-    return Answer(number=number, code=code, message=message, refusals=texts)
+    return HelperAnswer(number=number, code=code, message=message, refusals=texts)
 
 
 class Lines:

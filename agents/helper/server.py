@@ -20,7 +20,7 @@ from pathlib import Path
 from agents.errors import BusyError, ConfigError, NoPermissionError
 from agents.helper.audit import Audit, Peer
 from agents.helper.desk import Desk
-from agents.helper.protocol import Answer, Lines, ProtocolError, decode_request, encode_answer
+from agents.helper.protocol import HelperAnswer, Lines, ProtocolError, decode_request, encode_answer
 
 SOCKET_PATH_BYTES_MAX = 107
 RESTORE_RETRY_S = 30.0
@@ -31,7 +31,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class HelperRules:
     """Whom the helper serves, and how much of it one may ask."""
 
     uids: frozenset[int]
@@ -59,7 +59,7 @@ def peer_of(connection: socket.socket) -> Peer:
 class Allowance:
     """How often a connection may ask: so many at once, and so many a second in the long run."""
 
-    def __init__(self, rules: Rules, now_s: Callable[[], float]) -> None:
+    def __init__(self, rules: HelperRules, now_s: Callable[[], float]) -> None:
         self._per_s, self._burst, self._now_s = rules.requests_per_s, float(rules.requests_burst), now_s
         self._left, self._at_s = self._burst, now_s()
 
@@ -74,12 +74,12 @@ class Allowance:
         return True
 
 
-class Server:
+class HelperServer:
     """Listens, serves, and watches over the devices when nobody is there."""
 
     def __init__(
         self,
-        rules: Rules,
+        rules: HelperRules,
         desk: Desk,
         audit: Audit,
         now_s: Callable[[], float],
@@ -195,13 +195,13 @@ class Server:
                 answer = self._desk.handle(peer, request)
             else:
                 refused += 1
-                answer = Answer(number=request.number, code=BusyError.code, message="too many requests")
+                answer = HelperAnswer(number=request.number, code=BusyError.code, message="too many requests")
                 self._audit.stranger(peer, answer.message)
             _send(connection, answer)
 
     def _turn_away(self, connection: socket.socket, peer: Peer, code: str, message: str) -> None:
         self._audit.stranger(peer, f"{code}: {message}")
-        _send(connection, Answer(number=None, code=code, message=message))
+        _send(connection, HelperAnswer(number=None, code=code, message=message))
         # What the other side still sends is thrown away for a moment: closing on unread bytes would lose the answer.
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.2)
@@ -268,6 +268,6 @@ def _clear(path: Path) -> None:
     raise ConfigError(f"a helper already listens on {path}")
 
 
-def _send(connection: socket.socket, answer: Answer) -> None:
+def _send(connection: socket.socket, answer: HelperAnswer) -> None:
     connection.settimeout(SEND_TIMEOUT_S)
     connection.sendall(encode_answer(answer))

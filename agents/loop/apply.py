@@ -16,7 +16,7 @@ from agents.devices.base import Devices, DeviceSettings, Mode, WorkerReading, Wo
 from agents.devices.specs import held_mib, held_pct_sm
 from agents.errors import DeviceError, LostError, TargetRefusedError
 from agents.loop.restarts import BACKOFF_S_MAX, BACKOFF_S_MIN, Restarts
-from agents.loop.steps import DeviceView, Step, StepKind, next_steps, steps_without_device
+from agents.loop.steps import DeviceView, StepKind, WorkerStep, next_steps, steps_without_device
 from agents.profiling.reservations import Reservations
 from agents.wire import (
     DeviceInventory,
@@ -290,7 +290,7 @@ class Applier:
             return error
         return None
 
-    def _take_all(self, steps: tuple[Step, ...]) -> int:
+    def _take_all(self, steps: tuple[WorkerStep, ...]) -> int:
         forbidden: set[StepKind] = set()
         calls = 0
         for step in steps:
@@ -302,7 +302,7 @@ class Applier:
                 forbidden |= _GUARDED.get(step.kind, set())
         return calls
 
-    def _take(self, step: Step) -> bool:
+    def _take(self, step: WorkerStep) -> bool:
         """Make one call, unless it failed lately; whether it was made and worked."""
         key = (step.uuid, step.kind.value, step.replica)
         failure = self._failures.get(key)
@@ -318,7 +318,7 @@ class Applier:
             self._gaps.setdefault(step.replica, self._now_s())
         return True
 
-    def _call(self, step: Step) -> None:
+    def _call(self, step: WorkerStep) -> None:
         match step.kind:
             case StepKind.LOWER_POWER | StepKind.RAISE_POWER:
                 self._devices.set_power_limit(step.uuid, step.power_limit_w)
@@ -352,7 +352,7 @@ class Applier:
             if device == uuid and kind == StepKind.START and now_s < failure.not_before_s
         )
 
-    def _forget(self, target: DeviceTarget, steps: tuple[Step, ...]) -> None:
+    def _forget(self, target: DeviceTarget, steps: tuple[WorkerStep, ...]) -> None:
         """Drop failures of steps that nobody wants any more. A start that waits for its time or its turn is still
         wanted.
         """

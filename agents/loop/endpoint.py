@@ -21,7 +21,7 @@ REQUESTS_MAX = 1e9
 INTERVAL_S_MAX = 3600.0
 
 
-class Offering(Protocol):
+class LoadTaker(Protocol):
     """Whatever takes load."""
 
     def offer(self, loads: dict[str, float], over_s: float) -> OfferAnswer:
@@ -61,7 +61,7 @@ def _number(name: str, found: object, highest: float) -> float:
 class Endpoint:
     """A small threaded HTTP server."""
 
-    def __init__(self, host: str, port: int, node: str, offering: Offering | None) -> None:
+    def __init__(self, host: str, port: int, node: str, offering: LoadTaker | None) -> None:
         """Bind; port 0 takes a free one. Raises OSError when the address is taken."""
         self._server = _Server((host, port), _Handler)
         self._server.node = node
@@ -88,7 +88,7 @@ class Endpoint:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     node: str
-    offering: Offering | None
+    offering: LoadTaker | None
     health: Callable[[], Mapping[str, object]]
 
 

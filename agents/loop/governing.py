@@ -17,25 +17,25 @@ from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     Repartition,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
-    Settings,
     state_from_plain,
     state_to_plain,
 )
 from solvers.control.registry import Controller, controller, names
-from solvers.control.table import Wish
+from solvers.control.table import ReplicaWish
 
 PERIOD_S = 1.0
 STALE_PERIODS = 3
 """Measurements older than this are not acted on."""
-AGENT_SETTINGS = Settings(settle_periods=2)
+AGENT_SETTINGS = GovernorSettings(settle_periods=2)
 """Boards tell power as an average over a second: what was raised shows one period later."""
 FILLED_PART = 0.75
 """Batches of this part of the allowed size on average, or as many requests waiting, count as full."""
@@ -45,7 +45,7 @@ OVERLOAD_PART = 0.01
 
 
 @dataclass(slots=True)
-class _Governed:
+class _GovernedDevice:
     """A device under the governor."""
 
     target: DeviceTarget
@@ -60,7 +60,7 @@ class _Governed:
     used_s: float
     """The newest observation that counts no more."""
     clock_top_mhz: int
-    decision: Decision | None = None
+    decision: GovernorDecision | None = None
     wanted: Repartition | None = None
 
 
@@ -70,14 +70,14 @@ class _Observed:
     at_s: float
 
 
-class Governing:
+class NodeGoverning:
     """Governs all devices of a node. Not thread-safe: the applying thread calls it."""
 
     def __init__(
         self,
         devices: Devices,
         now_s: Callable[[], float],
-        settings: Settings = AGENT_SETTINGS,
+        settings: GovernorSettings = AGENT_SETTINGS,
         period_s: float = PERIOD_S,
     ) -> None:
         self._devices = devices
@@ -86,7 +86,7 @@ class Governing:
         self._settings = settings
         self._period_s = period_s
         self._target: NodeTarget | None = None
-        self._governed: dict[str, _Governed] = {}
+        self._governed: dict[str, _GovernedDevice] = {}
         self._observed: dict[str, _Observed] = {}
         self._recalled: dict[str, DeviceState] = {}
         self._counts: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Governing:
         ends_s = [governed.turned_s + self._period_s for governed in self._governed.values()]
         return max(0.0, min(ends_s) - self._now_s()) if ends_s else math.inf
 
-    def decisions(self) -> Mapping[str, Decision]:
+    def decisions(self) -> Mapping[str, GovernorDecision]:
         """The last decision of every governed device."""
         return {uuid: governed.decision for uuid, governed in self._governed.items() if governed.decision is not None}
 
@@ -180,7 +180,7 @@ class Governing:
             # Another controller begins where the one before ended, with none of its experience.
             loop = controller(name, self._settings)
             planned, held = _planned(device, envelope), before.get(device.uuid)
-            found[device.uuid] = _Governed(
+            found[device.uuid] = _GovernedDevice(
                 target=device,
                 governor=name,
                 loop=loop,
@@ -193,7 +193,7 @@ class Governing:
             )
         self._target, self._governed, self._recalled = target, found, {}
 
-    def _turn(self, uuid: str, governed: _Governed) -> None:
+    def _turn(self, uuid: str, governed: _GovernedDevice) -> None:
         """Decide a device's period, if it is time and there is something to decide on."""
         now_s, observed = self._now_s(), self._observed.get(uuid)
         shortest_s, oldest_s = self._period_s * 0.999, STALE_PERIODS * self._period_s
@@ -210,13 +210,13 @@ class Governing:
             if now_s - governed.decided_s > oldest_s:
                 self._decide(governed, DeviceReading(power_w=None, replicas=(), stale=True))
 
-    def _decide(self, governed: _Governed, reading: DeviceReading) -> None:
+    def _decide(self, governed: _GovernedDevice, reading: DeviceReading) -> None:
         before = governed.state.setting.batches
         decision = governed.loop.step(governed.envelope, governed.state, reading)
         governed.state, governed.decision = decision.state, decision
         self._note(governed, decision, before)
 
-    def _applied(self, uuid: str, governed: _Governed, sample: DeviceSample) -> bool:
+    def _applied(self, uuid: str, governed: _GovernedDevice, sample: DeviceSample) -> bool:
         """Whether what was measured ran under the governed setting: a set value is a request until it is read back."""
         try:
             clock = self._devices.settings(uuid).clock_mhz_sm
@@ -230,15 +230,15 @@ class Governing:
             for worker in _ready(sample)
         )
 
-    def _note(self, governed: _Governed, decision: Decision, before: tuple[int, ...]) -> None:
+    def _note(self, governed: _GovernedDevice, decision: GovernorDecision, before: tuple[int, ...]) -> None:
         if decision.held:
             self._counts["held"] += 1
             return
         self._counts["bad" if decision.bad else "good"] += 1
         for old, new in zip(before, decision.state.setting.batches, strict=True):
             if new != old:
-                self._counts[(Wish.BATCH_UP if new > old else Wish.BATCH_DOWN).value] += 1
-        if decision.clock is not Wish.HOLD:
+                self._counts[(ReplicaWish.BATCH_UP if new > old else ReplicaWish.BATCH_DOWN).value] += 1
+        if decision.clock is not ReplicaWish.HOLD:
             self._counts[decision.clock.value] += 1
         if decision.repartition is not None:
             self._counts["repartition"] += 1

@@ -24,14 +24,14 @@ from agents.errors import AgentError, DeviceError, StateFileError, TargetRefused
 from agents.log import Log
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector
-from agents.loop.governing import Governing
-from agents.loop.sampling import Samples
+from agents.loop.governing import NodeGoverning
+from agents.loop.sampling import Sampler
 from agents.loop.uplink import Identity, Mailbox, Uplink
 from agents.profiling.control import Control
-from agents.profiling.desk import Desk, DeskParts
-from agents.profiling.loads import Loads
+from agents.profiling.desk import DeskParts, ProfilingDesk
+from agents.profiling.loads import LoadMaker
 from agents.state import TARGET_FILE, StateDirectory
-from agents.transport import Connection, StatusError, UnreachableError
+from agents.transport import HttpConnection, StatusError, UnreachableError
 from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
 
 # --- Listens to the doorbell: one open stream that only says "generation N exists"
@@ -47,7 +47,7 @@ BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
     """Ring the mailbox for every generation heard, until stopped."""
-    connection = Connection(server)
+    connection = HttpConnection(server)
     jitter = random.Random()
     backoff_s = BACKOFF_S_MIN
     while not stop.is_set():
@@ -60,7 +60,7 @@ def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event,
         backoff_s = min(BACKOFF_S_MAX, 2.0 * backoff_s)
 
 
-def _follow(connection: Connection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
+def _follow(connection: HttpConnection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
     """One stream from its opening to its end; whether the server said anything."""
     said = False
     try:
@@ -143,7 +143,7 @@ class Agent:
     def __init__(
         self, facts: NodeFacts, devices: Devices, state: StateDirectory, log: Log, clocks: Clocks | None = None
     ) -> None:
-        self.loads: Loads | None = None
+        self.loads: LoadMaker | None = None
         """Makes load for profile runs; without it this node carries out none."""
         self._facts = facts
         devices = self._devices = Locked(devices)
@@ -153,11 +153,11 @@ class Agent:
         self.boot_id = uuid.uuid4().hex
         self.mailbox = Mailbox()
         both = (self._clocks.monotonic_s, self._clocks.wall_s)
-        self._samples = Samples(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR, PROFILING))
+        self._samples = Sampler(devices, self._clocks.monotonic_s, (REPORTS, GOVERNOR, PROFILING))
         self._collector = Collector(facts.node, self.boot_id, partial(self._samples.take, REPORTS), both)
         self.applier = Applier(facts.node, devices, self._clocks.monotonic_s, random.Random())
         self.applier.route_grace_s = facts.route_grace_s
-        self._governing = Governing(devices, self._clocks.monotonic_s) if facts.governed else None
+        self._governing = NodeGoverning(devices, self._clocks.monotonic_s) if facts.governed else None
         if self._governing is not None:
             self.applier.more_problems = self._governing.problems
             self.applier.wishes = self._governing.wishes
@@ -196,7 +196,7 @@ class Agent:
             ),
         ]
         if self.loads is not None:
-            desk = Desk(self._desk_parts(self.loads))
+            desk = ProfilingDesk(self._desk_parts(self.loads))
             threads.append(threading.Thread(target=desk.run, args=(stop,), name="profiling", daemon=True))
         for thread in threads:
             thread.start()
@@ -215,14 +215,14 @@ class Agent:
             thread.join(PROFILING_ENDS_S)
         self._end(quiet, threads[0])
 
-    def _desk_parts(self, loads: Loads) -> DeskParts:
+    def _desk_parts(self, loads: LoadMaker) -> DeskParts:
         return DeskParts(
             devices=self._devices,
             reservations=self.applier.reservations,
             occupied=self._occupied,
             samples=partial(self._samples.take, PROFILING),
             loads=loads,
-            control=Control(Connection(self._facts.server)),
+            control=Control(HttpConnection(self._facts.server)),
             token=lambda: self.uplink.token if self.uplink.joined.is_set() else "",
             folder=self._state.path,
             log=self._log,

@@ -14,7 +14,7 @@ from agents.devices.base import Devices, DeviceSample, DeviceSettings, Mode, Wor
 from agents.errors import DeviceError, StateFileError
 from agents.loop.apply import Applier
 from agents.state import TARGET_FILE, TOKEN_FILE, StateDirectory
-from agents.transport import Connection, UnreachableError
+from agents.transport import HttpConnection, UnreachableError
 from agents.wire import DeviceInventory, NodeTarget, WireError, decode_node_target
 
 PASSES_MAX = 1000
@@ -146,7 +146,7 @@ def newest_target(server: str, node: str, state: StateDirectory) -> tuple[NodeTa
     reason = "this node has not joined yet"
     token = (state.read_text(TOKEN_FILE) or "").strip()
     if token:
-        connection = Connection(server)
+        connection = HttpConnection(server)
         connection.token = token
         try:
             answer = connection.call("GET", f"/v1/agent/nodes/{node}/target", None)

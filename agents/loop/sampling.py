@@ -22,7 +22,7 @@ class _Part:
     length_s: float
 
 
-class Samples:
+class Sampler:
     """The one who collects. Every reader has a name and sees everything once."""
 
     def __init__(self, devices: Devices, now_s: Callable[[], float], readers: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class WorkerStep:
     """One call. `gap` marks the end of a worker whose replica will be without any until its next one is ready."""
 
     kind: StepKind
@@ -70,12 +70,12 @@ class DeviceView:
 class DeviceSteps:
     """What to do now. `settled`: the device reads back exactly what it shall hold, every replica ready."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[WorkerStep, ...]
     settled: bool
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _SortedWorkers:
     """The device's workers by what shall become of them."""
 
     keep: dict[str, WorkerReading] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class _Sorted:
     standing: dict[str, WorkerReading] = field(default_factory=dict)
     """Serving until a replacement is ready, here or on another device of this node."""
     retiring: list[WorkerReading] = field(default_factory=list)
-    ending: list[Step] = field(default_factory=list)
+    ending: list[WorkerStep] = field(default_factory=list)
     under_way: int = 0
     """Workers that drain by themselves, or will be released when their replacement is ready."""
 
@@ -123,7 +123,7 @@ def next_steps(
 
 def steps_without_device(
     workers: Iterable[WorkerReading], target: DeviceTarget | None, route_grace_s: float
-) -> tuple[Step, ...]:
+) -> tuple[WorkerStep, ...]:
     """What can be done for the workers of a device that is gone: those that are not wanted on it any more, or that
     failed, end; the others are left to their fate, which a plan decides.
     """
@@ -148,12 +148,12 @@ def _done(worker: WorkerReading, route_grace_s: float) -> bool:
             return True
 
 
-def _thawed(steps: list[Step], view: DeviceView) -> list[Step]:
+def _thawed(steps: list[WorkerStep], view: DeviceView) -> list[WorkerStep]:
     """Of these steps, those that touch nothing that works."""
     failed = {worker.worker for worker in view.workers if worker.state is WorkerState.FAILED or _late(worker)}
     at_work = {worker.spec.replica for worker in view.workers if worker.worker not in failed}
 
-    def touches_nothing(step: Step) -> bool:
+    def touches_nothing(step: WorkerStep) -> bool:
         match step.kind:
             case StepKind.STOP:
                 return step.worker in failed
@@ -173,7 +173,7 @@ def _late(worker: WorkerReading) -> bool:
     return worker.state is WorkerState.STARTING and overdue(worker)
 
 
-def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[Step]:
+def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[WorkerStep]:
     steps = []
     uuid, held = view.inventory.uuid, view.settings
     clock_max, power_max = view.inventory.clocks_mhz_sm[-1], view.inventory.power_limit_w_max
@@ -181,17 +181,19 @@ def _settings(view: DeviceView, target: DeviceTarget, *, lower: bool) -> list[St
         falls = (target.power_limit_w or power_max) < (held.power_limit_w or power_max)
         if falls == lower:
             kind = StepKind.LOWER_POWER if lower else StepKind.RAISE_POWER
-            steps.append(Step(kind=kind, uuid=uuid, power_limit_w=target.power_limit_w))
+            steps.append(WorkerStep(kind=kind, uuid=uuid, power_limit_w=target.power_limit_w))
     if held.clock_mhz_sm != target.clock_mhz_sm:
         falls = (target.clock_mhz_sm or clock_max) < (held.clock_mhz_sm or clock_max)
         if falls == lower:
             kind = StepKind.LOWER_CLOCK if lower else StepKind.RAISE_CLOCK
-            steps.append(Step(kind=kind, uuid=uuid, clock_mhz_sm=target.clock_mhz_sm))
+            steps.append(WorkerStep(kind=kind, uuid=uuid, clock_mhz_sm=target.clock_mhz_sm))
     return steps
 
 
-def _sort(view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec], elsewhere: frozenset[str]) -> _Sorted:
-    found = _Sorted()
+def _sort(
+    view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec], elsewhere: frozenset[str]
+) -> _SortedWorkers:
+    found = _SortedWorkers()
     mode_fits = view.settings.mode == target.mode
     usable = [
         worker
@@ -222,7 +224,9 @@ def _sort(view: DeviceView, target: DeviceTarget, wanted: dict[str, WorkerSpec],
     return found
 
 
-def _send_off(worker: WorkerReading, wanted: dict[str, WorkerSpec], elsewhere: frozenset[str], found: _Sorted) -> None:
+def _send_off(
+    worker: WorkerReading, wanted: dict[str, WorkerSpec], elsewhere: frozenset[str], found: _SortedWorkers
+) -> None:
     """Decide how a worker that is not kept ends: at once, after draining, or when its replacement is ready."""
     replica = worker.spec.replica
     replacement = found.keep.get(replica)
@@ -236,27 +240,29 @@ def _send_off(worker: WorkerReading, wanted: dict[str, WorkerSpec], elsewhere: f
         found.ending.append(_end(StepKind.DRAIN, worker))
 
 
-def _end(kind: StepKind, worker: WorkerReading, *, gap: bool = False) -> Step:
-    return Step(kind=kind, uuid=worker.uuid, worker=worker.worker, replica=worker.spec.replica, gap=gap)
+def _end(kind: StepKind, worker: WorkerReading, *, gap: bool = False) -> WorkerStep:
+    return WorkerStep(kind=kind, uuid=worker.uuid, worker=worker.worker, replica=worker.spec.replica, gap=gap)
 
 
-def _change_mode(view: DeviceView, target: DeviceTarget, found: _Sorted) -> list[Step]:
+def _change_mode(view: DeviceView, target: DeviceTarget, found: _SortedWorkers) -> list[WorkerStep]:
     """A mode belongs to an empty device: everybody goes first."""
     if view.workers:
         return [_end(StepKind.DRAIN, worker, gap=True) for worker in found.standing.values()]
-    return [Step(kind=StepKind.SET_MODE, uuid=view.inventory.uuid, mode=Mode(target.mode))]
+    return [WorkerStep(kind=StepKind.SET_MODE, uuid=view.inventory.uuid, mode=Mode(target.mode))]
 
 
-def _tune(found: _Sorted, wanted: dict[str, WorkerSpec]) -> list[Step]:
+def _tune(found: _SortedWorkers, wanted: dict[str, WorkerSpec]) -> list[WorkerStep]:
     steps = []
     for replica, worker in sorted(found.keep.items()):
         spec = wanted[replica]
         if worker.spec.tuned_as(spec) != worker.spec:
-            steps.append(Step(kind=StepKind.TUNE, uuid=worker.uuid, worker=worker.worker, replica=replica, spec=spec))
+            steps.append(
+                WorkerStep(kind=StepKind.TUNE, uuid=worker.uuid, worker=worker.worker, replica=replica, spec=spec)
+            )
     return steps
 
 
-def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> list[Step]:
+def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _SortedWorkers) -> list[WorkerStep]:
     """Start what fits, what frees most first. When nothing fits and nothing is on its way, what retires makes room,
     else one worker.
     """
@@ -277,14 +283,14 @@ def _start(view: DeviceView, wanted: dict[str, WorkerSpec], found: _Sorted) -> l
     return steps
 
 
-def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[Step], bool]:
+def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[WorkerStep], bool]:
     """Starts of those for whom there is room, and whether somebody only waits for another one that starts."""
     holding = [worker.spec for worker in view.workers]
     share = 100 - sum(held_pct_sm(spec) for spec in holding)
     memory = view.inventory.memory_mib - sum(held_mib(spec) for spec in holding)
     alone, limited = view.settings.mode is Mode.DEDICATED, view.settings.mode is not Mode.TIME_SLICED
     loading = any(worker.state is WorkerState.STARTING and worker.spec.worker is not None for worker in view.workers)
-    steps: list[Step] = []
+    steps: list[WorkerStep] = []
     held_up = False
     for spec in waiting:
         crowded = (limited and held_pct_sm(spec) > share) or held_mib(spec) > memory
@@ -296,5 +302,5 @@ def _fitting(view: DeviceView, waiting: list[WorkerSpec]) -> tuple[list[Step], b
         loading = loading or spec.worker is not None
         share -= held_pct_sm(spec)
         memory -= held_mib(spec)
-        steps.append(Step(kind=StepKind.START, uuid=view.inventory.uuid, replica=spec.replica, spec=spec))
+        steps.append(WorkerStep(kind=StepKind.START, uuid=view.inventory.uuid, replica=spec.replica, spec=spec))
     return steps, held_up

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.state import TOKEN_FILE, StateDirectory
-from agents.transport import Answer, Connection, UnreachableError
+from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode_node_target, encode
 
 POLL_S = 30.0
@@ -106,7 +106,7 @@ class Uplink:
         self.heard_s: float | None = None
         """When the control plane answered last (monotonic)."""
         self._identity = identity
-        self._connection = Connection(server)
+        self._connection = HttpConnection(server)
         self._state = state
         self._mailbox = mailbox
         self._log = log
@@ -217,7 +217,7 @@ class Uplink:
             self._log.event("target.unavailable", reason=answer.reason())
         self._fetched = rung
 
-    def _call(self, method: str, path: str, body: object, headers: dict[str, str] | None = None) -> Answer:
+    def _call(self, method: str, path: str, body: object, headers: dict[str, str] | None = None) -> HttpAnswer:
         """One call as this node. Raises _LaterError for answers that say nothing about the message itself."""
         answer = self._connection.call(method, path, body, headers)
         if answer.status in _NOT_KNOWN:

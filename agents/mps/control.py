@@ -28,7 +28,7 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class MpsControl:
     """The control program, pointed at one daemon."""
 
     binary: str

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agents.errors import NotSupportedError, SharingError
-from agents.mps.control import COMMAND_TIMEOUT_S, Control, plain_environment, shortened
+from agents.mps.control import COMMAND_TIMEOUT_S, MpsControl, plain_environment, shortened
 from agents.mps.options import SOCKET_PATH_BYTES_MAX
-from agents.mps.processes import ProcessId, bound_to, environment_of, identify, runs
+from agents.mps.processes import MpsProcessId, bound_to, environment_of, identify, runs
 from agents.mps.protocol import MpsProtocol
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
@@ -48,9 +48,9 @@ class DaemonProcess:
         self.uuid = uuid
         self.pipe = pipe_base / name
         self.logs = log_base / name
-        self.control = Control(control_binary, self.pipe)
+        self.control = MpsControl(control_binary, self.pipe)
 
-    def find(self) -> ProcessId | None:
+    def find(self) -> MpsProcessId | None:
         """The daemon that runs, whoever started it."""
         try:
             pid = int((self.pipe / PID_FILE).read_text(encoding="ascii"))
@@ -90,7 +90,7 @@ class DaemonProcess:
             said = (self.logs / "start.log").read_text(encoding="utf-8", errors="replace")
             raise SharingError(f"the daemon did not start: {shortened(said)}")
 
-    def await_end(self, process: ProcessId, servers: Iterable[ProcessId]) -> None:
+    def await_end(self, process: MpsProcessId, servers: Iterable[MpsProcessId]) -> None:
         """Wait until a daemon that was told to quit is gone, and see to it. Raises SharingError."""
         if not await_until(lambda: not process.lives, END_S):
             _signal(process, signal.SIGTERM)
@@ -98,7 +98,7 @@ class DaemonProcess:
                 raise SharingError(f"the daemon (process {process.pid}) does not end")
         self.end_orphans(servers, END_S)
 
-    def end_orphans(self, servers: Iterable[ProcessId], patience_s: float = 0.0) -> None:
+    def end_orphans(self, servers: Iterable[MpsProcessId], patience_s: float = 0.0) -> None:
         """End servers that have lost their daemon. Raises SharingError while workers may still be on them: they have
         to end first, because a server that ends under them takes their work with it.
         """
@@ -139,7 +139,7 @@ class DaemonProcess:
         )
 
 
-def _signal(process: ProcessId, number: signal.Signals) -> None:
+def _signal(process: MpsProcessId, number: signal.Signals) -> None:
     if process.lives:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.errors import DeviceError, SharingError
-from agents.mps.control import Control
+from agents.mps.control import MpsControl
 from agents.mps.daemon import DaemonProcess, await_until
 from agents.mps.memo import DaemonRecord, Memo
-from agents.mps.processes import ProcessId, environment_of, identify
-from agents.mps.protocol import Client, MpsProtocol, Server, ServerState
+from agents.mps.processes import MpsProcessId, environment_of, identify
+from agents.mps.protocol import MpsClient, MpsProtocol, MpsServer, ServerState
 from agents.mps.v2 import ProtocolTwo
 from agents.mps.v3 import ProtocolThree
 
@@ -37,17 +37,17 @@ _PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class DaemonSeat:
     """A device's daemon as it is now."""
 
     protocol: MpsProtocol
-    control: Control
+    control: MpsControl
     pipe: Path
-    daemon: ProcessId
-    servers: tuple[ProcessId, ...]
+    daemon: MpsProcessId
+    servers: tuple[MpsProcessId, ...]
 
 
-class Device:
+class MpsDevice:
     """A device whose daemon shall run. Safe to use from several threads: clients are ended beside everything else."""
 
     def __init__(self, daemon: DaemonProcess, memo: Memo, protocol_wanted: str, now_s: Callable[[], float]) -> None:
@@ -56,10 +56,10 @@ class Device:
         self._protocol_wanted = protocol_wanted
         self._now_s = now_s
         self._lock = threading.RLock()
-        self._process: ProcessId | None = None
+        self._process: MpsProcessId | None = None
         self._protocol = _PROTOCOLS[2]
         """The language of the daemon that runs."""
-        self._servers: tuple[ProcessId, ...] = ()
+        self._servers: tuple[MpsProcessId, ...] = ()
         self._looked_s: float | None = None
         self._answers = False
         self._trouble = ""
@@ -73,14 +73,14 @@ class Device:
             return self._find() is not None
 
     @property
-    def seat(self) -> Seat | None:
+    def seat(self) -> DaemonSeat | None:
         """Daemon and servers, None where there is no daemon. A server that ended since the last look is not in it."""
         with self._lock:
             process = self._find()
             if process is None:
                 return None
             self._look(now=not all(server.lives for server in self._servers))
-            return Seat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
+            return DaemonSeat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
 
     def answers(self) -> bool:
         """Whether the daemon answered when it was last asked."""
@@ -128,17 +128,17 @@ class Device:
                 self._protocol.hold(self._daemon.control, orders)
                 self._held = wanted
 
-    def clients(self) -> tuple[Client, ...]:
+    def clients(self) -> tuple[MpsClient, ...]:
         """Every client there is now."""
         with self._lock:
             return self._protocol.clients(self._daemon.control) if self._find() is not None else ()
 
-    def terminate(self, client: Client) -> None:
+    def terminate(self, client: MpsClient) -> None:
         """Take a client off its server."""
         with self._lock:
             self._protocol.terminate(self._daemon.control, client)
 
-    def _find(self) -> ProcessId | None:
+    def _find(self) -> MpsProcessId | None:
         if self._process is None or not self._process.lives:
             self._process, self._servers, self._looked_s = self._daemon.find(), (), None
             self._answers, self._trouble, self._held = False, "", ()
@@ -216,7 +216,7 @@ def speaks_3(version: str) -> bool:
     return False
 
 
-def _trouble(servers: tuple[Server, ...]) -> str:
+def _trouble(servers: tuple[MpsServer, ...]) -> str:
     if not servers:
         return "it has no server"
     states = {server.state for server in servers}

@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.devices.parts import ShareOrder
 from agents.errors import StateFileError
-from agents.mps.processes import ProcessId
+from agents.mps.processes import MpsProcessId
 from agents.state import StateDirectory
 
 FILE = "mps.json"
@@ -22,9 +22,9 @@ FILE = "mps.json"
 class DaemonRecord:
     """A daemon that was opened and not shut since, with the servers it had when last looked at."""
 
-    process: ProcessId
+    process: MpsProcessId
     protocol: int
-    servers: tuple[ProcessId, ...] = ()
+    servers: tuple[MpsProcessId, ...] = ()
 
 
 class Memo:
@@ -120,6 +120,6 @@ class Memo:
         self._sm_counts = {str(key): int(count) for key, count in plain["sm_counts"].items()}
 
 
-def _process(pair: list[int]) -> ProcessId:
+def _process(pair: list[int]) -> MpsProcessId:
     pid, start_ticks = pair
-    return ProcessId(int(pid), int(start_ticks))
+    return MpsProcessId(int(pid), int(start_ticks))

@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessId:
+class MpsProcessId:
     """One process, never mistaken for a later one with the same pid."""
 
     pid: int
@@ -26,14 +26,14 @@ class ProcessId:
         return identify(self.pid) == self
 
 
-def identify(pid: int) -> ProcessId | None:
+def identify(pid: int) -> MpsProcessId | None:
     """The process that has this pid now."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if len(fields) < 20 or fields[0] in "ZX" else ProcessId(pid, int(fields[19]))
+    return None if len(fields) < 20 or fields[0] in "ZX" else MpsProcessId(pid, int(fields[19]))
 
 
 def environment_of(pid: int) -> dict[str, str] | None:

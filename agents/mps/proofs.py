@@ -13,11 +13,11 @@ from pathlib import Path
 
 from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, DeviceError, DeviceTimeoutError, SharingError
-from agents.mps.device import Seat
+from agents.mps.device import DaemonSeat
 from agents.mps.memo import Memo
 from agents.mps.probing import judge, probe
-from agents.mps.processes import ProcessId, environment_of
-from agents.mps.protocol import Client
+from agents.mps.processes import MpsProcessId, environment_of
+from agents.mps.protocol import MpsClient
 
 PROOF_S = 300.0
 """How old a proof may get before the daemon is asked again."""
@@ -30,7 +30,7 @@ _UNRELATED = ("CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_CLIENT_PRIORITY")
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class SharingProof:
     """What was proved, and when."""
 
     of: tuple[object, ...]
@@ -56,11 +56,11 @@ class Proofs:
         self._sm_counts = sm_counts
         self._probe_command = probe_command
         self._now_s = now_s
-        self._proofs: dict[str, Proof] = {}
+        self._proofs: dict[str, SharingProof] = {}
         self._failures: dict[tuple[str, int], Failure] = {}
         self._silent: dict[Path, tuple[float, DeviceTimeoutError]] = {}
 
-    def prove(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: Seat) -> int:
+    def prove(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> int:
         """The SMs it has. Raises BypassError when it has not what was ordered, another DeviceError when nobody can
         tell now.
         """
@@ -82,14 +82,14 @@ class Proofs:
             raise
         if seat.servers:
             # Without a server to watch, nothing would tell when this ceases to be true.
-            self._proofs[order.worker] = Proof(of, self._now_s())
+            self._proofs[order.worker] = SharingProof(of, self._now_s())
         return sm_count
 
     def forget(self, worker: str) -> None:
         """Prove it anew."""
         self._proofs.pop(worker, None)
 
-    def _prove_clients(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: Seat) -> None:
+    def _prove_clients(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> None:
         if len(processes) > order.processes_max:
             counted = f"{len(processes)} processes use the device, {order.processes_max} were planned"
             raise BypassError(f"{counted}: each has the whole part for itself")
@@ -102,7 +102,7 @@ class Proofs:
             self._silent[seat.pipe] = (self._now_s(), error)
             raise
 
-    def _prove_each(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: Seat) -> None:
+    def _prove_each(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> None:
         wanted = seat.protocol.environment(seat.pipe, order)
         clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
         for process in processes:
@@ -113,11 +113,11 @@ class Proofs:
             if problem and process.lives:
                 raise BypassError(problem)
 
-    def _misfit(self, order: ShareOrder, client: Client, seat: Seat) -> str:
+    def _misfit(self, order: ShareOrder, client: MpsClient, seat: DaemonSeat) -> str:
         found = seat.protocol.misfit(seat.control, order, client)
         return f"process {client.pid}: {found}" if found else ""
 
-    def _probe(self, order: ShareOrder, seat: Seat) -> int:
+    def _probe(self, order: ShareOrder, seat: DaemonSeat) -> int:
         """Read the SM count of a share once, and never again."""
         key = (order.uuid, order.share_pct_sm)
         failure = self._failures.get(key)
@@ -138,11 +138,11 @@ class Proofs:
         return answer.sm_count
 
 
-def _outside(process: ProcessId) -> str:
+def _outside(process: MpsProcessId) -> str:
     return f"process {process.pid} runs outside MPS: it is no client of its device's daemon"
 
 
-def _unlike(process: ProcessId, wanted: Mapping[str, str]) -> str:
+def _unlike(process: MpsProcessId, wanted: Mapping[str, str]) -> str:
     """Where a process' environment differs from the one granted; what it was started with is what MPS read."""
     found = environment_of(process.pid)
     if found is None:

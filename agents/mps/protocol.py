@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agents.devices.parts import ShareOrder
-from agents.mps.control import Control
+from agents.mps.control import MpsControl
 
 
 class ServerState(StrEnum):
@@ -25,7 +25,7 @@ class ServerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MpsServer:
     """A server process of a daemon."""
 
     pid: int
@@ -33,7 +33,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class MpsClient:
     """A process on a server; `namespace` is empty where there are none."""
 
     pid: int
@@ -53,19 +53,19 @@ class MpsProtocol(Protocol):
         """The longest path of a socket in a pipe directory."""
         ...
 
-    def servers(self, control: Control) -> tuple[Server, ...]:
+    def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:
         """The servers of a daemon."""
         ...
 
-    def start_server(self, control: Control, uuid: str) -> None:
+    def start_server(self, control: MpsControl, uuid: str) -> None:
         """Have the daemon start the device's server, which may take longer than this call, or die."""
         ...
 
-    def hold(self, control: Control, orders: Iterable[ShareOrder]) -> None:
+    def hold(self, control: MpsControl, orders: Iterable[ShareOrder]) -> None:
         """Make the daemon hold limits for these workers and no others, and read them back. Raises SharingError."""
         ...
 
-    def clients(self, control: Control) -> tuple[Client, ...]:
+    def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
         """Every client of the daemon."""
         ...
 
@@ -73,14 +73,14 @@ class MpsProtocol(Protocol):
         """What binds a worker to its part."""
         ...
 
-    def misfit(self, control: Control, order: ShareOrder, client: Client) -> str:
+    def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
         """What the daemon's own limits leave to be desired for a client; empty when they are as ordered."""
         ...
 
-    def terminate(self, control: Control, client: Client) -> None:
+    def terminate(self, control: MpsControl, client: MpsClient) -> None:
         """Take a client off its server."""
         ...
 
-    def quit(self, control: Control) -> None:
+    def quit(self, control: MpsControl) -> None:
         """End the daemon and forget all it holds."""
         ...

@@ -22,12 +22,12 @@ from agents.errors import (
     SharingError,
 )
 from agents.mps.daemon import DaemonProcess, await_until
-from agents.mps.device import DOWN, Device
+from agents.mps.device import DOWN, MpsDevice
 from agents.mps.memo import Memo
 from agents.mps.options import CONNECTIONS, MpsOptions
-from agents.mps.processes import ProcessId, identify
+from agents.mps.processes import MpsProcessId, identify
 from agents.mps.proofs import Proofs
-from agents.mps.protocol import Client
+from agents.mps.protocol import MpsClient
 from agents.state import StateDirectory
 
 LEAVE_S = 3.0
@@ -45,7 +45,7 @@ class MpsSharing:
         self._memo = Memo(StateDirectory(options.state_dir))
         self._proofs = Proofs(self._memo, options.sm_counts, options.probe_command, now_s)
         self._lock = threading.Lock()
-        self._devices: dict[str, Device] = {}
+        self._devices: dict[str, MpsDevice] = {}
 
     @property
     def state_lost(self) -> str:
@@ -147,17 +147,17 @@ class MpsSharing:
         with self._lock:
             self._devices.clear()
 
-    def _device(self, uuid: str) -> Device:
+    def _device(self, uuid: str) -> MpsDevice:
         options = self._options
         if uuid not in options.sm_counts:
             raise NotFoundError(f"there is no device {uuid}")
         with self._lock:
             if uuid not in self._devices:
                 daemon = DaemonProcess(uuid, options.control_binary, options.pipe_base, options.state_dir / LOGS)
-                self._devices[uuid] = Device(daemon, self._memo, options.protocol, self._now_s)
+                self._devices[uuid] = MpsDevice(daemon, self._memo, options.protocol, self._now_s)
             return self._devices[uuid]
 
-    def _prove(self, order: ShareOrder, processes: tuple[ProcessId, ...]) -> int:
+    def _prove(self, order: ShareOrder, processes: tuple[MpsProcessId, ...]) -> int:
         seat = self._device(order.uuid).seat
         if seat is None:
             raise BypassError(DOWN)
@@ -172,7 +172,7 @@ class MpsSharing:
             raise BusyError(f"{order.worker} takes {_slots(order)} client slots; {taken} of {there_are} are taken")
 
 
-def _client(device: Device, pid: int) -> Client | None:
+def _client(device: MpsDevice, pid: int) -> MpsClient | None:
     return next((client for client in device.clients() if client.pid == pid), None)
 
 

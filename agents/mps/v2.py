@@ -14,8 +14,8 @@ from pathlib import Path
 
 from agents.devices.parts import ShareOrder
 from agents.errors import SharingError
-from agents.mps.control import Control, memory_mib_in, number_in, pids_in, refused
-from agents.mps.protocol import Client, Server, ServerState
+from agents.mps.control import MpsControl, memory_mib_in, number_in, pids_in, refused
+from agents.mps.protocol import MpsClient, MpsServer, ServerState
 
 DEVICE = "0"
 SHARE, MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -33,19 +33,19 @@ class ProtocolTwo:
         """The longest path of a socket in a pipe directory."""
         return pipe / "control_privileged"
 
-    def servers(self, control: Control) -> tuple[Server, ...]:
+    def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:
         """The servers of a daemon: one, or none before its first client."""
         pids = pids_in(_say(control, "get_server_list"))
-        return tuple(Server(pid, _state(_say_freely(control, f"get_server_status {pid}"))) for pid in pids)
+        return tuple(MpsServer(pid, _state(_say_freely(control, f"get_server_status {pid}"))) for pid in pids)
 
-    def start_server(self, control: Control, uuid: str) -> None:
+    def start_server(self, control: MpsControl, uuid: str) -> None:
         """Have the daemon start its server, as this user's. Raises SharingError where that is refused."""
         try:
             _say(control, f"start_server -uid {os.getuid()}")
         except SharingError as error:
             raise SharingError(f"no server for {uuid}: {error}") from error
 
-    def hold(self, control: Control, orders: Iterable[ShareOrder]) -> None:
+    def hold(self, control: MpsControl, orders: Iterable[ShareOrder]) -> None:
         """Raise or lower the ceilings to the largest part. Without any worker they stay."""
         orders = tuple(orders)
         if not orders:
@@ -56,10 +56,10 @@ class ProtocolTwo:
         for server in self.servers(control):
             _keep(control, "", f"{server.pid} ", share, memory)
 
-    def clients(self, control: Control) -> tuple[Client, ...]:
+    def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
         """Every client of the daemon."""
         return tuple(
-            Client(pid, server)
+            MpsClient(pid, server)
             for server in map(str, pids_in(_say(control, "get_server_list")))
             for pid in pids_in(_say(control, f"get_client_list {server}"))
         )
@@ -75,7 +75,7 @@ class ProtocolTwo:
             MEMORY: f"{order.uuid}={order.memory_mib_limit}M",
         }
 
-    def misfit(self, control: Control, order: ShareOrder, client: Client) -> str:
+    def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
         """A ceiling below the worker's part takes from it."""
         share = number_in(_say(control, f"get_active_thread_percentage {client.server}"))
         if share is not None and share < order.share_pct_sm - ROUNDING_PCT:
@@ -85,24 +85,24 @@ class ProtocolTwo:
             return f"its server gives at most {memory:.0f} MiB"
         return ""
 
-    def terminate(self, control: Control, client: Client) -> None:
+    def terminate(self, control: MpsControl, client: MpsClient) -> None:
         """Take a client off its server."""
         _say(control, f"terminate_client {client.server} {client.pid}")
 
-    def quit(self, control: Control) -> None:
+    def quit(self, control: MpsControl) -> None:
         """End the daemon."""
         _say(control, "quit")
 
 
-def _say(control: Control, command: str) -> str:
+def _say(control: MpsControl, command: str) -> str:
     return control.ask(stdin=command + "\n")
 
 
-def _say_freely(control: Control, command: str) -> str:
+def _say_freely(control: MpsControl, command: str) -> str:
     return control.ask_freely(stdin=command + "\n")
 
 
-def _keep(control: Control, scope: str, server: str, share: int, memory: int) -> None:
+def _keep(control: MpsControl, scope: str, server: str, share: int, memory: int) -> None:
     """Set the ceilings of the defaults or of a server where they differ, and read them back."""
     if not _share_is(control, scope, server, share):
         _say(control, f"set_{scope}active_thread_percentage {server}{share}")
@@ -114,12 +114,12 @@ def _keep(control: Control, scope: str, server: str, share: int, memory: int) ->
             raise SharingError(f"the daemon does not hold the memory limit of {memory} MiB it was told")
 
 
-def _share_is(control: Control, scope: str, server: str, share: int) -> bool:
+def _share_is(control: MpsControl, scope: str, server: str, share: int) -> bool:
     found = number_in(_say(control, f"get_{scope}active_thread_percentage {server}".rstrip()))
     return found is not None and abs(found - share) <= ROUNDING_PCT
 
 
-def _memory_is(control: Control, scope: str, server: str, memory: int) -> bool:
+def _memory_is(control: MpsControl, scope: str, server: str, memory: int) -> bool:
     found = memory_mib_in(_say_freely(control, f"get_{scope}device_pinned_mem_limit {server}{DEVICE}"))
     return found is not None and abs(found - memory) <= ROUNDING_MIB
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from agents.devices.parts import ShareOrder
 from agents.errors import SharingError
-from agents.mps.control import Control, memory_mib_in, number_in, refused, shortened
-from agents.mps.protocol import Client, Server, ServerState
+from agents.mps.control import MpsControl, memory_mib_in, number_in, refused, shortened
+from agents.mps.protocol import MpsClient, MpsServer, ServerState
 
 SERVER = "gpu"
 PREFIX = "w_"
@@ -41,19 +41,19 @@ class ProtocolThree:
         """The longest path of a socket in a pipe directory."""
         return pipe / SERVER / namespace_of("") / "control_privileged"
 
-    def servers(self, control: Control) -> tuple[Server, ...]:
+    def servers(self, control: MpsControl) -> tuple[MpsServer, ...]:
         """This agent's server, if it lives."""
         return tuple(
-            Server(int(row[2]), _STATES.get(row[3].strip().lower(), ServerState.STARTING))
+            MpsServer(int(row[2]), _STATES.get(row[3].strip().lower(), ServerState.STARTING))
             for row in _rows(control, "server")
             if row[0] == SERVER and row[2].strip().isdigit()
         )
 
-    def start_server(self, control: Control, uuid: str) -> None:
+    def start_server(self, control: MpsControl, uuid: str) -> None:
         """Have the daemon start the device's server."""
         control.ask("server", "create", SERVER, f"--uid={os.getuid()}", f"--allowed-devices={uuid}")
 
-    def hold(self, control: Control, orders: Iterable[ShareOrder]) -> None:
+    def hold(self, control: MpsControl, orders: Iterable[ShareOrder]) -> None:
         """One namespace with its limits per worker. Others go, unless somebody is in them still."""
         wanted = {namespace_of(order.worker): order for order in orders}
         there = {row[0] for row in _rows(control, "namespace", _OF_SERVER)}
@@ -71,33 +71,33 @@ class ProtocolThree:
             if name.startswith(PREFIX):
                 control.ask_freely("namespace", "delete", name, _OF_SERVER)
 
-    def clients(self, control: Control) -> tuple[Client, ...]:
+    def clients(self, control: MpsControl) -> tuple[MpsClient, ...]:
         """Every client of the daemon, also those of other servers than the device's."""
         rows = _rows(control, "client", "--all")
-        return tuple(Client(int(row[0]), row[1], row[3]) for row in rows if row[0].strip().isdigit())
+        return tuple(MpsClient(int(row[0]), row[1], row[3]) for row in rows if row[0].strip().isdigit())
 
     def environment(self, pipe: Path, order: ShareOrder) -> Mapping[str, str]:
         """The way to the worker's namespace, and nothing that could contradict it."""
         at = pipe / SERVER / namespace_of(order.worker)
         return {"CUDA_MPS_PIPE_DIRECTORY": str(at), "CUDA_VISIBLE_DEVICES": order.uuid}
 
-    def misfit(self, control: Control, order: ShareOrder, client: Client) -> str:
+    def misfit(self, control: MpsControl, order: ShareOrder, client: MpsClient) -> str:
         """A client must be in its own namespace, and that must have the worker's limits."""
         name = namespace_of(order.worker)
         if (client.server, client.namespace) != (SERVER, name):
             return f"it is in namespace {client.server}/{client.namespace} instead of {SERVER}/{name}"
         return _difference(control, name, order)
 
-    def terminate(self, control: Control, client: Client) -> None:
+    def terminate(self, control: MpsControl, client: MpsClient) -> None:
         """Take a client off its server."""
         control.ask("client", "terminate", str(client.pid))
 
-    def quit(self, control: Control) -> None:
+    def quit(self, control: MpsControl) -> None:
         """End the daemon."""
         control.ask("-q")
 
 
-def _rows(control: Control, module: str, *arguments: str) -> list[list[str]]:
+def _rows(control: MpsControl, module: str, *arguments: str) -> list[list[str]]:
     """A list's rows. Commands of clients stand in them, so that error words are looked for only where no row is."""
     text = control.ask_freely(module, "list", *arguments, CSV)
     rows = [line.split(",") for line in text.splitlines()]
@@ -107,7 +107,7 @@ def _rows(control: Control, module: str, *arguments: str) -> list[list[str]]:
     return found
 
 
-def _difference(control: Control, name: str, order: ShareOrder) -> str:
+def _difference(control: MpsControl, name: str, order: ShareOrder) -> str:
     share = number_in(control.ask("namespace", "get", name, SERVER, "active-thread-percentage"))
     memory = memory_mib_in(control.ask("namespace", "get", name, SERVER, "pinned-memory-limit"))
     if share != order.share_pct_sm:

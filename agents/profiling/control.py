@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.errors import AgentError
-from agents.profiling.points import Point
-from agents.transport import Answer, Connection, UnreachableError
+from agents.profiling.points import ProfilePoint
+from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 from agents.wire import ProfileOrder, WireError, decode_points_asked, decode_profile_orders
 
 
@@ -24,7 +24,7 @@ class RefusedError(AgentError):
 class Control:
     """Calls to the control plane. Not thread-safe."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
 
     def use_token(self, token: str) -> None:
@@ -38,14 +38,15 @@ class Control:
         except WireError as error:
             raise RefusedError(f"an order cannot be read: {error}") from None
 
-    def points(self, run: int) -> tuple[Point, ...]:
+    def points(self, run: int) -> tuple[ProfilePoint, ...]:
         """The points to measure next, most useful first. Raises RefusedError and UnreachableError."""
         try:
             asked = decode_points_asked(self._call("GET", f"/v1/agent/profile-runs/{run}/points").json())
         except WireError as error:
             raise RefusedError(f"points cannot be read: {error}") from None
         return tuple(
-            Point(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm) for item in asked
+            ProfilePoint(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm)
+            for item in asked
         )
 
     def tell(self, run: int, news: dict[str, Any], points: Sequence[Any] = (), pairs: Sequence[Any] = ()) -> bool:
@@ -54,7 +55,7 @@ class Control:
         found = self._call("POST", f"/v1/agent/profile-runs/{run}", body).json()
         return isinstance(found, dict) and found.get("going_on") is True
 
-    def _call(self, method: str, path: str, body: object = None) -> Answer:
+    def _call(self, method: str, path: str, body: object = None) -> HttpAnswer:
         answer = self._connection.call(method, path, body)
         if answer.ok:
             return answer

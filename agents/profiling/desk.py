@@ -18,10 +18,10 @@ from agents.devices.base import Devices, DeviceSample, WorkerSpec
 from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
 from agents.profiling.control import Control, RefusedError
-from agents.profiling.loads import Loads
-from agents.profiling.points import Measured, Point, ResultFile, Subject, pair_points, profile_points
+from agents.profiling.loads import LoadMaker
+from agents.profiling.points import Measured, ProfilePoint, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.reservations import Reservations
-from agents.profiling.session import Bench, StoppedError, measure
+from agents.profiling.session import ProfilingBench, StoppedError, measure
 from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
@@ -33,15 +33,15 @@ from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
 BATCHES = (8, 1, 32)
 SHARES_PCT = ((50, 50), (30, 70), (70, 30))
-Step = tuple[Point | None, Point | None]
+Step = tuple[ProfilePoint | None, ProfilePoint | None]
 """What of the first and the second is measured at once; None: it is absent."""
 
 
 def steps() -> Iterator[Step]:
     """All measurements of a pair, in their order; every configuration of one alone comes once."""
-    alone: set[tuple[int, Point]] = set()
+    alone: set[tuple[int, ProfilePoint]] = set()
     for batch, shares in itertools.product(BATCHES, SHARES_PCT):
-        one, other = (Point(batch=batch, share_pct_sm=share) for share in shares)
+        one, other = (ProfilePoint(batch=batch, share_pct_sm=share) for share in shares)
         if (0, one) not in alone:
             yield one, None
         if (1, other) not in alone:
@@ -63,8 +63,8 @@ class Errand:
     """
 
     budget_s: float
-    spec_of: Callable[[Point], WorkerSpec]
-    propose: Callable[[], Sequence[Point]]
+    spec_of: Callable[[ProfilePoint], WorkerSpec]
+    propose: Callable[[], Sequence[ProfilePoint]]
     deliver: Callable[[Sequence[Measured]], None]
     say: Callable[[str], None]
 
@@ -76,7 +76,7 @@ class PairErrand:
     """
 
     budget_s: float
-    spec_of: Callable[[int, Point], WorkerSpec]
+    spec_of: Callable[[int, ProfilePoint], WorkerSpec]
     deliver: Callable[[Sequence[Measured]], None]
     say: Callable[[str], None]
 
@@ -92,7 +92,7 @@ class Outcome:
     """budget, complete, stopped, or failing"""
 
 
-def run(bench: Bench, errand: Errand, results: ResultFile) -> Outcome:
+def run(bench: ProfilingBench, errand: Errand, results: ResultFile) -> Outcome:
     """Measure until the budget is spent, nothing is left to ask, or nothing works."""
     before = [item for item in results.read() if not item.beside]
     kept = [item for item in before if item.usable]
@@ -124,7 +124,7 @@ def run(bench: Bench, errand: Errand, results: ResultFile) -> Outcome:
         errand.say(sentence(item, took_s))
 
 
-def run_pairs(bench: Bench, errand: PairErrand) -> Outcome:
+def run_pairs(bench: ProfilingBench, errand: PairErrand) -> Outcome:
     """Measure two services alone and side by side until the budget is spent or the design is through."""
     fresh: list[Measured] = []
     until_s = bench.now_s() + errand.budget_s
@@ -197,7 +197,7 @@ class DeskParts:
     reservations: Reservations
     occupied: Callable[[str], bool]
     samples: Callable[[], Sequence[DeviceSample]]
-    loads: Loads
+    loads: LoadMaker
     control: Control
     token: Callable[[], str]
     folder: Path
@@ -212,7 +212,7 @@ class _GivenUpError(AgentError):
     code = "profile-run"
 
 
-class Desk:
+class ProfilingDesk:
     """Carries out profile runs. `run` belongs in a thread of its own."""
 
     def __init__(self, parts: DeskParts) -> None:
@@ -325,7 +325,7 @@ class Desk:
             else:
                 self._hand_in(order, profile_points(subject, found), ())
 
-        def spec_of(place: int, point: Point) -> WorkerSpec:
+        def spec_of(place: int, point: ProfilePoint) -> WorkerSpec:
             made = _spec(both[place], point, memory_mib)
             return replace(made, replica=f"{made.replica}-{place}")
 
@@ -344,9 +344,9 @@ class Desk:
             origin=self._parts.loads.origin,
         )
 
-    def _bench(self, uuid: str) -> Bench:
+    def _bench(self, uuid: str) -> ProfilingBench:
         parts = self._parts
-        return Bench(
+        return ProfilingBench(
             devices=parts.devices,
             uuid=uuid,
             now_s=parts.now_s,
@@ -359,7 +359,7 @@ class Desk:
     def _ended(self) -> bool:
         return self._stop.is_set() or self._cancelled
 
-    def _proposed(self, order: ProfileOrder) -> tuple[Point, ...]:
+    def _proposed(self, order: ProfileOrder) -> tuple[ProfilePoint, ...]:
         """The next points. Raises _GivenUpError when they cannot be had."""
         until_s = self._parts.now_s() + AWAY_S_MAX
         while True:
@@ -372,7 +372,7 @@ class Desk:
                 if self._parts.now_s() > until_s or self._stop.is_set():
                     raise _GivenUpError(f"the control plane is away: {error}") from None
 
-    def _at_own_clock(self, point: Point, uuid: str) -> Point:
+    def _at_own_clock(self, point: ProfilePoint, uuid: str) -> ProfilePoint:
         """The highest clock is no lock: there a board goes as fast as its power limit lets it, as it does for users."""
         top = self._inventory[uuid].clocks_mhz_sm[-1]
         asked = point.clock_mhz_sm
@@ -424,7 +424,7 @@ class Desk:
         return ""
 
 
-def _spec(subject: ProfileSubject, point: Point, memory_mib_limit: int) -> WorkerSpec:
+def _spec(subject: ProfileSubject, point: ProfilePoint, memory_mib_limit: int) -> WorkerSpec:
     return WorkerSpec(
         replica=f"profile-{subject.service.replace('/', '-')}",
         kind="service",

@@ -18,7 +18,7 @@ CLIENTS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class LoadRequest:
     """What is sent: POST with a body, GET without."""
 
     path: str
@@ -27,7 +27,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Seen:
+class LoadSeen:
     """What came back in a stretch of time."""
 
     latencies_ms: list[float] = field(default_factory=list)
@@ -35,17 +35,17 @@ class Seen:
     first_failure: str = ""
 
 
-class Load:
+class ClientLoad:
     """Clients in threads until stopped."""
 
-    def __init__(self, base_url: str, request: Request, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, base_url: str, request: LoadRequest, now_s: Callable[[], float] = time.monotonic) -> None:
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._request = request
         self._now_s = now_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._seen = Seen()
+        self._seen = LoadSeen()
         self._threads: list[threading.Thread] = []
 
     def closed(self, concurrency: int) -> None:
@@ -53,10 +53,10 @@ class Load:
         for _ in range(min(concurrency, CLIENTS_MAX)):
             self._begin(self._client)
 
-    def take(self) -> Seen:
+    def take(self) -> LoadSeen:
         """What was seen since the last call."""
         with self._lock:
-            seen, self._seen = self._seen, Seen()
+            seen, self._seen = self._seen, LoadSeen()
         return seen
 
     def close(self) -> None:

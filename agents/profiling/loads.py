@@ -7,7 +7,7 @@ from typing import Protocol
 
 from agents.devices.base import WorkerReading
 from agents.errors import NotSupportedError
-from agents.profiling.load import Load, Request, Seen
+from agents.profiling.load import ClientLoad, LoadRequest, LoadSeen
 from agents.profiling.session import Generator
 from agents.wire import WorkerTarget
 
@@ -16,7 +16,7 @@ OFFER_RPS = 20_000.0
 """More than any simulated worker completes."""
 
 
-class Loads(Protocol):
+class LoadMaker(Protocol):
     """Makes load for the workers of a run."""
 
     origin: str
@@ -50,8 +50,8 @@ class HttpLoads:
         if worker.endpoint is None or described is None or described.warm_up is None:
             raise NotSupportedError(f"{worker.worker} has no address or no request to load it with")
         warm_up = described.warm_up
-        request = Request(path=warm_up.path, body=warm_up.body.encode(), content_type=warm_up.content_type)
-        load = Load(worker.endpoint, request)
+        request = LoadRequest(path=warm_up.path, body=warm_up.body.encode(), content_type=warm_up.content_type)
+        load = ClientLoad(worker.endpoint, request)
         load.closed(concurrency)
         return load
 
@@ -89,9 +89,9 @@ class _Offered:
         self._thread = threading.Thread(target=self._run, args=(offering, replica), name="load", daemon=True)
         self._thread.start()
 
-    def take(self) -> Seen:
+    def take(self) -> LoadSeen:
         """Nothing comes back from simulated workers but their own reports."""
-        return Seen()
+        return LoadSeen()
 
     def close(self) -> None:
         """Stop."""

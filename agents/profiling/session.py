@@ -1,7 +1,7 @@
 """One point measured: set the clock, start the worker, load it until it is steady, stop it again.
 
 Owns that order, the clean-up whatever happens, and what makes a window unclean. It works on any `Devices`, so that the
-same steps run on a real host and on simulated GPUs. Time passes through the `Bench` it is given.
+same steps run on a real host and on simulated GPUs. Time passes through the `ProfilingBench` it is given.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 
 from agents.devices.base import Devices, DeviceSample, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
 from agents.errors import DeviceError, WorkerError
-from agents.profiling.load import Seen
-from agents.profiling.points import Measured, Point
+from agents.profiling.load import LoadSeen
+from agents.profiling.points import Measured, ProfilePoint
 
 # --- When a measurement is good enough: warm, steady, and with a tight interval
 #
@@ -121,7 +121,7 @@ COOL_S_MAX = 120.0
 class Generator(Protocol):
     """Load that is running."""
 
-    def take(self) -> Seen:
+    def take(self) -> LoadSeen:
         """What was seen since the last call."""
         ...
 
@@ -131,7 +131,7 @@ class Generator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class ProfilingBench:
     """Where a point is measured. `begin(worker, concurrency)` starts closed-loop load on a worker; `samples` gives what
     devices did since it was last called.
     """
@@ -150,7 +150,7 @@ class _Stretch:
     """One window of every worker."""
 
     device: DeviceSample
-    seen: tuple[Seen, ...]
+    seen: tuple[LoadSeen, ...]
     workers: tuple[WorkerSample | None, ...]
     length_s: float
 
@@ -162,7 +162,7 @@ class StoppedError(WorkerError):
     retryable = False
 
 
-def measure(bench: Bench, specs: Sequence[WorkerSpec], clock_mhz_sm: int | None) -> tuple[Measured, ...]:
+def measure(bench: ProfilingBench, specs: Sequence[WorkerSpec], clock_mhz_sm: int | None) -> tuple[Measured, ...]:
     """Measure workers side by side (or one alone); a result for each. Leaves the device without workers and with its
     own clock. Raises DeviceError when the device itself does not work; a worker that does not becomes a problem of the
     results.
@@ -182,7 +182,7 @@ def measure(bench: Bench, specs: Sequence[WorkerSpec], clock_mhz_sm: int | None)
         _clear(bench, names)
 
 
-def _prepare(bench: Bench, clock_mhz_sm: int | None) -> None:
+def _prepare(bench: ProfilingBench, clock_mhz_sm: int | None) -> None:
     devices, uuid = bench.devices, bench.uuid
     taken = [worker.worker for worker in devices.workers() if worker.uuid == uuid]
     if taken:
@@ -194,7 +194,7 @@ def _prepare(bench: Bench, clock_mhz_sm: int | None) -> None:
     _cool_down(bench)
 
 
-def _cool_down(bench: Bench) -> None:
+def _cool_down(bench: ProfilingBench) -> None:
     """A hot board would throttle in the middle of the measurement."""
     until_s = bench.now_s() + COOL_S_MAX
     limit_c = HOT_C
@@ -206,7 +206,7 @@ def _cool_down(bench: Bench) -> None:
         _pause(bench, WINDOW_S)
 
 
-def _await_ready(bench: Bench, name: str) -> None:
+def _await_ready(bench: ProfilingBench, name: str) -> None:
     until_s = bench.now_s() + START_S_MAX
     while bench.now_s() < until_s:
         found = _worker(bench, name)
@@ -219,7 +219,7 @@ def _await_ready(bench: Bench, name: str) -> None:
 
 
 def _measure_ready(
-    bench: Bench, names: tuple[str, ...], specs: Sequence[WorkerSpec], clock_mhz_sm: int | None
+    bench: ProfilingBench, names: tuple[str, ...], specs: Sequence[WorkerSpec], clock_mhz_sm: int | None
 ) -> tuple[Measured, ...]:
     idle_w = _idle_power_w(bench)
     workers = [_worker(bench, name) or _gone(name) for name in names]
@@ -240,7 +240,7 @@ def _measure_ready(
 
 
 def _until_steady(
-    bench: Bench, names: tuple[str, ...], generators: Sequence[Generator], clock_mhz_sm: int | None
+    bench: ProfilingBench, names: tuple[str, ...], generators: Sequence[Generator], clock_mhz_sm: int | None
 ) -> tuple[list[_Stretch], list[Verdict]]:
     stretches: list[_Stretch] = []
     _pause(bench, WINDOW_S)
@@ -259,7 +259,7 @@ def _until_steady(
             raise WorkerError(f"{dead[0]} ended while it was measured")
 
 
-def _take(bench: Bench, names: tuple[str, ...], generators: Sequence[Generator], length_s: float) -> _Stretch:
+def _take(bench: ProfilingBench, names: tuple[str, ...], generators: Sequence[Generator], length_s: float) -> _Stretch:
     device = _device_sample(bench)
     found = {sample.reading.worker: sample for sample in device.workers}
     return _Stretch(
@@ -334,7 +334,7 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
     power_w = math.fsum(stretch.device.power_w for stretch in used) / len(used) if used else 0.0
     completed = sum(len(each.latencies_ms) for each in seen)
     return Measured(
-        point=Point(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm),
+        point=ProfilePoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm),
         model=spec.model,
         latency_ms_mean=series.verdict.mean_ms,
         half_width_pct=series.verdict.half_width_pct,
@@ -350,11 +350,11 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
 
 
 def _failed(spec: WorkerSpec, clock_mhz_sm: int | None, problem: str) -> Measured:
-    point = Point(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
+    point = ProfilePoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
     return Measured(point=point, model=spec.model, latency_ms_mean=None, problem=problem)
 
 
-def _idle_power_w(bench: Bench) -> float:
+def _idle_power_w(bench: ProfilingBench) -> float:
     _device_sample(bench)
     total = 0.0
     for _ in range(IDLE_WINDOWS):
@@ -363,7 +363,7 @@ def _idle_power_w(bench: Bench) -> float:
     return total / IDLE_WINDOWS
 
 
-def _clear(bench: Bench, names: Sequence[str]) -> None:
+def _clear(bench: ProfilingBench, names: Sequence[str]) -> None:
     """Stop what was started and give the clock back, also after a failure; what fails here must not hide why."""
     quiet = replace(bench, stopped=lambda: False)
     for name in names:
@@ -379,14 +379,14 @@ def _clear(bench: Bench, names: Sequence[str]) -> None:
         bench.devices.set_clock(bench.uuid, None)
 
 
-def _device_sample(bench: Bench) -> DeviceSample:
+def _device_sample(bench: ProfilingBench) -> DeviceSample:
     for sample in bench.samples():
         if sample.uuid == bench.uuid:
             return sample
     raise DeviceError(f"{bench.uuid} gives no readings")
 
 
-def _worker(bench: Bench, name: str) -> WorkerReading | None:
+def _worker(bench: ProfilingBench, name: str) -> WorkerReading | None:
     return next((worker for worker in bench.devices.workers() if worker.worker == name), None)
 
 
@@ -394,7 +394,7 @@ def _gone(name: str) -> WorkerReading:
     raise WorkerError(f"{name} ended before it was measured")
 
 
-def _pause(bench: Bench, seconds: float) -> None:
+def _pause(bench: ProfilingBench, seconds: float) -> None:
     if bench.stopped():
         raise StoppedError("the run was ended")
     bench.wait_s(seconds)

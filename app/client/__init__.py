@@ -10,6 +10,6 @@ is, and documents to declare.
 
 from __future__ import annotations
 
-from app.client.client import Answer, ApiError, Client, Document, UnreachableError, key_of
+from app.client.client import ApiAnswer, ApiError, Client, Document, UnreachableError, key_of
 
-__all__ = ["Answer", "ApiError", "Client", "Document", "UnreachableError", "key_of"]
+__all__ = ["ApiAnswer", "ApiError", "Client", "Document", "UnreachableError", "key_of"]

@@ -53,7 +53,7 @@ class UnreachableError(HeadroomError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ApiAnswer:
     """A successful answer: status, parsed body (None when empty), the version tag, and how far what is believed has
     come with what is stored (`learned`, `learning`, `failed`), if any.
     """
@@ -99,13 +99,13 @@ class Client:
 
     # -- declarative documents ----------------------------------------------------------------------------------------
 
-    def get(self, kind: str, *key: str) -> Answer:
+    def get(self, kind: str, *key: str) -> ApiAnswer:
         """One document. Raises ApiError with status 404 when there is none."""
         return self.call("GET", _path(kind, key))
 
     def put(
         self, kind: str, document: Mapping[str, Any], *, if_match: str | None = None, only_create: bool = False
-    ) -> Answer:
+    ) -> ApiAnswer:
         """Create or replace a document; status 201 or 200. `if_match` is the version tag that must still be current."""
         headers = {"If-Match": if_match} if if_match else {}
         if only_create:
@@ -138,7 +138,7 @@ class Client:
             sent["params"] = {"skip_bad": "true"}
         return self.call("POST", "/v1/profiles", timeout_s=120.0, **sent).body
 
-    def next_points(self, model: str, gpu_type: str, budget: int = 16) -> Answer:
+    def next_points(self, model: str, gpu_type: str, budget: int = 16) -> ApiAnswer:
         """The measurements of a model on a GPU type that would tell most, as `items`."""
         path = f"/v1/profiles/{quote(model, safe='')}/{quote(gpu_type, safe='')}/next-points"
         return self.call("GET", path, params={"budget": budget}, timeout_s=120.0)
@@ -188,7 +188,7 @@ class Client:
         """Summary of the fleet, its services, the current plan and its cost."""
         return self._document("GET", "/v1/fleet")
 
-    def routes(self, etag: str | None = None, service: str = "") -> Answer:
+    def routes(self, etag: str | None = None, service: str = "") -> ApiAnswer:
         """Ready replicas with endpoints and weights, of all services or of one (`project/name`); status 304 when
         nothing changed since `etag`.
         """
@@ -276,7 +276,7 @@ class Client:
         timeout_s: float | None = None,
         attempts_max: int | None = None,
         **arguments: Any,
-    ) -> Answer:
+    ) -> ApiAnswer:
         """One request with bounded retries; every POST carries an Idempotency-Key, so that a repeat happens once."""
         sent = dict(headers or {})
         if method == "POST":
@@ -318,7 +318,7 @@ def _routes_path(service: str) -> str:
     return "/".join(("/v1/routes", *(quote(part, safe="") for part in service.split("/") if part)))
 
 
-def _answer(response: httpx.Response) -> Answer:
+def _answer(response: httpx.Response) -> ApiAnswer:
     if response.status_code >= 400:
         raise ApiError(response.status_code, _problem(response))
     body: Any = None
@@ -326,7 +326,7 @@ def _answer(response: httpx.Response) -> Answer:
         is_json = "json" in response.headers.get("content-type", "")
         body = response.json() if is_json else response.text
     headers = response.headers
-    return Answer(
+    return ApiAnswer(
         status=response.status_code, body=body, etag=headers.get("etag"), belief=headers.get("headroom-belief")
     )
 

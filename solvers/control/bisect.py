@@ -102,7 +102,7 @@ def task_latency_ms(batch: int, waiting: int, running_ms: float, rate_rps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class SharingTenant:
     """A replica among others on a device; `question.fits` is asked on top of the memory they share."""
 
     question: BatchQuestion
@@ -124,7 +124,7 @@ class DeviceBatches:
         return not self.infeasible
 
 
-def size_device(tenants: Sequence[Tenant], memory_mib_total: float) -> DeviceBatches:
+def size_device(tenants: Sequence[SharingTenant], memory_mib_total: float) -> DeviceBatches:
     """Size the replicas of a device one by one, the tightest limit first; those not sized yet count with the default.
     When the first pass freed memory, a second one uses it.
     """
@@ -140,7 +140,7 @@ def size_device(tenants: Sequence[Tenant], memory_mib_total: float) -> DeviceBat
 
 
 def _pass(
-    ordered: Sequence[Tenant], begin: Mapping[str, int], standing: Mapping[str, float], memory_mib_total: float
+    ordered: Sequence[SharingTenant], begin: Mapping[str, int], standing: Mapping[str, float], memory_mib_total: float
 ) -> DeviceBatches:
     """One pass. `standing`: timeouts of those whose size in `begin` works; they only ever get a better one."""
     batches, timeouts, bad = dict(begin), {each.question.replica: 0.0 for each in ordered} | dict(standing), []
@@ -159,7 +159,7 @@ def _pass(
     return DeviceBatches(batches=batches, timeouts_ms=timeouts, infeasible=tuple(bad), passes=1)
 
 
-def _within(tenant: Tenant, memory_mib: float) -> BatchQuestion:
+def _within(tenant: SharingTenant, memory_mib: float) -> BatchQuestion:
     question = tenant.question
     return replace(question, fits=lambda batch: question.fits(batch) and tenant.memory_mib(batch) <= memory_mib)
 
@@ -168,7 +168,7 @@ def _default(question: BatchQuestion) -> int:
     return min(max(BATCH_DEFAULT, question.batch_min), question.batch_max)
 
 
-def _memory_mib(tenants: Sequence[Tenant], batches: Mapping[str, int]) -> float:
+def _memory_mib(tenants: Sequence[SharingTenant], batches: Mapping[str, int]) -> float:
     return math.fsum(each.memory_mib(batches[each.question.replica]) for each in tenants)
 
 

@@ -14,17 +14,17 @@ from solvers.control.governor import first_state, fitted, moved, next_period
 from solvers.control.judging import held, is_bad, latency_of, power_of, readings_of, settled, unknown
 from solvers.control.knobs import batch_below
 from solvers.control.records import (
-    Cause,
-    Decision,
+    BrokenLimit,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     ReplicaReading,
     ReplicaVerdict,
     Setting,
-    Settings,
 )
-from solvers.control.table import Wish, Zone
+from solvers.control.table import ReplicaWish, Zone
 
 BATCH_STEP = 1
 """By how much a batch grows each period. It falls by `Settings.batch_step_part`, the published tenth."""
@@ -34,8 +34,8 @@ BATCH_STEP = 1
 class Clipper:
     """Batches follow one limit, named by what breaking it is called."""
 
-    by: Cause
-    settings: Settings
+    by: BrokenLimit
+    settings: GovernorSettings
     batch_step: int = BATCH_STEP
 
     def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
@@ -47,7 +47,7 @@ class Clipper:
         found = fitted(envelope, state, planned)
         return replace(found, setting=_at_highest_clock(envelope, found.setting))
 
-    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
         """Decide one period."""
         state, why = next_period(state), unknown(envelope, reading)
         if why:
@@ -59,17 +59,19 @@ class Clipper:
         )
         setting = replace(state.setting, batches=self._batches(envelope, state, verdicts))
         bad = is_bad(power, verdicts)
-        return Decision(state=moved(state, setting), power=power, verdicts=verdicts, clock=Wish.HOLD, bad=bad)
+        return GovernorDecision(
+            state=moved(state, setting), power=power, verdicts=verdicts, clock=ReplicaWish.HOLD, bad=bad
+        )
 
     def _verdict(self, replica: str, power: Zone, seen: tuple[Zone | None, ReplicaReading | None]) -> ReplicaVerdict:
         """A replica's wish; a batch that does not fill says nothing about larger ones."""
         latency, reading = seen
-        watched = latency if self.by is Cause.LATENCY else power
-        wish = Wish.HOLD
+        watched = latency if self.by is BrokenLimit.LATENCY else power
+        wish = ReplicaWish.HOLD
         if watched is Zone.HIGH:
-            wish = Wish.BATCH_DOWN
+            wish = ReplicaWish.BATCH_DOWN
         elif watched is not None and reading is not None and reading.filled:
-            wish = Wish.BATCH_UP
+            wish = ReplicaWish.BATCH_UP
         return ReplicaVerdict(replica=replica, latency=latency, wish=wish)
 
     def _batches(
@@ -78,9 +80,9 @@ class Clipper:
         batches, may_grow = list(state.setting.batches), settled(self.settings, state)
         for position, verdict in enumerate(verdicts):
             replica, batch = envelope.replicas[position], batches[position]
-            if verdict.wish is Wish.BATCH_DOWN:
+            if verdict.wish is ReplicaWish.BATCH_DOWN:
                 batches[position] = batch_below(batch, replica.batch_min, self.settings.batch_step_part)
-            elif verdict.wish is Wish.BATCH_UP and may_grow:
+            elif verdict.wish is ReplicaWish.BATCH_UP and may_grow:
                 batches[position] = min(replica.batch_max, batch + self.batch_step)
         return tuple(batches)
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 
 from solvers.control.governor import first_state, fitted, step
 from solvers.control.judging import is_bad, latency_of, readings_of
-from solvers.control.records import Decision, DeviceEnvelope, DeviceReading, DeviceState, Setting, Settings
+from solvers.control.records import (
+    DeviceEnvelope,
+    DeviceReading,
+    DeviceState,
+    GovernorDecision,
+    GovernorSettings,
+    Setting,
+)
 
 BATCH = 64
 """The fixed batch: large, so that throughput is high. Where the envelope ends below it, its end."""
@@ -21,7 +28,7 @@ BATCH = 64
 class Dfs:
     """The clock alone, by power alone."""
 
-    settings: Settings
+    settings: GovernorSettings
     batch: int = BATCH
 
     def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
@@ -33,7 +40,7 @@ class Dfs:
         found = fitted(envelope, state, planned)
         return replace(found, setting=self._with_batch(envelope, found.setting))
 
-    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
         """Decide one period."""
         found = step(self.settings, self._narrowed(envelope, state), state, reading)
         if found.held or found.power is None:

@@ -15,19 +15,19 @@ from solvers.control.judging import held, inside, is_bad, latency_of, power_of, 
 from solvers.control.knobs import batch_well_below, batches_above, clock_below, clocks_above
 from solvers.control.records import (
     Barrier,
-    Cause,
-    Decision,
+    BrokenLimit,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     Repartition,
     ReplicaEnvelope,
     ReplicaReading,
     ReplicaVerdict,
     Setting,
-    Settings,
 )
-from solvers.control.table import Ends, Wish, Zone, wish_of
+from solvers.control.table import Ends, ReplicaWish, Zone, wish_of
 
 BARRIERS_MAX = 16
 """Remembered per device; the oldest are forgotten first."""
@@ -61,7 +61,9 @@ def next_period(state: DeviceState) -> DeviceState:
     return replace(state, period=period, barriers=barriers)
 
 
-def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+def step(
+    settings: GovernorSettings, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading
+) -> GovernorDecision:
     """Decide one period. `state` must be of this envelope: from `first_state`, `fitted` or an earlier decision."""
     state = next_period(state)
     why = unknown(envelope, reading)
@@ -79,7 +81,7 @@ def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, readi
     turn = _Turn(settings=settings, envelope=envelope, state=state, verdicts=verdicts, reading=reading)
     setting, clock = turn.moved()
     state, repartition = _count_bad(settings, turn, bad=bad)
-    return Decision(
+    return GovernorDecision(
         state=moved(state, setting),
         power=power,
         verdicts=verdicts,
@@ -93,30 +95,30 @@ def step(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, readi
 class _Turn:
     """One period's judgement, turned into a new setting."""
 
-    settings: Settings
+    settings: GovernorSettings
     envelope: DeviceEnvelope
     state: DeviceState
     verdicts: tuple[ReplicaVerdict, ...]
     reading: DeviceReading
 
-    def moved(self) -> tuple[Setting, Wish]:
+    def moved(self) -> tuple[Setting, ReplicaWish]:
         """The setting after this period: reductions first, then batches, then the clock."""
         setting = self._reduced()
-        down = any(verdict.wish is Wish.CLOCK_DOWN for verdict in self.verdicts)
+        down = any(verdict.wish is ReplicaWish.CLOCK_DOWN for verdict in self.verdicts)
         if down:
             lower = clock_below(setting.clock_mhz_sm, self.envelope.clocks_mhz_sm, self.settings.clock_step_mhz)
-            return replace(setting, clock_mhz_sm=lower), Wish.CLOCK_DOWN
+            return replace(setting, clock_mhz_sm=lower), ReplicaWish.CLOCK_DOWN
         if not settled(self.settings, self.state):
-            return setting, Wish.HOLD
+            return setting, ReplicaWish.HOLD
         setting = self._grown(setting)
         if not self._clock_up_agreed():
-            return setting, Wish.HOLD
+            return setting, ReplicaWish.HOLD
         table, step_mhz = self.envelope.clocks_mhz_sm, self.settings.clock_step_mhz
         for clock in clocks_above(setting.clock_mhz_sm, table, step_mhz):
             wanted = replace(setting, clock_mhz_sm=clock)
             if not self._forbidden(wanted):
-                return wanted, Wish.CLOCK_UP
-        return setting, Wish.HOLD
+                return wanted, ReplicaWish.CLOCK_UP
+        return setting, ReplicaWish.HOLD
 
     def lowest(self, replica: str, *, clock: bool) -> bool:
         """Whether no batch (of one replica, or with the clock of all) can fall any more."""
@@ -132,7 +134,7 @@ class _Turn:
     def _reduced(self) -> Setting:
         batches = list(self.state.setting.batches)
         for position, verdict in enumerate(self.verdicts):
-            if verdict.wish is Wish.BATCH_DOWN:
+            if verdict.wish is ReplicaWish.BATCH_DOWN:
                 lowest = self.envelope.replicas[position].batch_min
                 batches[position] = batch_well_below(batches[position], lowest, self.settings.batch_step_part)
         return replace(self.state.setting, batches=tuple(batches))
@@ -142,7 +144,7 @@ class _Turn:
         if any(verdict.latency is Zone.HIGH for verdict in self.verdicts):
             return setting
         for position, verdict in enumerate(self.verdicts):
-            if verdict.wish is Wish.BATCH_UP:
+            if verdict.wish is ReplicaWish.BATCH_UP:
                 highest = self.envelope.replicas[position].batch_max
                 setting = self._larger(setting, position, highest)
         return setting
@@ -160,16 +162,16 @@ class _Turn:
         """
         late = [verdict for verdict in self.verdicts if verdict.latency is Zone.HIGH]
         if late:
-            return all(verdict.wish is Wish.CLOCK_UP for verdict in late)
+            return all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in late)
         voting = [verdict for verdict in self.verdicts if verdict.latency is not None]
-        return bool(voting) and all(verdict.wish is Wish.CLOCK_UP for verdict in voting)
+        return bool(voting) and all(verdict.wish is ReplicaWish.CLOCK_UP for verdict in voting)
 
     def _forbidden(self, wanted: Setting) -> bool:
         return any(barrier.forbids(wanted) for barrier in self.state.barriers)
 
 
 def _verdict(
-    settings: Settings,
+    settings: GovernorSettings,
     envelope: DeviceEnvelope,
     state: DeviceState,
     measured: tuple[int, ReplicaReading | None, Zone],
@@ -179,12 +181,12 @@ def _verdict(
     replica = envelope.replicas[position]
     latency = latency_of(settings, replica, reading)
     if reading is None or latency is None:
-        return ReplicaVerdict(replica=replica.replica, latency=None, wish=Wish.HOLD)
+        return ReplicaVerdict(replica=replica.replica, latency=None, wish=ReplicaWish.HOLD)
     ends = _ends(settings, envelope, state, (position, reading.filled))
     return ReplicaVerdict(replica=replica.replica, latency=latency, wish=wish_of(power, latency, ends))
 
 
-def _ends(settings: Settings, envelope: DeviceEnvelope, state: DeviceState, where: tuple[int, bool]) -> Ends:
+def _ends(settings: GovernorSettings, envelope: DeviceEnvelope, state: DeviceState, where: tuple[int, bool]) -> Ends:
     """Which knobs are at an end for the replica at a position. A batch is at its ceiling also when it does not fill, or
     when experience forbids every larger one.
     """
@@ -222,14 +224,14 @@ def _setting_is_late(envelope: DeviceEnvelope, verdicts: Sequence[ReplicaVerdict
     )
 
 
-def _remember(settings: Settings, state: DeviceState, power: Zone, *, late: bool) -> DeviceState:
+def _remember(settings: GovernorSettings, state: DeviceState, power: Zone, *, late: bool) -> DeviceState:
     """Learn what breaks a limit. Power above the cap is the setting's doing whenever it shows, because measurements
     scatter and a setting just below the cap breaks it now and then. Latencies also rise with load: `late` is told when
     they were broken right after a raise, or count execution alone.
     """
     raised = state.raised_period
     until = state.period + settings.barrier_periods
-    causes = [Cause.POWER] * (power is Zone.HIGH) + [Cause.LATENCY] * late
+    causes = [BrokenLimit.POWER] * (power is Zone.HIGH) + [BrokenLimit.LATENCY] * late
     learned = tuple(Barrier(setting=state.setting, cause=cause, until_period=until) for cause in causes)
     kept = tuple(
         old for old in state.barriers if not any(new.cause is old.cause and new.forbids(old.setting) for new in learned)
@@ -249,7 +251,7 @@ def moved(state: DeviceState, setting: Setting) -> DeviceState:
     return replace(state, setting=setting, changed_period=state.period, raised_period=state.period if higher else None)
 
 
-def _count_bad(settings: Settings, turn: _Turn, *, bad: bool) -> tuple[DeviceState, Repartition | None]:
+def _count_bad(settings: GovernorSettings, turn: _Turn, *, bad: bool) -> tuple[DeviceState, Repartition | None]:
     """Count bad periods in a row; the one that fills the count asks for a repartition and begins a new count."""
     count = turn.state.bad_periods + 1 if bad else 0
     if count < settings.bad_periods_max:
@@ -257,20 +259,20 @@ def _count_bad(settings: Settings, turn: _Turn, *, bad: bool) -> tuple[DeviceSta
     return replace(turn.state, bad_periods=0), _repartition(settings, turn)
 
 
-def _repartition(settings: Settings, turn: _Turn) -> Repartition:
+def _repartition(settings: GovernorSettings, turn: _Turn) -> Repartition:
     """What would help: share for the replica that is furthest beyond its limit, or one replica less."""
     measured = {replica.replica: replica.latency_ms for replica in turn.reading.replicas}
     strain = {replica.replica: _strain(replica, measured.get(replica.replica)) for replica in turn.envelope.replicas}
     worst = max(strain, key=lambda name: (strain[name], name), default="")
     if all(verdict.latency is not Zone.HIGH for verdict in turn.verdicts):
         return Repartition(
-            cause=Cause.POWER, replica=worst, donor=None, share_pct_sm=0, exhausted=turn.lowest(worst, clock=True)
+            cause=BrokenLimit.POWER, replica=worst, donor=None, share_pct_sm=0, exhausted=turn.lowest(worst, clock=True)
         )
     free = 100 - sum(replica.share_pct_sm for replica in turn.envelope.replicas)
     extra = settings.share_pct_sm_step
     donor = None if free >= extra else _donor(turn.envelope.replicas, strain, (worst, extra))
     lowest = turn.lowest(worst, clock=False)
-    return Repartition(cause=Cause.LATENCY, replica=worst, donor=donor, share_pct_sm=extra, exhausted=lowest)
+    return Repartition(cause=BrokenLimit.LATENCY, replica=worst, donor=donor, share_pct_sm=extra, exhausted=lowest)
 
 
 def _strain(replica: ReplicaEnvelope, latency_ms: float | None) -> float:
@@ -290,10 +292,10 @@ def _donor(replicas: Sequence[ReplicaEnvelope], strain: dict[str, float], wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Morak:
+class MorakGovernor:
     """This loop as a controller."""
 
-    settings: Settings
+    settings: GovernorSettings
 
     def first(self, envelope: DeviceEnvelope, planned: Setting) -> DeviceState:
         """Begin with the planned batches at the start clock where clocks are open; never above the planned one."""
@@ -305,6 +307,6 @@ class Morak:
         """Go on under a new envelope."""
         return fitted(envelope, state, planned)
 
-    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
         """Decide one period."""
         return step(self.settings, envelope, state, reading)

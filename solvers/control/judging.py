@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
     ReplicaVerdict,
     Setting,
-    Settings,
 )
-from solvers.control.table import Wish, Zone, power_zone, zone
+from solvers.control.table import ReplicaWish, Zone, power_zone, zone
 
 
 def unknown(envelope: DeviceEnvelope, reading: DeviceReading) -> str:
@@ -31,12 +31,12 @@ def unknown(envelope: DeviceEnvelope, reading: DeviceReading) -> str:
     return ""
 
 
-def held(state: DeviceState, why: str) -> Decision:
+def held(state: DeviceState, why: str) -> GovernorDecision:
     """A period in which nothing is decided."""
-    return Decision(state=state, power=None, verdicts=(), clock=Wish.HOLD, bad=False, held=why)
+    return GovernorDecision(state=state, power=None, verdicts=(), clock=ReplicaWish.HOLD, bad=False, held=why)
 
 
-def power_of(settings: Settings, envelope: DeviceEnvelope, reading: DeviceReading) -> Zone:
+def power_of(settings: GovernorSettings, envelope: DeviceEnvelope, reading: DeviceReading) -> Zone:
     """Zone of the device's power; without a cap it is always low."""
     if reading.power_capped:
         return Zone.HIGH
@@ -45,7 +45,7 @@ def power_of(settings: Settings, envelope: DeviceEnvelope, reading: DeviceReadin
     return power_zone(reading.power_w, envelope.power_w_cap, settings.power_low_part)
 
 
-def latency_of(settings: Settings, replica: ReplicaEnvelope, reading: ReplicaReading | None) -> Zone | None:
+def latency_of(settings: GovernorSettings, replica: ReplicaEnvelope, reading: ReplicaReading | None) -> Zone | None:
     """Zone of a replica's latency; None when nothing was measured that could be judged."""
     if reading is None or (reading.latency_ms is None and replica.latency_ms_limit is not None):
         return None
@@ -65,7 +65,7 @@ def is_bad(power: Zone, verdicts: Sequence[ReplicaVerdict]) -> bool:
     return power is Zone.HIGH or any(verdict.latency is Zone.HIGH for verdict in verdicts)
 
 
-def settled(settings: Settings, state: DeviceState) -> bool:
+def settled(settings: GovernorSettings, state: DeviceState) -> bool:
     """Whether measurements show the last change."""
     return state.changed_period is None or state.period - state.changed_period >= settings.settle_periods
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from solvers.control.table import Wish, Zone
+from solvers.control.table import ReplicaWish, Zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GovernorSettings:
     """How the governor behaves. The defaults are those chosen for Morak where its paper is silent."""
 
     power_low_part: float = 0.95
@@ -93,7 +93,7 @@ class Setting:
     clock_mhz_sm: int
 
 
-class Cause(StrEnum):
+class BrokenLimit(StrEnum):
     """Which limit was broken."""
 
     POWER = "power"
@@ -105,19 +105,19 @@ class Barrier:
     """A combination that was raised to and broke a limit; more of the same is not tried until a period is reached."""
 
     setting: Setting
-    cause: Cause
+    cause: BrokenLimit
     until_period: int
 
     def forbids(self, wanted: Setting) -> bool:
         """Whether a combination would break the limit even more: larger batches, and a clock that helps even less."""
         larger = all(new >= old for new, old in zip(wanted.batches, self.setting.batches, strict=True))
-        if self.cause is Cause.POWER:
+        if self.cause is BrokenLimit.POWER:
             return larger and wanted.clock_mhz_sm >= self.setting.clock_mhz_sm
         return larger and wanted.clock_mhz_sm <= self.setting.clock_mhz_sm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class BatchSearch:
     """How far a binary search of a device's batch has come."""
 
     low: int
@@ -142,7 +142,7 @@ class DeviceState:
     raised_period: int | None = None
     """When something was last raised; None again as soon as it proved good, bad, or was taken back."""
     barriers: tuple[Barrier, ...] = ()
-    search: Search | None = None
+    search: BatchSearch | None = None
     """Of controllers that search; None for all others."""
 
     def batch(self, replica: str) -> int:
@@ -156,7 +156,7 @@ class Repartition:
     from the donor. For power: move a replica elsewhere.
     """
 
-    cause: Cause
+    cause: BrokenLimit
     replica: str
     donor: str | None
     share_pct_sm: int
@@ -170,17 +170,17 @@ class ReplicaVerdict:
 
     replica: str
     latency: Zone | None
-    wish: Wish
+    wish: ReplicaWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class GovernorDecision:
     """One period: the state to hold from now on, and how it came to it. `held` says why nothing was decided at all."""
 
     state: DeviceState
     power: Zone | None
     verdicts: tuple[ReplicaVerdict, ...]
-    clock: Wish
+    clock: ReplicaWish
     """CLOCK_UP, CLOCK_DOWN or HOLD: what was done to the clock."""
     bad: bool
     repartition: Repartition | None = None
@@ -213,16 +213,16 @@ def state_from_plain(plain: object) -> DeviceState:
     )
 
 
-def _search(plain: object) -> Search:
+def _search(plain: object) -> BatchSearch:
     item = _mapping(plain)
-    return Search(low=_whole(item.get("low")), high=_whole(item.get("high")), batch=_whole(item.get("batch")))
+    return BatchSearch(low=_whole(item.get("low")), high=_whole(item.get("high")), batch=_whole(item.get("batch")))
 
 
 def _barrier(plain: object) -> Barrier:
     item = _mapping(plain)
     return Barrier(
         setting=_setting(item.get("setting")),
-        cause=Cause(_text(item.get("cause"))),
+        cause=BrokenLimit(_text(item.get("cause"))),
         until_period=_whole(item.get("until_period")),
     )
 

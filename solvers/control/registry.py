@@ -13,8 +13,16 @@ from typing import Protocol
 from solvers.control.batchdvfs import BatchDvfs
 from solvers.control.clipper import Clipper
 from solvers.control.dfs import Dfs
-from solvers.control.governor import Morak
-from solvers.control.records import Cause, Decision, DeviceEnvelope, DeviceReading, DeviceState, Setting, Settings
+from solvers.control.governor import MorakGovernor
+from solvers.control.records import (
+    BrokenLimit,
+    DeviceEnvelope,
+    DeviceReading,
+    DeviceState,
+    GovernorDecision,
+    GovernorSettings,
+    Setting,
+)
 
 DEFAULT = "morak"
 
@@ -30,16 +38,16 @@ class Controller(Protocol):
         """How it goes on under a new envelope."""
         ...
 
-    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> Decision:
+    def step(self, envelope: DeviceEnvelope, state: DeviceState, reading: DeviceReading) -> GovernorDecision:
         """Decide one period. `state` must be of this envelope: from `first`, `fitted` or an earlier decision."""
         ...
 
 
-_FACTORIES: Mapping[str, Callable[[Settings], Controller]] = MappingProxyType(
+_FACTORIES: Mapping[str, Callable[[GovernorSettings], Controller]] = MappingProxyType(
     {
-        "morak": lambda settings: Morak(settings=settings),
-        "clipper_l": lambda settings: Clipper(by=Cause.LATENCY, settings=settings),
-        "clipper_p": lambda settings: Clipper(by=Cause.POWER, settings=settings),
+        "morak": lambda settings: MorakGovernor(settings=settings),
+        "clipper_l": lambda settings: Clipper(by=BrokenLimit.LATENCY, settings=settings),
+        "clipper_p": lambda settings: Clipper(by=BrokenLimit.POWER, settings=settings),
         "dfs": lambda settings: Dfs(settings=settings),
         "batchdvfs": lambda settings: BatchDvfs(settings=settings),
     }
@@ -51,8 +59,8 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_FACTORIES))
 
 
-def controller(name: str, settings: Settings | None = None) -> Controller:
+def controller(name: str, settings: GovernorSettings | None = None) -> Controller:
     """A controller by name. Raises ValueError for an unknown one."""
     if name not in _FACTORIES:
         raise ValueError(f"no controller is called {name}; there are {', '.join(names())}")
-    return _FACTORIES[name](Settings() if settings is None else settings)
+    return _FACTORIES[name](GovernorSettings() if settings is None else settings)

@@ -21,7 +21,7 @@ class Zone(StrEnum):
     HIGH = "high"
 
 
-class Wish(StrEnum):
+class ReplicaWish(StrEnum):
     """What a replica would have done."""
 
     HOLD = "hold"
@@ -40,28 +40,28 @@ class Ends:
     clock_lowest: bool
     clock_highest: bool
 
-    def blocks(self, wish: Wish) -> bool:
+    def blocks(self, wish: ReplicaWish) -> bool:
         """Whether a wish cannot be granted because its knob is at its end."""
         return {
-            Wish.HOLD: False,
-            Wish.BATCH_UP: self.batch_highest,
-            Wish.BATCH_DOWN: self.batch_lowest,
-            Wish.CLOCK_UP: self.clock_highest,
-            Wish.CLOCK_DOWN: self.clock_lowest,
+            ReplicaWish.HOLD: False,
+            ReplicaWish.BATCH_UP: self.batch_highest,
+            ReplicaWish.BATCH_DOWN: self.batch_lowest,
+            ReplicaWish.CLOCK_UP: self.clock_highest,
+            ReplicaWish.CLOCK_DOWN: self.clock_lowest,
         }[wish]
 
 
-TABLE: Mapping[tuple[Zone, Zone], tuple[Wish, ...]] = MappingProxyType(
+TABLE: Mapping[tuple[Zone, Zone], tuple[ReplicaWish, ...]] = MappingProxyType(
     {
-        (Zone.LOW, Zone.LOW): (Wish.BATCH_UP, Wish.CLOCK_UP),
-        (Zone.LOW, Zone.BAND): (Wish.CLOCK_UP,),
-        (Zone.LOW, Zone.HIGH): (Wish.BATCH_DOWN, Wish.CLOCK_UP),
+        (Zone.LOW, Zone.LOW): (ReplicaWish.BATCH_UP, ReplicaWish.CLOCK_UP),
+        (Zone.LOW, Zone.BAND): (ReplicaWish.CLOCK_UP,),
+        (Zone.LOW, Zone.HIGH): (ReplicaWish.BATCH_DOWN, ReplicaWish.CLOCK_UP),
         (Zone.BAND, Zone.LOW): (),
         (Zone.BAND, Zone.BAND): (),
-        (Zone.BAND, Zone.HIGH): (Wish.BATCH_DOWN,),
-        (Zone.HIGH, Zone.LOW): (Wish.CLOCK_DOWN, Wish.BATCH_DOWN),
-        (Zone.HIGH, Zone.BAND): (Wish.BATCH_DOWN, Wish.CLOCK_DOWN),
-        (Zone.HIGH, Zone.HIGH): (Wish.BATCH_DOWN, Wish.CLOCK_DOWN),
+        (Zone.BAND, Zone.HIGH): (ReplicaWish.BATCH_DOWN,),
+        (Zone.HIGH, Zone.LOW): (ReplicaWish.CLOCK_DOWN, ReplicaWish.BATCH_DOWN),
+        (Zone.HIGH, Zone.BAND): (ReplicaWish.BATCH_DOWN, ReplicaWish.CLOCK_DOWN),
+        (Zone.HIGH, Zone.HIGH): (ReplicaWish.BATCH_DOWN, ReplicaWish.CLOCK_DOWN),
     }
 )
 """(power, latency) to wishes in order of preference. An empty row holds: the interval left for the steady state."""
@@ -81,6 +81,6 @@ def power_zone(measured_w: float, cap_w: float, low_part: float) -> Zone:
     return Zone.LOW if measured_w <= low_part * cap_w else Zone.BAND
 
 
-def wish_of(power: Zone, latency: Zone, ends: Ends) -> Wish:
+def wish_of(power: Zone, latency: Zone, ends: Ends) -> ReplicaWish:
     """The first wish of the row whose knob can still move; HOLD when there is none."""
-    return next((wish for wish in TABLE[power, latency] if not ends.blocks(wish)), Wish.HOLD)
+    return next((wish for wish in TABLE[power, latency] if not ends.blocks(wish)), ReplicaWish.HOLD)

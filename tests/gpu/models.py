@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from agents.devices.base import WorkerReading, WorkerSpec
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.profiling.load import Load, Request
-from agents.profiling.session import Bench, measure
+from agents.profiling.load import ClientLoad, LoadRequest
+from agents.profiling.session import ProfilingBench, measure
 from tests.gpu.host import BATCHES_A_REQUEST, opened, spec
 from tests.gpu.rig import Rig
 from tests.waiting import spend
@@ -43,7 +43,9 @@ def pairs(rig: Rig) -> None:
 
 
 def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock: int | None) -> None:
-    bench = Bench(devices=host, uuid=rig.uuid, now_s=time.monotonic, wait_s=spend, samples=host.collect, begin=_begin)
+    bench = ProfilingBench(
+        devices=host, uuid=rig.uuid, now_s=time.monotonic, wait_s=spend, samples=host.collect, begin=_begin
+    )
     began_s = time.monotonic()
     for item in measure(bench, specs, clock):
         at = f"{item.model} batch {item.point.batch} at {item.point.share_pct_sm} %"
@@ -57,7 +59,7 @@ def _measured(rig: Rig, host: NvidiaDevices, specs: Sequence[WorkerSpec], clock:
             rig.note(at, item.latency_ms_mean, "ms", note=note)
 
 
-def _begin(worker: WorkerReading, concurrency: int) -> Load:
-    load = Load(worker.endpoint or "", Request(path=f"/execute?batches={BATCHES_A_REQUEST}"))
+def _begin(worker: WorkerReading, concurrency: int) -> ClientLoad:
+    load = ClientLoad(worker.endpoint or "", LoadRequest(path=f"/execute?batches={BATCHES_A_REQUEST}"))
     load.closed(2)
     return load

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agents.crew.adapters.base import LIVE, RESTART, Adapter, Talk
+from agents.crew.adapters.base import LIVE, RESTART, ServerAdapter, Talk
 from agents.crew.adapters.plain import PLAIN
 from agents.crew.adapters.tensorflow import TENSORFLOW
 from agents.crew.adapters.torchserve import TORCHSERVE
@@ -18,12 +18,12 @@ from agents.devices.base import WorkerSpec
 from agents.errors import NotSupportedError
 from agents.wire import WorkerTarget
 
-__all__ = ["ADAPTERS", "Adapter", "Talk", "adapter_of", "batch_change_of", "batch_untold", "restart_needed"]
+__all__ = ["ADAPTERS", "ServerAdapter", "Talk", "adapter_of", "batch_change_of", "batch_untold", "restart_needed"]
 
 ADAPTERS = {adapter.name: adapter for adapter in (PLAIN, TRITON, VLLM, TORCHSERVE, TENSORFLOW)}
 
 
-def adapter_of(worker: WorkerTarget) -> Adapter:
+def adapter_of(worker: WorkerTarget) -> ServerAdapter:
     """The adapter a worker names. Raises NotSupportedError."""
     adapter = ADAPTERS.get(worker.adapter)
     if adapter is None:

@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agents.crew.prometheus import Page
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
-from agents.crew.web import Answer, Question
+from agents.crew.web import Question, WebAnswer
 from agents.devices.base import WorkerSpec
 from agents.errors import NotSupportedError, WorkerError
 
@@ -28,7 +28,7 @@ _MISSING = (403, 404, 405, 501)
 class Talk:
     """A conversation with one server. Waits for answers: not for the thread that watches all workers."""
 
-    ask: Callable[[Question], Answer]
+    ask: Callable[[Question], WebAnswer]
     host: str
     port: int
     management_port: int
@@ -69,7 +69,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class ServerAdapter:
     """A kind of model server. `{model}` in a path is the model's name."""
 
     name: str
@@ -79,7 +79,7 @@ class Adapter:
     metrics_path: str
     names: tuple[str, ...]
     """What the names of the series read begin with."""
-    totals: Callable[[Page], Totals]
+    totals: Callable[[SeriesPage], Totals]
     model_label: str = ""
     """The label that names the model."""
     ready_text: bytes = b""
@@ -89,6 +89,6 @@ class Adapter:
     retune: Callable[[Talk, WorkerSpec], None] | None = None
     """Hands over the batch size and latency limit, and reads back. Raises WorkerError."""
 
-    def is_ready(self, answer: Answer) -> bool:
+    def is_ready(self, answer: WebAnswer) -> bool:
         """Whether this answer says so."""
         return answer.good and self.ready_text in answer.body

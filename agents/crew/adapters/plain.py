@@ -11,8 +11,8 @@ done. `POST /headroom/batch` takes `{"batch": n, "latency_ms_limit": x}` and may
 
 from __future__ import annotations
 
-from agents.crew.adapters.base import LIVE, Adapter, Talk
-from agents.crew.prometheus import Page
+from agents.crew.adapters.base import LIVE, ServerAdapter, Talk
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
 from agents.devices.base import WorkerSpec
 from agents.errors import WorkerError
@@ -20,7 +20,7 @@ from agents.errors import WorkerError
 BATCH_PATH, DRAIN_PATH = "/headroom/batch", "/headroom/drain"
 
 
-def totals(page: Page) -> Totals:
+def totals(page: SeriesPage) -> Totals:
     """Headroom's own form."""
     latency = page.histogram(("headroom_request_latency_seconds",))
     completed = page.total(("headroom_requests_total",))
@@ -46,7 +46,7 @@ def retune(talk: Talk, spec: WorkerSpec) -> None:
         raise WorkerError(f"told to take batches of {spec.batch}, it takes {told['batch']}")
 
 
-PLAIN = Adapter(
+PLAIN = ServerAdapter(
     name="http",
     batch_change=LIVE,
     ready_path="/health",

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agents.crew.adapters.base import RESTART, Adapter
-from agents.crew.prometheus import Page
+from agents.crew.adapters.base import RESTART, ServerAdapter
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
 
 _COUNT = (":tensorflow:serving:request_count",)
 
 
-def totals(page: Page) -> Totals:
+def totals(page: SeriesPage) -> Totals:
     """TensorFlow Serving's counters."""
     latency = page.histogram((":tensorflow:serving:request_latency",))
     completed = page.total(_COUNT, _went_well)
@@ -33,7 +33,7 @@ def _went_well(labels: Mapping[str, str]) -> bool:
     return labels.get("status", "OK") == "OK"
 
 
-TENSORFLOW = Adapter(
+TENSORFLOW = ServerAdapter(
     name="tensorflow_serving",
     batch_change=RESTART,
     ready_path="/v1/models/{model}",

@@ -7,8 +7,8 @@ percentiles. Its management listens one port above the worker's own, or on the s
 
 from __future__ import annotations
 
-from agents.crew.adapters.base import RELOAD, RELOAD_S, Adapter, Talk
-from agents.crew.prometheus import Page
+from agents.crew.adapters.base import RELOAD, RELOAD_S, ServerAdapter, Talk
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
 from agents.devices.base import WorkerSpec
 from agents.errors import WorkerError
@@ -16,7 +16,7 @@ from agents.errors import WorkerError
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:~")
 
 
-def totals(page: Page) -> Totals:
+def totals(page: SeriesPage) -> Totals:
     """TorchServe's counters. Latencies are cumulative, over requests."""
     completed = page.total(("Requests2XX", "ts_inference_requests_total"))
     refused, broken = page.total(("Requests4XX",)), page.total(("Requests5XX",))
@@ -59,7 +59,7 @@ def _quoted(text: str) -> str:
     return "".join(each if each in _SAFE else "".join(f"%{byte:02X}" for byte in each.encode()) for each in text)
 
 
-TORCHSERVE = Adapter(
+TORCHSERVE = ServerAdapter(
     name="torchserve",
     batch_change=RELOAD,
     ready_path="/ping",

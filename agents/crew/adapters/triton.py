@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import math
 
-from agents.crew.adapters.base import RELOAD, RELOAD_S, Adapter, Talk
-from agents.crew.prometheus import Page
+from agents.crew.adapters.base import RELOAD, RELOAD_S, ServerAdapter, Talk
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
 from agents.devices.base import WorkerSpec
 from agents.errors import WorkerError
@@ -26,7 +26,7 @@ _EXECUTION_US = (
 _SUMMARY = "nv_inference_request_summary_us"
 
 
-def totals(page: Page) -> Totals:
+def totals(page: SeriesPage) -> Totals:
     """Triton's counters."""
     completed = page.total(("nv_inference_request_success",))
     spent_us = [found for name in _EXECUTION_US if (found := page.total((name,))) is not None]
@@ -43,7 +43,7 @@ def totals(page: Page) -> Totals:
     )
 
 
-def _quantile_ms(page: Page, level: float) -> float | None:
+def _quantile_ms(page: SeriesPage, level: float) -> float | None:
     found = [each.value for each in page.series.get(_SUMMARY, ()) if each.labels.get("quantile") == f"{level:g}"]
     return max(found) / 1000.0 if found else None
 
@@ -65,7 +65,7 @@ def retune(talk: Talk, spec: WorkerSpec) -> None:
         raise WorkerError(f"{spec.model} was loaded anew, and still has another largest batch than {spec.batch}")
 
 
-TRITON = Adapter(
+TRITON = ServerAdapter(
     name="triton",
     batch_change=RELOAD,
     ready_path="/v2/health/ready",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agents.crew.adapters.base import RESTART, Adapter
-from agents.crew.prometheus import Page
+from agents.crew.adapters.base import RESTART, ServerAdapter
+from agents.crew.prometheus import SeriesPage
 from agents.crew.tally import Totals
 
 _SUCCESS = ("vllm:request_success_total", "vllm:request_success")
@@ -19,7 +19,7 @@ _STEP_S = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_secon
 _GIVEN_UP = ("abort", "error")
 
 
-def totals(page: Page) -> Totals:
+def totals(page: SeriesPage) -> Totals:
     """vLLM's counters."""
     running = page.total(("vllm:num_requests_running",))
     waiting = page.total(("vllm:num_requests_waiting",))
@@ -42,7 +42,7 @@ def _given_up(labels: Mapping[str, str]) -> bool:
     return labels.get("finished_reason") in _GIVEN_UP
 
 
-VLLM = Adapter(
+VLLM = ServerAdapter(
     name="vllm",
     batch_change=RESTART,
     ready_path="/health",

@@ -36,7 +36,7 @@ TEMPERATURE_C_IDLE, TEMPERATURE_C_RISE = 32.0, 45.0
 CAPABILITIES = {"set_clock": "", "set_power": "", "mps": "", "mig": "not simulated"}
 
 
-class Board:
+class FakeBoard:
     """A GPU of a type. Workers are kept by name, in the order they were started."""
 
     def __init__(self, gpu: GpuTruth, uuid: str, index: int, now_s: float) -> None:

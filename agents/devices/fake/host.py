@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
-from agents.devices.fake.board import Board
+from agents.devices.fake.board import FakeBoard
 from agents.devices.fake.worker import Worker
 from agents.devices.specs import spec_from_plain, spec_to_plain
 from agents.errors import BusyError, ConfigError, NotFoundError, StateFileError
@@ -73,13 +73,13 @@ class FakeDevices:
         self._saved_s = now_s()
         self.state_lost = ""
         """Why an existing state file could not be used; empty when all is well."""
-        self._boards: dict[str, Board] = {}
+        self._boards: dict[str, FakeBoard] = {}
         for index, gpu_type in enumerate(order.gpu_types):
             gpu = gpu_truth(gpu_type)
             if gpu is None:
                 raise ConfigError(f"no simulated GPU type {gpu_type!r}")
             uuid = _uuid(order.node, index, gpu.name)
-            self._boards[uuid] = Board(gpu, uuid, index, now_s())
+            self._boards[uuid] = FakeBoard(gpu, uuid, index, now_s())
         self._load()
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
@@ -217,12 +217,12 @@ class FakeDevices:
             board.advance(now_s)
         return now_s
 
-    def _board(self, uuid: str) -> Board:
+    def _board(self, uuid: str) -> FakeBoard:
         if uuid not in self._boards:
             raise NotFoundError(f"no device {uuid}")
         return self._boards[uuid]
 
-    def _worker(self, name: str) -> tuple[Board, Worker]:
+    def _worker(self, name: str) -> tuple[FakeBoard, Worker]:
         for board in self._boards.values():
             if name in board.workers:
                 return board, board.workers[name]

@@ -23,7 +23,7 @@ it.
 
 
 @dataclass(slots=True)
-class Tally:
+class IntervalTally:
     """Sums over an interval."""
 
     held_s: float = 0.0
@@ -85,7 +85,7 @@ class Worker:
     busy: float = 0.0
     progress: float = 0.0
     """Iterations (or inputs of a task) done since it started."""
-    tally: Tally = field(default_factory=Tally)
+    tally: IntervalTally = field(default_factory=IntervalTally)
 
     @property
     def serves(self) -> bool:
@@ -159,7 +159,7 @@ class Worker:
 
     def sample(self, uuid: str, now_s: float, *, gone: bool) -> WorkerSample:
         """The tally as a sample; a new interval begins."""
-        tally, self.tally = self.tally, Tally()
+        tally, self.tally = self.tally, IntervalTally()
         return WorkerSample(
             reading=self.reading(uuid, now_s),
             gone=gone,

@@ -14,7 +14,7 @@ from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReadin
 from agents.devices.nvidia.control import BoardControl
 from agents.devices.nvidia.modes import Modes
 from agents.devices.nvidia.parts import HostParts
-from agents.devices.nvidia.register import Part, Register, share_order
+from agents.devices.nvidia.register import Register, WorkerPart, share_order
 from agents.devices.nvidia.roster import Roster
 from agents.devices.parts import BoardReading, CrewOrder, GpuProcess
 from agents.devices.specs import held_mib, held_pct_sm
@@ -311,7 +311,7 @@ class NvidiaDevices:
         sharing = self._modes.ready(uuid)
         name = self._register.next_name(spec.replica)
         order = share_order(name, uuid, spec)
-        self._register.give(Part(order=order, mode=self._modes.mode(uuid)))
+        self._register.give(WorkerPart(order=order, mode=self._modes.mode(uuid)))
         try:
             launch = CrewOrder(
                 worker=name,

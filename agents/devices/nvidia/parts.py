@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agents.devices.base import Mode
 from agents.devices.parts import Boards, Crew, Setters, Sharing
-from agents.journal import Journal
+from agents.journal import SettingsJournal
 from agents.state import StateDirectory
 
 
@@ -26,7 +26,7 @@ class HostParts:
     """For devices that are not divided: every process has the whole."""
     crew: Crew
     state: StateDirectory
-    journal: Journal
+    journal: SettingsJournal
     now_s: Callable[[], float]
     mps_refusal: str = ""
     observing: bool = False

@@ -21,7 +21,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class WorkerPart:
     """A worker's part of a device, and the mode in which it was given."""
 
     order: ShareOrder
@@ -36,7 +36,7 @@ class Register:
         """Why an earlier register was not used; empty when it was, or when there was none."""
         self._state = state
         self._modes: dict[str, Mode] = {}
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, WorkerPart] = {}
         self._started = 0
         try:
             content: Any = state.read_json(REGISTER_FILE)
@@ -71,15 +71,15 @@ class Register:
             self._started = max(self._started, int(number))
 
     @property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, WorkerPart]:
         """Parts given, by worker."""
         return dict(self._parts)
 
-    def part(self, worker: str) -> Part | None:
+    def part(self, worker: str) -> WorkerPart | None:
         """What a worker was given."""
         return self._parts.get(worker)
 
-    def give(self, part: Part) -> None:
+    def give(self, part: WorkerPart) -> None:
         """Write a part down. Raises DriverError when it cannot be kept: then it must not be given."""
         changed = {**self._parts, part.order.worker: part}
         try:
@@ -94,7 +94,7 @@ class Register:
             with contextlib.suppress(StateFileError):
                 self._write(self._modes, self._parts)
 
-    def _write(self, modes: dict[str, Mode], parts: dict[str, Part]) -> None:
+    def _write(self, modes: dict[str, Mode], parts: dict[str, WorkerPart]) -> None:
         content = {
             "version": VERSION,
             "started": self._started,
@@ -127,7 +127,7 @@ def share_order(worker: str, uuid: str, spec: WorkerSpec) -> ShareOrder:
     )
 
 
-def _plain(part: Part) -> dict[str, object]:
+def _plain(part: WorkerPart) -> dict[str, object]:
     order = part.order
     return {
         "mode": part.mode.value,
@@ -139,7 +139,7 @@ def _plain(part: Part) -> dict[str, object]:
     }
 
 
-def _part(worker: str, plain: Any) -> Part:
+def _part(worker: str, plain: Any) -> WorkerPart:
     order = ShareOrder(
         worker=worker,
         uuid=str(plain["uuid"]),
@@ -148,4 +148,4 @@ def _part(worker: str, plain: Any) -> Part:
         processes_max=int(plain["processes_max"]),
         connections=int(plain["connections"]),
     )
-    return Part(order=order, mode=Mode(plain["mode"]))
+    return WorkerPart(order=order, mode=Mode(plain["mode"]))

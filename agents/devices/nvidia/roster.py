@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from agents.devices.base import WorkerReading, WorkerSpec, WorkerState
 from agents.devices.nvidia.modes import Modes
 from agents.devices.nvidia.parts import HostParts
-from agents.devices.nvidia.register import Part, Register, share_order
+from agents.devices.nvidia.register import Register, WorkerPart, share_order
 from agents.devices.parts import CrewReading, ShareCheck
 from agents.errors import DeviceError, NotFoundError
 
@@ -24,7 +24,7 @@ PROOF_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownWorker:
     """What was found out about a worker."""
 
     sm_count: int = 0
@@ -61,7 +61,7 @@ class Roster:
         self._parts = parts
         self._register = register
         self._modes = modes
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownWorker] = {}
         self._last: dict[str, WorkerReading] = {}
         self._gone: dict[str, WorkerReading] = {}
         """Last readings of workers that ended since the last `take_gone`."""
@@ -111,17 +111,17 @@ class Roster:
         """Workers of a device at the last look."""
         return [reading for reading in self._last.values() if reading.uuid == uuid]
 
-    def part(self, reading: WorkerReading) -> Part:
+    def part(self, reading: WorkerReading) -> WorkerPart:
         """What a worker was given; of one that is not on record, what it would be given now."""
         part = self._register.part(reading.worker)
         if part is not None:
             return part
         order = share_order(reading.worker, reading.uuid, reading.spec)
-        return Part(order=order, mode=self._modes.mode(reading.uuid))
+        return WorkerPart(order=order, mode=self._modes.mode(reading.uuid))
 
     def end(self, worker: str) -> None:
         """Begin to end a worker, once."""
-        known = self._known.setdefault(worker, _Known())
+        known = self._known.setdefault(worker, _KnownWorker())
         if not known.ending:
             self._end(self.reading(worker))
             known.ending = True
@@ -136,7 +136,7 @@ class Roster:
         self._parts.crew.end(reading.worker, off_the_server)
 
     def _reading(self, item: CrewReading, look: _Look) -> WorkerReading:
-        known = self._known.setdefault(item.reading.worker, _Known())
+        known = self._known.setdefault(item.reading.worker, _KnownWorker())
         reading = replace(item.reading, sm_count=known.sm_count)
         if known.bypass:
             return replace(reading, state=WorkerState.FAILED, problem=known.bypass)
@@ -150,7 +150,9 @@ class Roster:
             return replace(reading, state=WorkerState.STARTING)
         return self._answering(reading, item.pids, known, look)
 
-    def _answering(self, reading: WorkerReading, pids: tuple[int, ...], known: _Known, look: _Look) -> WorkerReading:
+    def _answering(
+        self, reading: WorkerReading, pids: tuple[int, ...], known: _KnownWorker, look: _Look
+    ) -> WorkerReading:
         """A worker that answers is ready if its limits are proved."""
         now_s, of = self._parts.now_s(), (pids, self._modes.daemon_life(reading.uuid))
         if known.proved and known.proved_of == of and now_s - known.proved_s < PROOF_EVERY_S:

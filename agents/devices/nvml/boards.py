@@ -16,7 +16,7 @@ from typing import Any
 
 from agents.devices.nvml.binding import Nvml, address, load_binding
 from agents.devices.nvml.guard import TIMEOUT_S, Driver
-from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, Found, look
+from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, FoundDevices, look
 from agents.devices.nvml.telemetry import Telemetry
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
 from agents.errors import (
@@ -181,7 +181,7 @@ def parse_selection(selection: str) -> tuple[str, ...]:
     return names
 
 
-def select(found: Found, prefixes: tuple[str, ...]) -> Found:
+def select(found: FoundDevices, prefixes: tuple[str, ...]) -> FoundDevices:
     """The chosen devices. The UUID of a GPU in MIG mode chooses all its MIG devices. Raises ConfigError for a prefix
     that is ambiguous or fits nothing.
     """

@@ -185,14 +185,14 @@ class BoardFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundDevices:
     """What a look at the host gave: the devices, and a note for everything that is left out."""
 
     devices: tuple[BoardFacts, ...]
     notes: tuple[str, ...]
 
 
-def look(nvml: Nvml) -> Found:
+def look(nvml: Nvml) -> FoundDevices:
     """Read every GPU of the host."""
     devices: list[BoardFacts] = []
     notes: list[str] = []
@@ -206,7 +206,7 @@ def look(nvml: Nvml) -> Found:
         devices.extend(found)
         if not found:
             notes.append(f"GPU {index} is left out: MIG is on and it has no MIG devices")
-    return Found(devices=tuple(devices), notes=tuple(notes))
+    return FoundDevices(devices=tuple(devices), notes=tuple(notes))
 
 
 def _devices_of(nvml: Nvml, board: object, index: int) -> list[BoardFacts]:

@@ -17,7 +17,7 @@ from lab.claims.morak import worlds
 from lab.claims.morak.governed import GovernedLimits
 from lab.claims.morak.properties import periods_are_sound, steady_and_back, table_is_total
 from lab.claims.morak.runs import BASELINES, NETWORKS, PERIODS, BoardCut, ContenderTally, Contest, board, mean_tally
-from solvers.control.records import Settings
+from solvers.control.records import GovernorSettings
 
 GAINS_PCT = {"clipper_l": 130.9, "clipper_p": 110.3, "dfs": 67.7, "batchdvfs": 70.5}
 """The paper gives four figures and no names; they are read in the order in which it introduces the baselines."""
@@ -158,7 +158,7 @@ def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
     hosted = replace(ours, networks=HOSTED)
     told.append(f"networks that wait for their host: {_against_best(hosted, effort):+.1f} % over the best baseline")
     swept = [
-        mean_tally(replace(ours, settings=Settings(power_low_part=alpha, latency_low_part=beta)), 1)
+        mean_tally(replace(ours, settings=GovernorSettings(power_low_part=alpha, latency_low_part=beta)), 1)
         for alpha, beta in product(PARTS_OF_LIMITS, PARTS_OF_LIMITS)
     ]
     changes = [_gain_pct(found.total_rps, mine.total_rps) for found in swept]

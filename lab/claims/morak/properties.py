@@ -15,13 +15,13 @@ from lab.claims.morak.governed import GovernedCourse, GovernedDevice, GovernedLi
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
+    GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
-    Settings,
 )
 from solvers.control.registry import controller
-from solvers.control.table import TABLE, Ends, Wish, Zone, wish_of
+from solvers.control.table import TABLE, Ends, ReplicaWish, Zone, wish_of
 from solvers.sim.truth.truth import GpuTruth
 
 NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")
@@ -54,9 +54,11 @@ def table_is_total() -> PropertiesSeen:
         for ends in product((False, True), repeat=4):
             reached = Ends(batch_lowest=ends[0], batch_highest=ends[1], clock_lowest=ends[2], clock_highest=ends[3])
             wish = wish_of(power, latency, reached)
-            grows = wish in (Wish.BATCH_UP, Wish.CLOCK_UP)
+            grows = wish in (ReplicaWish.BATCH_UP, ReplicaWish.CLOCK_UP)
             sound = not reached.blocks(wish) and not (power is Zone.HIGH and grows)
-            seen.note(sound and not (latency is Zone.HIGH and wish is Wish.BATCH_UP), f"{power} {latency} {ends}")
+            seen.note(
+                sound and not (latency is Zone.HIGH and wish is ReplicaWish.BATCH_UP), f"{power} {latency} {ends}"
+            )
     seen.note(set(TABLE) == set(product(Zone, Zone)), "rows")
     return seen
 
@@ -71,11 +73,13 @@ def periods_are_sound(gpu: GpuTruth, examples: int) -> PropertiesSeen:
         for _ in range(READINGS):
             decision = loop.step(envelope, state, _reading(envelope, drawn))
             new, old = decision.state.setting.clock_mhz_sm, state.setting.clock_mhz_sm
-            moved = {Wish.HOLD: new == old, Wish.CLOCK_UP: new > old, Wish.CLOCK_DOWN: new < old}[decision.clock]
+            moved = {ReplicaWish.HOLD: new == old, ReplicaWish.CLOCK_UP: new > old, ReplicaWish.CLOCK_DOWN: new < old}[
+                decision.clock
+            ]
             bad = bad + 1 if decision.bad else 0
             asked = decision.repartition is not None
             seen.note(new in envelope.clocks_mhz_sm and moved, f"clock {old} to {new} as {decision.clock}")
-            seen.note(asked == (bad == Settings().bad_periods_max), f"asked {asked} after {bad} bad periods")
+            seen.note(asked == (bad == GovernorSettings().bad_periods_max), f"asked {asked} after {bad} bad periods")
             bad, state = 0 if asked else bad, decision.state
     return seen
 

@@ -25,7 +25,7 @@ from lab.claims.morak.governed import (
     govern,
 )
 from solvers.control.knee import batch_ceiling, knee_share_pct
-from solvers.control.records import Setting, Settings
+from solvers.control.records import GovernorSettings, Setting
 from solvers.control.registry import controller
 from solvers.sim.truth.truth import GpuTruth, gpu_truth
 
@@ -61,7 +61,7 @@ class Contest:
     controller: str
     cut: BoardCut
     limits: GovernedLimits
-    settings: Settings = field(default_factory=Settings)
+    settings: GovernorSettings = field(default_factory=GovernorSettings)
     batch_fixed: int | None = None
     clock_fixed: int | None = None
     gpu: GpuTruth = field(default_factory=board)

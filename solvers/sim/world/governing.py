@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
@@ -245,7 +245,7 @@ def _planned(cell: WorldDevice, envelope: DeviceEnvelope) -> Setting:
     )
 
 
-def _wish(cell: WorldDevice, decision: Decision) -> None:
+def _wish(cell: WorldDevice, decision: GovernorDecision) -> None:
     """What planners shall hear of it: what it asks for, until a period is good again."""
     asked = decision.repartition
     if asked is not None:

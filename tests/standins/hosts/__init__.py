@@ -25,7 +25,7 @@ from agents.crew import CrewOptions, open_crew
 from agents.devices.nvidia.host import NvidiaDevices
 from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvml import NvmlSetters, open_boards
-from agents.journal import Journal, host_boot_id
+from agents.journal import SettingsJournal, host_boot_id
 from agents.loop.apply import Applier
 from agents.mps import MpsOptions, NoSharing, open_sharing
 from agents.state import StateDirectory
@@ -190,7 +190,7 @@ class HostAgent:
                 plain=NoSharing(sm_counts),
                 crew=self.crew,
                 state=state,
-                journal=Journal(state, host_boot_id()),
+                journal=SettingsJournal(state, host_boot_id()),
                 now_s=time.monotonic,
             )
         )

@@ -6,19 +6,19 @@ import pytest
 
 from agents.errors import ConfigError
 from agents.loop.loop import heard
-from agents.transport import Answer, Connection, UnreachableError
+from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 
 
 @pytest.mark.parametrize("address", ["api:8080", "ftp://api", "http://", "/v1"])
 def test_only_http_addresses_are_addresses(address: str) -> None:
     with pytest.raises(ConfigError):
-        Connection(address)
+        HttpConnection(address)
 
 
 def test_nobody_there_is_unreachable() -> None:
     # Port 1 of the loopback address: nothing listens there.
     with pytest.raises(UnreachableError, match="ConnectionRefused"):
-        Connection("http://127.0.0.1:1").call("GET", "/v1/health")
+        HttpConnection("http://127.0.0.1:1").call("GET", "/v1/health")
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ def test_nobody_there_is_unreachable() -> None:
     ],
 )
 def test_a_refusal_says_why(body: bytes, reason: str) -> None:
-    answer = Answer(401, {}, body)
+    answer = HttpAnswer(401, {}, body)
     assert answer.reason() == reason
     assert not answer.ok
 
 
 def test_an_answer_of_something_else_is_not_an_answer() -> None:
     with pytest.raises(UnreachableError):
-        Answer(200, {}, b"<html>welcome to the hotel</html>").json()
+        HttpAnswer(200, {}, b"<html>welcome to the hotel</html>").json()
 
 
 @pytest.mark.parametrize(

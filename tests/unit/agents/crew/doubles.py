@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.crew.bench import CrewOptions, Host
+from agents.crew.bench import CrewHost, CrewOptions
 from agents.crew.crew import HostCrew, build_crew
-from agents.crew.limits import Limits
+from agents.crew.limits import CgroupLimits
 from agents.crew.processes import ProcessId
 from agents.crew.templates import MARK, Invocation
-from agents.crew.web import Answer, Question, Then
+from agents.crew.web import Question, Then, WebAnswer
 from agents.devices.base import WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import WorkerError
 from agents.wire import WarmUpTarget, WorkerTarget
 
-UNREACHABLE = Answer(status=0, problem="Connection refused")
+UNREACHABLE = WebAnswer(status=0, problem="Connection refused")
 
 
 def target(
@@ -179,7 +179,7 @@ class FakeWeb:
         """Paths of the questions that wait."""
         return [question.path for question, _ in self.open]
 
-    def answer(self, answers: Callable[[Question], Answer]) -> int:
+    def answer(self, answers: Callable[[Question], WebAnswer]) -> int:
         """Answer all that wait; how many."""
         waiting, self.open = self.open, []
         for question, then in waiting:
@@ -195,7 +195,7 @@ class World:
     now: float = 1000.0
     processes: FakeProcesses = field(default_factory=FakeProcesses)
     web: FakeWeb = field(default_factory=FakeWeb)
-    pages: dict[str, Answer] = field(default_factory=dict)
+    pages: dict[str, WebAnswer] = field(default_factory=dict)
     """Answers by path; what is missing is unreachable."""
     fetched: list[Question] = field(default_factory=list)
     connected: int = 0
@@ -204,10 +204,10 @@ class World:
 
     def crew(self) -> HostCrew:
         """Another agent."""
-        host = Host(
+        host = CrewHost(
             processes=self.processes,
             web=self.web,
-            limits=Limits(None),
+            limits=CgroupLimits(None),
             fetch=self.fetch,
             connections=lambda port: self.connected,
             free=lambda port: True,
@@ -217,7 +217,7 @@ class World:
         options = CrewOptions(state_dir=self.folder, ports=range(30000, 30010), route_grace_s=2.0)
         return build_crew(options, host, lambda: self.now)
 
-    def fetch(self, question: Question) -> Answer:
+    def fetch(self, question: Question) -> WebAnswer:
         self.fetched.append(question)
         return self.pages.get(question.path, UNREACHABLE)
 
@@ -231,12 +231,12 @@ class World:
         crew.make_round()
 
 
-def page(**totals: float) -> Answer:
+def page(**totals: float) -> WebAnswer:
     """A page of Headroom's own metrics."""
     names = {"pending": "headroom_requests_pending", "failed": "headroom_requests_failed_total"}
     names |= {"completed": "headroom_requests_total", "iterations": "headroom_iterations_total"}
     lines = [f"{names[name]} {total}" for name, total in totals.items()]
-    return Answer(status=200, body=("\n".join(lines) + "\n").encode())
+    return WebAnswer(status=200, body=("\n".join(lines) + "\n").encode())
 
 
 def only(crew: HostCrew) -> CrewReading:
@@ -245,4 +245,4 @@ def only(crew: HostCrew) -> CrewReading:
     return found
 
 
-OK = Answer(status=200)
+OK = WebAnswer(status=200)

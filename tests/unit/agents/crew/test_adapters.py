@@ -9,10 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from agents.crew.adapters import ADAPTERS, Adapter, Talk, adapter_of, batch_change_of, batch_untold, restart_needed
+from agents.crew.adapters import (
+    ADAPTERS,
+    ServerAdapter,
+    Talk,
+    adapter_of,
+    batch_change_of,
+    batch_untold,
+    restart_needed,
+)
 from agents.crew.prometheus import read_page
 from agents.crew.tally import Totals
-from agents.crew.web import Answer, Question
+from agents.crew.web import Question, WebAnswer
 from agents.errors import NotSupportedError, WorkerError
 from agents.wire import WorkerTarget
 from solvers.domain import worker as declared
@@ -165,45 +173,45 @@ def test_pages_of_something_else_tell_nothing(name: str, text: str) -> None:
 )
 def test_readiness_is_more_than_a_status_where_the_server_says_more(name: str, body: bytes, ready: bool) -> None:
     adapter = ADAPTERS[name]
-    assert adapter.is_ready(Answer(status=200, body=body)) is ready
-    assert not adapter.is_ready(Answer(status=503, body=body))
-    assert not adapter.is_ready(Answer(status=0, problem="refused"))
+    assert adapter.is_ready(WebAnswer(status=200, body=body)) is ready
+    assert not adapter.is_ready(WebAnswer(status=503, body=body))
+    assert not adapter.is_ready(WebAnswer(status=0, problem="refused"))
 
 
 class Listener:
     """A server that answers by method and path, and remembers."""
 
-    def __init__(self, answers: dict[str, list[Answer]]) -> None:
+    def __init__(self, answers: dict[str, list[WebAnswer]]) -> None:
         self.answers = answers
         self.heard: list[Question] = []
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: Question) -> WebAnswer:
         self.heard.append(question)
-        waiting = self.answers.get(f"{question.method} {question.path.partition('?')[0]}", [Answer(status=404)])
+        waiting = self.answers.get(f"{question.method} {question.path.partition('?')[0]}", [WebAnswer(status=404)])
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
 
-def told(name: str, listener: Callable[[Question], Answer], batch: int = 8) -> None:
-    adapter: Adapter = ADAPTERS[name]
+def told(name: str, listener: Callable[[Question], WebAnswer], batch: int = 8) -> None:
+    adapter: ServerAdapter = ADAPTERS[name]
     assert adapter.retune is not None
     adapter.retune(Talk(ask=listener, host="h", port=10, management_port=11), spec(target(adapter=name), batch=batch))
 
 
-def plain(content: object) -> Answer:
-    return Answer(status=200, body=json.dumps(content).encode())
+def plain(content: object) -> WebAnswer:
+    return WebAnswer(status=200, body=json.dumps(content).encode())
 
 
 def test_a_plain_worker_is_told_batch_and_limit_and_may_answer_what_it_took() -> None:
     listener = Listener({"POST /headroom/batch": [plain({"batch": 8})]})
     told("http", listener)
     assert json.loads(listener.heard[0].body) == {"batch": 8, "latency_ms_limit": 50.0}
-    told("http", Listener({"POST /headroom/batch": [Answer(status=204)]}))
+    told("http", Listener({"POST /headroom/batch": [WebAnswer(status=204)]}))
     with pytest.raises(WorkerError, match="it takes 4"):
         told("http", Listener({"POST /headroom/batch": [plain({"batch": 4})]}))
     with pytest.raises(NotSupportedError):
         told("http", Listener({}))
     with pytest.raises(WorkerError, match="refused"):
-        told("http", lambda question: Answer(status=0, problem="refused"))
+        told("http", lambda question: WebAnswer(status=0, problem="refused"))
 
 
 def test_triton_loads_the_model_anew_with_the_rest_of_its_configuration() -> None:
@@ -211,7 +219,7 @@ def test_triton_loads_the_model_anew_with_the_rest_of_its_configuration() -> Non
     listener = Listener(
         {
             "GET /v2/models/bert/config": [plain(config), plain({**config, "max_batch_size": 8})],
-            "POST /v2/repository/models/bert/load": [Answer(status=200)],
+            "POST /v2/repository/models/bert/load": [WebAnswer(status=200)],
         }
     )
     told("triton", listener)
@@ -225,10 +233,10 @@ def test_triton_loads_the_model_anew_with_the_rest_of_its_configuration() -> Non
 
 def test_triton_that_did_not_take_it_is_found_out() -> None:
     config = plain({"name": "bert", "max_batch_size": 4})
-    load = {"POST /v2/repository/models/bert/load": [Answer(status=200)]}
+    load = {"POST /v2/repository/models/bert/load": [WebAnswer(status=200)]}
     with pytest.raises(WorkerError, match="still has another largest batch"):
         told("triton", Listener({"GET /v2/models/bert/config": [config], **load}))
-    refused = {"POST /v2/repository/models/bert/load": [Answer(status=400, body=b"explicit model control")]}
+    refused = {"POST /v2/repository/models/bert/load": [WebAnswer(status=400, body=b"explicit model control")]}
     with pytest.raises(WorkerError, match="explicit model control"):
         told("triton", Listener({"GET /v2/models/bert/config": [config], **refused}))
 
@@ -238,8 +246,8 @@ def test_torchserve_is_registered_anew_over_its_management_port() -> None:
     listener = Listener(
         {
             "GET /models/bert": [plain([held]), plain([{**held, "batchSize": 8}])],
-            "DELETE /models/bert": [Answer(status=200)],
-            "POST /models": [Answer(status=200)],
+            "DELETE /models/bert": [WebAnswer(status=200)],
+            "POST /models": [WebAnswer(status=200)],
         }
     )
     told("torchserve", listener)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.crew.bench import safe_name
-from agents.crew.limits import Limits, is_delegated, own_group
+from agents.crew.limits import CgroupLimits, is_delegated, own_group
 from agents.crew.logs import GONE_KEPT_MAX, Logs
 from agents.crew.ports import PortBook, bindable, connections
 from agents.crew.processes import HostProcesses, ProcessId
@@ -134,7 +134,7 @@ def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
     proc = tmp_path / "self"
     proc.write_text("12:cpu:/x\n0::/unit/agent\n")
     assert own_group(tmp_path, proc) == own
-    limits = Limits(own, delegated=lambda group: group == own.parent)
+    limits = CgroupLimits(own, delegated=lambda group: group == own.parent)
     assert limits.prepare("w", 512) == ""
     group = own.parent / "headroom-worker-w"
     assert (group / "memory.max").read_text() == str(512 * 2**20)
@@ -148,7 +148,11 @@ def test_memory_is_bounded_in_a_group_beside_the_agents(tmp_path: Path) -> None:
 
 def test_without_a_delegated_group_nothing_is_bounded_and_that_is_said(tmp_path: Path) -> None:
     own = control_groups(tmp_path, controllers="cpu")
-    for limits in (Limits(None), Limits(own, delegated=lambda group: True), Limits(own, delegated=lambda group: False)):
+    for limits in (
+        CgroupLimits(None),
+        CgroupLimits(own, delegated=lambda group: True),
+        CgroupLimits(own, delegated=lambda group: False),
+    ):
         assert "not limited to 512 MiB" in limits.prepare("w", 512)
         assert limits.enter("w", 1) == ""
         assert limits.members("w") == ()

@@ -10,13 +10,13 @@ import pytest
 
 from agents.crew.crew import HostCrew
 from agents.crew.ending import KILL_AGAIN_S
-from agents.crew.web import Answer
+from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
 from agents.errors import BusyError, NotFoundError, NotSupportedError, OutOfRangeError, SharingError, WorkerError
 from agents.wire import WarmUpTarget
 from tests.unit.agents.crew.doubles import OK, World, only, order, page, spec, target
 
-NO = Answer(status=503)
+NO = WebAnswer(status=503)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_warm_up_that_fails_is_tried_again(world: World) -> None:
     crew.launch(
         order(worker=target(warm_up=WarmUpTarget(path="/x", body="", content_type="", requests=1, timeout_s=1.0)))
     )
-    world.pages |= {"/health": OK, "/x": Answer(status=500)}
+    world.pages |= {"/health": OK, "/x": WebAnswer(status=500)}
     world.run(crew, 3.0)
     assert (only(crew).answering, only(crew).reading.problem) == (False, "warm-up: answered 500")
     world.pages["/x"] = OK
@@ -155,7 +155,7 @@ def test_a_pid_that_came_back_is_another_process(world: World) -> None:
 def test_who_does_not_answer_any_more_is_not_ready_and_fails_in_the_end(world: World) -> None:
     crew = serving(world)
     world.run(crew, 100.0, step_s=1.0)
-    world.pages["/health"] = Answer(status=0, problem="no answer within 2 s")
+    world.pages["/health"] = WebAnswer(status=0, problem="no answer within 2 s")
     world.run(crew, 1.0)
     assert only(crew).answering, "once is nothing"
     world.run(crew, 3.0, step_s=1.0)

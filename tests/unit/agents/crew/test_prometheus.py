@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.prometheus import LABELS_MAX, PAGE_BYTES_MAX, SERIES_MAX, Histogram, Page, read_page
+from agents.crew.prometheus import LABELS_MAX, PAGE_BYTES_MAX, SERIES_MAX, Histogram, SeriesPage, read_page
 
 INF = math.inf
 
@@ -149,5 +149,5 @@ def test_percentiles_rise_and_stay_within_the_bounds(bounds: list[float], counts
 
 
 def test_an_empty_page_tells_nothing() -> None:
-    assert Page().total(("a",)) is None
-    assert Page().histogram(("a",)) is None
+    assert SeriesPage().total(("a",)) is None
+    assert SeriesPage().histogram(("a",)) is None

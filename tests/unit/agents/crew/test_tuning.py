@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.crew import tuning
-from agents.crew.web import Answer, Question
+from agents.crew.web import Question, WebAnswer
 from agents.errors import BusyError, NotFoundError, NotSupportedError, WorkerError
 from tests.unit.agents.crew.doubles import OK, World, only, order, target
 
@@ -34,7 +34,7 @@ def test_a_server_that_refuses_keeps_what_it_has(world: World) -> None:
     crew = world.crew()
     crew.launch(order())
     before = only(crew).reading.spec
-    world.pages["/headroom/batch"] = Answer(status=500, body=b"no")
+    world.pages["/headroom/batch"] = WebAnswer(status=500, body=b"no")
     with pytest.raises(WorkerError, match="answered 500 no"):
         crew.tune("shop/search-0@1", replace(before, batch=16))
     assert only(crew).reading.spec == before
@@ -49,7 +49,7 @@ def test_limits_alone_are_told_only_where_they_can_be(world: World) -> None:
     crew = world.crew()
     crew.launch(order())
     wanted = replace(only(crew).reading.spec, latency_ms_limit=20.0)
-    world.pages["/headroom/batch"] = Answer(status=404)
+    world.pages["/headroom/batch"] = WebAnswer(status=404)
     crew.tune("shop/search-0@1", wanted)
     assert only(crew).reading.spec.latency_ms_limit == 20.0
     with pytest.raises(NotSupportedError):
@@ -76,7 +76,7 @@ def test_a_slow_reload_goes_on_and_is_found_done(world: World, monkeypatch: pyte
         threads.append(threading.Thread(target=work))
         threads[-1].start()
 
-    def slow(question: Question) -> Answer:
+    def slow(question: Question) -> WebAnswer:
         assert release.wait(10.0)
         return OK
 
@@ -98,6 +98,6 @@ def test_a_slow_reload_goes_on_and_is_found_done(world: World, monkeypatch: pyte
 def test_nonsense_from_a_server_is_its_error(world: World) -> None:
     crew = world.crew()
     crew.launch(order(worker=target(adapter="torchserve")))
-    world.pages["/models/bert"] = Answer(status=200, body=b"[7]")
+    world.pages["/models/bert"] = WebAnswer(status=200, body=b"[7]")
     with pytest.raises(WorkerError):
         crew.tune("shop/search-0@1", replace(only(crew).reading.spec, batch=16))

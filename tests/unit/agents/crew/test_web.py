@@ -12,32 +12,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.web import Answer, Question, SocketWeb, fetch, read_answer
+from agents.crew.web import Question, SocketWeb, WebAnswer, fetch, read_answer
 
 
 @pytest.mark.parametrize(
     ("received", "ended", "answer"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", False, Answer(status=200, body=b"ok")),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more", False, Answer(status=200, body=b"ok")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", False, WebAnswer(status=200, body=b"ok")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more", False, WebAnswer(status=200, body=b"ok")),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", False, None),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", True, Answer(status=0, problem="closed within its answer")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", True, WebAnswer(status=0, problem="closed within its answer")),
         (b"HTTP/1.0 503 No\r\n\r\nbusy", False, None),
-        (b"HTTP/1.0 503 No\r\n\r\nbusy", True, Answer(status=503, body=b"busy")),
+        (b"HTTP/1.0 503 No\r\n\r\nbusy", True, WebAnswer(status=503, body=b"busy")),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", False,
-         Answer(status=200, body=b"abcde")),
+         WebAnswer(status=200, body=b"abcde")),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", False, None),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n", False, None),
         (b"HTTP/1.1 200 OK\r\nTransfer-Enc", False, None),
-        (b"", True, Answer(status=0, problem="closed without an answer")),
-        (b"SSH-2.0-x\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
-        (b"HTTP/1.1 20\xb2 OK\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", True, Answer(status=200)),
-        (b"HTTP/1.1 abc\r\n\r\n", False, Answer(status=0, problem="no HTTP")),
-        (b"x" * 70000, False, Answer(status=0, problem="an endless head")),
+        (b"", True, WebAnswer(status=0, problem="closed without an answer")),
+        (b"SSH-2.0-x\r\n\r\n", False, WebAnswer(status=0, problem="no HTTP")),
+        (b"HTTP/1.1 20\xb2 OK\r\n\r\n", False, WebAnswer(status=0, problem="no HTTP")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", True, WebAnswer(status=200)),
+        (b"HTTP/1.1 abc\r\n\r\n", False, WebAnswer(status=0, problem="no HTTP")),
+        (b"x" * 70000, False, WebAnswer(status=0, problem="an endless head")),
     ],
 )  # fmt: skip
-def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: Answer | None) -> None:
+def test_bytes_are_an_answer_or_not_yet(received: bytes, ended: bool, answer: WebAnswer | None) -> None:
     assert read_answer(received, ended=ended) == answer
 
 
@@ -80,7 +80,7 @@ def listening(*replies: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
 def test_a_question_is_sent_and_its_answer_read() -> None:
     with listening(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (port, heard):
         asked = Question(host="127.0.0.1", port=port, path="/p?q=1", method="POST", body=b"{}", content_type="a/b")
-        assert fetch(asked) == Answer(status=200, body=b"ok")
+        assert fetch(asked) == WebAnswer(status=200, body=b"ok")
     head, _, body = heard[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /p?q=1 HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"Content-Length: 2" in head
@@ -90,12 +90,12 @@ def test_a_question_is_sent_and_its_answer_read() -> None:
 def test_a_port_nobody_listens_on_answers_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert fetch(Question(host="127.0.0.1", port=port, path="/")) == Answer(status=0, problem="Connection refused")
+    assert fetch(Question(host="127.0.0.1", port=port, path="/")) == WebAnswer(status=0, problem="Connection refused")
 
 
 def test_a_host_without_descriptors_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     web = SocketWeb()
-    heard: list[Answer] = []
+    heard: list[WebAnswer] = []
     try:
         monkeypatch.setattr(socket, "socket", exhausted)
         web.ask(Question(host="127.0.0.1", port=1, path="/"), heard.append)
@@ -103,7 +103,7 @@ def test_a_host_without_descriptors_answers_nothing(monkeypatch: pytest.MonkeyPa
     finally:
         monkeypatch.undo()
         web.close()
-    assert heard == [Answer(status=0, problem="Too many open files")]
+    assert heard == [WebAnswer(status=0, problem="Too many open files")]
 
 
 def exhausted(*arguments: object) -> socket.socket:
@@ -113,7 +113,7 @@ def exhausted(*arguments: object) -> socket.socket:
 def test_one_that_hangs_costs_nobody_else_anything() -> None:
     now = [100.0]
     web = SocketWeb(lambda: now[0])
-    answers: dict[str, Answer] = {}
+    answers: dict[str, WebAnswer] = {}
     good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     try:
         with listening(None) as (silent, _), listening(good, good, good) as (port, _):
@@ -128,13 +128,13 @@ def test_one_that_hangs_costs_nobody_else_anything() -> None:
             web.turn(1.0)
     finally:
         web.close()
-    assert answers["silent"] == Answer(status=0, problem="no answer within 1 s")
+    assert answers["silent"] == WebAnswer(status=0, problem="no answer within 1 s")
 
 
 def test_answers_may_ask_again() -> None:
     good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     web = SocketWeb()
-    heard: list[Answer] = []
+    heard: list[WebAnswer] = []
     try:
         with listening(good, good) as (port, _):
             asked = Question(host="127.0.0.1", port=port, path="/")
@@ -143,7 +143,7 @@ def test_answers_may_ask_again() -> None:
                 web.turn(1.0)
     finally:
         web.close()
-    assert heard == [Answer(status=200)]
+    assert heard == [WebAnswer(status=200)]
 
 
 def test_a_turn_is_ended_from_elsewhere() -> None:

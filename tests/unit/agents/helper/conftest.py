@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agents.helper.audit import Peer
-from agents.helper.server import Rules, Server, listen, peer_of
+from agents.helper.server import HelperRules, HelperServer, listen, peer_of
 from tests.unit.agents.helper.doubles import Office
 from tests.waiting import wait_until
 
@@ -23,11 +23,11 @@ class Listening:
     """An office behind a socket, until closed. Who connects is who `credentials` says."""
 
     def __init__(
-        self, folder: Path, rules: Rules, credentials: Callable[[socket.socket], Peer], now_s: Callable[[], float]
+        self, folder: Path, rules: HelperRules, credentials: Callable[[socket.socket], Peer], now_s: Callable[[], float]
     ) -> None:
         self.office = Office(folder)
         self.path = folder / "helper.sock"
-        self.server = Server(rules, self.office.desk, self.office.audit, now_s, credentials)
+        self.server = HelperServer(rules, self.office.desk, self.office.audit, now_s, credentials)
         self.listener = listen(self.path)
         self._accepting = threading.Thread(target=self.server.accept, args=(self.listener,))
         self._accepting.start()
@@ -61,11 +61,11 @@ def listening(folder: Path) -> Iterator[Opener]:
     opened: list[Listening] = []
 
     def open_one(
-        rules: Rules | None = None,
+        rules: HelperRules | None = None,
         credentials: Callable[[socket.socket], Peer] = peer_of,
         now_s: Callable[[], float] = time.monotonic,
     ) -> Listening:
-        mine = Rules(uids=frozenset({US.uid}), line_timeout_s=5.0)
+        mine = HelperRules(uids=frozenset({US.uid}), line_timeout_s=5.0)
         opened.append(Listening(folder, rules or mine, credentials, now_s))
         return opened[-1]
 

@@ -14,7 +14,7 @@ from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, Comput
 from agents.errors import DeviceError, NotSupportedError, OutOfRangeError
 from agents.helper.audit import Audit
 from agents.helper.desk import Desk
-from agents.helper.journal import Originals
+from agents.helper.journal import HelperOriginals
 from agents.state import StateDirectory
 from agents.wire import DeviceInventory
 
@@ -144,7 +144,7 @@ class Office:
     def __init__(self, folder: Path, boards: DoubleBoards | None = None, boot_id: str = "boot") -> None:
         self.boards = boards or DoubleBoards()
         self.setters = DoubleSetters(self.boards)
-        self.originals = Originals(StateDirectory(folder / "state"), boot_id)
+        self.originals = HelperOriginals(StateDirectory(folder / "state"), boot_id)
         self.log = StringIO()
         self.audit = Audit(self.log, lambda: WALL_S)
         self.desk = Desk(self.boards, self.setters, self.originals, self.audit)

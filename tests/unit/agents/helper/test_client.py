@@ -15,13 +15,13 @@ import pytest
 from agents.devices.parts import ComputeMode, Setters
 from agents.errors import DeviceError, DeviceTimeoutError, DriverError, NoPermissionError, OutOfRangeError
 from agents.helper.client import VERBS, HelperSetters, error_of
-from agents.helper.protocol import Answer, encode_answer
-from agents.helper.server import Rules
+from agents.helper.protocol import HelperAnswer, encode_answer
+from agents.helper.server import HelperRules
 from tests.unit.agents.helper.conftest import Opener
 from tests.unit.agents.helper.doubles import GPUS, Held
 from tests.waiting import wait_until
 
-RULES = Rules(uids=frozenset({os.getuid()}))
+RULES = HelperRules(uids=frozenset({os.getuid()}))
 GPU = GPUS[0]
 
 
@@ -63,7 +63,7 @@ def test_without_a_helper_every_verb_is_refused_with_the_reason(setters: HelperS
 
 
 def test_who_is_not_listed_learns_it(listening: Opener, setters: HelperSetters) -> None:
-    listening(Rules(uids=frozenset({os.getuid() + 1})))
+    listening(HelperRules(uids=frozenset({os.getuid() + 1})))
     for _ in range(3):
         with pytest.raises(NoPermissionError, match="may not use this helper"):
             setters.lock_clock(GPU, 900)
@@ -86,8 +86,8 @@ def test_every_device_error_comes_back_as_itself(
 
 
 def test_other_errors_become_the_drivers() -> None:
-    assert type(error_of(Answer(number=1, code="state-unusable", message="disk"))) is DriverError
-    assert type(error_of(Answer(number=None, code="protocol", message="version"))) is DriverError
+    assert type(error_of(HelperAnswer(number=1, code="state-unusable", message="disk"))) is DriverError
+    assert type(error_of(HelperAnswer(number=None, code="protocol", message="version"))) is DriverError
 
 
 def test_devices_out_of_the_list_and_values_out_of_range_are_refused(listening: Opener, setters: HelperSetters) -> None:
@@ -189,7 +189,7 @@ class Impostor:
         (b"", DriverError),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", DriverError),
         (b"x" * 20_000, DriverError),
-        (encode_answer(Answer(number=999_999)), DriverError),
+        (encode_answer(HelperAnswer(number=999_999)), DriverError),
         (None, DeviceTimeoutError),
     ],
     ids=["closes", "http", "endless", "other-number", "silent"],

@@ -11,8 +11,8 @@ import pytest
 from agents.devices.parts import ComputeMode
 from agents.errors import BusyError, DeviceTimeoutError, NoPermissionError, OutOfRangeError, StateFileError
 from agents.helper.audit import Audit, Peer
-from agents.helper.journal import JOURNAL_FILE, Originals
-from agents.helper.protocol import Answer, Request, Value, Verb
+from agents.helper.journal import JOURNAL_FILE, HelperOriginals
+from agents.helper.protocol import HelperAnswer, HelperRequest, Value, Verb
 from agents.state import StateDirectory
 from tests.unit.agents.helper.doubles import GPUS, WALL_S, DoubleBoards, Held, Office, inventory_of
 
@@ -20,8 +20,8 @@ PEER = Peer(pid=77, uid=1001, gid=1002)
 GPU = GPUS[0]
 
 
-def ask(office: Office, verb: Verb, value: Value, device: str = GPU, number: int = 5) -> Answer:
-    return office.desk.handle(PEER, Request(number=number, verb=verb, device=device, value=value))
+def ask(office: Office, verb: Verb, value: Value, device: str = GPU, number: int = 5) -> HelperAnswer:
+    return office.desk.handle(PEER, HelperRequest(number=number, verb=verb, device=device, value=value))
 
 
 def alone() -> bool:
@@ -40,7 +40,7 @@ ALL = [
 def test_every_verb_reaches_the_device_and_is_brought_back(tmp_path: Path) -> None:
     office = Office(tmp_path)
     for verb, value in ALL:
-        assert ask(office, verb, value) == Answer(number=5)
+        assert ask(office, verb, value) == HelperAnswer(number=5)
     assert office.boards.held[GPU] == Held(
         clock=900, memory_clock=5001, power=62.0, mode=ComputeMode.EXCLUSIVE_PROCESS, persistence=True
     )
@@ -108,7 +108,7 @@ def test_a_journal_that_cannot_be_read_is_an_error(tmp_path: Path, content: str)
     state = StateDirectory(tmp_path / "state")
     state.write_text(JOURNAL_FILE, content)
     with pytest.raises(StateFileError):
-        Originals(state, "boot")
+        HelperOriginals(state, "boot")
 
 
 def test_without_a_journal_nothing_is_written_to_a_device(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_restoring_stops_when_somebody_comes(tmp_path: Path) -> None:
 def test_refusals_are_passed_on(tmp_path: Path) -> None:
     office = Office(tmp_path)
     office.setters.reasons = {"set_clock": "laptop"}
-    answer = office.desk.handle(PEER, Request(number=9, verb=Verb.REFUSALS))
-    assert answer == Answer(number=9, refusals={"set_clock": "laptop"})
+    answer = office.desk.handle(PEER, HelperRequest(number=9, verb=Verb.REFUSALS))
+    assert answer == HelperAnswer(number=9, refusals={"set_clock": "laptop"})
 
 
 def crowd(office: Office, devices: list[str], writes: int = 20) -> None:

@@ -8,27 +8,27 @@ import pytest
 
 from agents.errors import ConfigError
 from agents.helper.__main__ import main, read_order
-from agents.helper.server import Rules
+from agents.helper.server import HelperRules
 
 
 def test_everything_can_be_said() -> None:
     said = "--socket /run/x/s --allow-uid 990 --allow-uid 991 --allow-gid 7 --devices nvml:all"
     more = "--state-dir /var/lib/x --restore-after 5 --audit-log /var/log/x"
     order = read_order([*said.split(), *more.split()])
-    assert order.rules == Rules(uids=frozenset({990, 991}), gids=frozenset({7}), restore_after_s=5.0)
+    assert order.rules == HelperRules(uids=frozenset({990, 991}), gids=frozenset({7}), restore_after_s=5.0)
     assert (order.socket_path, order.devices) == (Path("/run/x/s"), "nvml:all")
     assert (order.state_dir, order.audit_log) == (Path("/var/lib/x"), Path("/var/log/x"))
 
 
 def test_defaults_serve_nobody_but_those_named() -> None:
     order = read_order(["--allow-uid", "990", "--devices", "nvml:all"])
-    assert order.rules == Rules(uids=frozenset({990}), restore_after_s=60.0)
+    assert order.rules == HelperRules(uids=frozenset({990}), restore_after_s=60.0)
     assert str(order.socket_path) == "/run/headroom-helper/helper.sock"
 
 
 def test_users_and_groups_may_be_named() -> None:
     order = read_order(["--allow-uid", "root", "--allow-gid", "root", "--devices", "nvml:all"])
-    assert order.rules == Rules(uids=frozenset({0}), gids=frozenset({0}))
+    assert order.rules == HelperRules(uids=frozenset({0}), gids=frozenset({0}))
 
 
 @pytest.mark.parametrize("option", ["--allow-uid", "--allow-gid"])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from agents.devices.parts import ComputeMode
 from agents.helper.protocol import (
     LINE_BYTES_MAX,
-    Answer,
+    HelperAnswer,
+    HelperRequest,
     Lines,
     ProtocolError,
-    Request,
     Value,
     Verb,
     decode_answer,
@@ -35,7 +35,7 @@ VALUES: dict[Verb, st.SearchStrategy[Value]] = {
 }
 REQUESTS = st.sampled_from(sorted(VALUES)).flatmap(
     lambda verb: st.builds(
-        Request,
+        HelperRequest,
         number=st.integers(0, 2**53),
         verb=st.just(verb),
         device=st.text(st.characters(max_codepoint=127), min_size=1, max_size=96),
@@ -46,7 +46,7 @@ REQUESTS = st.sampled_from(sorted(VALUES)).flatmap(
 
 @given(request=REQUESTS)
 @settings(deadline=None)
-def test_requests_come_back_as_they_were(request: Request) -> None:
+def test_requests_come_back_as_they_were(request: HelperRequest) -> None:
     line = encode_request(request)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -64,7 +64,7 @@ def test_requests_come_back_as_they_were(request: Request) -> None:
 def test_answers_come_back_as_they_were(
     number: int | None, code: str, message: str, refusals: dict[str, str] | None
 ) -> None:
-    answer = Answer(number=number, code=code, message=message if code else "", refusals=refusals)
+    answer = HelperAnswer(number=number, code=code, message=message if code else "", refusals=refusals)
     assert decode_answer(encode_answer(answer)[:-1]) == answer
 
 

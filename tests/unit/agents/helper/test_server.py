@@ -15,14 +15,14 @@ import pytest
 
 from agents.errors import ConfigError
 from agents.helper.audit import Peer
-from agents.helper.protocol import LINE_BYTES_MAX, Answer, Request, Verb, decode_answer, encode_request
-from agents.helper.server import Rules, listen, peer_of
+from agents.helper.protocol import LINE_BYTES_MAX, HelperAnswer, HelperRequest, Verb, decode_answer, encode_request
+from agents.helper.server import HelperRules, listen, peer_of
 from tests.unit.agents.builders import FakeClock
 from tests.unit.agents.helper.conftest import US, Listening, Opener
 from tests.unit.agents.helper.doubles import GPUS
 from tests.waiting import wait_until
 
-RULES = Rules(uids=frozenset({US.uid}))
+RULES = HelperRules(uids=frozenset({US.uid}))
 STRANGER = Peer(pid=66, uid=4000, gid=4001)
 
 
@@ -31,10 +31,10 @@ def as_us(_: socket.socket) -> Peer:
 
 
 def lock(number: int = 1, clock: int | None = 900, device: str = GPUS[0]) -> bytes:
-    return encode_request(Request(number=number, verb=Verb.LOCK_CLOCK, device=device, value=clock))
+    return encode_request(HelperRequest(number=number, verb=Verb.LOCK_CLOCK, device=device, value=clock))
 
 
-def answers(connection: socket.socket) -> list[Answer]:
+def answers(connection: socket.socket) -> list[HelperAnswer]:
     """Everything until the other side closes."""
     found = b""
     while piece := connection.recv(65536):
@@ -42,7 +42,7 @@ def answers(connection: socket.socket) -> list[Answer]:
     return [decode_answer(line) for line in found.splitlines()]
 
 
-def told(connection: socket.socket, sent: bytes) -> Answer:
+def told(connection: socket.socket, sent: bytes) -> HelperAnswer:
     """The answer to one line."""
     connection.sendall(sent)
     found = b""
@@ -58,7 +58,7 @@ def test_requests_are_answered_in_order_on_one_connection(listening: Opener) -> 
     with helper.connect() as connection:
         connection.sendall(b"".join(lock(number, 300 + 15 * number) for number in range(1, 11)))
         connection.shutdown(socket.SHUT_WR)
-        assert answers(connection) == [Answer(number=number) for number in range(1, 11)]
+        assert answers(connection) == [HelperAnswer(number=number) for number in range(1, 11)]
     assert [value for _, _, value in helper.office.setters.calls] == [300 + 15 * number for number in range(1, 11)]
 
 
@@ -83,7 +83,9 @@ def test_the_kernel_says_who_connected(listening: Opener) -> None:
         (replace(RULES, uids=frozenset(), gids=frozenset({4000})), STRANGER, False),
     ],
 )
-def test_only_listed_users_and_groups_are_served(listening: Opener, rules: Rules, peer: Peer, admitted: bool) -> None:
+def test_only_listed_users_and_groups_are_served(
+    listening: Opener, rules: HelperRules, peer: Peer, admitted: bool
+) -> None:
     helper = listening(rules, credentials=lambda _: peer)
     near, far = socket.socketpair()
     far.settimeout(20)
@@ -158,7 +160,7 @@ def test_many_clients_at_once_are_all_answered(listening: Opener) -> None:
         with helper.connect() as connection:
             for number in range(20):
                 clock = 300 + 15 * ((client + number) % 80)
-                assert told(connection, lock(number, clock, GPUS[client % 2])) == Answer(number=number)
+                assert told(connection, lock(number, clock, GPUS[client % 2])) == HelperAnswer(number=number)
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16), timeout=30))
@@ -184,7 +186,7 @@ def test_noise_of_any_kind_leaves_a_helper_that_serves(listening: Opener) -> Non
                 except (BrokenPipeError, ConnectionResetError):
                     break
     with helper.connect() as connection:
-        assert told(connection, lock(5, None)) == Answer(number=5)
+        assert told(connection, lock(5, None)) == HelperAnswer(number=5)
     assert {value for _, _, value in helper.office.setters.calls} <= {900, None}
     wait_until(lambda: helper.server.clients == 0)
 
@@ -228,7 +230,7 @@ def test_who_comes_back_in_time_finds_everything_as_it_was(listening: Opener) ->
 def test_a_helper_that_starts_after_a_crash_waits_for_agents_before_it_restores(listening: Opener) -> None:
     clock = FakeClock()
     helper = listening(credentials=as_us, now_s=clock)
-    peer_request = Request(number=1, verb=Verb.LOCK_CLOCK, device=GPUS[0], value=900)
+    peer_request = HelperRequest(number=1, verb=Verb.LOCK_CLOCK, device=GPUS[0], value=900)
     helper.office.desk.handle(US, peer_request)
     assert helper.server.turn() == 60.0
     clock.pass_s(60.0)
@@ -241,7 +243,7 @@ def test_what_could_not_be_restored_is_tried_again(listening: Opener) -> None:
 
     clock = FakeClock()
     helper = listening(credentials=as_us, now_s=clock)
-    helper.office.desk.handle(US, Request(number=1, verb=Verb.LOCK_CLOCK, device=GPUS[0], value=900))
+    helper.office.desk.handle(US, HelperRequest(number=1, verb=Verb.LOCK_CLOCK, device=GPUS[0], value=900))
     helper.office.fail(LostError("gone"))
     clock.pass_s(60.0)
     assert helper.server.turn() == 30.0

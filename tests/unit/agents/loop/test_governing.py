@@ -11,22 +11,22 @@ from unittest.mock import patch
 import pytest
 
 from agents.devices.base import DeviceSample, WorkerSample, WorkerState
-from agents.devices.fake.board import Board
+from agents.devices.fake.board import FakeBoard
 from agents.devices.fake.host import FakeDevices
-from agents.loop.governing import AGENT_SETTINGS, Governing, envelope_of
+from agents.loop.governing import AGENT_SETTINGS, NodeGoverning, envelope_of
 from agents.loop.steps import spec_of
 from agents.wire import NodeTarget, WorkerTarget, decode_node_target, encode
 from solvers.control.governor import step
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
+    GovernorDecision,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
 )
 from solvers.control.registry import controller, names
-from solvers.control.table import Wish
+from solvers.control.table import ReplicaWish
 from solvers.sim.truth.truth import gpu_truth
 from tests.unit.agents.builders import FakeClock, device_target, fake_devices, node_target, replica_target
 
@@ -42,7 +42,7 @@ class Node:
         self.devices: FakeDevices = fake_devices(self.clock)
         self.inventory = self.devices.inventory()[0]
         self.uuid = self.inventory.uuid
-        self.governing = Governing(self.devices, self.clock)
+        self.governing = NodeGoverning(self.devices, self.clock)
         self.target = target or self.planned()
         self.held = self.target
         self.started: dict[str, str] = {}
@@ -82,11 +82,11 @@ class Node:
         return overlaid
 
 
-def plain_loop(node: Node, periods: int) -> list[Decision]:
+def plain_loop(node: Node, periods: int) -> list[GovernorDecision]:
     """The same governor without any agent: a bare simulated GPU, and readings written down by hand."""
     gpu, now_s = gpu_truth("v100"), FakeClock().now_s
     assert gpu is not None
-    board = Board(gpu, node.uuid, 0, now_s)
+    board = FakeBoard(gpu, node.uuid, 0, now_s)
     board.set_power_limit(CAP_W)
     for position, replica in enumerate(node.target.devices[0].replicas):
         board.start(f"{replica.replica}@{position + 1:08d}", spec_of(replica), now_s, 1.0)
@@ -153,9 +153,9 @@ def test_agent_and_plain_loop_decide_alike_step_by_step() -> None:
     for position, (found, wanted) in enumerate(zip(seen, expected, strict=True)):
         assert found == wanted, position
     assert {wish for each in seen for wish in (each.clock, *(one.wish for one in each.verdicts))} >= {
-        Wish.BATCH_UP,
-        Wish.CLOCK_UP,
-        Wish.HOLD,
+        ReplicaWish.BATCH_UP,
+        ReplicaWish.CLOCK_UP,
+        ReplicaWish.HOLD,
     }
     assert len({each.state.setting for each in seen}) > 5
 
@@ -354,7 +354,7 @@ def test_where_clocks_cannot_be_set_only_batches_move() -> None:
     node.start()
     refusing = replace(node.inventory, capabilities={"set_clock": "no privilege"})
     with patch.object(node.devices, "inventory", return_value=(refusing,)):
-        node.governing = Governing(node.devices, node.clock)
+        node.governing = NodeGoverning(node.devices, node.clock)
     node.governing.overlay(node.target)
     node.devices.set_clock(node.uuid, node.near(700))
     overlaid = calm(node)
@@ -387,7 +387,7 @@ def test_the_next_agent_goes_on_where_this_one_was() -> None:
     for _ in range(9):
         calm(node)
     kept = json.loads(json.dumps(node.governing.memory()))
-    following = Governing(node.devices, node.clock)
+    following = NodeGoverning(node.devices, node.clock)
     following.recall(kept)
     assert following.overlay(node.target) == node.governing.overlay(node.target)
     assert batches(following.overlay(node.target)) == [7, 7]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.devices.fake.host import FakeDevices
-from agents.loop.sampling import Samples
+from agents.loop.sampling import Sampler
 from tests.unit.agents.builders import FakeClock, fake_devices, worker_spec
 
 
@@ -20,7 +20,7 @@ def busy(clock: FakeClock) -> FakeDevices:
 def test_a_slow_reader_sees_what_quick_ones_saw_added_up() -> None:
     clock = FakeClock()
     devices = busy(clock)
-    samples = Samples(devices, clock, ("governor", "reports"))
+    samples = Sampler(devices, clock, ("governor", "reports"))
     quick = []
     for _ in range(5):
         devices.offer({"r1": 100.0}, 1.0)
@@ -45,7 +45,7 @@ def test_a_slow_reader_sees_what_quick_ones_saw_added_up() -> None:
 def test_what_was_seen_is_not_seen_again() -> None:
     clock = FakeClock()
     devices = busy(clock)
-    samples = Samples(devices, clock, ("a", "b"))
+    samples = Sampler(devices, clock, ("a", "b"))
     devices.offer({"r1": 100.0}, 1.0)
     clock.pass_s(1.0)
     first = samples.take("a")[0]
@@ -63,7 +63,7 @@ def test_what_was_seen_is_not_seen_again() -> None:
 def test_a_worker_that_ended_in_between_keeps_its_last_row() -> None:
     clock = FakeClock()
     devices = busy(clock)
-    samples = Samples(devices, clock, ("a", "b"))
+    samples = Sampler(devices, clock, ("a", "b"))
     name = devices.workers()[0].worker
     clock.pass_s(1.0)
     samples.take("a")

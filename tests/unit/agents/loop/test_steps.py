@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.devices.base import WorkerState
 from agents.devices.fake.host import FakeDevices
-from agents.loop.steps import DeviceSteps, DeviceView, Step, StepKind, next_steps, steps_without_device
+from agents.loop.steps import DeviceSteps, DeviceView, StepKind, WorkerStep, next_steps, steps_without_device
 from agents.wire import DeviceTarget, ReplicaTarget
 from tests.unit.agents.builders import FakeClock, device_target, fake_devices, replica_target, worker_spec
 from tests.unit.agents.devices.nvidia.doubles import COMMAND
@@ -35,7 +35,7 @@ class Device:
     def plan(self, *replicas: ReplicaTarget, **more: object) -> DeviceSteps:
         return next_steps(self.view(), device_target(self.uuid, *replicas, **more))
 
-    def take(self, steps: tuple[Step, ...]) -> None:
+    def take(self, steps: tuple[WorkerStep, ...]) -> None:
         for step in steps:
             match step.kind:
                 case StepKind.LOWER_POWER | StepKind.RAISE_POWER:
@@ -55,9 +55,9 @@ class Device:
                 case _:
                     raise AssertionError(step)
 
-    def reach(self, target: DeviceTarget, passes_max: int = 200) -> list[Step]:
+    def reach(self, target: DeviceTarget, passes_max: int = 200) -> list[WorkerStep]:
         """Take steps until settled; every call must be possible when it is made."""
-        taken: list[Step] = []
+        taken: list[WorkerStep] = []
         for _ in range(passes_max):
             planned = next_steps(self.view(), target)
             if planned.settled:
@@ -79,7 +79,7 @@ def device() -> Device:
     return Device()
 
 
-def kinds(planned: DeviceSteps | list[Step]) -> list[str]:
+def kinds(planned: DeviceSteps | list[WorkerStep]) -> list[str]:
     steps = planned.steps if isinstance(planned, DeviceSteps) else planned
     return [f"{step.kind.value} {step.replica}".strip() for step in steps]
 

@@ -9,7 +9,7 @@ import pytest
 
 from agents.errors import DeviceTimeoutError, NotSupportedError, SharingError
 from agents.mps import control
-from agents.mps.control import Control, memory_mib_in, number_in, pids_in, plain_environment, refused
+from agents.mps.control import MpsControl, memory_mib_in, number_in, pids_in, plain_environment, refused
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_numbers_and_pids_are_searched_for() -> None:
     assert pids_in("PID\n 12 \n34\n5 6\nabc") == (12, 34)
 
 
-def script(path: Path, *lines: str) -> Control:
+def script(path: Path, *lines: str) -> MpsControl:
     """A control program that is a Python script."""
     program = path / "control"
     program.write_text("\n".join((f"#!{sys.executable} -S", *lines)) + "\n")
     program.chmod(0o755)
-    return Control(str(program), path / "pipe")
+    return MpsControl(str(program), path / "pipe")
 
 
 def test_the_program_gets_the_pipe_and_no_limits_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_host_without_the_program_does_not_support_it(tmp_path: Path) -> None:
     with pytest.raises(NotSupportedError):
-        Control(str(tmp_path / "absent"), tmp_path).ask("-v")
+        MpsControl(str(tmp_path / "absent"), tmp_path).ask("-v")
     (tmp_path / "plain").write_text("no program")
     with pytest.raises(SharingError):
-        Control(str(tmp_path / "plain"), tmp_path).ask("-v")
+        MpsControl(str(tmp_path / "plain"), tmp_path).ask("-v")

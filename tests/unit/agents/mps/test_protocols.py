@@ -12,7 +12,7 @@ from agents.devices.parts import ShareOrder
 from agents.errors import SharingError
 from agents.mps.control import refused
 from agents.mps.device import speaks_3
-from agents.mps.protocol import Client, Server, ServerState
+from agents.mps.protocol import MpsClient, MpsServer, ServerState
 from agents.mps.v2 import ProtocolTwo
 from agents.mps.v3 import ProtocolThree, namespace_of
 
@@ -119,13 +119,13 @@ def test_2_does_not_believe_a_daemon_that_does_not_hold_what_it_was_told(answers
 )
 def test_2_reads_the_state_of_a_server(text: str, state: ServerState) -> None:
     told = Told({"get_server_list": "77\n", "get_server_status": text})
-    assert ProtocolTwo().servers(told) == (Server(77, state),)
+    assert ProtocolTwo().servers(told) == (MpsServer(77, state),)
 
 
 def test_2_lists_clients_and_terminates_one_on_its_server() -> None:
     told = Told({"get_server_list": "77", "get_client_list 77": "501\n502"})
-    assert ProtocolTwo().clients(told) == (Client(501, "77"), Client(502, "77"))
-    ProtocolTwo().terminate(told, Client(502, "77"))
+    assert ProtocolTwo().clients(told) == (MpsClient(501, "77"), MpsClient(502, "77"))
+    ProtocolTwo().terminate(told, MpsClient(502, "77"))
     assert told.said[-1] == "terminate_client 77 502"
 
 
@@ -141,7 +141,7 @@ def test_2_lists_clients_and_terminates_one_on_its_server() -> None:
 )
 def test_2_sees_a_ceiling_below_a_workers_part(share: str, memory: str, problem: str) -> None:
     told = Told({"get_active": share, "get_device": memory})
-    assert ProtocolTwo().misfit(told, order(), Client(5, "77")) == problem
+    assert ProtocolTwo().misfit(told, order(), MpsClient(5, "77")) == problem
 
 
 def test_3_starts_a_server_for_the_one_device_as_this_user() -> None:
@@ -152,7 +152,7 @@ def test_3_starts_a_server_for_the_one_device_as_this_user() -> None:
 
 def test_3_reads_its_own_server_and_no_other() -> None:
     rows = f"other,0,5,Ready,/p/other,-,-\ngpu,0,77,Ready,/p/gpu,{UUID},-\n"
-    assert ProtocolThree().servers(Told({"server list": rows})) == (Server(77, ServerState.ACTIVE),)
+    assert ProtocolThree().servers(Told({"server list": rows})) == (MpsServer(77, ServerState.ACTIVE),)
     assert ProtocolThree().servers(Told({"server list": "gpu,0,77,Fault,/p/gpu,-,-"}))[0].state is ServerState.FAULT
     assert (
         ProtocolThree().servers(Told({"server list": "gpu,0,77,Initializing,/p,-,-"}))[0].state is ServerState.STARTING
@@ -201,13 +201,13 @@ def test_3_sees_a_client_outside_its_namespace_or_one_with_other_limits(
 ) -> None:
     name = namespace_of("w") if namespace == "mine" else namespace
     told = Told({f"namespace get {namespace_of('w')} gpu act": share, "namespace get": memory})
-    assert ProtocolThree().misfit(told, order(), Client(5, "gpu", name)).startswith(problem)
-    assert bool(problem) == bool(ProtocolThree().misfit(told, order(), Client(5, "gpu", name)))
+    assert ProtocolThree().misfit(told, order(), MpsClient(5, "gpu", name)).startswith(problem)
+    assert bool(problem) == bool(ProtocolThree().misfit(told, order(), MpsClient(5, "gpu", name)))
 
 
 def test_3_lists_clients_whose_commands_hold_error_words() -> None:
     told = Told({"client list": "501,gpu,0,w_1,python cannot_fail.py --error=no\n502,gpu,0,default,x\n"})
-    assert ProtocolThree().clients(told) == (Client(501, "gpu", "w_1"), Client(502, "gpu", "default"))
+    assert ProtocolThree().clients(told) == (MpsClient(501, "gpu", "w_1"), MpsClient(502, "gpu", "default"))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from agents.devices.base import WorkerReading
 from agents.devices.fake.host import FakeDevices
-from agents.profiling.load import Seen
-from agents.profiling.session import Bench
+from agents.profiling.load import LoadSeen
+from agents.profiling.session import ProfilingBench
 from tests.unit.agents.builders import FakeClock, fake_devices
 
 
@@ -24,8 +24,8 @@ class Saturating:
         if not self.closed:
             self.stage.devices.offer({self.replica: self.rate_rps * over_s}, over_s)
 
-    def take(self) -> Seen:
-        return Seen(latencies_ms=[1.0], failed=0)
+    def take(self) -> LoadSeen:
+        return LoadSeen(latencies_ms=[1.0], failed=0)
 
     def close(self) -> None:
         self.closed = True
@@ -50,13 +50,13 @@ class Stage:
         self.clock.pass_s(seconds)
         self.waited_s += seconds
 
-    def bench(self) -> Bench:
+    def bench(self) -> ProfilingBench:
         def begin(worker: WorkerReading, concurrency: int) -> Saturating:
             assert concurrency == 2 * worker.spec.batch
             self.loads.append(Saturating(self, worker.spec.replica))
             return self.loads[-1]
 
-        return Bench(
+        return ProfilingBench(
             devices=self.devices,
             uuid=self.uuid,
             now_s=self.clock,

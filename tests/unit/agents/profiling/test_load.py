@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agents.profiling.load import Load, Request, Seen
+from agents.profiling.load import ClientLoad, LoadRequest, LoadSeen
 from tests.waiting import wait_until
 
 
@@ -62,8 +62,8 @@ def server() -> Iterator[Server]:
     made.server_close()
 
 
-def gather(load: Load, enough: Callable[[Seen], bool]) -> Seen:
-    total = Seen()
+def gather(load: ClientLoad, enough: Callable[[LoadSeen], bool]) -> LoadSeen:
+    total = LoadSeen()
 
     def came_back() -> bool:
         seen = load.take()
@@ -76,12 +76,12 @@ def gather(load: Load, enough: Callable[[Seen], bool]) -> Seen:
     return total
 
 
-POST = Request(path="/infer", body=b"{}")
+POST = LoadRequest(path="/infer", body=b"{}")
 
 
 def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
     server.gate.clear()
-    load = Load(server.url, POST)
+    load = ClientLoad(server.url, POST)
     load.closed(6)
     wait_until(lambda: server.most >= 6, "six at once")
     server.gate.set()
@@ -94,7 +94,7 @@ def test_a_closed_loop_keeps_so_many_under_way(server: Server) -> None:
 
 def test_failures_are_counted_and_named(server: Server) -> None:
     server.status = 503
-    load = Load(server.url, POST)
+    load = ClientLoad(server.url, POST)
     load.closed(2)
     seen = gather(load, lambda total: total.failed >= 4)
     load.close()
@@ -103,7 +103,7 @@ def test_failures_are_counted_and_named(server: Server) -> None:
 
 
 def test_nobody_there_is_a_failure() -> None:
-    load = Load("http://127.0.0.1:9", POST)
+    load = ClientLoad("http://127.0.0.1:9", POST)
     load.closed(1)
     seen = gather(load, lambda total: total.failed >= 2)
     load.close()

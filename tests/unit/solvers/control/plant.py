@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from solvers.control.governor import first_state, step
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
-    Settings,
 )
 
 CLOCKS_MHZ = tuple(range(300, 2101, 15))
@@ -81,11 +81,11 @@ def start(envelope: DeviceEnvelope) -> DeviceState:
     return first_state(envelope, Setting(batches=(1,) * len(envelope.replicas), clock_mhz_sm=600))
 
 
-def drive(plant: Plant, envelope: DeviceEnvelope, state: DeviceState, periods: int) -> list[Decision]:
+def drive(plant: Plant, envelope: DeviceEnvelope, state: DeviceState, periods: int) -> list[GovernorDecision]:
     """Let the governor run; decision `i` answers the reading of the setting before it."""
     decisions = []
     for _ in range(periods):
-        decision = step(Settings(), envelope, state, plant.reading(state.setting))
+        decision = step(GovernorSettings(), envelope, state, plant.reading(state.setting))
         decisions.append(decision)
         state = decision.state
     return decisions

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from solvers.control.bisect import (
     BatchQuestion,
-    Tenant,
+    SharingTenant,
     bisect_batch,
     regret,
     scan_batches,
@@ -151,11 +151,11 @@ def test_regret_shows_what_bisection_misses() -> None:
     )
 
 
-def tenant(name: str, limit_ms: float, input_mib: float, **more: float) -> Tenant:
+def tenant(name: str, limit_ms: float, input_mib: float, **more: float) -> SharingTenant:
     asked = question(
         execution_ms=lambda batch: 2.0 + batch, latency_ms=lambda batch: 2.0 + batch, limit_ms=limit_ms, **more
     )
-    return Tenant(question=replace(asked, replica=name), memory_mib=lambda batch: 100.0 + input_mib * batch)
+    return SharingTenant(question=replace(asked, replica=name), memory_mib=lambda batch: 100.0 + input_mib * batch)
 
 
 def test_replicas_of_a_device_share_its_memory_the_tightest_limit_first() -> None:
@@ -166,7 +166,7 @@ def test_replicas_of_a_device_share_its_memory_the_tightest_limit_first() -> Non
 
 def test_memory_freed_by_the_first_pass_is_used_by_the_second() -> None:
     slow = question(execution_ms=lambda batch: 30.0 * batch, latency_ms=lambda batch: 30.0 * batch, limit_ms=50.0)
-    large = Tenant(question=replace(slow, replica="z"), memory_mib=lambda batch: 100.0 + 100.0 * batch)
+    large = SharingTenant(question=replace(slow, replica="z"), memory_mib=lambda batch: 100.0 + 100.0 * batch)
     small = tenant("a", 18.0, 30.0)
     assert size_device([small, large], 760.0).batches == {"a": 15, "z": 1}
     assert size_device([small, large], 760.0).passes == 2
@@ -192,7 +192,7 @@ def test_sizes_of_a_device_keep_memory_limits_and_rates(
         return lambda batch: 50.0 + each * batch
 
     tenants = [
-        Tenant(question=replace(each, replica=f"r{position}"), memory_mib=memory(input_mib[position]))
+        SharingTenant(question=replace(each, replica=f"r{position}"), memory_mib=memory(input_mib[position]))
         for position, each in enumerate(asked)
     ]
     found = size_device(tenants, total_mib)

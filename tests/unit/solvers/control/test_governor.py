@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from solvers.control.governor import first_state, fitted, step
 from solvers.control.knobs import batch_well_below
 from solvers.control.records import (
-    Cause,
-    Decision,
+    BrokenLimit,
     DeviceEnvelope,
     DeviceReading,
     DeviceState,
+    GovernorDecision,
+    GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
     Setting,
-    Settings,
     state_from_plain,
     state_to_plain,
 )
-from solvers.control.table import TABLE, Ends, Wish, Zone, power_zone, wish_of, zone
+from solvers.control.table import TABLE, Ends, ReplicaWish, Zone, power_zone, wish_of, zone
 from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, drive, envelope_for, start
 
 L, B, H = Zone.LOW, Zone.BAND, Zone.HIGH
@@ -46,9 +46,9 @@ def test_the_table_answers_every_state_at_every_combination_of_ends() -> None:
             wish = wish_of(power, latency, reached)
             assert not reached.blocks(wish)
             if power is Zone.HIGH:
-                assert wish in (Wish.BATCH_DOWN, Wish.CLOCK_DOWN, Wish.HOLD)
+                assert wish in (ReplicaWish.BATCH_DOWN, ReplicaWish.CLOCK_DOWN, ReplicaWish.HOLD)
             if latency is Zone.HIGH:
-                assert wish is not Wish.BATCH_UP
+                assert wish is not ReplicaWish.BATCH_UP
             asked += 1
     assert asked == 9 * 16
 
@@ -56,28 +56,28 @@ def test_the_table_answers_every_state_at_every_combination_of_ends() -> None:
 @pytest.mark.parametrize(
     ("power", "latency", "reached", "wish"),
     [
-        (L, L, FREE, Wish.BATCH_UP),
-        (L, L, ends(batch_highest=True), Wish.CLOCK_UP),
-        (L, L, ends(batch_highest=True, clock_highest=True), Wish.HOLD),
-        (L, B, FREE, Wish.CLOCK_UP),
-        (L, B, ends(clock_highest=True), Wish.HOLD),
-        (L, H, FREE, Wish.BATCH_DOWN),
-        (L, H, ends(batch_lowest=True), Wish.CLOCK_UP),
-        (L, H, ends(batch_lowest=True, clock_highest=True), Wish.HOLD),
-        (B, L, FREE, Wish.HOLD),
-        (B, B, FREE, Wish.HOLD),
-        (B, H, FREE, Wish.BATCH_DOWN),
-        (B, H, ends(batch_lowest=True), Wish.HOLD),
-        (H, L, FREE, Wish.CLOCK_DOWN),
-        (H, L, ends(clock_lowest=True), Wish.BATCH_DOWN),
-        (H, B, FREE, Wish.BATCH_DOWN),
-        (H, B, ends(batch_lowest=True), Wish.CLOCK_DOWN),
-        (H, H, FREE, Wish.BATCH_DOWN),
-        (H, H, ends(batch_lowest=True), Wish.CLOCK_DOWN),
-        (H, H, ends(batch_lowest=True, clock_lowest=True), Wish.HOLD),
+        (L, L, FREE, ReplicaWish.BATCH_UP),
+        (L, L, ends(batch_highest=True), ReplicaWish.CLOCK_UP),
+        (L, L, ends(batch_highest=True, clock_highest=True), ReplicaWish.HOLD),
+        (L, B, FREE, ReplicaWish.CLOCK_UP),
+        (L, B, ends(clock_highest=True), ReplicaWish.HOLD),
+        (L, H, FREE, ReplicaWish.BATCH_DOWN),
+        (L, H, ends(batch_lowest=True), ReplicaWish.CLOCK_UP),
+        (L, H, ends(batch_lowest=True, clock_highest=True), ReplicaWish.HOLD),
+        (B, L, FREE, ReplicaWish.HOLD),
+        (B, B, FREE, ReplicaWish.HOLD),
+        (B, H, FREE, ReplicaWish.BATCH_DOWN),
+        (B, H, ends(batch_lowest=True), ReplicaWish.HOLD),
+        (H, L, FREE, ReplicaWish.CLOCK_DOWN),
+        (H, L, ends(clock_lowest=True), ReplicaWish.BATCH_DOWN),
+        (H, B, FREE, ReplicaWish.BATCH_DOWN),
+        (H, B, ends(batch_lowest=True), ReplicaWish.CLOCK_DOWN),
+        (H, H, FREE, ReplicaWish.BATCH_DOWN),
+        (H, H, ends(batch_lowest=True), ReplicaWish.CLOCK_DOWN),
+        (H, H, ends(batch_lowest=True, clock_lowest=True), ReplicaWish.HOLD),
     ],
 )
-def test_each_row_wishes_what_it_says(power: Zone, latency: Zone, reached: Ends, wish: Wish) -> None:
+def test_each_row_wishes_what_it_says(power: Zone, latency: Zone, reached: Ends, wish: ReplicaWish) -> None:
     assert wish_of(power, latency, reached) is wish
 
 
@@ -156,11 +156,11 @@ def test_whatever_is_measured_the_envelope_is_kept_and_the_third_bad_period_asks
                 replace(each, latency_ms=(each.latency_ms or 0.0) * latency_factor) for each in found.replicas
             ),
         )
-        decision = step(Settings(), envelope, state, reading)
+        decision = step(GovernorSettings(), envelope, state, reading)
         before, after = state.setting, decision.state.setting
         assert after.clock_mhz_sm in envelope.clocks_mhz_sm
         assert abs(after.clock_mhz_sm - before.clock_mhz_sm) <= 90
-        assert (after.clock_mhz_sm != before.clock_mhz_sm) == (decision.clock is not Wish.HOLD)
+        assert (after.clock_mhz_sm != before.clock_mhz_sm) == (decision.clock is not ReplicaWish.HOLD)
         assert all(1 <= batch <= 64 for batch in after.batches)
         assert all(
             abs(new - old) <= max(1, -(-old // 10)) for new, old in zip(after.batches, before.batches, strict=True)
@@ -180,7 +180,7 @@ def test_whatever_is_measured_the_envelope_is_kept_and_the_third_bad_period_asks
 def test_other_dead_bands_settle_too(power_low_part: float, latency_low_part: float) -> None:
     plant = Plant(models=(Model(fixed_ms=1.0, input_ms=0.55, power_w=140.0), Model(fixed_ms=2, input_ms=1, power_w=60)))
     envelope = envelope_for(plant, 150.0, (60.0, 60.0))
-    chosen = Settings(power_low_part=power_low_part, latency_low_part=latency_low_part)
+    chosen = GovernorSettings(power_low_part=power_low_part, latency_low_part=latency_low_part)
     state, seen = start(envelope), []
     for _ in range(260):
         decision = step(chosen, envelope, state, plant.reading(state.setting))
@@ -217,30 +217,30 @@ def at(*batches: int, clock: int = 900) -> DeviceState:
 
 
 def test_the_clock_rises_only_when_all_that_could_grow_agree() -> None:
-    one_grows = step(Settings(), pair(), at(8, 8), seen(100.0, 95.0, 50.0))
-    assert (one_grows.clock, one_grows.state.setting.batches) == (Wish.HOLD, (8, 9))
-    one_at_its_ceiling = step(Settings(), pair(), at(8, 32), seen(100.0, 95.0, 50.0))
-    assert (one_at_its_ceiling.clock, one_at_its_ceiling.state.setting.clock_mhz_sm) == (Wish.CLOCK_UP, 990)
+    one_grows = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, 95.0, 50.0))
+    assert (one_grows.clock, one_grows.state.setting.batches) == (ReplicaWish.HOLD, (8, 9))
+    one_at_its_ceiling = step(GovernorSettings(), pair(), at(8, 32), seen(100.0, 95.0, 50.0))
+    assert (one_at_its_ceiling.clock, one_at_its_ceiling.state.setting.clock_mhz_sm) == (ReplicaWish.CLOCK_UP, 990)
 
 
 def test_one_wish_for_a_lower_clock_is_enough() -> None:
-    decision = step(Settings(), pair(), at(8, 8), seen(160.0, 95.0, 50.0))
+    decision = step(GovernorSettings(), pair(), at(8, 8), seen(160.0, 95.0, 50.0))
     assert (decision.clock, decision.state.setting) == (
-        Wish.CLOCK_DOWN,
+        ReplicaWish.CLOCK_DOWN,
         Setting(batches=(7, 8), clock_mhz_sm=810),
     )
 
 
 def test_who_is_late_with_its_smallest_batch_gets_the_clock_before_others_grow() -> None:
-    decision = step(Settings(), pair(), at(1, 8), seen(100.0, 120.0, 50.0))
-    assert (decision.clock, decision.state.setting) == (Wish.CLOCK_UP, Setting(batches=(1, 8), clock_mhz_sm=990))
-    shrinks = step(Settings(), pair(), at(8, 1), seen(100.0, 120.0, 120.0))
-    assert (shrinks.clock, shrinks.state.setting.batches) == (Wish.HOLD, (7, 1))
+    decision = step(GovernorSettings(), pair(), at(1, 8), seen(100.0, 120.0, 50.0))
+    assert (decision.clock, decision.state.setting) == (ReplicaWish.CLOCK_UP, Setting(batches=(1, 8), clock_mhz_sm=990))
+    shrinks = step(GovernorSettings(), pair(), at(8, 1), seen(100.0, 120.0, 120.0))
+    assert (shrinks.clock, shrinks.state.setting.batches) == (ReplicaWish.HOLD, (7, 1))
 
 
 def test_a_power_limit_that_holds_the_clock_down_counts_as_too_much_power() -> None:
-    decision = step(Settings(), pair(), at(8, 8), seen(149.0, 50.0, 50.0, power_capped=True))
-    assert (decision.power, decision.clock, decision.bad) == (Zone.HIGH, Wish.CLOCK_DOWN, True)
+    decision = step(GovernorSettings(), pair(), at(8, 8), seen(149.0, 50.0, 50.0, power_capped=True))
+    assert (decision.power, decision.clock, decision.bad) == (Zone.HIGH, ReplicaWish.CLOCK_DOWN, True)
 
 
 @pytest.mark.parametrize(
@@ -252,20 +252,20 @@ def test_a_power_limit_that_holds_the_clock_down_counts_as_too_much_power() -> N
 )
 def test_without_measurements_everything_stays(reading: DeviceReading, reason: str) -> None:
     state = replace(at(8, 8), bad_periods=2)
-    decision = step(Settings(), pair(), state, reading)
+    decision = step(GovernorSettings(), pair(), state, reading)
     assert decision.held == reason
-    assert (decision.state.setting, decision.state.bad_periods, decision.clock) == (state.setting, 2, Wish.HOLD)
+    assert (decision.state.setting, decision.state.bad_periods, decision.clock) == (state.setting, 2, ReplicaWish.HOLD)
 
 
 def test_without_a_cap_power_need_not_be_measured() -> None:
-    decision = step(Settings(), pair(cap_w=None), at(8, 8), seen(None, 50.0, 50.0))
+    decision = step(GovernorSettings(), pair(cap_w=None), at(8, 8), seen(None, 50.0, 50.0))
     assert (decision.held, decision.state.setting.batches) == ("", (9, 9))
 
 
 def test_a_replica_without_requests_neither_moves_nor_votes() -> None:
-    decision = step(Settings(), pair(), at(8, 8), seen(100.0, 95.0, None))
-    assert (decision.clock, decision.state.setting) == (Wish.CLOCK_UP, Setting(batches=(8, 8), clock_mhz_sm=990))
-    nobody = step(Settings(), pair(), at(8, 8), seen(100.0, None, None))
+    decision = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, 95.0, None))
+    assert (decision.clock, decision.state.setting) == (ReplicaWish.CLOCK_UP, Setting(batches=(8, 8), clock_mhz_sm=990))
+    nobody = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, None, None))
     assert nobody.state.setting == at(8, 8).setting
 
 
@@ -277,12 +277,12 @@ def test_a_batch_that_does_not_fill_is_not_raised() -> None:
             ReplicaReading(replica="r1", latency_ms=10.0, filled=False),
         ),
     )
-    decision = step(Settings(), pair(), at(8, 8), reading)
-    assert (decision.clock, decision.state.setting.batches) == (Wish.CLOCK_UP, (8, 8))
+    decision = step(GovernorSettings(), pair(), at(8, 8), reading)
+    assert (decision.clock, decision.state.setting.batches) == (ReplicaWish.CLOCK_UP, (8, 8))
 
 
 def test_what_broke_a_limit_is_not_tried_again_until_it_is_forgotten() -> None:
-    envelope, chosen = pair(limits_ms=(100.0, None)), Settings(barrier_periods=10)
+    envelope, chosen = pair(limits_ms=(100.0, None)), GovernorSettings(barrier_periods=10)
     state = first_state(envelope, Setting(batches=(8, 32), clock_mhz_sm=CLOCKS_MHZ[-1]))
     nines = []
     for _ in range(26):
@@ -295,25 +295,25 @@ def test_what_broke_a_limit_is_not_tried_again_until_it_is_forgotten() -> None:
 def test_raising_waits_until_measurements_show_the_last_change() -> None:
     state, batches = at(8, 8), []
     for _ in range(5):
-        state = step(Settings(settle_periods=2), pair(), state, seen(100.0, 50.0, 50.0)).state
+        state = step(GovernorSettings(settle_periods=2), pair(), state, seen(100.0, 50.0, 50.0)).state
         batches.append(state.setting.batches[0])
     assert batches == [9, 9, 10, 10, 11]
 
 
 def test_a_repartition_names_the_worst_and_who_can_give() -> None:
     state = replace(at(1, 8), bad_periods=2)
-    late = step(Settings(), pair(), state, seen(148.0, 130.0, 50.0)).repartition
+    late = step(GovernorSettings(), pair(), state, seen(148.0, 130.0, 50.0)).repartition
     assert late is not None
     assert (late.cause, late.replica, late.donor, late.share_pct_sm, late.exhausted) == (
-        Cause.LATENCY,
+        BrokenLimit.LATENCY,
         "r0",
         "r1",
         5,
         True,
     )
-    power = step(Settings(), pair(), state, seen(170.0, 50.0, 60.0)).repartition
+    power = step(GovernorSettings(), pair(), state, seen(170.0, 50.0, 60.0)).repartition
     assert power is not None
-    assert (power.cause, power.replica, power.exhausted) == (Cause.POWER, "r1", False)
+    assert (power.cause, power.replica, power.exhausted) == (BrokenLimit.POWER, "r1", False)
 
 
 def test_a_new_envelope_resets_what_left_it_and_keeps_the_rest() -> None:
@@ -351,7 +351,9 @@ def test_a_state_that_cannot_be_read_is_refused(broken: object) -> None:
         state_from_plain(broken)
 
 
-def shaken(envelope: DeviceEnvelope, plant: Plant, *, power: float = 0.0, latency: float = 0.0) -> list[Decision]:
+def shaken(
+    envelope: DeviceEnvelope, plant: Plant, *, power: float = 0.0, latency: float = 0.0
+) -> list[GovernorDecision]:
     """A run in which every seventh period measures so much more than is."""
     state, decisions = start(envelope), []
     for period in range(400):
@@ -363,7 +365,7 @@ def shaken(envelope: DeviceEnvelope, plant: Plant, *, power: float = 0.0, latenc
                 replace(each, latency_ms=(each.latency_ms or 0.0) * (1.0 + high * latency)) for each in found.replicas
             ),
         )
-        decisions.append(step(Settings(), envelope, state, reading))
+        decisions.append(step(GovernorSettings(), envelope, state, reading))
         state = decisions[-1].state
     return decisions[100:]
 
@@ -390,5 +392,5 @@ def test_batches_of_every_size_lose_four_fifths_within_twenty_periods() -> None:
     for first in range(5, 257):
         batch = first
         for _ in range(20):
-            batch = batch_well_below(batch, 1, Settings().batch_step_part)
+            batch = batch_well_below(batch, 1, GovernorSettings().batch_step_part)
         assert batch <= max(1, first // 5), first

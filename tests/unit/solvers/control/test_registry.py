@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.control.records import (
-    Decision,
     DeviceEnvelope,
     DeviceReading,
+    GovernorDecision,
     ReplicaReading,
     Setting,
     state_from_plain,
@@ -32,9 +32,9 @@ def start(envelope: DeviceEnvelope) -> Setting:
     return Setting(batches=(1,) * len(envelope.replicas), clock_mhz_sm=600)
 
 
-def driven(name: str, plant: Plant, envelope: DeviceEnvelope, periods: int) -> list[Decision]:
+def driven(name: str, plant: Plant, envelope: DeviceEnvelope, periods: int) -> list[GovernorDecision]:
     loop = controller(name)
-    state, decisions = loop.first(envelope, start(envelope)), list[Decision]()
+    state, decisions = loop.first(envelope, start(envelope)), list[GovernorDecision]()
     for _ in range(periods):
         decisions.append(loop.step(envelope, state, plant.reading(state.setting)))
         state = decisions[-1].state

@@ -35,7 +35,7 @@ from agents.errors import (
     StateFileError,
     WorkerError,
 )
-from agents.journal import Journal
+from agents.journal import SettingsJournal
 from agents.state import StateDirectory
 from agents.wire import DeviceInventory, WorkerTarget
 from tests.unit.agents.builders import FakeClock
@@ -147,7 +147,7 @@ class World:
             plain=WholeCards(self),
             crew=WorldCrew(self),
             state=self.state,
-            journal=Journal(self.state, self.boot_id),
+            journal=SettingsJournal(self.state, self.boot_id),
             now_s=self.clock,
             mps_refusal="" if mps else "nvidia-cuda-mps-control is not there",
             observing=observing,
