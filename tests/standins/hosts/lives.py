@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from agents import wanted
 from agents.crew import rounds
 from agents.devices.base import Mode, WorkerState
 from agents.errors import AgentError
-from agents.loop import apply, restarts
+from agents.loop import apply, restarts, wanted
 from agents.wire import DeviceTarget, NodeTarget
 from tests.standins.hosts import FAULTS, HostAgent, HostStandIn, Watch, host_in_process
 from tests.standins.hosts.sequences import draw_target, held

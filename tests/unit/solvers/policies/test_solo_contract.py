@@ -38,7 +38,7 @@ def test_a_dump_answers_the_same(name: str) -> None:
     facts = laws.facts()
     model = suite.make_solo(name, facts).fit(known)
     plain = json.loads(json.dumps(model.dump(), allow_nan=False))
-    back = suite._part(suite._SOLO, name).load(plain, facts)
+    back = suite.load_solo(name, plain, facts)
     for quantity in model.spec.quantities:
         np.testing.assert_array_equal(
             back.predict(asked.queries, quantity).mean, model.predict(asked.queries, quantity).mean

@@ -40,14 +40,14 @@ def same(one: Answer, two: Answer) -> None:
 def test_a_dump_answers_the_same(name: str) -> None:
     model = whole(name)
     plain = json.loads(json.dumps(model.dump(), allow_nan=False))
-    back = suite._part(suite._INTERFERENCE, name).load(plain, laws.facts())
+    back = suite._part(suite.INTERFERENCE_MODELS, name).load(plain, laws.facts())
     same(back.predict(laws.pairs(batches=(4,)), solo()), model.predict(laws.pairs(batches=(4,)), solo()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unfitted_model_dumps_and_answers_what_was_published(name: str) -> None:
     model = suite.make_interference(name, laws.facts())
-    back = suite._part(suite._INTERFERENCE, name).load(model.dump(), laws.facts())
+    back = suite._part(suite.INTERFERENCE_MODELS, name).load(model.dump(), laws.facts())
     answer = model.predict(laws.pairs(batches=(4,)), solo())
     same(answer, back.predict(laws.pairs(batches=(4,)), solo()))
     assert np.isinf(answer.distance).all()

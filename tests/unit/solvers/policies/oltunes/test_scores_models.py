@@ -75,7 +75,7 @@ def test_learning_is_deterministic_and_a_dump_answers_the_same(name: str) -> Non
     again = suite.make_solo(name, laws.facts(), 1).fit(split()[0])
     same(again.predict(asked), fitted(name).predict(asked))
     plain = json.loads(json.dumps(fitted(name).dump(), allow_nan=False))
-    back = suite._part(suite._SOLO, name).load(plain, laws.facts())
+    back = suite.load_solo(name, plain, laws.facts())
     for quantity in (Quantity.LATENCY_MS, Quantity.THROUGHPUT_RPS):
         same(back.predict(asked, quantity), fitted(name).predict(asked, quantity))
     more = split()[1].take(np.arange(5))
@@ -89,7 +89,7 @@ def test_a_damaged_dump_is_refused(name: str) -> None:
         assert isinstance(plain, dict)
         del plain[part]
         with pytest.raises(InputError):
-            suite._part(suite._SOLO, name).load(plain, laws.facts())
+            suite.load_solo(name, plain, laws.facts())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +115,7 @@ def test_before_anything_was_seen(name: str) -> None:
     with pytest.raises(InputError):
         fresh.predict(Queries.of("res", "v100", 1, 50), Quantity.POWER_W)
     plain = json.loads(json.dumps(fresh.dump(), allow_nan=False))
-    back = suite._part(suite._SOLO, name).load(plain, Facts())
+    back = suite.load_solo(name, plain, Facts())
     same(back.predict(Queries.of("res", "v100", [1, 2], 50)), answer)
 
 
@@ -182,7 +182,7 @@ def test_slowdowns_at_unseen_cells(name: str) -> None:
     assert 1.0 - unexplained > {"fm-ftrl": 0.8, "mf": 0.3, "rf": 0.8}[name]
     assert (np.abs(answer.mean - truth) <= 1.96 * answer.std).mean() > 0.8
     plain = json.loads(json.dumps(model.dump(), allow_nan=False))
-    back = suite._part(suite._INTERFERENCE, name).load(plain, laws.facts())
+    back = suite._part(suite.INTERFERENCE_MODELS, name).load(plain, laws.facts())
     same(back.predict(asked.groups, solo), answer)
 
 
