@@ -42,9 +42,8 @@ class Audit:
         self._strangers = 0
         self._suppressed = 0
 
-    def request(self, peer: Peer | None, what: tuple[str, str, object], outcome: str) -> None:
-        """A request that was read: verb, device, value. Without a peer it is the helper's own doing."""
-        verb, device, value = what
+    def request(self, peer: Peer | None, outcome: str, *, verb: str, device: str, value: object) -> None:
+        """A request that was read. Without a peer it is the helper's own doing."""
         with self._lock:
             self._write(peer, {"verb": verb, "device": device, "value": value, "outcome": outcome})
 

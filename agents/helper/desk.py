@@ -36,7 +36,7 @@ class Desk:
         except AgentError as error:
             answer = HelperAnswer(number=request.number, code=error.code, message=str(error))
         outcome = f"{answer.code}: {answer.message}" if answer.code else "ok"
-        self._audit.request(peer, (request.verb.value, request.device, request.value), outcome)
+        self._audit.request(peer, outcome, verb=request.verb.value, device=request.device, value=request.value)
         return answer
 
     def restore(self, alone: Callable[[], bool]) -> int:
@@ -47,7 +47,7 @@ class Desk:
                 break
             outcome = self._restored(alone, device, verb, original)
             failed += outcome not in ("restored", "left")
-            self._audit.request(None, (verb.value, device, original), outcome)
+            self._audit.request(None, outcome, verb=verb.value, device=device, value=original)
         return failed
 
     def owes(self) -> bool:

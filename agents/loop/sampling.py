@@ -83,22 +83,22 @@ def _worker_joined(before: WorkerSample, after: WorkerSample) -> WorkerSample:
         completed=before.completed + after.completed,
         violated=before.violated + after.violated,
         dropped=before.dropped + after.dropped,
-        batch_mean=_mean((before.batch_mean, before.executions), (after.batch_mean, after.executions)) or 0.0,
-        latency_ms_p50=_mean((before.latency_ms_p50, before.completed), (after.latency_ms_p50, after.completed)),
+        batch_mean=_mean(before.batch_mean, after.batch_mean, weights=(before.executions, after.executions)) or 0.0,
+        latency_ms_p50=_mean(before.latency_ms_p50, after.latency_ms_p50, weights=(before.completed, after.completed)),
         latency_ms_p95=_worst(before.latency_ms_p95, after.latency_ms_p95),
         latency_ms_p99=_worst(before.latency_ms_p99, after.latency_ms_p99),
         energy_j=before.energy_j + after.energy_j,
         iterations_done=sum(iterations) if iterations else None,
         executions=executions,
         execution_ms_mean=_mean(
-            (before.execution_ms_mean, before.executions), (after.execution_ms_mean, after.executions)
+            before.execution_ms_mean, after.execution_ms_mean, weights=(before.executions, after.executions)
         ),
     )
 
 
-def _mean(*weighted: tuple[float | None, float]) -> float | None:
+def _mean(*numbers: float | None, weights: tuple[float, float]) -> float | None:
     """The mean of what is known, by weight; without any weight the last one known."""
-    known = [(number, weight) for number, weight in weighted if number is not None]
+    known = [(number, weight) for number, weight in zip(numbers, weights, strict=True) if number is not None]
     total = sum(weight for _, weight in known)
     if total > 0.0:
         return sum(number * weight for number, weight in known) / total

@@ -311,7 +311,7 @@ def _add_routes(app: FastAPI) -> None:
 
 
 def _lifespan(
-    services: Services, listeners: tuple[Listener, RouteReader], voice: EventLog
+    services: Services, listeners: Sequence[Listener | RouteReader], voice: EventLog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     def stop() -> None:
         for listener in listeners:

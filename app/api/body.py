@@ -133,27 +133,34 @@ class _OddChecks:
         return _Odd(code, detail)
 
 
-_Trail = tuple["_Trail", "int | str"] | None
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The way to a place of a body: the last key, and the way before it."""
+
+    before: _Step | None
+    key: int | str
+
+
 """Where a part stands: its parent's trail and its key there. Pointers are only spelled out for faults."""
 
 
 def _odd_faults(plain: object) -> Iterator[Fault]:
     """Where something odd stands, in the order of the text; without recursion, for a body may be deep."""
-    waiting: list[tuple[_Trail, object]] = [(None, plain)]
+    waiting: list[tuple[_Step | None, object]] = [(None, plain)]
     while waiting:
         trail, part = waiting.pop()
         if isinstance(part, _Odd):
             yield Fault(pointer=pointer_of(_location(trail)), code=part.code, detail=part.detail)
         elif isinstance(part, dict | list):
             inner = part.items() if isinstance(part, dict) else enumerate(part)
-            waiting.extend(reversed([((trail, key), each) for key, each in inner]))
+            waiting.extend(reversed([(_Step(trail, key), each) for key, each in inner]))
 
 
-def _location(trail: _Trail) -> list[int | str]:
+def _location(trail: _Step | None) -> list[int | str]:
     found: list[int | str] = []
     while trail is not None:
-        trail, key = trail
-        found.append(key)
+        found.append(trail.key)
+        trail = trail.before
     return found[::-1]
 
 

@@ -288,7 +288,7 @@ def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: R
         if report.observed_at_s < head.observed_at_s - CLOCK_TOLERANCE_S:
             return ReportOutcome(kind=OutcomeKind.REFUSED, code=RefusalCode.CLOCK_WENT_BACKWARDS)
     elif head.boot_id:
-        boot_known, report_known = _seen(connection, name)
+        boot_known, report_known = _seen(connection, *name)
         if report_known:
             return DUPLICATE
         if boot_known or same_boot:
@@ -301,9 +301,8 @@ def _judge(connection: psycopg.Connection, batch: _Batch, source: str, report: R
     return ACCEPTED
 
 
-def _seen(connection: psycopg.Connection, name: tuple[str, str, int]) -> tuple[bool, bool]:
+def _seen(connection: psycopg.Connection, source: str, boot_id: str, sequence: int) -> tuple[bool, bool]:
     """Whether the log knows this boot of the source, and this very report."""
-    source, boot_id, sequence = name
     row = connection.execute(
         "SELECT EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s),"
         " EXISTS (SELECT FROM report_log WHERE source = %(source)s AND boot_id = %(boot)s AND sequence = %(sequence)s)",

@@ -57,7 +57,7 @@ def print_slices(published: dict[tuple[str, str], dict[int, float]], fitting: bo
             one = Resident(model=name, share_pct_sm=100, training=True)
             for size, true in found.items() if model == name else ():
                 whole_ms, part_ms = (
-                    training_iteration_ms(part, one, A100.clock_mhz_sm_max, (), (1.0, A100))
+                    training_iteration_ms(part, one, A100.clock_mhz_sm_max, (), 1.0, A100)
                     for part in (SLICES[7], SLICES[size])
                 )
                 errors.append(abs(part_ms / whole_ms / true - 1.0))

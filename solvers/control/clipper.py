@@ -54,7 +54,7 @@ class Clipper:
             return held(state, why)
         power, readings = power_of(self.settings, envelope, reading), readings_of(envelope, reading)
         verdicts = tuple(
-            self._verdict(replica.replica, power, (latency_of(self.settings, replica, found), found))
+            self._verdict(replica.replica, power, latency=latency_of(self.settings, replica, found), reading=found)
             for replica, found in zip(envelope.replicas, readings, strict=True)
         )
         setting = replace(state.setting, batches=self._batches(envelope, state, verdicts))
@@ -63,9 +63,10 @@ class Clipper:
             state=moved(state, setting), power=power, verdicts=verdicts, clock=ReplicaWish.HOLD, bad=bad
         )
 
-    def _verdict(self, replica: str, power: Zone, seen: tuple[Zone | None, ReplicaReading | None]) -> ReplicaVerdict:
+    def _verdict(
+        self, replica: str, power: Zone, *, latency: Zone | None, reading: ReplicaReading | None
+    ) -> ReplicaVerdict:
         """A replica's wish; a batch that does not fill says nothing about larger ones."""
-        latency, reading = seen
         watched = latency if self.by is BrokenLimit.LATENCY else power
         wish = ReplicaWish.HOLD
         if watched is Zone.HIGH:

@@ -71,7 +71,7 @@ def step(
         return held(state, why)
     power = power_of(settings, envelope, reading)
     verdicts = tuple(
-        _verdict(settings, envelope, state, (position, measured, power))
+        _verdict(settings, envelope, state, position=position, reading=measured, power=power)
         for position, measured in enumerate(readings_of(envelope, reading))
     )
     late = any(verdict.latency is Zone.HIGH for verdict in verdicts)
@@ -174,23 +174,26 @@ def _verdict(
     settings: GovernorSettings,
     envelope: DeviceEnvelope,
     state: DeviceState,
-    measured: tuple[int, ReplicaReading | None, Zone],
+    *,
+    position: int,
+    reading: ReplicaReading | None,
+    power: Zone,
 ) -> ReplicaVerdict:
-    """A replica's zone and wish. `measured`: its position, its reading, the device's power zone."""
-    position, reading, power = measured
+    """The zone and wish of the replica at a position, under the device's power zone."""
     replica = envelope.replicas[position]
     latency = latency_of(settings, replica, reading)
     if reading is None or latency is None:
         return ReplicaVerdict(replica=replica.replica, latency=None, wish=ReplicaWish.HOLD)
-    ends = _ends(settings, envelope, state, (position, reading.filled))
+    ends = _ends(settings, envelope, state, position=position, filled=reading.filled)
     return ReplicaVerdict(replica=replica.replica, latency=latency, wish=wish_of(power, latency, ends))
 
 
-def _ends(settings: GovernorSettings, envelope: DeviceEnvelope, state: DeviceState, where: tuple[int, bool]) -> Ends:
+def _ends(
+    settings: GovernorSettings, envelope: DeviceEnvelope, state: DeviceState, *, position: int, filled: bool
+) -> Ends:
     """Which knobs are at an end for the replica at a position. A batch is at its ceiling also when it does not fill, or
     when experience forbids every larger one.
     """
-    position, filled = where
     replica, setting = envelope.replicas[position], state.setting
     batch, clocks = setting.batches[position], envelope.clocks_mhz_sm
     larger = batches_above(batch, replica.batch_max, settings.batch_step_part)
@@ -270,7 +273,7 @@ def _repartition(settings: GovernorSettings, turn: _Turn) -> Repartition:
         )
     free = 100 - sum(replica.share_pct_sm for replica in turn.envelope.replicas)
     extra = settings.share_pct_sm_step
-    donor = None if free >= extra else _donor(turn.envelope.replicas, strain, (worst, extra))
+    donor = None if free >= extra else _donor(turn.envelope.replicas, strain, worst=worst, extra=extra)
     lowest = turn.lowest(worst, clock=False)
     return Repartition(cause=BrokenLimit.LATENCY, replica=worst, donor=donor, share_pct_sm=extra, exhausted=lowest)
 
@@ -282,9 +285,8 @@ def _strain(replica: ReplicaEnvelope, latency_ms: float | None) -> float:
     return latency_ms / replica.latency_ms_limit
 
 
-def _donor(replicas: Sequence[ReplicaEnvelope], strain: dict[str, float], wanted: tuple[str, int]) -> str | None:
-    """Who has the most slack and more share than is to be given. `wanted`: the replica that gets it, and how much."""
-    worst, extra = wanted
+def _donor(replicas: Sequence[ReplicaEnvelope], strain: dict[str, float], *, worst: str, extra: int) -> str | None:
+    """Who has the most slack, and more share than the extra that the worst is to be given."""
     able = [
         each for each in replicas if each.replica != worst and each.share_pct_sm > extra and strain[each.replica] < 1
     ]

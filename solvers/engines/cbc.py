@@ -92,7 +92,7 @@ def _claim(program: Program, limits: Limits, hint: Floats | None) -> LibraryClai
         except pulp.PulpSolverError as error:
             raise EngineError("CBC does not run", engine="cbc", reason=str(error)) from error
         said = log.read_text(encoding="utf-8", errors="replace")
-    return _read(program, problem, (columns, rows), said)
+    return _read(program, problem, columns, rows, said)
 
 
 # PuLP's objects are Any, here and below.
@@ -135,8 +135,7 @@ def _sides(low: float, high: float) -> list[tuple[int, float]]:
     return [(sense, side) for sense, side in sides if np.isfinite(side)]
 
 
-def _read(program: Program, problem: Any, parts: tuple[list[Any], list[list[Any]]], said: str) -> LibraryClaim:
-    columns, rows = parts
+def _read(program: Program, problem: Any, columns: list[Any], rows: list[list[Any]], said: str) -> LibraryClaim:
     stopped = _STOPPED.search(said)
     solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     otherwise = STATUSES.get(problem.status, EngineStatus.FAILED)

@@ -101,11 +101,10 @@ class ColumnMaster:
         self.rows += 1
         return self.rows - 1
 
-    def add_rows(self, lower: Floats, entries: tuple[Whole, Whole, Floats]) -> None:
+    def add_rows(self, lower: Floats, *, start: Whole, column: Whole, value: Floats) -> None:
         """Further rows at least so high, over columns that are there: start (one element more than rows), column and
         value as in CSR.
         """
-        start, column, value = entries
         status = self._highs.addRows(
             len(lower),
             np.ascontiguousarray(lower, dtype=np.float64),

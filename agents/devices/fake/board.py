@@ -197,7 +197,7 @@ class FakeBoard:
             return
         reference = (gpu_truth(spec.gpu_type_reference) if spec.gpu_type_reference else None) or self.gpu
         iteration_ms = training_iteration_ms(
-            self.gpu, worker.resident(), self._clock_reached, neighbours, (spec.iteration_ms_reference, reference)
+            self.gpu, worker.resident(), self._clock_reached, neighbours, spec.iteration_ms_reference, reference
         )
         _progress(worker, 1000.0 * seconds / iteration_ms)
 

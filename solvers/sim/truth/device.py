@@ -133,7 +133,7 @@ def _company(gpu: GpuTruth, clock_mhz_sm: int, tenants: tuple[Tenant, ...], trai
         *(Resident(model=each.model, share_pct_sm=each.share_pct_sm, training=True) for each in trainees),
     ]
     trained = [
-        (training_iteration_ms(gpu, each, clock_mhz_sm, (), (job.iteration_ms_reference, job.gpu_reference)),)
+        (training_iteration_ms(gpu, each, clock_mhz_sm, (), job.iteration_ms_reference, job.gpu_reference),)
         for each, job in zip(residents[len(tenants) :], trainees, strict=True)
     ]
     added = [

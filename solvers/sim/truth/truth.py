@@ -229,10 +229,10 @@ def training_iteration_ms(
     resident: Resident,
     clock_mhz_sm: float,
     neighbours: Sequence[Resident],
-    reference: tuple[float, GpuTruth],
+    reference_ms: float,
+    reference_gpu: GpuTruth,
 ) -> float:
-    """Milliseconds of one training iteration. `reference`: its time on the whole of a GPU type at its highest clock."""
-    reference_ms, reference_gpu = reference
+    """Milliseconds of one training iteration, from its time on the whole of a reference GPU at its highest clock."""
     needed = training_sms(resident.model)
     # Between types training scales with all their SMs (large ones bring bandwidth too), within one as far as it fills.
     whole = (gpu_truth(gpu.like or gpu.name) or gpu).sm_count

@@ -145,7 +145,7 @@ def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> 
         for (first, second), share, batch in product(pairs, SHARES_PCT, BATCHES)
         for one, two in ((first, second), (second, first))
     ]
-    added = [_added(truth, (models[one], models[two]), (share, int(batch))) for one, two, share, batch in asked]
+    added = [_added(truth, (models[one], models[two]), share, int(batch)) for one, two, share, batch in asked]
     noise = measuring.profiling.noise * draw.standard_normal(len(added))
     return fit_interference(
         list(models),
@@ -159,9 +159,8 @@ def _pairs(measuring: Measuring, truth: GpuTruth, draw: np.random.Generator) -> 
     )
 
 
-def _added(truth: GpuTruth, pair: tuple[ModelName, ModelName], how: tuple[float, int]) -> float:
+def _added(truth: GpuTruth, pair: tuple[ModelName, ModelName], share: float, batch: int) -> float:
     """What the second of a pair, at this share, adds to the time of the first, as a part of it."""
-    share, batch = how
     clock = truth.clock_mhz_sm_max
     mine = Resident(model=pair[0], share_pct_sm=int(100 - share), batch=batch)
     theirs = Resident(model=pair[1], share_pct_sm=int(share), batch=batch)

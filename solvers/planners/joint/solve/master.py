@@ -167,7 +167,7 @@ class Master:
         self._parts = [_widened(before, column, row, value)]
         order = np.lexsort((column, row))
         start = np.searchsorted(row[order], rows.base + first + np.arange(len(work) + 1))
-        self.programme.add_rows((steps + 1).astype(np.float64), (start, column[order], value[order]))
+        self.programme.add_rows((steps + 1).astype(np.float64), start=start, column=column[order], value=value[order])
 
     def activity(self, counts: Whole) -> Floats:
         """What whole counts of the pool's columns add to every row."""

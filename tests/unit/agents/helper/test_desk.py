@@ -226,7 +226,7 @@ def test_the_log_file_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(path, lambda: WALL_S, bytes_max=2000)
     for number in range(100):
-        audit.request(PEER, ("lock_clock", GPU, number), "ok")
+        audit.request(PEER, "ok", verb="lock_clock", device=GPU, value=number)
     older = path.with_name("audit.log.1")
     assert path.stat().st_size <= 2000
     assert older.stat().st_size <= 2000
@@ -235,7 +235,7 @@ def test_the_log_file_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    Audit(tmp_path).request(PEER, ("lock_clock", GPU, 1), "ok")
+    Audit(tmp_path).request(PEER, "ok", verb="lock_clock", device=GPU, value=1)
 
 
 def test_strangers_cannot_fill_the_log(tmp_path: Path) -> None:

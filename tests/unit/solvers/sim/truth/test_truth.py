@@ -131,10 +131,10 @@ def test_training_presses_harder_than_serving() -> None:
 def test_a_training_iteration_on_the_whole_reference_type_takes_the_reference_time() -> None:
     whole = Resident(model="resnet50", share_pct_sm=100, training=True)
     half = Resident(model="resnet50", share_pct_sm=50, training=True)
-    assert training_iteration_ms(V100, whole, 1530, (), (200.0, V100)) == pytest.approx(200.0)
+    assert training_iteration_ms(V100, whole, 1530, (), 200.0, V100) == pytest.approx(200.0)
     # Half of the SMs fill 0.745 of what all of them fill for this network, and 8 % of an iteration needs none.
-    assert training_iteration_ms(V100, half, 1530, (), (200.0, V100)) == pytest.approx(262.5, rel=1e-3)
-    assert training_iteration_ms(T4, whole, 1590, (), (200.0, V100)) > 300.0
+    assert training_iteration_ms(V100, half, 1530, (), 200.0, V100) == pytest.approx(262.5, rel=1e-3)
+    assert training_iteration_ms(T4, whole, 1590, (), 200.0, V100) > 300.0
 
 
 def test_training_saturates_as_measured_on_mig_slices() -> None:
@@ -142,10 +142,10 @@ def test_training_saturates_as_measured_on_mig_slices() -> None:
     whole = Resident(model="resnet50", share_pct_sm=100, training=True)
     a100 = GPUS["a100-40gb"]
     seventh = mig_truth(a100, 14, 4864)
-    slower = training_iteration_ms(seventh, whole, 1410, (), (1.0, a100))
+    slower = training_iteration_ms(seventh, whole, 1410, (), 1.0, a100)
     assert 2.0 < slower < 3.5
     bert = replace(whole, model="bert-base")
-    assert training_iteration_ms(seventh, bert, 1410, (), (1.0, a100)) > 1.5 * slower
+    assert training_iteration_ms(seventh, bert, 1410, (), 1.0, a100) > 1.5 * slower
 
 
 @pytest.mark.parametrize(("sms", "memory_mib", "batch", "published_per_s"), [(42, 40192, 16, 1188), (14, 9728, 1, 197)])
