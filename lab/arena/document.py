@@ -1,7 +1,6 @@
 """A scenario file as it was read: plain data, and the line on which every part of it stands.
 
-Owns the dialect (YAML without dates, every key once) and the form of a complaint: `file:line: path: message`. It
-refuses to know what a scenario means.
+Owns the dialect (YAML without dates, every key once) and the form of a complaint: `file:line: path: message`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a file of kind `world` may say about loads: arrivals in the open, clients, and data to be replayed.
 
 Owns the forms and the reading of times (`90s`, `15min`, `2h`, `1d`, or plain seconds). Everything is closed: an unknown
-field is a complaint. It refuses to build anything.
+field is a complaint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Kinds of scenarios by name, imported when first asked for.
 
 Owns the table and what a kind's module offers: `FORM`, the pydantic model of its files (a `ScenarioForm` with a field
-`kind`), and `build(form, context)`, which makes the bench. A new kind is one line here. It refuses to know any kind's
-fields.
+`kind`), and `build(form, context)`, which makes the bench. A new kind is one line here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scenario files: reading one into a bench, and the JSON Schema of all kinds (`python -m lab.arena.loading`).
 
 Owns the way from text to form: the kind, the check against its form, and every fault as a line of its own,
-`file:line: path: message`. It refuses to know the fields of any kind.
+`file:line: path: message`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads in short form become what a service is asked: arrivals in the open, clients, or a queue that never ends.
 
-Owns the turn of each form into its record and the rate that a load has on average. It refuses to draw arrivals.
+Owns the turn of each form into its record and the rate that a load has on average.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the runs are, for people: a bar on a terminal, a plain line for each finished run elsewhere.
 
-Owns what is said on standard error while runs go on. It refuses to say anything of results.
+Owns what is said on standard error while runs go on.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the connection (to the cluster that RAY_ADDRESS names, or to one of this machine's own) and the order in which
 results come in. Scenario files and public data must lie at the same path on every node; planners of one's own travel
-by themselves. It refuses to install anything on the cluster.
+by themselves.
 """
 
 from __future__ import annotations

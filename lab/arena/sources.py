@@ -1,7 +1,6 @@
 """What scenario files without requests share: their heading, and tables of public data.
 
 Owns the fields that say what a bench is and the reading of CSV and JSON files from the folder that HEADROOM_DATA names.
-It refuses to know any source.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns the rule by which ours is better, level or behind, and the count over scenarios. A rival counts if it keeps the
 scenario's guard no worse than ours, but for noise, and leaves no service out; among these the best goal is the one to
-beat. Where there is none, the best goal of all is looked at: ours is alone if it is no worse, else dearer. It refuses
-to compute anything that the comparison does not know.
+beat. Where there is none, the best goal of all is looked at: ours is alone if it is no worse, else dearer.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns the statistics of the arena. Seeds pair runs: the same seed is the same world for every contender, so differences
 are taken seed by seed. A contender is ranked by the scenario's goal among those whose guard (usually violations) is not
-worse than the reference's by more than noise says. It refuses to test what the seed does not change, and to call
-anything significant without a correction for the number of contenders.
+worse than the reference's by more than noise says.
 """
 
 from __future__ import annotations

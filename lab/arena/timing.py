@@ -1,7 +1,7 @@
 """How long planners thought in a run: told beside its outcome, never in it.
 
 Owns the wrapping of planners in a clock; what wraps a remembering planner remembers as well, because callers ask what
-a planner can do. It refuses to change anything that a planner is asked or answers.
+a planner can do.
 """
 
 from __future__ import annotations

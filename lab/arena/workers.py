@@ -1,8 +1,7 @@
 """Runs on this machine: in this process, or in worker processes that take one run after the other.
 
 Owns the workers: started anew rather than forked, one pipe each; a worker that dies takes only its own run with it, is
-told as that run's failure, and is replaced. They ignore the keyboard: whoever asked for the runs stops them. It refuses
-to know what a run is.
+told as that run's failure, and is replaced. They ignore the keyboard: whoever asked for the runs stops them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Scenario files of kind `world`: a form becomes a `WorldScenario`, and that a bench.
 
-Owns the assembly and the checks across parts of a file: models and GPU types that are named must be known. It refuses
-to know how a world runs.
+Owns the assembly and the checks across parts of a file: models and GPU types that are named must be known.
 """
 
 from __future__ import annotations

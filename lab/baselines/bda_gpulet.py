@@ -1,7 +1,7 @@
 """gpulet's partitions with InSS' batches: the same places and shares, every batch by bisection.
 
 Owns the exchange of batches after gpulet has placed, and what the reasons tell of timers (the limit less the batch
-itself). A batch that a rule of the device forbids stays as gpulet chose it. It refuses to touch places and shares.
+itself). A batch that a rule of the device forbids stays as gpulet chose it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the published heuristic: services by rising rate x SLO; whole partitions at the size whose last step gained most
 throughput per share, the rest of the rate on the smallest partition that suffices; best fit; no pair whose linear
-interference would break a promise. It refuses to take turns on a partition.
+interference would break a promise.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the published feedback on residual latency and residual throughput, its clamps, and shares given by max-min
 fairness: on a GPU whose residents wish for more than there is, nobody gets more than the largest level that fits. A
 step is taken in place where the device has room, else on another. Wishes are remembered unrounded, so that small steps
-add up. It refuses to predict.
+add up.
 """
 
 from __future__ import annotations

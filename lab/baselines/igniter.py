@@ -2,7 +2,7 @@
 
 Owns the published rules: batch from the arrival rate and the transfer of inputs, least share from the table, placement
 by falling least share on the GPU that needs the least extra share until everybody, slowed by L2 contention, scheduling
-and the power cap, keeps half its promise; else a new GPU. It refuses to save anything but GPUs.
+and the power cap, keeps half its promise; else a new GPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Kubernetes' horizontal autoscaler with its defaults, every replica on a whole GPU of a type chosen at random.
 
 Owns the published rule: wanted = ceil(current x metric / target), nothing within the tolerance, at most a doubling or
-four more per minute, and down only to the highest recommendation of the window. The metric is demand over capacity. It
-refuses to choose among GPU types, to share GPUs and to touch batches.
+four more per minute, and down only to the highest recommendation of the window. The metric is demand over capacity.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Melange: the cheapest mix of whole GPUs, of several types, that carries every service's load.
 
 Owns the reading of services as demands and of GPU types as options, each replica a whole GPU with the batch that serves
-most within the promise, and the placing of the counts that the covering programme finds. It refuses to share GPUs.
+most within the promise, and the placing of the counts that the covering programme finds.
 """
 
 from __future__ import annotations

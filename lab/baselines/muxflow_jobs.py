@@ -2,7 +2,7 @@
 
 Owns the weight (how fast a job is believed to train in the share that inference leaves: its type's speed, its share,
 and the slowdown by the inference there where that was measured), the cap on its memory, and the matching. Standing jobs
-stay where they may; those whose GPU is shut are evicted and matched anew. It refuses to change inference.
+stay where they may; those whose GPU is shut are evicted and matched anew.
 """
 
 from __future__ import annotations

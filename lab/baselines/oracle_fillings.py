@@ -1,8 +1,7 @@
 """Everything that one GPU may hold, and what it serves and costs then.
 
 Owns the enumeration for the oracle: every set of measured configurations that fits a device by every rule of its owner,
-each judged beside its very neighbours, by the same appraisal that judges any finished plan. It refuses to combine
-devices, and to go on when there are more sets than it was allowed.
+each judged beside its very neighbours, by the same appraisal that judges any finished plan.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns its stages on MPS shares in steps of 10 %. Configuring: for each size the batch that serves most within half the
 promise; as many segments of the most efficient size as the rate fills, and the smallest that serves the rest.
 Allocating: larger segments first, each on the first GPU with room. Optimising: GPUs that are filled little are emptied
-into smaller segments where these fit into the holes of others. It refuses to reckon with interference.
+into smaller segments where these fit into the holes of others.
 """
 
 from __future__ import annotations

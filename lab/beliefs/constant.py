@@ -1,8 +1,7 @@
 """Constant slowdown: everybody in company is as much slower as members of groups were on average.
 
 The yardstick of interference models: where slowdowns are narrow its mean error is small already, so a model is only as
-good as the spread of slowdowns that it explains. Owns the mean and the spread by GPU type. It refuses to look at who
-the neighbours are.
+good as the spread of slowdowns that it explains. Owns the mean and the spread by GPU type.
 """
 
 from __future__ import annotations

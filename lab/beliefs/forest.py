@@ -14,10 +14,11 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Groups
+from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.seen import floats_of, ints_of, part, read
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
 from solvers.policies.oltunes.history import HistoryWindow
+from solvers.policies.oltunes.learned import TARGETS, LearnedInterferenceKind, LearnedSoloKind
 
 WINDOW_ROWS = 20_000
 TREES = 100
@@ -166,3 +167,17 @@ def _leaf_values(trees: list[Any]) -> Floats:
     value = np.concatenate([np.asarray(tree.value, dtype=np.float64)[:, :, 0] for tree in trees])
     leaf = np.concatenate([np.asarray(tree.children_left) == _LEAF for tree in trees])
     return np.where(leaf[:, None], value.round(6), 0.0)
+
+
+ALONE = LearnedSoloKind(
+    spec=ModelSpec(name="rf", version="1", formula="random forest of 100 trees", quantities=TARGETS),
+    fresh=lambda seed: ForestRegressor(seed=seed, targets=len(TARGETS), vocabulary=Vocabulary(roles=1)),
+    read=ForestRegressor.load,
+)
+"""`rf` for replicas alone: latency and throughput."""
+BESIDE = LearnedInterferenceKind(
+    spec=ModelSpec(name="rf", version="1", formula="random forest of 100 trees"),
+    fresh=lambda seed: ForestRegressor(seed=seed, targets=1, vocabulary=Vocabulary(roles=2)),
+    read=ForestRegressor.load,
+)
+"""`rf` for slowdowns of members of groups."""

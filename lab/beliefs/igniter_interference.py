@@ -4,7 +4,7 @@ Owns the three terms and their fit: idle time per kernel (of the GPU type: one s
 from the third on), sensitivity k_L2 (of every model), both at least 0 and leaning on published values where rows are
 few. L2 use and power of a member alone are those that were measured. Kernels are counted as layers where a network is
 known, else assumed. Clock falls by a published slope once members together ask for more power than the GPU type may
-draw; without measured power nothing is said about clock. It refuses to fit the slope of the clock.
+draw; without measured power nothing is said about clock.
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.codec import Plain
-from solvers.models.base import Facts, Groups
+from solvers.models.base import Facts, Groups, ModelSpec
 from solvers.models.parts.seen import floats_of, names_of, part, read
 from solvers.policies.oltunes.history import HistoryWindow, combinations, places_by_key, places_of
+from solvers.policies.oltunes.learned import TARGETS, LearnedInterferenceKind, LearnedSoloKind
 
 WINDOW_ROWS = 20_000
 _START_STD = 0.1
@@ -194,3 +196,19 @@ def _start(lines: int, targets: int, rank: int, rng: np.random.Generator) -> Flo
 def _product(one: Floats, two: Floats) -> Floats:
     """Both biases and the product of the factors."""
     return np.asarray(one[..., 0] + two[..., 0] + (one[..., 1:] * two[..., 1:]).sum(axis=-1))
+
+
+SETTINGS = MatrixSettings()
+"""Found on other models than those it is compared on."""
+ALONE = LearnedSoloKind(
+    spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases", quantities=TARGETS),
+    fresh=lambda seed: MatrixRegressor.fresh(targets=len(TARGETS), settings=SETTINGS, seed=seed),
+    read=partial(MatrixRegressor.load, settings=SETTINGS),
+)
+"""`mf` for replicas alone: latency and throughput."""
+BESIDE = LearnedInterferenceKind(
+    spec=ModelSpec(name="mf", version="1", formula="matrix factorisation with biases"),
+    fresh=lambda seed: MatrixRegressor.fresh(targets=1, settings=SETTINGS, seed=seed),
+    read=partial(MatrixRegressor.load, settings=SETTINGS),
+)
+"""`mf` for slowdowns of members of groups."""

@@ -1,8 +1,7 @@
 """Claims that only a GPU can settle (class G).
 
 Owns their wording and what would show each. No run here can speak for hardware, so each is told as not reproduced with
-what to run on a GPU host; docs/reference/hardware.md says what `make test-gpu` measures. It refuses to let a
-simulation stand in.
+what to run on a GPU host; docs/reference/hardware.md says what `make test-gpu` measures.
 """
 
 from __future__ import annotations

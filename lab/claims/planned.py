@@ -1,7 +1,7 @@
 """Pictures that a planner plans cycle after cycle, for claims about plans: what the farms of several systems share.
 
 Owns the way from one cycle to the next (the plan becomes the standing target, the planner's state is kept) and the
-plainest devices and networks. It refuses to judge.
+plainest devices and networks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All claims known, and their judgement.
 
 Owns the collection (every module beside or below this one may offer `CLAIMS`) and the one form in which a judged claim
-is told. A judge that breaks is a failed claim that says so. It refuses to know any claim.
+is told. A judge that breaks is a failed claim that says so.
 """
 
 from __future__ import annotations

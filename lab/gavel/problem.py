@@ -11,7 +11,7 @@ are one class with a count, so that 512 jobs of 26 kinds cost as much as 26. Not
   least normalised progress of a class's jobs is at most their mean, and the mean is what the class has.
 
 So both forms have the same best least progress. As in Gavel, what two jobs do beside each other bounds time, not the
-timetable: that couples can take turns as they should is left to the rounds. It refuses to solve and to round.
+timetable: that couples can take turns as they should is left to the rounds.
 """
 
 from __future__ import annotations

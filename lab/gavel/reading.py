@@ -2,7 +2,6 @@
 
 Owns the grouping of jobs that are alike to the programme, the believed speeds (the owner's reference and the GPUs'
 peaks, corrected by what was seen; beside a network never met, a careful part), and the way back from classes to jobs.
-It refuses to place.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the reading of progress into speeds, as parts of what the job's owner and the GPUs' peaks say, and the account of
 time by place. Only a job that stood ready on one device, in the same company, from one picture to the next tells a
-speed. What stands is what counts, not what was proposed. It refuses to plan.
+speed. What stands is what counts, not what was proposed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the priority of a job for a place, the part it should have of its time there over the part it had, and the choice:
 highest priority first while there are devices of the kind. Two jobs that share a device are matched by their order in
 priority, and count as the one who waits less urgently. Devices that nobody's part asks for go to whoever waits; shared,
-where packing is allowed, to who loses least beside the one that is there. It refuses to know devices by name.
+where packing is allowed, to who loses least beside the one that is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Measured pairs beside what was measured of their members alone.
 
-Owns the choice of pairs both of whose members were measured alone at the very same configuration. It refuses to guess
-what was not measured.
+Owns the choice of pairs both of whose members were measured alone at the very same configuration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads tables of public measurements and puts rows into columns.
 
-Owns the failure that a person sees when a table is missing, and the names of the GPUs that occur. It refuses to know
-any single source, and where the folder of measurements is.
+Owns the failure that a person sees when a table is missing, and the names of the GPUs that occur.
 """
 
 from __future__ import annotations

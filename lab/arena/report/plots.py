@@ -1,6 +1,6 @@
 """Plots of the report: the goal of each contender with its interval, and how runs went over time.
 
-Owns which parts of an outcome are drawn, as means over seeds. It refuses to draw anything itself.
+Owns which parts of an outcome are drawn, as means over seeds.
 """
 
 from __future__ import annotations

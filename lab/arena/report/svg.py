@@ -1,7 +1,7 @@
 """Drawings for the report: horizontal bars with intervals, and small charts over time, as SVG text.
 
 Owns scales, ticks and paths. Colours and fonts come from the page's style sheet by class, so that a drawing follows
-light and dark. It refuses to know what is drawn.
+light and dark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables of the report: metrics with intervals and marks, services, jobs.
 
-Owns columns and number formats. It refuses to choose what is significant.
+Owns columns and number formats.
 """
 
 from __future__ import annotations

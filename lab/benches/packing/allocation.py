@@ -2,7 +2,6 @@
 
 Owns what is free on every host and which hosts look alike: hosts of equal room are one state, so that a rule is asked
 once for a state and an ask, however many hosts and pods there are. A pod shares one GPU, or has whole GPUs of one host.
-It refuses to know rules and who asks next.
 """
 
 from __future__ import annotations

@@ -14,10 +14,9 @@ from functools import partial
 import numpy as np
 
 from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, PlacingRule
-from lab.benches.packing.fragmentation import LeastFragments, expected
 from lab.benches.packing.mixing import mix
 from lab.benches.packing.reserving import Reserving
-from lab.benches.packing.rules import SCORE_MAX, Anywhere, ByDotProduct, ByFit, ByPacking
+from lab.benches.packing.rules import SCORE_MAX, Anywhere, ByDotProduct, ByFit, ByPacking, LeastFragments, expected
 from solvers.domain.arrays import Whole
 from solvers.domain.streams import Streams
 from solvers.engines.registry import create

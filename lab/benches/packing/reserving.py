@@ -2,7 +2,7 @@
 kind, or room that is kept for nobody, or, where only kept room is left, that.
 
 Owns the kept places and gives them up where something else had to go. A pod that fits anywhere is taken: keeping room
-steers where pods go, never whether. It refuses to move what runs.
+steers where pods go, never whether.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Scenario files of kind `packing`: hosts and pods, spelt out or read from the openb cluster (Alibaba 2023).
 
-Owns the form and the reading: CPU, memory and GPUs of hosts; CPU, memory, GPUs and allowed GPU models of pods. It
-refuses to know how pods are placed.
+Owns the form and the reading: CPU, memory and GPUs of hosts; CPU, memory, GPUs and allowed GPU models of pods.
 """
 
 from __future__ import annotations

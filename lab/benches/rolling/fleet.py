@@ -1,6 +1,6 @@
 """Plain fleets for other systems' problems: GPU types, nodes and devices where only a few numbers are known.
 
-Owns the numbers nobody published and no plan turns on (cache, bus, clocks of one entry). It refuses to know workloads.
+Owns the numbers nobody published and no plan turns on (cache, bus, clocks of one entry).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """LLM services of a rolling scenario whose rates come from public traces.
 
 Owns the forms and what becomes of them: requests of one trace as buckets by length, each a service with the trace's
-promise and model; or the many services of a mean-rate table at loads that change step by step. It refuses to know
-fleets and planners.
+promise and model; or the many services of a mean-rate table at loads that change step by step.
 """
 
 from __future__ import annotations

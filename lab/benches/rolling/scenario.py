@@ -1,7 +1,7 @@
 """Scenario files of kind `rolling`: a fleet whose services are planned anew step by step, without requests.
 
 Owns the form and what becomes of it: services told by what a whole GPU of each type serves, or LLMs by their token
-latencies; rates spelt out or read from public data. It refuses to plan.
+latencies; rates spelt out or read from public data.
 """
 
 from __future__ import annotations

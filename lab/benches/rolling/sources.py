@@ -1,7 +1,7 @@
 """Rates of services from public data: instances alive of the DLRM cluster, buckets of LLM requests by length, mean
 rates of many LLM services.
 
-Owns the reading and the counting. It refuses to keep rows.
+Owns the reading and the counting.
 """
 
 from __future__ import annotations

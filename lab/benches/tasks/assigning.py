@@ -14,6 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, check_known
+from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
+from lab.benches.tasks.grouping import Arrival
+from lab.benches.tasks.parameters import SchedulerParameters
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
@@ -21,12 +25,8 @@ from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
-from solvers.policies.oltunes import beliefs
-from solvers.policies.oltunes.beliefs import MS_PER_S, OltunesBeliefs
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
-from solvers.policies.oltunes.queues import Arrival
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
+from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.parameters import FM_FTRL
 
 PER_NEIGHBOUR = 0.05
 """Of its time alone, what each neighbour costs a task beside SMs."""
@@ -101,8 +101,8 @@ class AddedLatency:
     def __init__(
         self, facts: Facts, samples: Samples | None = None, seed: int = 0, solo: LearnedSolo | None = None
     ) -> None:
-        chosen = solo or beliefs.predictor(FM_FTRL, facts, seed)
-        parameters = OltunesParameters(share_step_pct=HALF_PCT)
+        chosen = solo or predictor(FM_FTRL, facts, seed)
+        parameters = SchedulerParameters(share_step_pct=HALF_PCT)
         self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters)
         self._main: list[Arrival] = []
         self._flying: dict[str, Launched] = {}
@@ -129,7 +129,7 @@ class AddedLatency:
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
         """To be assigned at once."""
-        beliefs.check_known(self._beliefs.facts, task)
+        check_known(self._beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
             raise InputError(f"task {task.id} is here already", task=task.id)
         self._waiting.add(task.id)
@@ -293,7 +293,7 @@ class AddedLatency:
     def restore(state: bytes, facts: Facts) -> AddedLatency:
         """From what `state` wrote."""
         plain: Plain = json.loads(state)
-        made = AddedLatency(facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
+        made = AddedLatency(facts, solo=loaded(FM_FTRL, part(plain, "solo"), facts))
         made.resume(from_plain(AssigningLedger, part(plain, "ledger")))
         return made
 

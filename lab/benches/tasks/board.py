@@ -3,7 +3,7 @@ next.
 
 Owns how fast every task on a device advances beside its neighbours and what the device draws meanwhile, in stretches in
 which nothing changes. A task executes its batches back to back; while it is deployed it holds memory and does nothing
-else. It refuses to know the time of day or who scheduled what.
+else.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from lab.benches.tasks.contract import Config, InferenceTask, Running, TaskSeat
 from solvers.domain.ids import DeviceId, GpuTypeName
-from solvers.policies.oltunes.tasking import Config, InferenceTask, Running, TaskSeat
 from solvers.sim.truth.truth import (
     LATENCY_NOISE,
     GpuTruth,

@@ -2,7 +2,7 @@
 
 Owns the queue in order of arrival (tasks of failed groups first), the rooms that seats have while one tick is decided,
 and the need for SMs as it was profiled: the least share at which a batch is hardly slower than on the whole GPU. A task
-runs with its owner's own batch and no limit on its SMs. It refuses to choose a seat.
+runs with its owner's own batch and no limit on its SMs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,109 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, check_known
+from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
+from lab.benches.tasks.grouping import Arrival
+from lab.benches.tasks.parameters import BATCHES, SchedulerParameters
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
-from solvers.policies.oltunes import beliefs
-from solvers.policies.oltunes.beliefs import OltunesBeliefs
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, OltunesParameters
-from solvers.policies.oltunes.queues import Arrival
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskSeat
+from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.parameters import FM_FTRL
+from solvers.policies.oltunes.scores import WorkloadClass, character, workload_class
+
+OUTSTANDING_PART_MAX = 0.025
+FULL_PCT = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class OrionRule:
+    """What it knows of models: their class, and how many kernels share a batch's time."""
+
+    facts: Facts
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return "orion"
+
+    def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
+        """Urgent ones first, each in order of arrival."""
+        return sorted(tasks, key=lambda each: not each.task.latency_critical)
+
+    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
+        """The first that will do."""
+        for room in rooms:
+            need = profiled.need(task, room.seat.gpu_type)
+            if need is None or need.config.memory_mib > room.memory_mib:
+                continue
+            if self._welcome(task, need, room):
+                return room
+        return None
+
+    def _welcome(self, task: InferenceTask, need: TaskNeed, room: SeatRoom) -> bool:
+        urgent = [each for each in room.sitting if each.task.latency_critical]
+        if task.latency_critical:
+            return sum(each.need.share_pct for each in urgent) + need.share_pct <= FULL_PCT
+        if room.used_pct + need.share_pct > FULL_PCT:
+            return False
+        if any(self._class_of(each.task) is self._class_of(task) for each in urgent):
+            return False
+        patient = [each for each in room.sitting if not each.task.latency_critical]
+        outstanding_s = self._kernel_s(task, need) + sum(self._kernel_s(each.task, each.need) for each in patient)
+        shortest_s = min((each.need.config.run_s(each.task.inputs) for each in urgent), default=float("inf"))
+        return outstanding_s <= OUTSTANDING_PART_MAX * shortest_s
+
+    def _class_of(self, task: InferenceTask) -> WorkloadClass:
+        return workload_class(character(self.facts, task.model).ratio)
+
+    def _kernel_s(self, task: InferenceTask, need: TaskNeed) -> float:
+        kernels = sum(layer.count for layer in self.facts.models[task.model].layers)
+        return need.config.latency_ms / MS_PER_S / max(1, kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveAndPack:
+    """The rule."""
+
+    facts: Facts
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return "mlaas"
+
+    def ordered(self, tasks: Sequence[Arrival]) -> Iterable[Arrival]:
+        """As they came."""
+        return tasks
+
+    def room_for(self, task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
+        """The most used of those that are meant for it."""
+        memory = {room.seat.gpu_type: self.facts.gpu_types[room.seat.gpu_type].memory_mib for room in rooms}
+        most = max(memory.values(), default=0)
+        regular = [room for room in rooms if memory[room.seat.gpu_type] < most] or list(rooms)
+        if task.heavy:
+            reserved = [room for room in rooms if memory[room.seat.gpu_type] == most]
+            found = _most_used(task, reserved, profiled)
+            if found is not None:
+                return found
+        return _most_used(task, regular[::-1], profiled)
+
+
+def _most_used(task: InferenceTask, rooms: Sequence[SeatRoom], profiled: Profiled) -> SeatRoom | None:
+    """The first of them, where several are used alike."""
+    fitting = []
+    for room in rooms:
+        need = profiled.need(task, room.seat.gpu_type)
+        if need is None or need.config.memory_mib > room.memory_mib:
+            continue
+        if room.used_pct + need.share_pct <= FULL_PCT:
+            fitting.append(room)
+    return max(fitting, key=lambda room: room.used_pct, default=None)
+
 
 SLOWER_BORNE = 1.1
 """A batch needs the least share at which it takes at most this much of its time on the whole GPU."""
@@ -69,7 +160,7 @@ class SeatRoom:
 class Profiled:
     """Needs of models by GPU type and batch, predicted from what was profiled offline."""
 
-    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: OltunesParameters) -> None:
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: SchedulerParameters) -> None:
         self._beliefs = OltunesBeliefs(facts, solo, parameters)
         self._needs: dict[tuple[ModelName, GpuTypeName, int], TaskNeed | None] = {}
 
@@ -143,8 +234,8 @@ class FirstCome:
         solo: LearnedSolo | None = None,
     ) -> None:
         self._rule = rule
-        chosen = solo or beliefs.predictor(FM_FTRL, facts, seed)
-        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, OltunesParameters())
+        chosen = solo or predictor(FM_FTRL, facts, seed)
+        self._profiled = Profiled(facts, chosen.fit(samples) if samples is not None else chosen, SchedulerParameters())
         self._main: list[Arrival] = []
         self._flying: dict[str, Arrival] = {}
         self._waiting: set[str] = set()
@@ -168,7 +259,7 @@ class FirstCome:
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
         """To the end of the queue."""
-        beliefs.check_known(self._profiled.beliefs.facts, task)
+        check_known(self._profiled.beliefs.facts, task)
         if task.id in self._flying or task.id in self._waiting:
             raise InputError(f"task {task.id} is here already", task=task.id)
         self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
@@ -217,7 +308,7 @@ class FirstCome:
     def restore(state: bytes, rule: SeatRule, facts: Facts) -> FirstCome:
         """From what `state` wrote."""
         plain: Plain = json.loads(state)
-        made = FirstCome(rule, facts, solo=beliefs.loaded(FM_FTRL, part(plain, "solo"), facts))
+        made = FirstCome(rule, facts, solo=loaded(FM_FTRL, part(plain, "solo"), facts))
         due_s = part(plain, "due_s")
         made.resume(from_plain(TaskDesk, part(plain, "desk")), float(due_s) if isinstance(due_s, int | float) else None)
         return made

@@ -2,7 +2,7 @@
 
 Owns the order of events (endings, deployments, arrivals, then the scheduler's tick), delays and failures of deploying,
 MIG partitions where a scheduler wishes for them, and the log of every task. The scheduler hears what a cluster would
-tell it and nothing of the truth. It refuses to judge.
+tell it and nothing of the truth.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
+from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from lab.benches.tasks.work import Coming
 from solvers.domain.ids import DeviceId, GpuTypeName
 from solvers.domain.streams import Streams
 from solvers.domain.value import check_not_negative, check_positive, check_range, value
 from solvers.errors import EngineError
-from solvers.policies.oltunes.tasking import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from solvers.sim.truth.catalogue import model_truth
 from solvers.sim.truth.truth import GpuTruth, gpu_truth, memory_mib, mig_truth, swap_s
 

@@ -1,7 +1,7 @@
 """Scenario files of kind `tasks`: kinds of inference tasks that come to a fleet in a pattern, and the fleet's conduct.
 
 Owns the form. What the literature leaves open (how many inputs a task holds, when it is due) are fields of every kind
-of task. It refuses to know how tasks are scheduled.
+of task.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the course of a tick and everything that lasts between ticks, as one value that can be written down. Tasks are
 collected for a window since the last tick that launched, or until there are as many as a group may have; then every
-seat on offer gets its group. A task that comes after a quiet time does not wait. It refuses to know what runs it.
+seat on offer gets its group. A task that comes after a quiet time does not wait.
 """
 
 from __future__ import annotations
@@ -12,23 +12,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from lab.benches.tasks.beliefs import OltunesBeliefs, check_known
+from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, TaskSeat
+from lab.benches.tasks.grouping import (
+    Arrival,
+    Flying,
+    GroupingRules,
+    TaskGroup,
+    WaitingTask,
+    form,
+    offered,
+    put_back,
+    slice_wish,
+    tuned,
+)
+from lab.benches.tasks.parameters import SchedulerParameters
 from solvers.domain.codec import Plain, from_plain, to_plain
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.base import Facts, Samples
 from solvers.models.parts.seen import part
-from solvers.policies.oltunes import autotuning, beliefs, feedback, grouping
-from solvers.policies.oltunes.beliefs import OltunesBeliefs
-from solvers.policies.oltunes.evaluating import PendingLessons, SeenOutcome
-from solvers.policies.oltunes.feedback import Flying
-from solvers.policies.oltunes.grouping import GroupingRules, TaskGroup
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import Arrival, Queues, WaitingTask
-from solvers.policies.oltunes.scores import Character, urgency
-from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, TaskSeat
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.memory import PendingLessons, SeenOutcome
+from solvers.policies.oltunes.queues import Queues, WindowPace, group_is_done
+from solvers.policies.oltunes.scores import Character, character, urgency
 
 
 @value
@@ -65,13 +73,13 @@ class OltunesScheduler:
     def __init__(
         self,
         facts: Facts,
-        parameters: OltunesParameters | None = None,
+        parameters: SchedulerParameters | None = None,
         samples: Samples | None = None,
         seed: int = 0,
         solo: LearnedSolo | None = None,
     ) -> None:
-        self.parameters = parameters or OltunesParameters()
-        chosen = solo or beliefs.predictor(self.parameters.predictor, facts, seed)
+        self.parameters = parameters or SchedulerParameters()
+        chosen = solo or predictor(self.parameters.predictor, facts, seed)
         self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, self.parameters)
         self._book = Book(pace=WindowPace.first(self.parameters))
         self._main: list[Arrival] = []
@@ -109,7 +117,7 @@ class OltunesScheduler:
 
     def arrive(self, task: InferenceTask, now_s: float) -> None:
         """Into the main queue."""
-        beliefs.check_known(self._beliefs.facts, task)
+        check_known(self._beliefs.facts, task)
         if task.id in self._waiting or task.id in self._flying:
             raise InputError(f"task {task.id} is here already", task=task.id)
         self._waiting.add(task.id)
@@ -131,7 +139,7 @@ class OltunesScheduler:
         """Learn, make room, or put back."""
         known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
         if outcome.ending is Ending.FAILED and known:
-            feedback.put_back(known, self._queues)
+            put_back(known, self._queues)
             self._waiting |= {each.waiting.task.id for each in known}
             pace = self._book.pace.after_failure(self.parameters)
             self._book = replace(self._book, pace=pace, failures=self._book.failures + 1)
@@ -163,14 +171,14 @@ class OltunesScheduler:
         return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
     @staticmethod
-    def restore(state: bytes, facts: Facts, parameters: OltunesParameters | None = None) -> OltunesScheduler:
+    def restore(state: bytes, facts: Facts, parameters: SchedulerParameters | None = None) -> OltunesScheduler:
         """From what `state` wrote. Another predictor than then begins with nothing learned. Raises InputError where a
         task's model is not described any more.
         """
         plain: Plain = json.loads(state)
-        wanted = parameters or OltunesParameters()
+        wanted = parameters or SchedulerParameters()
         same = part(plain, "predictor") == wanted.predictor
-        solo = beliefs.loaded(wanted.predictor, part(plain, "solo"), facts) if same else None
+        solo = loaded(wanted.predictor, part(plain, "solo"), facts) if same else None
         made = OltunesScheduler(facts, wanted, solo=solo)
         made.resume(from_plain(Saved, part(plain, "saved")))
         return made
@@ -184,7 +192,7 @@ class OltunesScheduler:
         self._waiting = {each.task.id for each in saved.main}
         self._waiting |= {each.task.id for each in self._queues}
         for each in self._queues:
-            beliefs.check_known(self._beliefs.facts, each.task)
+            check_known(self._beliefs.facts, each.task)
         self._learn_characters(each.task.model for each in self._queues)
 
     def _drain(self, gpu_types: tuple[GpuTypeName, ...]) -> None:
@@ -208,23 +216,23 @@ class OltunesScheduler:
     def _learn_characters(self, models: Iterable[ModelName]) -> None:
         for model in models:
             if model not in self._characters:
-                self._characters[model] = beliefs.character(self._beliefs.facts, model)
+                self._characters[model] = character(self._beliefs.facts, model)
 
     def _launches(self, seats: Sequence[TaskSeat]) -> tuple[Launch, ...]:
         rules = GroupingRules(
             parameters=self.parameters, group_max=self._book.pace.group_max, characters=self._characters
         )
         found: list[Launch] = []
-        for seat in grouping.offered(seats, self.parameters):
+        for seat in offered(seats, self.parameters):
             if not len(self._queues):
                 break
-            group = grouping.form(seat, self._queues.first(self.parameters.looked_at_max), rules)
+            group = form(seat, self._queues.first(self.parameters.looked_at_max), rules)
             if group.members:
                 found.append(self._launch(group, seat))
         return tuple(found)
 
     def _launch(self, group: TaskGroup, seat: TaskSeat) -> Launch:
-        chosen = autotuning.tuned(group, seat, self.parameters) if self.parameters.with_tuning else group
+        chosen = tuned(group, seat, self.parameters) if self.parameters.with_tuning else group
         names = [each.task.id for each in chosen.members]
         self._queues.take(names)
         self._waiting.difference_update(names)
@@ -237,11 +245,11 @@ class OltunesScheduler:
                 group=self._book.groups,
             )
         self._book = replace(self._book, groups=self._book.groups + 1)
-        wish = autotuning.slice_wish(chosen, seat, self.parameters)
+        wish = slice_wish(chosen, seat, self.parameters)
         return Launch(seat=seat.id, group=chosen.placed(), wish=wish)
 
     def _done(self, each: Flying, batch_ms: float | None) -> None:
-        if feedback.group_is_done(each.group, (other.group for other in self._flying.values())):
+        if group_is_done(each.group, (other.group for other in self._flying.values())):
             self._book = replace(self._book, pace=self._book.pace.after_success(self.parameters))
         if batch_ms is None:
             return

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lab.benches.tasks.assigning import AddedLatency
-from lab.benches.tasks.first_come import FirstCome
-from lab.benches.tasks.mlaas import ReserveAndPack
-from lab.benches.tasks.orion import OrionRule
+from lab.benches.tasks.contract import TaskScheduler
+from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack
+from lab.benches.tasks.parameters import SchedulerParameters
 from lab.benches.tasks.scheduler import OltunesScheduler
 from solvers.errors import EngineError
 from solvers.models.base import Facts, Samples
 from solvers.planners.tuning import Scalar, tuned
-from solvers.policies.oltunes.parameters import MF, RFR, OltunesParameters
-from solvers.policies.oltunes.tasking import TaskScheduler
+from solvers.policies.oltunes.parameters import MF, RFR
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ Maker = Callable[[SchedulerInputs, Mapping[str, Scalar], str], TaskScheduler]
 
 
 def _oltunes(
-    known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, plain: OltunesParameters
+    known: SchedulerInputs, settings: Mapping[str, Scalar], name: str, *, plain: SchedulerParameters
 ) -> TaskScheduler:
     return OltunesScheduler(known.facts, tuned(plain, settings, name), known.samples, known.seed)
 
@@ -56,14 +55,14 @@ def _added_latency(known: SchedulerInputs, settings: Mapping[str, Scalar], name:
     return AddedLatency(known.facts, known.samples, known.seed)
 
 
-_PLAIN = OltunesParameters()
+_PLAIN = SchedulerParameters()
 _MAKERS: Mapping[str, Maker] = {
     "oltunes": partial(_oltunes, plain=_PLAIN),
     # Neither learns single outcomes: both fit their window again, which pays for many outcomes at once alone.
     "oltunes_mf": partial(_oltunes, plain=replace(_PLAIN, predictor=MF, learned_at_once=128)),
     "oltunes_rfr": partial(_oltunes, plain=replace(_PLAIN, predictor=RFR, learned_at_once=128)),
     "oltunes_no_affinity": partial(_oltunes, plain=replace(_PLAIN, with_affinity=False)),
-    "oltunes_fixed_window": partial(_oltunes, plain=replace(_PLAIN, with_window=False)),
+    "oltunes_fixed_window": partial(_oltunes, plain=replace(_PLAIN, window_ms_step=0.0)),
     "oltunes_no_tuning": partial(_oltunes, plain=replace(_PLAIN, with_tuning=False)),
     "oltunes_alone": partial(_oltunes, plain=replace(_PLAIN, group_max=1)),
     "oltunes_mig": partial(_oltunes, plain=replace(_PLAIN, slice_spare_mib=8192.0)),

@@ -4,7 +4,7 @@ Owns the kinds of tasks with their arrivals, sizes, limits and classes, drawn fr
 profiling: so many solo measurements with the truth's noise. The truth holds no kernels to count, so the ratio of Eq. 1
 is taken from the time a network computes over the time it waits for DRAM, alone on the profiled GPU at a batch of
 eight: its root, for a network's kernels spread around their mean, and half of that, which puts the middle of the
-networks of Table 6 near the paper's border. It refuses to schedule.
+networks of Table 6 near the paper's border.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lab.benches.tasks.beliefs import PROCESS_MIB
+from lab.benches.tasks.contract import InferenceTask
+from lab.benches.tasks.parameters import BATCHES
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.streams import Streams
 from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
 from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.policies.oltunes.beliefs import PROCESS_MIB
-from solvers.policies.oltunes.parameters import BATCHES
 from solvers.policies.oltunes.scores import quality_class
-from solvers.policies.oltunes.tasking import InferenceTask
 from solvers.sim.arrivals import Bursts, Source, Spacing, Steady, arrival_times_s
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, wanted
 

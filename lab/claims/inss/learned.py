@@ -2,7 +2,7 @@
 
 Owns the reading of the shipped trainings' curves, the actor's second look beside the most that any placement can earn,
 and the clock: CPU time of one decision for eight networks on four GPUs, the quickest of several. Trainings are not run
-again: `headroom train inss` does that. It refuses to round in favour.
+again: `headroom train inss` does that.
 """
 
 from __future__ import annotations

@@ -7,26 +7,246 @@ without the part that it is owed to.
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
+import numpy as np
+
+from app.demo.examples import examples_path
+from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
+from lab.arena.loading import load
+from lab.arena.loads import scaled
 from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
-from lab.claims.mudi.deciding import deciding
-from lab.claims.mudi.worlds import (
-    BASELINES,
-    FEW_JOBS,
-    LARGE,
-    LOADS,
-    MANY_JOBS,
-    RISING,
-    completion_s,
-    loads_borne,
-    measured,
-    selecting,
-    selectors,
-    told,
-    violation_pct,
-)
-from lab.claims.runs import mean_metric, outcomes
+from lab.claims.runs import Outcomes, mean_metric, outcomes
+from solvers.domain.evidence import SilentReporter
+from solvers.domain.ids import WorkloadId
+from solvers.domain.snapshot import Snapshot
+from solvers.domain.workload import TrainingJob, WorkloadKind
+from solvers.errors import InputError
+from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.case import Case
+from solvers.policies.mudi.parameters import MudiParameters
+from solvers.policies.mudi.planner import Mudi, Round
+from solvers.policies.mudi.remembering import MudiMemory
+from solvers.policies.mudi.selecting import Slack
+from solvers.problems.needs import Need
+from solvers.sim.outcome import Bench, JobOutcome, RunOutcome
+from solvers.sim.world.promoting import next_target
+from solvers.sim.world.world import World
+
+BASELINES = ("gslice", "muxflow", "gpulet")
+FEW_JOBS, MANY_JOBS, LARGE, RISING = "mudi-small", "mudi-busy", "mudi-large", "mudi-rising"
+LOADS = (FEW_JOBS, MANY_JOBS)
+SIX = "lab.claims.mudi.runs:six_devices"
+PART = 0.5
+RISES_TO = 12.0
+LATE_MOST = 0.01
+MINUTES = 5
+
+
+def selecting(selector: str) -> ContenderEntry:
+    """Mudi with another selector."""
+    return tuned_entries([entry_of("mudi")], [f"mudi.selector={selector}"], [])[0]
+
+
+def six_devices(path: Path, data: Path) -> Bench:
+    """A scenario on its first six GPUs, with half of its rates and every other job."""
+    bench = load(path, data)
+    if not isinstance(bench, World):
+        raise InputError(f"{path} is no world")
+    scenario = bench.scenario
+    traffic = tuple(replace(each, load=scaled(each.load, PART)) for each in scenario.traffic)
+    fleet = replace(scenario.fleet, devices=scenario.fleet.devices[:6])
+    # A name of its own: kept runs go by it.
+    about = replace(scenario.about, name=f"{scenario.about.name}-six")
+    return World(replace(scenario, about=about, fleet=fleet, traffic=traffic, jobs=scenario.jobs[::2]))
+
+
+@lru_cache(maxsize=8)
+def measured(scenario: str, effort: Effort) -> Outcomes:
+    """Mudi and its baselines; several claims read the same runs."""
+    return outcomes(scenario, ("mudi", *BASELINES), effort)
+
+
+def violation_pct(runs: Outcomes) -> dict[str, float]:
+    """Means over seeds."""
+    return {name: mean_metric(some, "violation_pct") for name, some in runs.items()}
+
+
+def completion_s(runs: Outcomes, scenario: str) -> dict[str, float]:
+    """Mean time from a job's coming to its end, or to the run's."""
+    span_s, came_s = _jobs_of(scenario)
+    return {
+        name: fmean(_took_s(job, span_s, came_s) for run in some for job in run.jobs) for name, some in runs.items()
+    }
+
+
+def _jobs_of(scenario: str) -> tuple[float, Mapping[str, float]]:
+    bench = load(examples_path() / "scenarios" / f"{scenario}.yaml", None)
+    if not isinstance(bench, World):
+        raise InputError(f"{scenario} is no world")
+    return bench.scenario.span_s, {str(each.job.id): each.at_s for each in bench.scenario.jobs}
+
+
+def _took_s(job: JobOutcome, span_s: float, came_s: Mapping[str, float]) -> float:
+    return job.took_s if job.took_s is not None else span_s - came_s[str(job.job)]
+
+
+def load_borne(run: RunOutcome, span_s: float) -> float:
+    """How many times the first load when the first five minutes begin that are late in more than one percent."""
+    asked: dict[int, float] = {}
+    violated: dict[int, float] = {}
+    for window in run.windows:
+        minute, seconds = int(window.from_s // 60.0), window.until_s - window.from_s
+        asked[minute] = asked.get(minute, 0.0) + window.asked_rps * seconds
+        violated[minute] = violated.get(minute, 0.0) + window.violated_rps * seconds
+    for first in sorted(asked):
+        some = [minute for minute in range(first, first + MINUTES) if minute in asked]
+        if len(some) == MINUTES and sum(violated[m] for m in some) > LATE_MOST * sum(asked[m] for m in some):
+            return 1.0 + (RISES_TO - 1.0) * 60.0 * first / span_s
+    return RISES_TO
+
+
+def loads_borne(effort: Effort) -> dict[str, float]:
+    """Means over seeds, by contender."""
+    span_s, _ = _jobs_of(RISING)
+    return {name: fmean(load_borne(run, span_s) for run in some) for name, some in measured(RISING, effort).items()}
+
+
+def selectors(scenario: str, effort: Effort, names: Sequence[str]) -> Outcomes:
+    """Mudi with each of these selectors on six GPUs."""
+    return outcomes(scenario, [selecting(name) for name in names], effort, SIX)
+
+
+def told(found: Mapping[str, float], digits: int = 2) -> str:
+    """Numbers by name."""
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in found.items())
+
+
+SEED = 1000
+STANDING = 1.5
+"""Jobs for each device that are there already, where as many come."""
+COMING = 40
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """Of one fleet, in milliseconds of the processor."""
+
+    devices: int
+    jobs: int
+    decisions_ms: tuple[float, ...]
+    """Of each job that came and found a place."""
+    scored_singly_ms: float
+    """Mean of the same with every device scored by itself and nothing kept."""
+    plan_ms: float
+    """One whole plan for all of them."""
+    evaluations_most: int
+    """Batches that any tuning looked at."""
+
+
+def deciding(scenario: str) -> Deciding:
+    """Measure it on a built-in scenario. Raises InputError where there is no such world."""
+    bench = load(examples_path() / "scenarios" / f"{scenario}.yaml", None)
+    if not isinstance(bench, World):
+        raise InputError(f"{scenario} is no world")
+    picture, jobs = _picture(bench)
+    count = min(int(STANDING * len(picture.devices)), len(jobs) - COMING)
+    standing, coming = jobs[:count], jobs[count : count + COMING]
+    planner = Mudi()
+    picture = replace(picture, jobs=tuple(sorted(standing, key=lambda job: job.id)))
+    thought = planner.think(_request(picture), planner.first_state(), SilentReporter())
+    assert thought.proposal.plan is not None
+    target = next_target(picture.target, thought.proposal.plan, picture.taken_at_s)
+    picture = replace(picture, target=target, jobs=tuple(sorted((*standing, *coming), key=lambda job: job.id)))
+    state = thought.state or planner.first_state()
+    request = _request(picture)
+    plan_ms, _ = _timed(lambda: planner.think(request, state, SilentReporter()))
+    slack, needs = _opened(request, state, {str(job.id) for job in coming})
+    decisions, singly, evaluations = [], [], 0
+    for job in coming:
+        need = needs[WorkloadId(job.id)]
+        alone_ms = _timed(partial(_scored_singly, slack, need, job))[0]
+        took_ms, tried = _timed(partial(_placed, slack, need, job))
+        if tried is not None:
+            decisions.append(took_ms)
+            singly.append(alone_ms)
+            evaluations = max(evaluations, tried)
+    return Deciding(
+        devices=len(picture.devices),
+        jobs=count,
+        decisions_ms=tuple(decisions),
+        scored_singly_ms=float(np.mean(singly)),
+        plan_ms=plan_ms,
+        evaluations_most=evaluations,
+    )
+
+
+def _picture(bench: World) -> tuple[Snapshot, tuple[TrainingJob, ...]]:
+    """The world before anything happens, and all jobs that will come, by time."""
+    entry = entry_of("mudi")
+    run = bench.begin(entry.contender, SEED, PlannersOf(entry.own))
+    run.observer.report()
+    ordered = sorted(bench.scenario.jobs, key=lambda each: (each.at_s, each.job.id))
+    return run.observer.observe(), tuple(each.job for each in ordered)
+
+
+def _request(picture: Snapshot) -> PlanRequest:
+    movable = sorted((*(item.id for item in picture.services), *(item.id for item in picture.jobs)))
+    budget = Budget(deadline_s=600.0, work_units=2000)
+    return PlanRequest(snapshot=picture, movable=tuple(map(WorkloadId, movable)), budget=budget, seed=SEED)
+
+
+def _opened(request: PlanRequest, state: bytes, coming: Collection[str]) -> tuple[Slack, dict[WorkloadId, Need]]:
+    """The planner's books with everything that stands, and the needs of those that come."""
+    made = Round.of(request, Case.of(request), MudiMemory.of(state), MudiParameters())
+    made.serve()
+    jobs = [need for need in made.draft.case.needs if need.kind is WorkloadKind.JOB]
+    made.slack.seat_standing([need for need in jobs if need.workload not in coming])
+    return made.slack, {need.workload: need for need in jobs}
+
+
+def _scored_singly(slack: Slack, need: Need, job: TrainingJob) -> float:
+    """Every device that has room scored by itself."""
+    places, _ = slack.room(need, job)
+    least = math.inf
+    for place in places:
+        device = int(place)
+        kind, hosts, present = slack.scores.load_of(device)
+        company = tuple(sorted((*present, job.model)))
+        least = min(least, sum(slack.scores.flatness(host, kind, company) for host in hosts))
+    return least
+
+
+def _placed(slack: Slack, need: Need, job: TrainingJob) -> int | None:
+    """Place it, and ask the whole tuner on its device even where what runs is enough: how many batches it tried."""
+    decision = slack.place(need, job)
+    if decision is None:
+        return None
+    sizer, most = slack.coordinator.sizer, 0
+    company = slack.company(decision.device)
+    for host in decision.hosts:
+        option = host.placed.option
+        if option is not None:
+            tuned = sizer.size(host.need, option.device_class, host.replicas, option.batch, company)
+            most = max(most, 0 if tuned is None else tuned.evaluations)
+    return most
+
+
+def _timed(run: Callable[[], T]) -> tuple[float, T]:
+    """Processor milliseconds, so that others on the machine do not count."""
+    begun = time.process_time()
+    found = run()
+    return 1000.0 * (time.process_time() - begun), found
+
 
 SMALL_PCT, LARGE_PCT, TIMES_FEWER = 0.5, 1.2, 6.0
 TIMES_SHORTER = 2.27

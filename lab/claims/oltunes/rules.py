@@ -1,7 +1,7 @@
 """AC-OLT-04: the rules of OLTunes' scheduler, checked on random courses of arrivals, endings and failures.
 
 Owns a cluster that is nothing but chance: seats of random types and room, tasks of random models and limits, groups
-that fail or end in any order. After every call the rules are looked at from outside. It refuses to measure speed.
+that fail or end in any order. After every call the rules are looked at from outside.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from functools import cache
 import numpy as np
 
 from app.library import facts
+from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from lab.benches.tasks.parameters import SchedulerParameters
 from lab.benches.tasks.scheduler import OltunesScheduler
 from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.models.base import Queries, Samples
-from solvers.policies.oltunes.beliefs import taught
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import FM_FTRL, OltunesParameters
-from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from solvers.policies.oltunes.learned import LearnedSolo, taught
+from solvers.policies.oltunes.parameters import FM_FTRL
 
 TYPES = ("rtx-4090", "a30", "a100-40gb")
 MODELS = ("resnet18", "yolov5n", "yolov5x", "bert-base", "resnet152", "gpt2")
 STEPS = 40
 RUNS_MIN = 200
 _CLOSE = 1e-9
-PLAIN = OltunesParameters(learned_at_once=10_000)
+PLAIN = SchedulerParameters(learned_at_once=10_000)
 """Learning is none of these rules, and takes most of the time."""
 
 
@@ -93,7 +93,7 @@ class Chance:
             self._check_launch(launch, before.group_max)
             self._sit(launch)
         urgent, patient = self.scheduler.queued
-        shrinks = urgent + patient > 0 and urgent / (urgent + patient) > PLAIN.lc_part_max
+        shrinks = urgent + patient > 0 and urgent / (urgent + patient) > PLAIN.rho_lc
         step = 0.0 if urgent + patient == 0 else -PLAIN.window_ms_step if shrinks else PLAIN.window_ms_step
         self._check_window(before.window_ms, step, "a tick")
 

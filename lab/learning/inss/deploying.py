@@ -1,7 +1,7 @@
 """A placement made real: who fits, whose batch is which, and how fast everybody then is.
 
 Owns the order of InSS' decisions after the actor: memory first (who does not fit is not placed), batches by bisection
-in rising order of limits with two passes at most, default batches for whom none serves. It refuses to choose places.
+in rising order of limits with two passes at most, default batches for whom none serves.
 """
 
 from __future__ import annotations

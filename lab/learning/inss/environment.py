@@ -1,7 +1,7 @@
 """The world an actor is trained in: second after second, rates that walk, and the reward (3) of a placement.
 
 Owns the walk of the rates, the state, and the reward: throughput over that of the whole GPU, less the penalty of what
-is late or lost, both from the simulated world. A new placement is there at once. It refuses to learn.
+is late or lost, both from the simulated world. A new placement is there at once.
 """
 
 from __future__ import annotations

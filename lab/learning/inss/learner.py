@@ -2,7 +2,7 @@
 
 Owns actor, critics, targets, temperature and one update of them. A placement is one choice for each head; heads are
 drawn independently, and a critic's value of a placement is the sum of its heads' values, so that the value of the
-policy needs no sum over placements. Both critics learn towards one target. It refuses to know what heads mean.
+policy needs no sum over placements. Both critics learn towards one target.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transitions to learn from: a ring that forgets the oldest.
 
-Owns their arrays, the draw of a mini-batch and their way into a checkpoint and back. It refuses to draw from nothing.
+Owns their arrays, the draw of a mini-batch and their way into a checkpoint and back.
 """
 
 from __future__ import annotations

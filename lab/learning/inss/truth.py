@@ -2,7 +2,7 @@
 
 Owns times of batches alone, what each neighbour adds to them (neighbours count as always busy, clocks as the highest),
 memory, and what becomes of a second's requests. The last is read on a grid of slowdowns and queues, so that a training
-asks the simulator each question once. It refuses to decide anything.
+asks the simulator each question once.
 """
 
 from __future__ import annotations

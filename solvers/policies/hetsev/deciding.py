@@ -2,7 +2,7 @@
 
 Owns the reading of the service as the paper's programme (types are the fixed configuration on each class of devices,
 and every other configuration that still runs), the two triggers and their windows, and the fall-back on the plain
-rules. It refuses to place instances.
+rules.
 """
 
 from __future__ import annotations

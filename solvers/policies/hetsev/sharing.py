@@ -1,8 +1,7 @@
 """How HetSev's instances share GPUs: which devices are put in time slices, and how many instances meet on one.
 
 Owns the choice: devices of GPU types on which every model that may come was measured beside others without limits,
-without training jobs and without replicas that must stay as they are. It refuses to switch a device that is for one
-replica only.
+without training jobs and without replicas that must stay as they are.
 """
 
 from __future__ import annotations

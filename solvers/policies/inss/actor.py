@@ -1,8 +1,7 @@
 """The trained actor's arithmetic: what it sees, its layers, and the places and units it chooses, in numpy alone.
 
 Owns the order of the state's numbers and of the output's heads, shared by training and planning, and the projection of
-asked units onto whole GPUs. A model has two heads: its GPU, and its level of units. It refuses to know how the weights
-came about and what a service is.
+asked units onto whole GPUs. A model has two heads: its GPU, and its level of units.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns the questions put to bisection (InSS' latency beside the very neighbours, Eq. 2, the memory the process holds) and
 what comes of the answers: the largest measured batch not above the one found that still serves the replica's part of
-the rate, by InSS' own belief (1d); where none does, the one that serves most in time. It refuses to move or resize
-anybody.
+the rate, by InSS' own belief (1d); where none does, the one that serves most in time.
 """
 
 from __future__ import annotations

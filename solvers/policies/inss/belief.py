@@ -2,7 +2,7 @@
 
 Owns the choice of the sixteen runs (four shares by four batches, spread over what was measured), the sensitivity of a
 model to its neighbours, fitted to how it was measured to suffer, and Eq. 2 for a task that finds its queue empty. With
-`interference` off, neighbours do nothing. It refuses to know whole profiles beyond these runs.
+`interference` off, neighbours do nothing.
 """
 
 from __future__ import annotations

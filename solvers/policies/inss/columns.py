@@ -1,7 +1,7 @@
 """The columns of InSS' problem (1) for a draft: replicas, devices, shares and batches that keep their promise.
 
 Owns the number of replicas of each service (so many that one column each can serve its part), the columns that meet
-(1c) beside neighbours of usual appetite, and the second look at who really sits together. It refuses to choose.
+(1c) beside neighbours of usual appetite, and the second look at who really sits together.
 """
 
 from __future__ import annotations

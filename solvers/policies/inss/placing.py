@@ -2,7 +2,7 @@
 
 Owns the linear form of the knapsack, the plain rule (models by their rate over their limit, the best share for its
 throughput, first fit) and the table of placers. A learned actor is one more placer: it is asked with the same columns
-and answers with the same flags. It refuses to judge neighbours.
+and answers with the same flags.
 """
 
 from __future__ import annotations

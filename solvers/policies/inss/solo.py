@@ -3,7 +3,7 @@
 Owns the regression (a plane in the logarithms of batch, share and latency around every question; tricube kernel on
 log batch and share; bandwidth by leaving out one sample at a time). Profiles give the whole latency of a batch and
 neither bytes nor kernel counts, so transfer (t_d, t_f) and launching (t_s alone) are part of what the regression learns
-(o_r absorbs them). It refuses to know neighbours.
+(o_r absorbs them).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns t_inf = t_d + t_c + t_f with t_c = t_s + t_r, each term by itself, and Eq. 2 of queueing. Symbols are those of the
 paper: t_d, t_f transfer over PCIe; t_s launching of n kernels, each with its own overhead o_sch and the delay int that
-neighbours add; t_r running, slowed by the L2 use l of the others; W the length of the queue with the task itself. It
-refuses to fit anything.
+neighbours add; t_r running, slowed by the L2 use l of the others; W the length of the queue with the task itself.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the reading of knee and ceiling from the profile, and the clock that all replicas of a device begin with: the
 lowest measured one, from the wanted one on, at which nobody's batches have to end earlier than at the highest. A share
-that was asked for may lie between measured ones; it is judged by the measured share below it. It refuses to place.
+that was asked for may lie between measured ones; it is judged by the measured share below it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns L_int(n), the slowdown of each of n models, and P_int(n), what company does to the power of the device: straight in
 n, with a slope that can only grow from n = 2 on. L_int is fitted for every GPU type. P_int is the published change (two
-points: one model, four models), because groups carry no power. It refuses to ask who the others are.
+points: one model, four models), because groups carry no power.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the order of the answers when a rate or the company changed: what runs if it is fast enough, else the same batch
 with the least share that is, else what the tuner finds over all batches, else nothing: then a job has to go. Answers
-are kept by what they depend on, so that a device like another costs nothing. It refuses to choose jobs.
+are kept by what they depend on, so that a device like another costs nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns one piecewise-linear curve per model, class of devices and batch, and how company steepens it. Where the profile
 has points measured beside exactly these jobs, the curve is fitted to them; else the curve alone is steepened by the
-jobs' pressure, and the pressure of a network that nobody measured is predicted from what it is made of. It refuses to
-place and to tune.
+jobs' pressure, and the pressure of a network that nobody measured is predicted from what it is made of.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns even shares within the owners' bounds, and memory: everybody's least first, then all that each wants, those with
 the shortest iterations first, for they touch their memory most often; what is missing to the coldest stands on the
-host. It refuses to know who is on the device.
+host.
 """
 
 from __future__ import annotations

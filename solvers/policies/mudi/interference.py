@@ -3,7 +3,7 @@
 Owns the regression from the layers of everybody else on the device (kinds and counts; parameters and GFLOPs where some
 layers are not known), their batches and share, and the own batch, to the parts of the member's curve: latency on the
 whole device, flat slope, steep slope, and knee (to first order). As the curve is linear in these, one ridge regression
-of measured slowdowns finds all of them at once; each service has its own level. It refuses to use measured utilisation.
+of measured slowdowns finds all of them at once; each service has its own level.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What Mudi's tuner remembers: of every service and batch, how much of what it ran was late.
 
 Owns the reading of telemetry into that memory. A reading counts for the batch that was planned, weighted against what
-was remembered; services that are gone are forgotten. It refuses to judge.
+was remembered; services that are gone are forgotten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The slopes of all devices at once, for one job: what Mudi's device selector ranks by.
 
 Owns load sets: devices of a class that carry the same services at the same rates beside the same jobs are one, and its
-slope beside one more network is worked out once. It refuses to choose.
+slope beside one more network is worked out once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns the choice for one class of devices. For so many replicas every batch gets its least share; the referee raises it
 to the first measured share at which the promise holds for that rate; the tuner takes the batch that leaves training the
-most. Replicas are counted up from what the rate needs at least, while fewer shares are needed in all. It refuses to
-place.
+most. Replicas are counted up from what the rate needs at least, while fewer shares are needed in all.
 """
 
 from __future__ import annotations

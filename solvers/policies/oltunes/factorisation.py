@@ -1,8 +1,9 @@
-"""The factorisation machine of OLTunes (Eq. 2), for several targets at once (Bi-FM has two), trained by FTRL-Proximal.
+"""The factorisation machine of OLTunes (Eq. 2) over the features of Table 3, taught by FTRL-Proximal.
 
-Owns evaluation in time linear in the active features times the rank, gradients of the squared error (Eq. 3), and the
-state that learning goes on from. It refuses to know what features mean: a row names its active features and their
-values, padded with feature 0. Feature 0 is the bias: it takes part in no interaction.
+Evaluation is linear in the active features times the rank, gradients are of the squared error (Eq. 3), and the state is
+what learning goes on from. A row names its active features and their values, padded with feature 0, the bias, which
+takes part in no interaction. Online learning is one FTRL step per row; fitting goes over rows several times. Targets
+come standardised.
 
 Symbols: w linear weights and V (rank m_f) interaction factors lie side by side in one array of coordinates, feature x
 target x (1 + m_f). Starting V at 0 would keep it there, so each factor starts at a small random centre and FTRL learns
@@ -12,12 +13,54 @@ the distance from it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.policies.oltunes.ftrl import FtrlSettings, accumulated, weights
+from solvers.domain.value import check_not_negative, check_positive
+
+
+class FtrlMode(StrEnum):
+    """Which accumulation: the one of the literature or the one printed in the paper."""
+
+    CANONICAL = "canonical"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FtrlSettings:
+    """Hyper-parameters, the same for all coordinates."""
+
+    eta: float
+    zeta: float
+    lambda_1: float
+    lambda_2: float
+    mode: FtrlMode = FtrlMode.CANONICAL
+
+    def __post_init__(self) -> None:
+        check_positive("eta", self.eta)
+        check_positive("zeta", self.zeta)
+        check_not_negative("lambda_1", self.lambda_1)
+        check_not_negative("lambda_2", self.lambda_2)
+
+
+def weights(z: Floats, n: Floats, settings: FtrlSettings) -> Floats:
+    """The weight of every coordinate; 0 where its gradients have not added up to more than lambda_1."""
+    rate = (settings.zeta + np.sqrt(n)) / settings.eta + settings.lambda_2
+    # Shrinking |z| by lambda_1 down to 0 at most is both branches of the printed rule at once.
+    return np.asarray(-np.sign(z) * np.maximum(np.abs(z) - settings.lambda_1, 0.0) / rate)
+
+
+def accumulated(z: Floats, n: Floats, gradient: Floats, settings: FtrlSettings) -> tuple[Floats, Floats]:
+    """Both accumulators after one gradient per coordinate; coordinates with gradient 0 stay as they are."""
+    n_after = n + gradient**2
+    if settings.mode is FtrlMode.PAPER:
+        return z + gradient, n_after
+    sigma = (np.sqrt(n_after) - np.sqrt(n)) / settings.eta
+    return z + gradient - sigma * weights(z, n, settings), n_after
+
 
 BIAS = 0
 _CENTRE_STD = 0.01

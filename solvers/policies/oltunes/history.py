@@ -1,7 +1,7 @@
 """What a learner was shown: rows with their targets, and how far a question lies from them.
 
 Owns the bounded window of latest rows, which learning goes back to, and the distinct configurations ever met, which
-outlive the window. Both hold groups; a replica alone is a group of one. It refuses to learn anything.
+outlive the window. Both hold groups; a replica alone is a group of one.
 """
 
 from __future__ import annotations

@@ -1,20 +1,23 @@
-"""Beliefs around a learner: replicas alone, and what neighbours do to them.
+"""Beliefs around a learner: replicas alone, and what neighbours do to them; predictors by the name of their kind.
 
-Owns how samples become the rows a learner takes and how its logarithms become answers. Latency and throughput are two
-targets of one learner (Bi-FM); slowdown is the one target of another. Logarithms make errors relative and forbid
-negative answers; an answer's mean is therefore the median. It refuses to know which regressor is inside.
+Latency and throughput are two targets of one learner (Bi-FM); slowdown is the one target of another. Logarithms make
+errors relative and forbid negative answers; an answer's mean is therefore the median.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
+from solvers.errors import InputError
 from solvers.models.base import (
     Answer,
+    Facts,
     Groups,
     GroupSamples,
     ModelSpec,
@@ -26,8 +29,11 @@ from solvers.models.base import (
     refuse_quantity,
     slowdowns,
 )
+from solvers.models.parts.seen import part
+from solvers.models.suite import load_solo, make_solo
 from solvers.policies.oltunes.history import alone
-from solvers.policies.oltunes.learner import Learner, LearnerBelief, Scale
+from solvers.policies.oltunes.learner import Learner, LearnerBelief, Regressor, Scale
+from solvers.policies.oltunes.parameters import FM_FTRL, MF, RFR
 
 TARGETS = (Quantity.LATENCY_MS, Quantity.THROUGHPUT_RPS)
 USUAL_SOLO = Scale(mean=np.log(np.array([20.0, 200.0])), std=np.array([1.3, 1.5]))
@@ -131,3 +137,60 @@ def _answer(belief: LearnerBelief, target: int) -> Answer:
         distance=belief.near.distance,
         origin=np.where(belief.near.points > 0, Origin.MEASURED, Origin.SCALED).astype(np.int8),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedSoloKind:
+    """Makes and reads models of replicas alone around one kind of regressor; what is found by name is one of these."""
+
+    spec: ModelSpec
+    fresh: Callable[[int], Regressor]
+    """From a seed."""
+    read: Callable[[Plain], Regressor]
+
+    def make(self, facts: Facts, seed: int) -> LearnedSolo:
+        """An unfitted model."""
+        return LearnedSolo(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SOLO))
+
+    def load(self, plain: Plain, facts: Facts) -> LearnedSolo:
+        """From what `dump` wrote."""
+        return LearnedSolo(spec=self.spec, learner=Learner.load(plain, self.read(part(plain, "regressor")), facts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedInterferenceKind:
+    """The same for slowdowns."""
+
+    spec: ModelSpec
+    fresh: Callable[[int], Regressor]
+    read: Callable[[Plain], Regressor]
+
+    def make(self, facts: Facts, seed: int) -> LearnedInterference:
+        """An unfitted model."""
+        return LearnedInterference(spec=self.spec, learner=Learner.fresh(self.fresh(seed), facts, seed, USUAL_SLOWDOWN))
+
+    def load(self, plain: Plain, facts: Facts) -> LearnedInterference:
+        """From what `dump` wrote."""
+        regressor = self.read(part(plain, "regressor"))
+        return LearnedInterference(spec=self.spec, learner=Learner.load(plain, regressor, facts))
+
+
+_MODELS = {FM_FTRL: "fm-ftrl", MF: "mf", RFR: "rf"}
+"""Kinds of predictors, by the name of the model that is found among what is installed."""
+
+
+def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
+    """An untaught predictor of this kind. Raises InputError."""
+    if kind not in _MODELS:
+        raise InputError(f"no predictor is called {kind}; known are {', '.join(_MODELS)}")
+    return cast("LearnedSolo", make_solo(_MODELS[kind], facts, seed))
+
+
+def taught(kind: str, facts: Facts, seed: int, samples: Samples) -> LearnedSolo:
+    """One that has learned what was profiled offline."""
+    return predictor(kind, facts, seed).fit(samples)
+
+
+def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
+    """One that was written down by its `dump`."""
+    return cast("LearnedSolo", load_solo(_MODELS[kind], plain, facts))

@@ -15,9 +15,8 @@ from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, Groups
 from solvers.models.parts.seen import floats_of, part, read
-from solvers.policies.oltunes.factorisation import FactorisationMachine
+from solvers.policies.oltunes.factorisation import FactorisationMachine, FtrlMode, FtrlSettings
 from solvers.policies.oltunes.features import Vocabulary, feature_rows
-from solvers.policies.oltunes.ftrl import FtrlMode, FtrlSettings
 from solvers.policies.oltunes.history import HistoryWindow
 
 WINDOW_ROWS = 2048

@@ -2,8 +2,7 @@
 
 Owns a cycle's course, which is a tick of its scheduler: hear what became of tasks and learn from it; what stands stays;
 who is short of capacity is rated by Eq. 4 to 7 and waits in its queue; groups are formed; window and size of groups
-follow. A service is latency-critical work that never ends and comes back while its rate is not served. It refuses to
-move what runs.
+follow. A service is latency-critical work that never ends and comes back while its rate is not served.
 """
 
 from __future__ import annotations
@@ -23,17 +22,14 @@ from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
+from solvers.policies.oltunes.groups import NOTHING_UNDONE, GroupBooks, JoinedReplica, WaitingWork, opened
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.planning.books import opened
-from solvers.policies.oltunes.planning.candidates import CandidateJudge, CandidateQuestion
-from solvers.policies.oltunes.planning.groups import NOTHING_UNDONE, GroupBooks, JoinedReplica, WaitingWork
-from solvers.policies.oltunes.planning.lessons import predictor_of
-from solvers.policies.oltunes.planning.memory import Flight, Heard, Known, OltunesMemory, hear
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
-from solvers.policies.oltunes.planning.telling import candidates_told, cycle_told, slice_told, told, waits_told
-from solvers.policies.oltunes.queues import Queues
+from solvers.policies.oltunes.memory import Flight, Heard, Known, OltunesMemory, hear, predictor_of
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import Queues, WindowPace
+from solvers.policies.oltunes.rating import CandidateJudge, CandidateQuestion
 from solvers.policies.oltunes.scores import is_latency_critical, urgency
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.telling import candidates_told, cycle_told, slice_told, told, waits_told
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(
@@ -52,7 +48,7 @@ class _Cycle:
     """One tick."""
 
     request: PlanRequest
-    parameters: OltunesPlanningParameters
+    parameters: OltunesParameters
     memory: OltunesMemory
     case: Case
     solo: LearnedSolo | None
@@ -82,7 +78,7 @@ class _Cycle:
 class Oltunes(Recalling):
     """See the module."""
 
-    parameters: OltunesPlanningParameters = field(default_factory=OltunesPlanningParameters)
+    parameters: OltunesParameters = field(default_factory=OltunesParameters)
 
     @property
     def spec(self) -> PlannerSpec:
@@ -105,7 +101,7 @@ class Oltunes(Recalling):
 
     def _opened(self, request: PlanRequest, state: bytes) -> _Cycle:
         snapshot = request.snapshot
-        first = WindowPace.first(self.parameters.scheduler)
+        first = WindowPace.first(self.parameters)
         memory = OltunesMemory.of(state, self.parameters.predictor, first)
         standing: dict[WorkloadId, list[Assignment]] = {}
         for item in snapshot.target.assignments:
@@ -169,7 +165,7 @@ class Oltunes(Recalling):
         cycle.memory = replace(
             memory,
             opened_s=now_s if tasks and over else memory.opened_s,
-            pace=pace.after_tick(left.urgent_part, self.parameters.scheduler),
+            pace=pace.after_tick(left.urgent_part, self.parameters),
         )
 
     def _given(self, cycle: _Cycle, ready: list[WaitingWork]) -> GroupBooks:

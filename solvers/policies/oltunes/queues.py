@@ -1,20 +1,21 @@
-"""Tasks that wait: the main queue as they come, and the queues of urgent (LC) and patient (TO) tasks.
+"""Tasks that wait, the urgent (LC) and the patient (TO), and the pace at which groups are formed of them.
 
-Owns the order, for the scheduler's tasks and for what a plan is short of: smallest urgency first (deadline over mean
-predicted latency), then the shortest, then the first that came; tasks of failed groups before all, the last to fail
-ahead. No task is lost or there twice: whoever is taken is out. It refuses to predict.
+Smallest urgency first (deadline over mean predicted latency), then the shortest, then the first that came; tasks of
+failed groups before all, the last to fail ahead. No task is lost or there twice: whoever is taken is out. The window
+shrinks while urgent tasks prevail and after a failure, else it grows; failures lower the size of groups, successes
+restore it.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from solvers.domain.ids import GpuTypeName
 from solvers.domain.value import value
-from solvers.policies.oltunes.tasking import Config, InferenceTask
+from solvers.policies.oltunes.parameters import Shared
 
 
 class InLine(Protocol):
@@ -52,53 +53,6 @@ class InLine(Protocol):
 
 
 T = TypeVar("T", bound=InLine)
-
-
-@value
-class Arrival:
-    """A task in the main queue. `order` counts arrivals."""
-
-    task: InferenceTask
-    at_s: float
-    order: int
-
-
-@value
-class TaskChoice:
-    """One of the configurations kept for a task (Eq. 6)."""
-
-    gpu_type: GpuTypeName
-    config: Config
-
-
-@value
-class WaitingTask:
-    """A task with its choices, best first for each GPU type. `failures` counts failed groups; `boost` is how far it was
-    put ahead by the last of them.
-    """
-
-    task: InferenceTask
-    at_s: float
-    order: int
-    choices: tuple[TaskChoice, ...]
-    priority: float
-    latency_s: float
-    boost: int = 0
-    failures: int = 0
-
-    @property
-    def name(self) -> str:
-        """Of its task."""
-        return self.task.id
-
-    @property
-    def urgent(self) -> bool:
-        """By its lambda."""
-        return self.task.latency_critical
-
-    def on(self, gpu_type: GpuTypeName) -> tuple[Config, ...]:
-        """Its choices on a type."""
-        return tuple(each.config for each in self.choices if each.gpu_type == gpu_type)
 
 
 def _rank(task: InLine) -> tuple[int, float, float, int]:
@@ -166,3 +120,65 @@ def _take(queue: list[T], gone: set[str]) -> None:
             gone.discard(queue.pop(index).name)
         else:
             index += 1
+
+
+def ahead(boost_max: int) -> int:
+    """Before everybody who was put ahead so far."""
+    return boost_max + 1
+
+
+def group_is_done(group: int, flying: Iterable[int]) -> bool:
+    """Whether none of it runs any more; `flying` are the groups of all that run."""
+    return group not in flying
+
+
+MS_PER_S = 1000.0
+LOOKED_AT_MAX = 64
+"""Of each queue, for one group."""
+GROUP_RESTORED_AFTER = 10
+"""After so many groups without failure a group may be larger by one again."""
+
+
+@value
+class WindowPace:
+    """W_time in milliseconds, the group's largest size, and groups that worked since that last fell."""
+
+    window_ms: float
+    group_max: int
+    succeeded: int = 0
+
+    @staticmethod
+    def first(parameters: Shared) -> WindowPace:
+        """Before anything happened."""
+        return WindowPace(window_ms=parameters.window_ms_first, group_max=parameters.group_max)
+
+    def wake_s(self, submitted_s: float | None, *, full: bool) -> float:
+        """When groups are formed: a window after they were formed last; at once where they never were, or `full`, where
+        as many wait as a group may have.
+        """
+        if submitted_s is None:
+            return 0.0
+        return submitted_s if full else submitted_s + self.window_ms / MS_PER_S
+
+    def after_tick(self, urgent_part: float | None, parameters: Shared) -> WindowPace:
+        """One step; None: both queues are empty, which changes nothing."""
+        if urgent_part is None:
+            return self
+        shrinks = urgent_part > parameters.rho_lc
+        return replace(self, window_ms=self._moved(-1 if shrinks else 1, parameters))
+
+    def after_failure(self, parameters: Shared) -> WindowPace:
+        """Quicker and smaller."""
+        return replace(self, window_ms=self._moved(-1, parameters), group_max=max(1, self.group_max - 1), succeeded=0)
+
+    def after_success(self, parameters: Shared) -> WindowPace:
+        """Larger by one after enough of them; otherwise size could only fall."""
+        if self.group_max >= parameters.group_max:
+            return self
+        if self.succeeded + 1 < GROUP_RESTORED_AFTER:
+            return replace(self, succeeded=self.succeeded + 1)
+        return replace(self, group_max=self.group_max + 1, succeeded=0)
+
+    def _moved(self, sign: int, parameters: Shared) -> float:
+        moved = self.window_ms + sign * parameters.window_ms_step
+        return min(max(moved, parameters.window_ms_min), parameters.window_ms_max)

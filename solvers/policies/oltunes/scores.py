@@ -1,11 +1,12 @@
-"""OLTunes' closed formulas: workload class, estimated power, affinity, urgency, quality class.
+"""What OLTunes reckons of tasks: classes, urgency, affinity, estimated power, and which configurations it keeps.
 
-Owns the printed forms, with the readings that make their own worked examples come out. It refuses to choose: scores of
-candidates are in `oltunes_candidates`, groups are formed by whoever plans.
+Eq. 4 adds quantities of different units, so each of its four terms is brought to 0..1 over the task's candidates before
+it is weighted, and the raw values stay in the record; estimated power is taken off, as the paper's worked example does
+and its formula does not. Spare memory goes to patient tasks first, by throughput with a larger batch, then to urgent
+ones by latency; only what is strictly better, one task of a group at most.
 
-Symbols: ratio(X) kernels above 50 % of compute throughput over kernels above 50 % of memory throughput (Eq. 1), EPC
-estimated power consumption (Eq. 7), a(A, B) affinity of two workloads (Eq. 9), aff its mean over a group (Eq. 10), v
-affinity of two variants (Eq. 11).
+Symbols: lambda latency weight, alpha weight of slack, beta intensity of load, T deadline, y1 latency, y2 throughput,
+EPC estimated power, G the two best GPU types, D the kept configurations.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from solvers.domain.arrays import Floats
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.ids import ModelName
 from solvers.domain.value import check_not_negative, check_positive, check_range
-from solvers.domain.workload import QualityClass
+from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
+from solvers.models.base import Facts, Queries
 
 COMPUTE_RATIO_MIN = 1.2
 """From this ratio on a model is compute-intensive."""
@@ -164,3 +168,196 @@ def affinity(task: Character, group: Sequence[Character]) -> TaskAffinity:
         workload=float(np.mean([workload_affinity(task.ratio, other.ratio) for other in group])),
         variant=float(np.mean([variant_affinity(task.quality, other.quality) for other in group])),
     )
+
+
+GPU_TYPES_KEPT = 2
+PER_GPU_TYPE_KEPT = 3
+_NONE = np.zeros(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWish:
+    """What a task asks for. `cluster_utilisation` (0..1) is how loaded the cluster is, which is beta."""
+
+    latency_weight: float
+    deadline_ms: float
+    cluster_utilisation: float
+    slack_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        is_latency_critical(self.latency_weight)
+        check_positive("deadline_ms", self.deadline_ms)
+        check_not_negative("slack_weight", self.slack_weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Every configuration of a task and what is predicted of it, one per row."""
+
+    configurations: Queries
+    memory_mib: Floats
+    latency_ms: Floats
+    throughput_rps: Floats
+    epc: Floats
+
+    def __post_init__(self) -> None:
+        columns = (self.memory_mib, self.latency_ms, self.throughput_rps, self.epc)
+        if any(len(column) != len(self.configurations) for column in columns):
+            raise InputError("every configuration needs memory, latency, throughput and estimated power")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Scores of all candidates with their normalised terms, and the rows kept, best first."""
+
+    score: Floats
+    latency: Floats
+    throughput: Floats
+    slack: Floats
+    power: Floats
+    kept: NDArray[np.intp]
+
+
+def scored(candidates: Candidates, wish: TaskWish) -> Scored:
+    """Eq. 4 for every row and the choice of Eq. 5 and 6: the best configurations of the GPU types whose best is best.
+    Rows without a prediction score nothing and are never kept. Equal scores keep the order of rows.
+    """
+    known = np.isfinite(candidates.latency_ms) & np.isfinite(candidates.throughput_rps) & np.isfinite(candidates.epc)
+    known &= candidates.latency_ms > 0.0
+    # The reciprocal is normalised, not the latency: one over a normalised latency would explode at the best row.
+    latency = _normalised(1.0 / np.where(known, candidates.latency_ms, 1.0), known)
+    throughput = _normalised(candidates.throughput_rps, known)
+    slack = _normalised(np.maximum(0.0, wish.deadline_ms - candidates.latency_ms), known)
+    power = _normalised(candidates.epc, known)
+    load = min(max(wish.cluster_utilisation, 0.0), 1.0)
+    weighted = wish.latency_weight * latency + (1.0 - wish.latency_weight) * throughput
+    score = np.where(known, weighted + wish.slack_weight * slack - load * power, -np.inf)
+    return Scored(
+        score=score,
+        latency=latency,
+        throughput=throughput,
+        slack=slack,
+        power=power,
+        kept=_kept(score, candidates.configurations),
+    )
+
+
+def _normalised(values: Floats, known: Flags) -> Floats:
+    """Known values brought to 0..1; all 0 where they do not differ."""
+    inside = values[known]
+    low, high = (float(inside.min()), float(inside.max())) if len(inside) else (0.0, 0.0)
+    if high <= low:
+        return np.zeros(len(values))
+    return np.where(known, (values - low) / (high - low), 0.0)
+
+
+def best_types(score: Floats, gpu_type: NDArray[Any]) -> list[str]:
+    """Eq. 5: the types whose best is best; rows without a score are none."""
+    return _by_score(score, gpu_type)[0][:GPU_TYPES_KEPT]
+
+
+def best_rows(score: Floats, label: NDArray[Any]) -> dict[Any, NDArray[np.intp]]:
+    """Eq. 6: the best rows of each label, best first."""
+    labels, order = _by_score(score, label)
+    return {wanted: order[label[order] == wanted][:PER_GPU_TYPE_KEPT] for wanted in labels}
+
+
+def _by_score(score: Floats, label: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+    """Labels and rows that have a score, best first; equal ones in the order of rows."""
+    order = np.argsort(-score, kind="stable")
+    order = order[np.isfinite(score[order])]
+    return list(dict.fromkeys(label[order].tolist())), order
+
+
+def _kept(score: Floats, configurations: Queries) -> NDArray[np.intp]:
+    """Rows of the best GPU types, type by type, best first within each."""
+    rows = best_rows(score, configurations.gpu_type)
+    return np.concatenate([_NONE, *(rows[wanted] for wanted in best_types(score, configurations.gpu_type))])
+
+
+def character(facts: Facts, model: ModelName) -> Character:
+    """What affinity looks at of a model that is described."""
+    return character_of(facts.models[model])
+
+
+def character_of(known: ModelVariant | None) -> Character:
+    """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
+    if known is None:
+        return Character(ratio=1.0, quality=QualityClass.HIGH)
+    return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
+
+
+def run_ms(inputs: float, batch: NDArray[Any], latency_ms: Floats) -> Floats:
+    """Time of a task: of all its batches, one after the other."""
+    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
+
+
+def ever_full(inputs: float, batch: NDArray[Any]) -> Flags:
+    """Batches that a task of so many inputs fills at least by half; larger ones only cost memory."""
+    return np.asarray(batch < 2 * inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldShares:
+    """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
+
+    tdp_w: Floats
+    share_pct: Floats | Whole
+    memory_part: Floats
+
+
+def estimated_power(held: HeldShares, run_s: Floats, idle_w: float) -> Floats:
+    """Eq. 7, the share standing for SM utilisation."""
+    return epc_score(
+        PowerTerms(
+            idle_w=idle_w,
+            tdp_w=held.tdp_w,
+            sm_utilisation=held.share_pct / 100.0,
+            memory_used=held.memory_part,
+            latency_s=run_s,
+        )
+    )
+
+
+def welcome(who: Character, sitting: Sequence[Character], affinity_min: float) -> bool:
+    """Whether affinity to those who sit there lets somebody join."""
+    return not sitting or affinity(who, sitting).admits(affinity_min)
+
+
+RECORDS_MIN = 2
+SLICED_SHARE_MAX_PCT = 50.0
+"""A group that wants more than half of the SMs is not squeezed into a part of the GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is believed of a configuration: time of the whole task, in any unit, and inputs per second."""
+
+    batch: int
+    run: float
+    throughput_rps: float
+
+
+def patient_first(urgent: Sequence[bool]) -> list[int]:
+    """In which order the tasks of a group are looked at."""
+    return sorted(range(len(urgent)), key=lambda place: urgent[place])
+
+
+def better(current: Record, records: Sequence[Record], *, urgent: bool) -> list[int]:
+    """Records that are strictly better than the current one, best first: for urgent tasks by time, for patient ones by
+    throughput, with a larger batch. Of one record nobody can choose.
+    """
+    if len(records) < RECORDS_MIN:
+        return []
+    places = range(len(records))
+    if urgent:
+        sooner = [place for place in places if records[place].run < current.run]
+        return sorted(sooner, key=lambda place: records[place].run)
+    more = [place for place in places if records[place].batch > current.batch]
+    more = [place for place in more if records[place].throughput_rps > current.throughput_rps]
+    return sorted(more, key=lambda place: -records[place].throughput_rps)
+
+
+def worth_a_slice(share_pct: float, spare_mib: float, spare_mib_min: float) -> bool:
+    """Whether what a group leaves of a GPU is worth a MIG slice of its own; a minimum of 0: never."""
+    return 0.0 < spare_mib_min <= spare_mib and share_pct <= SLICED_SHARE_MAX_PCT

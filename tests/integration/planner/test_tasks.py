@@ -20,9 +20,9 @@ from solvers.domain.ids import ModelName, ProjectName
 from solvers.domain.policy import PlannerSetting
 from solvers.domain.workload import OfflineTask, Slo, SloKind
 from solvers.planners import registry
-from solvers.policies.oltunes.planning.memory import OltunesMemory
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.memory import OltunesMemory
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import WindowPace
 from tests.integration.planner.world import CLUSTER, World, replica_report
 from tests.unit.app.services.whatif.small_fleet import POLICY, service
 
@@ -81,7 +81,7 @@ def memory(world: World) -> OltunesMemory:
     with world.database.reading() as session:
         stored = planner_states.find(session, spec.name, spec.version)
     assert stored is not None
-    return OltunesMemory.of(stored.state, "fm_ftrl", WindowPace.first(OltunesPlanningParameters().scheduler))
+    return OltunesMemory.of(stored.state, "fm_ftrl", WindowPace.first(OltunesParameters()))
 
 
 def test_tasks_are_grouped_told_of_done_and_learned_from(world: World, planning: Planning, tasks: Tasks) -> None:

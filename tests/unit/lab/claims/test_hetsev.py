@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from lab.claims.base import ClaimEvidence, ClaimStatus, Effort
-from lab.claims.hetsev import exact, rules
+from lab.claims.hetsev import claims, rules
 from lab.claims.hetsev.claims import CLAIMS
-from lab.claims.hetsev.farm import Farm
+from lab.claims.hetsev.rules import Farm
 from solvers.domain.workload import AntiAffinity
 from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
@@ -26,17 +26,17 @@ def test_what_can_be_recomputed_passes(name: str) -> None:
 
 
 def test_a_wrong_optimum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = exact.CASES["a"]
-    wrong = {**exact.CASES, "a": (*case[:6], (0, 5), 0.48)}
-    monkeypatch.setattr(exact, "CASES", wrong)
-    told = exact.judge_01(LITTLE)
+    case = claims.CASES["a"]
+    wrong = {**claims.CASES, "a": (*case[:6], (0, 5), 0.48)}
+    monkeypatch.setattr(claims, "CASES", wrong)
+    told = claims.judge_01(LITTLE)
     assert told.status is ClaimStatus.FAIL
     assert told.note.startswith("a by cbc: [-1, 8]")
 
 
 def test_a_wrong_price_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "T4_PRICE", 0.025)
-    told = exact.judge_02(LITTLE)
+    monkeypatch.setattr(claims, "T4_PRICE", 0.025)
+    told = claims.judge_02(LITTLE)
     assert told.status is ClaimStatus.FAIL
     assert "T4, 3 GB: 45" in told.note
 

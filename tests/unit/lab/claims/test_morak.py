@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.base import ClaimClass, ClaimStatus, Effort
-from lab.claims.morak import claims, properties, worlds
+from lab.claims.morak import claims, properties
 from lab.claims.morak.governed import GovernedLimits
 from lab.claims.morak.runs import BASELINES, NETWORKS, BoardCut, ContenderTally, Contest, board, boards, knee_pct, tally
 from solvers.control.table import TABLE, ReplicaWish, Zone
@@ -133,7 +133,7 @@ def worlds_of(ours: float, over_pct: float) -> Callable[..., dict[str, tuple[Run
 
 def test_a_cap_that_morak_breaks_in_the_world_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "mean_tally", lambda *_: replace(one(100.0), kept_part=1.0, late_part=0.1))
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(100.0, 2.0))
+    monkeypatch.setattr(claims, "outcomes", worlds_of(100.0, 2.0))
     evidence = BY_ID["AC-MOR-06"].judge(SMALL)
     assert (evidence.status, evidence.note) == (
         ClaimStatus.NOT_REPRODUCED,
@@ -149,7 +149,7 @@ def test_figures_pass_only_when_they_are_reached(
     monkeypatch.setattr(
         claims, "mean_tally", lambda asked, *_: one(ours if asked.controller not in BASELINES else 100.0)
     )
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(ours, 0.0))
+    monkeypatch.setattr(claims, "outcomes", worlds_of(ours, 0.0))
     assert BY_ID[name].judge(SMALL).status is status
 
 
@@ -165,5 +165,5 @@ def test_limits_must_be_kept_by_morak_and_broken_by_baselines(
     kept: float, late: float, status: ClaimStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "mean_tally", lambda *_: replace(one(100.0), kept_part=kept, late_part=late))
-    monkeypatch.setattr(worlds, "outcomes", worlds_of(100.0, 0.0))
+    monkeypatch.setattr(claims, "outcomes", worlds_of(100.0, 0.0))
     assert BY_ID["AC-MOR-06"].judge(SMALL).status is status

@@ -10,8 +10,8 @@ import pytest
 from app.demo.examples import examples_path
 from lab.arena.loading import load
 from lab.claims.base import ClaimStatus, Effort
-from lab.claims.mudi import models, runs, worlds
-from lab.claims.mudi.deciding import deciding
+from lab.claims.mudi import models, runs
+from lab.claims.mudi.runs import deciding
 from lab.claims.registry import claims
 from solvers.domain.ids import JobId
 from solvers.sim.outcome import JobOutcome, RunOutcome, RunWindow, metric
@@ -42,27 +42,27 @@ def run(label: str, *late: float, jobs: Sequence[JobOutcome] = ()) -> RunOutcome
 
 
 def test_the_load_borne_is_where_five_late_minutes_begin() -> None:
-    rise = worlds.RISES_TO - 1.0
-    assert worlds.load_borne(run("one", *[0.0] * 20), SPAN_S) == worlds.RISES_TO
+    rise = runs.RISES_TO - 1.0
+    assert runs.load_borne(run("one", *[0.0] * 20), SPAN_S) == runs.RISES_TO
     # One bad minute among five good ones is not enough; a long one percent and a bit is.
-    assert worlds.load_borne(run("one", *[0.0] * 8, 4.9, *[0.0] * 11), SPAN_S) == worlds.RISES_TO
-    assert worlds.load_borne(run("one", *[0.0] * 10, *[1.1] * 10), SPAN_S) == pytest.approx(1.0 + rise * 0.5)
+    assert runs.load_borne(run("one", *[0.0] * 8, 4.9, *[0.0] * 11), SPAN_S) == runs.RISES_TO
+    assert runs.load_borne(run("one", *[0.0] * 10, *[1.1] * 10), SPAN_S) == pytest.approx(1.0 + rise * 0.5)
 
 
 def test_a_job_that_did_not_end_counts_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     came = {"sim/a": 100.0, "sim/b": 200.0}
-    monkeypatch.setattr(worlds, "_jobs_of", lambda _scenario: (SPAN_S, came))
+    monkeypatch.setattr(runs, "_jobs_of", lambda _scenario: (SPAN_S, came))
     jobs = (
         JobOutcome(job=JobId("sim/a"), waited_s=0.0, took_s=300.0, done_part=1.0),
         JobOutcome(job=JobId("sim/b"), waited_s=None, took_s=None, done_part=0.2),
     )
-    assert worlds.completion_s({"one": (run("one", jobs=jobs),)}, "some") == {"one": (300.0 + 1000.0) / 2}
+    assert runs.completion_s({"one": (run("one", jobs=jobs),)}, "some") == {"one": (300.0 + 1000.0) / 2}
 
 
 def test_six_devices_have_half_of_everything() -> None:
     path = examples_path() / "scenarios" / "mudi-small.yaml"
     whole = load(path, None)
-    part = worlds.six_devices(path, Path())
+    part = runs.six_devices(path, Path())
     assert isinstance(whole, World)
     assert isinstance(part, World)
     assert len(part.scenario.fleet.devices) == 6

@@ -10,7 +10,7 @@ import pytest
 from lab.claims.base import ClaimStatus, Effort
 from lab.claims.oltunes import rules, worlds
 from lab.claims.runs import Outcomes
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.queues import WindowPace
 from solvers.sim.outcome import Better, RunOutcome, metric
 
 PLAIN = {

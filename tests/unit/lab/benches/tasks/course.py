@@ -13,10 +13,10 @@ from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import JobStatus, Snapshot
 from solvers.domain.workload import OfflineTask, QualityClass, Slo, SloKind
 from solvers.planners.base import Thought
+from solvers.policies.oltunes.memory import OltunesMemory
+from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
-from solvers.policies.oltunes.planning.memory import OltunesMemory
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.queues import WindowPace
 from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
@@ -45,7 +45,7 @@ class Course:
     """A planner that plans picture after picture; each plan stands in the next."""
 
     def __init__(self, first: Snapshot, **settings: Any) -> None:
-        self.planner = Oltunes(parameters=OltunesPlanningParameters(**settings))
+        self.planner = Oltunes(parameters=OltunesParameters(**settings))
         self.picture = first
         self.state = b""
         self.last: Thought | None = None
@@ -73,7 +73,7 @@ class Course:
     def memory(self) -> OltunesMemory:
         """What it keeps."""
         parameters = self.planner.parameters
-        return OltunesMemory.of(self.state, parameters.predictor, WindowPace.first(parameters.scheduler))
+        return OltunesMemory.of(self.state, parameters.predictor, WindowPace.first(parameters))
 
 
 def of(plan: Plan, name: str) -> Assignment:

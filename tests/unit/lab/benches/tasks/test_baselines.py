@@ -11,15 +11,12 @@ import pytest
 
 from app.library import facts
 from lab.benches.tasks.assigning import AddedLatency
-from lab.benches.tasks.first_come import FirstCome, SeatRule
-from lab.benches.tasks.mlaas import ReserveAndPack
-from lab.benches.tasks.orion import OrionRule
+from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskScheduler, TaskSeat
+from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack, SeatRule
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples
-from solvers.policies.oltunes.beliefs import taught
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.tasking import Ended, Ending, InferenceTask, Launch, Running, TaskScheduler, TaskSeat
+from solvers.policies.oltunes.learned import LearnedSolo, taught
 
 A100, A30 = GpuTypeName("a100-40gb"), GpuTypeName("a30")
 COMPUTE, MEMORY = ModelName("resnet152"), ModelName("gpt2")

@@ -13,22 +13,13 @@ import pytest
 from lab.arena import loading
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.bench import Tasking
+from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, SliceWish, TaskSeat
 from lab.benches.tasks.run import Conduct, TaskCourse, TaskLog
 from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.benches.tasks.work import ArrivalPace, Coming, TaskKind, accuracy_lost_pct, coming, profiled, told
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import EngineError, FieldError, InputError
 from solvers.planners.registry import create as planner
-from solvers.policies.oltunes.tasking import (
-    Config,
-    Ended,
-    Ending,
-    InferenceTask,
-    Launch,
-    PlacedTask,
-    SliceWish,
-    TaskSeat,
-)
 from solvers.sim.outcome import RunContender, RunOutcome, TuningSetting, check_outcome
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth
 

@@ -10,25 +10,22 @@ import numpy as np
 import pytest
 
 from app.library import facts
+from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, Running, TaskSeat
+from lab.benches.tasks.grouping import GroupingRules, TaskChoice, WaitingTask, form, offered, slice_wish, tuned
+from lab.benches.tasks.parameters import SchedulerParameters
 from lab.benches.tasks.scheduler import OltunesScheduler
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.domain.workload import QualityClass
 from solvers.errors import FieldError, InputError
 from solvers.models.base import Queries, Samples
-from solvers.policies.oltunes import autotuning, grouping
-from solvers.policies.oltunes.beliefs import predictor, taught
-from solvers.policies.oltunes.evaluating import RETRAINED_AFTER, PendingLessons, SeenOutcome
-from solvers.policies.oltunes.grouping import GroupingRules
-from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import OltunesParameters
-from solvers.policies.oltunes.queues import Queues, TaskChoice, WaitingTask
+from solvers.policies.oltunes.learned import LearnedSolo, predictor, taught
+from solvers.policies.oltunes.memory import RETRAINED_AFTER, PendingLessons, SeenOutcome
+from solvers.policies.oltunes.queues import Queues, WindowPace
 from solvers.policies.oltunes.scores import Character
-from solvers.policies.oltunes.tasking import Config, Ended, Ending, InferenceTask, Launch, Running, TaskSeat
-from solvers.policies.oltunes.window import WindowPace
 
 A100, A30 = GpuTypeName("a100-40gb"), GpuTypeName("a30")
 LOW, HIGH = ModelName("resnet18"), ModelName("resnet152")
-PLAIN = OltunesParameters()
+PLAIN = SchedulerParameters()
 
 
 def config(batch: int = 8, memory_mib: float = 2048.0, latency_ms: float = 10.0, share: int = 50) -> Config:
@@ -72,7 +69,7 @@ def solo() -> LearnedSolo:
 
 def scheduler(**changes: Any) -> OltunesScheduler:
     settings: dict[str, Any] = {"learned_at_once": 1000, **changes}
-    return OltunesScheduler(facts(), OltunesParameters(**settings), solo=solo())
+    return OltunesScheduler(facts(), SchedulerParameters(**settings), solo=solo())
 
 
 def wake_s(some: OltunesScheduler) -> float:
@@ -119,14 +116,14 @@ def test_groups_take_who_fits_and_gets_on_and_skip_the_others() -> None:
     rules = GroupingRules(parameters=PLAIN, group_max=4, characters={LOW: low, HIGH: high})
     heavy = replace(waiting("heavy"), task=task("heavy", model=HIGH))
     large = waiting("large", config(memory_mib=50_000.0))
-    group = grouping.form(seat(), [large, waiting("a"), waiting("b"), heavy], rules)
+    group = form(seat(), [large, waiting("a"), waiting("b"), heavy], rules)
     assert [each.task.id for each in group.members] == ["a", "heavy"], "two low variants of one kind do not get on"
-    assert grouping.form(seat(), [large], rules).members == ()
+    assert form(seat(), [large], rules).members == ()
     elsewhere = replace(waiting("x"), choices=(TaskChoice(gpu_type=A30, config=config()),))
-    assert grouping.form(seat(), [elsewhere], rules).members == ()
+    assert form(seat(), [elsewhere], rules).members == ()
     careless = GroupingRules(parameters=replace(PLAIN, with_affinity=False), group_max=2, characters=rules.characters)
-    assert len(grouping.form(seat(), [waiting("a"), waiting("b"), waiting("c")], careless).members) == 2
-    tight = grouping.form(seat(free=4600.0), [waiting("a"), heavy], rules)
+    assert len(form(seat(), [waiting("a"), waiting("b"), waiting("c")], careless).members) == 2
+    tight = form(seat(free=4600.0), [waiting("a"), heavy], rules)
     assert [each.task.id for each in tight.members] == ["a"], "the margin stays free"
 
 
@@ -136,14 +133,14 @@ def test_seats_on_offer_are_empty_ones_else_nearly_done_else_the_soonest() -> No
         return seat(name, (running,), busy=busy)
 
     empty, done, long, short = seat("e", busy=30.0), held("d", 0.9), held("l", 0.1, 640), held("s", 0.1)
-    assert grouping.offered([long, empty, done], PLAIN) == (empty,)
-    assert grouping.offered([long, done, short], PLAIN) == (done,)
-    assert grouping.offered([long, short], PLAIN) == (short,)
-    assert grouping.offered([held("f", 0.0, busy=5.0), long], PLAIN)[0].id == "f", "nearly free counts"
+    assert offered([long, empty, done], PLAIN) == (empty,)
+    assert offered([long, done, short], PLAIN) == (done,)
+    assert offered([long, short], PLAIN) == (short,)
+    assert offered([held("f", 0.0, busy=5.0), long], PLAIN)[0].id == "f", "nearly free counts"
     full = replace(long, running=long.running * 4)
-    assert grouping.offered([full], PLAIN) == ()
+    assert offered([full], PLAIN) == ()
     other = replace(empty, gpu_type=A30, id=DeviceId("o"))
-    assert {each.id for each in grouping.offered([other, short], PLAIN)} == {"o", "s"}, "type by type"
+    assert {each.id for each in offered([other, short], PLAIN)} == {"o", "s"}, "type by type"
 
 
 def test_spare_memory_tunes_one_task_patient_ones_first_and_only_for_the_better() -> None:
@@ -152,18 +149,18 @@ def test_spare_memory_tunes_one_task_patient_ones_first_and_only_for_the_better(
     })  # fmt: skip
     better = config(batch=32, memory_mib=8192.0, latency_ms=20.0)
     urgent, patient = waiting("u", config(), better), waiting("p", config(), better, weight=0.3)
-    group = grouping.form(seat(), [urgent, patient], rules)
-    tuned = autotuning.tuned(group, seat(), PLAIN)
-    assert tuned.configs == (config(), better)
-    assert autotuning.tuned(group, seat(free=7000.0), PLAIN) == group, "it must fit"
-    alone = grouping.form(seat(), [urgent], rules)
-    assert autotuning.tuned(alone, seat(), PLAIN).configs == (better,), "64 inputs are done sooner"
-    worse = grouping.form(seat(), [waiting("w", better, config(), weight=0.3)], rules)
-    assert autotuning.tuned(worse, seat(), PLAIN) == worse
-    wish = autotuning.slice_wish(worse, seat(), replace(PLAIN, slice_spare_mib=8192.0))
+    group = form(seat(), [urgent, patient], rules)
+    enlarged = tuned(group, seat(), PLAIN)
+    assert enlarged.configs == (config(), better)
+    assert tuned(group, seat(free=7000.0), PLAIN) == group, "it must fit"
+    alone = form(seat(), [urgent], rules)
+    assert tuned(alone, seat(), PLAIN).configs == (better,), "64 inputs are done sooner"
+    worse = form(seat(), [waiting("w", better, config(), weight=0.3)], rules)
+    assert tuned(worse, seat(), PLAIN) == worse
+    wish = slice_wish(worse, seat(), replace(PLAIN, slice_spare_mib=8192.0))
     assert wish is not None
     assert (wish.share_pct, wish.memory_mib) == (50, 8192.0 + 512.0)
-    assert autotuning.slice_wish(worse, seat(), PLAIN) is None
+    assert slice_wish(worse, seat(), PLAIN) is None
 
 
 def test_a_task_after_a_quiet_time_goes_at_once_and_others_wait_for_the_window() -> None:
@@ -232,7 +229,7 @@ def test_predictions_that_miss_train_the_predictor_anew_but_not_at_every_miss() 
 
 def test_impossible_values_are_refused() -> None:
     with pytest.raises(FieldError):
-        OltunesParameters(window_ms_first=10.0)
+        SchedulerParameters(window_ms_first=10.0)
     with pytest.raises(InputError, match="no predictor"):
         predictor("tea-leaves", facts(), 0)
     with pytest.raises(InputError):

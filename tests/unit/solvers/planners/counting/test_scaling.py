@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.claims.hetsev import exact
-from lab.claims.hetsev.exact import ONE_TYPE, random_problem, worked
+from lab.claims.hetsev import claims
+from lab.claims.hetsev.claims import ONE_TYPE, random_problem, worked
 from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
@@ -18,7 +18,7 @@ from solvers.problems.counts import CountScaling, Direction
 ENGINES = ("highs", "cbc", "cp-sat")
 
 
-CASES = {name: (worked(case), *case[6:]) for name, case in exact.CASES.items()}
+CASES = {name: (worked(case), *case[6:]) for name, case in claims.CASES.items()}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.errors import InputError
 from solvers.models.base import Queries
-from solvers.policies.oltunes.candidates import Candidates, TaskWish, scored
+from solvers.policies.oltunes.scores import Candidates, TaskWish, scored
 
 LATENCY_MS = [10.0, 20.0, 40.0, 80.0, 12.0, 24.0, 48.0, 96.0, 5.0, 500.0]
 

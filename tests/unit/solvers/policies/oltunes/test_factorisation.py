@@ -7,8 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from solvers.policies.oltunes.factorisation import FactorisationMachine, FeatureRows
-from solvers.policies.oltunes.ftrl import FtrlMode, FtrlSettings
+from solvers.policies.oltunes.factorisation import FactorisationMachine, FeatureRows, FtrlMode, FtrlSettings
 
 SETTINGS = FtrlSettings(eta=0.3, zeta=1.0, lambda_1=0.0, lambda_2=0.0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.errors import FieldError
-from solvers.policies.oltunes.ftrl import FtrlMode, FtrlSettings, accumulated, weights
+from solvers.policies.oltunes.factorisation import FtrlMode, FtrlSettings, accumulated, weights
 
 GRADIENTS = (0.5, -0.2, 0.9)
 

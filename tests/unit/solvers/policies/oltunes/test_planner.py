@@ -11,8 +11,8 @@ import pytest
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.plan import Plan
 from solvers.errors import FieldError
-from solvers.policies.oltunes import evaluating
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
+from solvers.policies.oltunes import memory
+from solvers.policies.oltunes.parameters import OltunesParameters
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, facts, of, picture, task
 
@@ -131,7 +131,7 @@ def test_a_finished_task_teaches_one_step() -> None:
 
 
 def test_missing_by_more_than_theta_trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "RETRAINED_AFTER", 10, raising=False)
+    monkeypatch.setattr(memory, "RETRAINED_AFTER", 10, raising=False)
     tasks = [task(f"t{number:02}", inputs_total=2_000) for number in range(12)]
     course = Course(picture(tasks, ("v100",) * 6), theta=0.05)
     everybody = [item.name for item in course.picture.tasks]
@@ -242,4 +242,4 @@ def test_a_slice_is_wished_for_where_much_is_left_of_an_empty_gpu() -> None:
 
 def test_windows_out_of_order_are_refused() -> None:
     with pytest.raises(FieldError, match="window_ms_first"):
-        OltunesPlanningParameters(window_ms_min=200.0)
+        OltunesParameters(window_ms_min=200.0)

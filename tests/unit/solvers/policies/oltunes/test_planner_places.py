@@ -15,8 +15,8 @@ from solvers.domain.ids import ModelName
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Slo, SloKind, WorkloadKind
+from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.unit.lab.benches.tasks.course import Course, of, picture, task
@@ -158,7 +158,7 @@ def family(gpus: int, services: int, tasks: int, seed: int) -> Snapshot:
 def test_a_fleet_that_services_nearly_fill_has_room_for_a_hundred_tasks(seed: int) -> None:
     before = family(256, 60, 100, seed)
     request = builders.request(before)
-    plan = Oltunes(parameters=OltunesPlanningParameters()).think(request, b"", SilentReporter()).proposal.plan
+    plan = Oltunes(parameters=OltunesParameters()).think(request, b"", SilentReporter()).proposal.plan
     assert plan is not None
     assert not is_fatal(verify(before, plan, request.movable))
     assert plan.unplaced == ()

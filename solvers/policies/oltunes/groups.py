@@ -3,8 +3,7 @@
 Owns the walk over devices, least utilised first and those without tasks before the others; urgent work before patient
 work on each; the affinity by which somebody may join those who are there; and the one task of a new group that takes
 spare room. Who found no group of enough affinity joins, at the end, the best there is, unless that is not wanted:
-services never end, so that a fleet with one on every device would have no group for anybody. It refuses to break any
-rule of the books.
+services never end, so that a fleet with one on every device would have no group for anybody.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.workload import ModelVariant, WorkloadKind
+from solvers.planners.base import PlanRequest
+from solvers.planners.case import Case
 from solvers.planners.draft import Draft
 from solvers.planners.seating import Placed
-from solvers.policies.oltunes.autotuning import Record, better, patient_first
-from solvers.policies.oltunes.beliefs import MS_PER_S, character_of
-from solvers.policies.oltunes.grouping import welcome
-from solvers.policies.oltunes.parameters import OltunesParameters as SchedulerParameters
-from solvers.policies.oltunes.planning.candidates import Rated
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
-from solvers.policies.oltunes.queues import Queues
-from solvers.policies.oltunes.scores import Character, affinity
+from solvers.policies.oltunes.memory import OltunesMemory
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import LOOKED_AT_MAX, MS_PER_S, Queues
+from solvers.policies.oltunes.rating import Rated
+from solvers.policies.oltunes.scores import Character, Record, affinity, better, character_of, patient_first, welcome
 from solvers.problems.choice import Options
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
@@ -90,8 +88,7 @@ class GroupBooks:
     """The books and who sits where, by model."""
 
     draft: Draft
-    parameters: OltunesPlanningParameters
-    shared: SchedulerParameters
+    parameters: OltunesParameters
     """The same for what the scheduler has as well."""
     group_max: int
     models: dict[ModelName, ModelVariant]
@@ -187,7 +184,7 @@ class GroupBooks:
     def _on_device(self, device: int, queues: Queues[WaitingWork], *, last: bool) -> None:
         """One group: whoever of the queues fits there, by order."""
         device_class, begun = int(self.draft.fleet.class_of[device]), list[Newcomer]()
-        count = self.shared.looked_at_max
+        count = LOOKED_AT_MAX
         for item in queues.first(count, lambda each: bool(each.rated.rows(device_class, last=last))):
             rows = self._roomy(item, device, last=last)
             row = self._put(item, device, rows) if rows and self._admits(item, device, last=last) else None
@@ -206,7 +203,7 @@ class GroupBooks:
 
     def _welcome(self, item: WaitingWork, device: int) -> bool:
         sitting = self.sitting.get(device, ())
-        return welcome(self.character(item.need.model), sitting, self.shared)
+        return welcome(self.character(item.need.model), sitting, self.parameters.threshold_affinity)
 
     def _newcomer(self, item: WaitingWork, placed: Placed, row: int, group: int) -> Newcomer:
         """A replica that was just put on a device takes its seat among the others."""
@@ -325,3 +322,57 @@ def _row_of(placed: Placed, options: Options) -> int:
 
 def _level(places: Places) -> Floats:
     return np.zeros(len(places))
+
+
+def opened(request: PlanRequest, case: Case, parameters: OltunesParameters, memory: OltunesMemory) -> GroupBooks:
+    """Books in which what stands has its place, but replicas of services that are not needed any more."""
+    assert memory.pace is not None
+    draft = Draft.of(request, case)
+    groups = GroupBooks(
+        draft=draft,
+        parameters=parameters,
+        group_max=memory.pace.group_max,
+        models=dict(case.snapshot.models_by_name()),
+        utilisation=_utilisation(draft),
+        first_group=memory.groups,
+        tasks=np.zeros(len(draft.fleet.devices), dtype=np.int64),
+    )
+    _stay(groups)
+    return groups
+
+
+def _stay(groups: GroupBooks) -> None:
+    draft = groups.draft
+    for need, settled in ((item.need, item) for item in list(draft.settled.values())):
+        for placed in settled.placed:
+            groups.seat(placed.seat.device, need.model, need.kind)
+    for pinned in draft.case.pinned:
+        groups.seat(draft.fleet.index[pinned.device], pinned.model, pinned.kind)
+    standing = draft.stand()
+    for need in draft.needs:
+        items = standing[need.workload]
+        wanted = _needed(need, items)
+        for item in items:
+            if item not in wanted and item.standing is not None:
+                draft.let_go.add(item.standing.replica)
+        for item in draft.keep(need, items, wanted).placed:
+            groups.seat(item.seat.device, need.model, need.kind)
+
+
+def _needed(need: Need, items: list[Placed]) -> list[Placed]:
+    """All of a task; of a service, the largest while the others do not serve its rate."""
+    if need.kind is WorkloadKind.TASK:
+        return items
+    wanted = list(items)
+    for item in sorted(items, key=lambda each: each.capacity_rps):
+        rest = [each for each in wanted if each is not item]
+        if len(rest) >= need.replicas_floor and sum(each.capacity_rps for each in rest) >= need.rate_rps:
+            wanted = rest
+    return wanted
+
+
+def _utilisation(draft: Draft) -> Floats:
+    """Of the SMs, as last measured; where nobody measured, the share that is taken."""
+    measured = {item.device: item.utilisation_pct for item in draft.case.snapshot.device_telemetry}
+    taken = 100.0 - np.asarray(draft.fleet.share_free, dtype=np.float64)
+    return np.array([measured.get(device.id, taken[number]) for number, device in enumerate(draft.fleet.devices)])

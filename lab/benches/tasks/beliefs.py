@@ -1,100 +1,29 @@
-"""What OLTunes believes of tasks: latency and throughput of every configuration, and which few are worth keeping.
+"""What schedulers of tasks believe: latency and throughput of every configuration, and which few are worth keeping.
 
-Owns the grid of configurations of a model, the memory each needs, the cache of predictions between two lessons, and the
-choice of Eq. 4 to 6. A task of several inputs takes as long as all its batches, so the latency that is scored, and held
-against the deadline, is that of the task. Memory is no free knob here: a batch needs what it needs, rounded up. It
-refuses to know which regressor predicts.
+A task of several inputs takes as long as all its batches, so the latency that is scored, and held against the deadline,
+is that of the task. Memory is no free knob here: a batch needs what it needs, rounded up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.codec import Plain
+from lab.benches.tasks.contract import Config, InferenceTask
+from lab.benches.tasks.grouping import TaskChoice
+from lab.benches.tasks.parameters import BATCHES, SchedulerParameters
+from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.workload import ModelVariant, QualityClass
 from solvers.errors import InputError
-from solvers.models.base import Facts, Queries, Samples
-from solvers.models.suite import load_solo, make_solo
-from solvers.policies.oltunes.candidates import Candidates, TaskWish, scored
+from solvers.models.base import Facts, Queries
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.parameters import BATCHES, FM_FTRL, MF, RFR, OltunesParameters
-from solvers.policies.oltunes.queues import TaskChoice
-from solvers.policies.oltunes.scores import Character, PowerTerms, epc_score
-from solvers.policies.oltunes.tasking import Config, InferenceTask
+from solvers.policies.oltunes.scores import Candidates, HeldShares, TaskWish, estimated_power, ever_full, run_ms, scored
 
 PROCESS_MIB = 400.0
 """What a process takes before it loads a model."""
 MS_PER_S = 1000.0
-_MODELS = {FM_FTRL: "fm-ftrl", MF: "mf", RFR: "rf"}
-"""Kinds of predictors, by the name of the model that is found among what is installed."""
-
-
-def predictor(kind: str, facts: Facts, seed: int) -> LearnedSolo:
-    """An untaught predictor of this kind. Raises InputError."""
-    if kind not in _MODELS:
-        raise InputError(f"no predictor is called {kind}; known are {', '.join(_MODELS)}")
-    return cast("LearnedSolo", make_solo(_MODELS[kind], facts, seed))
-
-
-def taught(kind: str, facts: Facts, seed: int, samples: Samples) -> LearnedSolo:
-    """One that has learned what was profiled offline."""
-    return predictor(kind, facts, seed).fit(samples)
-
-
-def loaded(kind: str, plain: Plain, facts: Facts) -> LearnedSolo:
-    """One that was written down by its `dump`."""
-    return cast("LearnedSolo", load_solo(_MODELS[kind], plain, facts))
-
-
-def character(facts: Facts, model: ModelName) -> Character:
-    """What affinity looks at of a model that is described."""
-    return character_of(facts.models[model])
-
-
-def character_of(known: ModelVariant | None) -> Character:
-    """What affinity looks at; a model whose kernels nobody counted counts as balanced, one nobody knows as high."""
-    if known is None:
-        return Character(ratio=1.0, quality=QualityClass.HIGH)
-    return Character(ratio=known.compute_memory_ratio or 1.0, quality=known.quality_class)
-
-
-def run_ms(inputs: float, batch: NDArray[Any], latency_ms: Floats) -> Floats:
-    """Time of a task: of all its batches, one after the other."""
-    return np.asarray(np.maximum(1.0, np.ceil(inputs / batch)) * latency_ms)
-
-
-def ever_full(inputs: float, batch: NDArray[Any]) -> Flags:
-    """Batches that a task of so many inputs fills at least by half; larger ones only cost memory."""
-    return np.asarray(batch < 2 * inputs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldShares:
-    """What configurations take of GPUs whose highest power is `tdp_w`: share in percent, memory as a part of 1."""
-
-    tdp_w: Floats
-    share_pct: Floats | Whole
-    memory_part: Floats
-
-
-def estimated_power(held: HeldShares, run_s: Floats, idle_w: float) -> Floats:
-    """Eq. 7, the share standing for SM utilisation."""
-    return epc_score(
-        PowerTerms(
-            idle_w=idle_w,
-            tdp_w=held.tdp_w,
-            sm_utilisation=held.share_pct / 100.0,
-            memory_used=held.memory_part,
-            latency_s=run_s,
-        )
-    )
 
 
 def check_known(facts: Facts, task: InferenceTask) -> None:
@@ -103,7 +32,7 @@ def check_known(facts: Facts, task: InferenceTask) -> None:
         raise InputError(f"nobody has described the model {task.model} of task {task.id}", model=task.model)
 
 
-def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: OltunesParameters) -> float:
+def memory_mib(facts: Facts, model: ModelName, batch: int, parameters: SchedulerParameters) -> float:
     """Limit that batches of this size need, in whole steps."""
     known = facts.models[model]
     needed = PROCESS_MIB + known.memory_mib_weights + known.memory_mib_per_input * batch
@@ -126,7 +55,7 @@ class PredictionTable:
 class OltunesBeliefs:
     """A predictor with its answers of the moment. Learning gives a new one."""
 
-    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: OltunesParameters) -> None:
+    def __init__(self, facts: Facts, solo: LearnedSolo, parameters: SchedulerParameters) -> None:
         self.facts = facts
         self.solo = solo
         self.parameters = parameters
@@ -184,7 +113,7 @@ class OltunesBeliefs:
             latency_weight=task.latency_weight,
             deadline_ms=task.deadline_s * MS_PER_S,
             cluster_utilisation=min(1.0, max(0.0, cluster_utilisation)),
-            slack_weight=self.parameters.slack_weight,
+            slack_weight=self.parameters.alpha,
         )
         kept = [int(row) for row in scored(rated, wish).kept]
         choices = tuple(_choice(table, row) for row in kept)

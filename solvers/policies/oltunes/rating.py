@@ -4,7 +4,7 @@ Owns the rating. The plan's options come with what was measured or is carefully 
 verifier would refuse; latency and throughput in the score are the predictor's where it has met the model on that type
 of GPU, else those beliefs. A task takes as long as all its batches, a service's request as one batch. Each device is to
 be shared, so a configuration is first looked for in the part of a device that each of a full group gets; where that is
-too little for the promise or the deadline, in all. It refuses to know what is free.
+too little for the promise or the deadline, in all.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName
 from solvers.models.base import Queries
 from solvers.planners.draft import Draft
-from solvers.policies.oltunes.beliefs import MS_PER_S, HeldShares, estimated_power, ever_full, run_ms
-from solvers.policies.oltunes.candidates import Candidates, TaskWish, best_rows, best_types, scored
 from solvers.policies.oltunes.learned import LearnedSolo
-from solvers.policies.oltunes.planning.parameters import OltunesPlanningParameters
+from solvers.policies.oltunes.parameters import OltunesParameters
+from solvers.policies.oltunes.queues import MS_PER_S
+from solvers.policies.oltunes.scores import (
+    Candidates,
+    HeldShares,
+    TaskWish,
+    best_rows,
+    best_types,
+    estimated_power,
+    ever_full,
+    run_ms,
+    scored,
+)
 from solvers.problems.choice import Options, replicas_for
 from solvers.problems.needs import Need
 
@@ -85,7 +95,7 @@ class CandidateJudge:
     gpu_types: dict[GpuTypeName, GpuType]
     load: float
     group_max: int
-    parameters: OltunesPlanningParameters
+    parameters: OltunesParameters
 
     def rate(self, asked: CandidateQuestion) -> Rated | None:
         """All options of a need; None when it has none."""

@@ -1,7 +1,7 @@
 """What OLTunes' planner says of its choices, as reasons: scores, estimated power, affinity, groups, places in line.
 
 Owns which facts are told of whom. Scores are relative to a task's own candidates, estimated power is the paper's score
-and no unit. It refuses to decide.
+and no unit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from math import isfinite
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.plan import Assignment
 from solvers.planners.draft import Draft
-from solvers.policies.oltunes.autotuning import worth_a_slice
-from solvers.policies.oltunes.planning.candidates import Rated
-from solvers.policies.oltunes.planning.groups import JoinedReplica, WaitingWork
-from solvers.policies.oltunes.planning.memory import Flight, OltunesMemory
-from solvers.policies.oltunes.window import WindowPace
+from solvers.policies.oltunes.groups import JoinedReplica, WaitingWork
+from solvers.policies.oltunes.memory import Flight, OltunesMemory
+from solvers.policies.oltunes.queues import WindowPace
+from solvers.policies.oltunes.rating import Rated
+from solvers.policies.oltunes.scores import worth_a_slice
 
 CANDIDATES_TOLD = 5
 

@@ -1,1 +1,0 @@
-"""OLTunes' planning of one cycle."""
