@@ -45,7 +45,7 @@ OVERLOAD_PART = 0.01
 
 
 @dataclass(slots=True)
-class _GovernedDevice:
+class _NodeDevice:
     """A device under the governor."""
 
     target: DeviceTarget
@@ -86,7 +86,7 @@ class NodeGoverning:
         self._settings = settings
         self._period_s = period_s
         self._target: NodeTarget | None = None
-        self._governed: dict[str, _GovernedDevice] = {}
+        self._governed: dict[str, _NodeDevice] = {}
         self._observed: dict[str, _Observed] = {}
         self._recalled: dict[str, DeviceState] = {}
         self._counts: Counter[str] = Counter()
@@ -180,7 +180,7 @@ class NodeGoverning:
             # Another controller begins where the one before ended, with none of its experience.
             loop = controller(name, self._settings)
             planned, held = _planned(device, envelope), before.get(device.uuid)
-            found[device.uuid] = _GovernedDevice(
+            found[device.uuid] = _NodeDevice(
                 target=device,
                 governor=name,
                 loop=loop,
@@ -193,7 +193,7 @@ class NodeGoverning:
             )
         self._target, self._governed, self._recalled = target, found, {}
 
-    def _turn(self, uuid: str, governed: _GovernedDevice) -> None:
+    def _turn(self, uuid: str, governed: _NodeDevice) -> None:
         """Decide a device's period, if it is time and there is something to decide on."""
         now_s, observed = self._now_s(), self._observed.get(uuid)
         shortest_s, oldest_s = self._period_s * 0.999, STALE_PERIODS * self._period_s
@@ -210,13 +210,13 @@ class NodeGoverning:
             if now_s - governed.decided_s > oldest_s:
                 self._decide(governed, DeviceReading(power_w=None, replicas=(), stale=True))
 
-    def _decide(self, governed: _GovernedDevice, reading: DeviceReading) -> None:
+    def _decide(self, governed: _NodeDevice, reading: DeviceReading) -> None:
         before = governed.state.setting.batches
         decision = governed.loop.step(governed.envelope, governed.state, reading)
         governed.state, governed.decision = decision.state, decision
         self._note(governed, decision, before)
 
-    def _applied(self, uuid: str, governed: _GovernedDevice, sample: DeviceSample) -> bool:
+    def _applied(self, uuid: str, governed: _NodeDevice, sample: DeviceSample) -> bool:
         """Whether what was measured ran under the governed setting: a set value is a request until it is read back."""
         try:
             clock = self._devices.settings(uuid).clock_mhz_sm
@@ -230,7 +230,7 @@ class NodeGoverning:
             for worker in _ready(sample)
         )
 
-    def _note(self, governed: _GovernedDevice, decision: GovernorDecision, before: tuple[int, ...]) -> None:
+    def _note(self, governed: _NodeDevice, decision: GovernorDecision, before: tuple[int, ...]) -> None:
         if decision.held:
             self._counts["held"] += 1
             return

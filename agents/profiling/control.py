@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.errors import AgentError
-from agents.profiling.points import ProfilePoint
+from agents.profiling.points import MeasuringPoint
 from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 from agents.wire import ProfileOrder, WireError, decode_points_asked, decode_profile_orders
 
@@ -38,14 +38,14 @@ class Control:
         except WireError as error:
             raise RefusedError(f"an order cannot be read: {error}") from None
 
-    def points(self, run: int) -> tuple[ProfilePoint, ...]:
+    def points(self, run: int) -> tuple[MeasuringPoint, ...]:
         """The points to measure next, most useful first. Raises RefusedError and UnreachableError."""
         try:
             asked = decode_points_asked(self._call("GET", f"/v1/agent/profile-runs/{run}/points").json())
         except WireError as error:
             raise RefusedError(f"points cannot be read: {error}") from None
         return tuple(
-            ProfilePoint(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm)
+            MeasuringPoint(batch=item.batch, share_pct_sm=item.share_pct_sm, clock_mhz_sm=item.clock_mhz_sm)
             for item in asked
         )
 

@@ -19,7 +19,7 @@ from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
 from agents.profiling.control import Control, RefusedError
 from agents.profiling.loads import LoadMaker
-from agents.profiling.points import Measured, ProfilePoint, ResultFile, Subject, pair_points, profile_points
+from agents.profiling.points import Measured, MeasuringPoint, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.reservations import Reservations
 from agents.profiling.session import ProfilingBench, StoppedError, measure
 from agents.transport import UnreachableError
@@ -33,15 +33,15 @@ from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject
 
 BATCHES = (8, 1, 32)
 SHARES_PCT = ((50, 50), (30, 70), (70, 30))
-Step = tuple[ProfilePoint | None, ProfilePoint | None]
+Step = tuple[MeasuringPoint | None, MeasuringPoint | None]
 """What of the first and the second is measured at once; None: it is absent."""
 
 
 def steps() -> Iterator[Step]:
     """All measurements of a pair, in their order; every configuration of one alone comes once."""
-    alone: set[tuple[int, ProfilePoint]] = set()
+    alone: set[tuple[int, MeasuringPoint]] = set()
     for batch, shares in itertools.product(BATCHES, SHARES_PCT):
-        one, other = (ProfilePoint(batch=batch, share_pct_sm=share) for share in shares)
+        one, other = (MeasuringPoint(batch=batch, share_pct_sm=share) for share in shares)
         if (0, one) not in alone:
             yield one, None
         if (1, other) not in alone:
@@ -63,8 +63,8 @@ class Errand:
     """
 
     budget_s: float
-    spec_of: Callable[[ProfilePoint], WorkerSpec]
-    propose: Callable[[], Sequence[ProfilePoint]]
+    spec_of: Callable[[MeasuringPoint], WorkerSpec]
+    propose: Callable[[], Sequence[MeasuringPoint]]
     deliver: Callable[[Sequence[Measured]], None]
     say: Callable[[str], None]
 
@@ -76,13 +76,13 @@ class PairErrand:
     """
 
     budget_s: float
-    spec_of: Callable[[int, ProfilePoint], WorkerSpec]
+    spec_of: Callable[[int, MeasuringPoint], WorkerSpec]
     deliver: Callable[[Sequence[Measured]], None]
     say: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProfilingOutcome:
     """How a run ended."""
 
     measured: int
@@ -92,7 +92,7 @@ class Outcome:
     """budget, complete, stopped, or failing"""
 
 
-def run(bench: ProfilingBench, errand: Errand, results: ResultFile) -> Outcome:
+def run(bench: ProfilingBench, errand: Errand, results: ResultFile) -> ProfilingOutcome:
     """Measure until the budget is spent, nothing is left to ask, or nothing works."""
     before = [item for item in results.read() if not item.beside]
     kept = [item for item in before if item.usable]
@@ -124,7 +124,7 @@ def run(bench: ProfilingBench, errand: Errand, results: ResultFile) -> Outcome:
         errand.say(sentence(item, took_s))
 
 
-def run_pairs(bench: ProfilingBench, errand: PairErrand) -> Outcome:
+def run_pairs(bench: ProfilingBench, errand: PairErrand) -> ProfilingOutcome:
     """Measure two services alone and side by side until the budget is spent or the design is through."""
     fresh: list[Measured] = []
     until_s = bench.now_s() + errand.budget_s
@@ -154,9 +154,9 @@ def _over(too_late: bool, failing: int) -> str:
     return "budget" if too_late else ""
 
 
-def _outcome(fresh: Sequence[Measured], resumed: int, why: str) -> Outcome:
+def _outcome(fresh: Sequence[Measured], resumed: int, why: str) -> ProfilingOutcome:
     usable = sum(item.usable for item in fresh)
-    return Outcome(measured=usable, doubtful=len(fresh) - usable, resumed=resumed, why=why)
+    return ProfilingOutcome(measured=usable, doubtful=len(fresh) - usable, resumed=resumed, why=why)
 
 
 def sentence(item: Measured, took_s: float) -> str:
@@ -298,7 +298,7 @@ class ProfilingDesk:
     def _workers_on(self, uuid: str) -> bool:
         return any(worker.uuid == uuid for worker in self._parts.devices.workers())
 
-    def _run_alone(self, order: ProfileOrder, device: DeviceInventory) -> Outcome:
+    def _run_alone(self, order: ProfileOrder, device: DeviceInventory) -> ProfilingOutcome:
         subject = self._subject(order, device)
         results = ResultFile(self._parts.folder / FOLDER / f"run-{order.run}.jsonl", subject)
 
@@ -314,7 +314,7 @@ class ProfilingDesk:
         )
         return run(self._bench(order.uuid), errand, results)
 
-    def _run_pairs(self, order: ProfileOrder, device: DeviceInventory) -> Outcome:
+    def _run_pairs(self, order: ProfileOrder, device: DeviceInventory) -> ProfilingOutcome:
         subject = self._subject(order, device)
         both = (order.subject, order.beside or order.subject)
         memory_mib = int(MEMORY_PART * device.memory_mib / 2)
@@ -325,7 +325,7 @@ class ProfilingDesk:
             else:
                 self._hand_in(order, profile_points(subject, found), ())
 
-        def spec_of(place: int, point: ProfilePoint) -> WorkerSpec:
+        def spec_of(place: int, point: MeasuringPoint) -> WorkerSpec:
             made = _spec(both[place], point, memory_mib)
             return replace(made, replica=f"{made.replica}-{place}")
 
@@ -359,7 +359,7 @@ class ProfilingDesk:
     def _ended(self) -> bool:
         return self._stop.is_set() or self._cancelled
 
-    def _proposed(self, order: ProfileOrder) -> tuple[ProfilePoint, ...]:
+    def _proposed(self, order: ProfileOrder) -> tuple[MeasuringPoint, ...]:
         """The next points. Raises _GivenUpError when they cannot be had."""
         until_s = self._parts.now_s() + AWAY_S_MAX
         while True:
@@ -372,7 +372,7 @@ class ProfilingDesk:
                 if self._parts.now_s() > until_s or self._stop.is_set():
                     raise _GivenUpError(f"the control plane is away: {error}") from None
 
-    def _at_own_clock(self, point: ProfilePoint, uuid: str) -> ProfilePoint:
+    def _at_own_clock(self, point: MeasuringPoint, uuid: str) -> MeasuringPoint:
         """The highest clock is no lock: there a board goes as fast as its power limit lets it, as it does for users."""
         top = self._inventory[uuid].clocks_mhz_sm[-1]
         asked = point.clock_mhz_sm
@@ -415,7 +415,7 @@ class ProfilingDesk:
             if self._parts.now_s() > until_s or self._stop.is_set():
                 return
 
-    def _why(self, order: ProfileOrder, outcome: Outcome) -> str:
+    def _why(self, order: ProfileOrder, outcome: ProfilingOutcome) -> str:
         if outcome.why == "stopped":
             wanted_back = self._parts.reservations.is_claimed(order.uuid)
             return "the target wants the device back" if wanted_back else "the run was ended"
@@ -424,7 +424,7 @@ class ProfilingDesk:
         return ""
 
 
-def _spec(subject: ProfileSubject, point: ProfilePoint, memory_mib_limit: int) -> WorkerSpec:
+def _spec(subject: ProfileSubject, point: MeasuringPoint, memory_mib_limit: int) -> WorkerSpec:
     return WorkerSpec(
         replica=f"profile-{subject.service.replace('/', '-')}",
         kind="service",

@@ -18,7 +18,7 @@ SOURCE = "headroom profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilePoint:
+class MeasuringPoint:
     """A configuration of one worker. `clock_mhz_sm` None: the device's highest."""
 
     batch: int
@@ -48,7 +48,7 @@ class Measured:
     what makes it doubtful.
     """
 
-    point: ProfilePoint
+    point: MeasuringPoint
     latency_ms_mean: float | None
     latency_ms_p99: float | None = None
     half_width_pct: float | None = None
@@ -143,7 +143,7 @@ class ResultFile:
             if item.pop("subject", None) != self._subject:
                 raise StateFileError(f"{self._path} holds results of something else: give another --out")
             try:
-                found.append(Measured(**{**item, "point": ProfilePoint(**item["point"])}))
+                found.append(Measured(**{**item, "point": MeasuringPoint(**item["point"])}))
             except (KeyError, TypeError):
                 continue
         return found

@@ -14,7 +14,7 @@ from typing import Protocol
 from agents.devices.base import Devices, DeviceSample, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
 from agents.errors import DeviceError, WorkerError
 from agents.profiling.load import LoadSeen
-from agents.profiling.points import Measured, ProfilePoint
+from agents.profiling.points import Measured, MeasuringPoint
 
 # --- When a measurement is good enough: warm, steady, and with a tight interval
 #
@@ -35,7 +35,7 @@ _FLOOR = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class MeasurementWindow:
     """A stretch of a measurement. `clean`: clocks and heat were as they should be, and nobody else was there."""
 
     latency_ms_mean: float
@@ -44,7 +44,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SteadyVerdict:
     """What the windows say so far. `from_window`: those before it belong to warming up."""
 
     done: bool
@@ -54,7 +54,9 @@ class Verdict:
     problem: str = ""
 
 
-def judge(windows: Sequence[Window], half_width_pct: float = HALF_WIDTH_PCT, most: int = WINDOWS_MAX) -> Verdict:
+def judge(
+    windows: Sequence[MeasurementWindow], half_width_pct: float = HALF_WIDTH_PCT, most: int = WINDOWS_MAX
+) -> SteadyVerdict:
     """Whether to go on measuring. Windows before the last disturbance, and those that still drift, do not count."""
     clean_from = max((place + 1 for place, window in enumerate(windows) if not window.clean), default=0)
     start = _settled_from([window.latency_ms_mean for window in windows], clean_from)
@@ -62,12 +64,12 @@ def judge(windows: Sequence[Window], half_width_pct: float = HALF_WIDTH_PCT, mos
     spent = len(windows) >= most
     if len(used) < 2:
         problem = _why_not(windows, clean_from) if spent else ""
-        return Verdict(done=spent, mean_ms=None, half_width_pct=None, from_window=start, problem=problem)
+        return SteadyVerdict(done=spent, mean_ms=None, half_width_pct=None, from_window=start, problem=problem)
     mean, half = interval(used)
     relative = 100.0 * half / mean if mean > 0.0 else math.inf
     tight = len(used) >= WINDOWS_MIN and relative <= half_width_pct
     problem = f"its mean is known to {relative:.1f} % only" if spent and not tight else ""
-    return Verdict(done=tight or spent, mean_ms=mean, half_width_pct=relative, from_window=start, problem=problem)
+    return SteadyVerdict(done=tight or spent, mean_ms=mean, half_width_pct=relative, from_window=start, problem=problem)
 
 
 def interval(means: Sequence[float]) -> tuple[float, float]:
@@ -98,7 +100,7 @@ def _drifts(means: Sequence[float]) -> bool:
     return abs(mean_early - mean_late) > max(_DRIFT * error, _FLOOR * (mean_early + mean_late) / 2.0)
 
 
-def _why_not(windows: Sequence[Window], clean_from: int) -> str:
+def _why_not(windows: Sequence[MeasurementWindow], clean_from: int) -> str:
     if clean_from >= len(windows) - 1:
         return "clocks were held down, or somebody else was on the device, up to the end"
     return "it never became steady"
@@ -241,7 +243,7 @@ def _measure_ready(
 
 def _until_steady(
     bench: ProfilingBench, names: tuple[str, ...], generators: Sequence[Generator], clock_mhz_sm: int | None
-) -> tuple[list[_Stretch], list[Verdict]]:
+) -> tuple[list[_Stretch], list[SteadyVerdict]]:
     stretches: list[_Stretch] = []
     _pause(bench, WINDOW_S)
     _take(bench, names, generators, 0.0)
@@ -270,7 +272,7 @@ def _take(bench: ProfilingBench, names: tuple[str, ...], generators: Sequence[Ge
     )
 
 
-def _window(stretch: _Stretch, place: int, clock_mhz_sm: int | None) -> Window:
+def _window(stretch: _Stretch, place: int, clock_mhz_sm: int | None) -> MeasurementWindow:
     latency_ms, batches = _latency_ms(stretch, place)
     held_down = clock_mhz_sm is not None and abs(stretch.device.clock_mhz_sm - clock_mhz_sm) > CLOCK_SLACK_MHZ
     reasons = {reason for reason in stretch.device.throttle.split(",") if reason}
@@ -278,7 +280,7 @@ def _window(stretch: _Stretch, place: int, clock_mhz_sm: int | None) -> Window:
         # At its own clock a board goes as fast as its power limit lets it: that is what its users get.
         reasons -= OWN_WAYS
     clean = stretch.device.healthy and not reasons and not held_down and latency_ms > 0.0
-    return Window(latency_ms_mean=latency_ms, batches=batches, clean=clean)
+    return MeasurementWindow(latency_ms_mean=latency_ms, batches=batches, clean=clean)
 
 
 def _latency_ms(stretch: _Stretch, place: int) -> tuple[float, float]:
@@ -300,7 +302,7 @@ class _Series:
 
     stretches: list[_Stretch]
     place: int
-    verdict: Verdict
+    verdict: SteadyVerdict
     idle_w: float
     reading: WorkerReading | None
 
@@ -334,7 +336,7 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
     power_w = math.fsum(stretch.device.power_w for stretch in used) / len(used) if used else 0.0
     completed = sum(len(each.latencies_ms) for each in seen)
     return Measured(
-        point=ProfilePoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm),
+        point=MeasuringPoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm),
         model=spec.model,
         latency_ms_mean=series.verdict.mean_ms,
         half_width_pct=series.verdict.half_width_pct,
@@ -350,7 +352,7 @@ def _result(spec: WorkerSpec, clock_mhz_sm: int | None, series: _Series) -> Meas
 
 
 def _failed(spec: WorkerSpec, clock_mhz_sm: int | None, problem: str) -> Measured:
-    point = ProfilePoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
+    point = MeasuringPoint(batch=spec.batch, share_pct_sm=spec.share_pct_sm, clock_mhz_sm=clock_mhz_sm)
     return Measured(point=point, model=spec.model, latency_ms_mean=None, problem=problem)
 
 

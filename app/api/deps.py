@@ -32,7 +32,7 @@ from solvers.cycle.attempts import Propose
 from solvers.cycle.record import Lane
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     """Time as the shell has it."""
 
     def now_s(self) -> float:
@@ -73,7 +73,7 @@ class ApiContext:
 
     settings: Settings
     database: Database
-    clock: Clock
+    clock: WallClock
     planning: PlanningPort
     beliefs: Beliefs
     propose: Propose

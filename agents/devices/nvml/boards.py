@@ -17,7 +17,7 @@ from typing import Any
 from agents.devices.nvml.binding import Nvml, address, load_binding
 from agents.devices.nvml.guard import TIMEOUT_S, Driver
 from agents.devices.nvml.inventory import CLOCK_MEMORY, CLOCK_SM, MIB, BoardFacts, FoundDevices, look
-from agents.devices.nvml.telemetry import Telemetry
+from agents.devices.nvml.telemetry import DeviceTelemetry
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
 from agents.errors import (
     AgentError,
@@ -227,7 +227,7 @@ class NvmlBoards:
         self._facts = {facts.uuid: facts for facts in found.devices}
         if not self._facts:
             raise ConfigError(f"no NVIDIA GPU can be used here{': ' if found.notes else ''}{'; '.join(found.notes)}")
-        self._telemetry = {uuid: Telemetry(facts) for uuid, facts in self._facts.items()}
+        self._telemetry = {uuid: DeviceTelemetry(facts) for uuid, facts in self._facts.items()}
         self._locked_mhz: dict[tuple[str, int], int] = {}
         self._events = EventWatch(driver, tuple(self._facts.values()), now_s, event_wait_ms)
         if self._events.problem:

@@ -98,7 +98,7 @@ def throttle_words(mask: int) -> str:
     return ",".join([*words, *([f"0x{rest:x}"] if rest else [])])
 
 
-class Telemetry:
+class DeviceTelemetry:
     """One device's reader. Runs under the guard."""
 
     def __init__(self, facts: BoardFacts) -> None:

@@ -35,24 +35,24 @@ class ReportedFleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _DeviceMinute:
+class _MinuteOfDevice:
     """A device in a minute."""
 
     minute: datetime
     uuid: str
 
-    def before(self) -> _DeviceMinute:
-        return _DeviceMinute(self.minute - MINUTE, self.uuid)
+    def before(self) -> _MinuteOfDevice:
+        return _MinuteOfDevice(self.minute - MINUTE, self.uuid)
 
 
 def outcomes_of(
     replicas: Sequence[ReplicaMinute], devices: Sequence[DeviceMinute], fleet: ReportedFleet, start: datetime
 ) -> tuple[Outcome, ...]:
     """Outcomes of the minutes from `start` on, by time; minutes before it only tell what stood there."""
-    boards = {_DeviceMinute(device.minute, device.uuid): device for device in devices}
-    together: dict[_DeviceMinute, list[ReplicaMinute]] = defaultdict(list)
+    boards = {_MinuteOfDevice(device.minute, device.uuid): device for device in devices}
+    together: dict[_MinuteOfDevice, list[ReplicaMinute]] = defaultdict(list)
     for replica in replicas:
-        together[_DeviceMinute(replica.minute, replica.uuid)].append(replica)
+        together[_MinuteOfDevice(replica.minute, replica.uuid)].append(replica)
     steady = {
         place: {_process(each) for each in found if _stood_still(each, boards[place])}
         for place, found in together.items()

@@ -13,7 +13,7 @@ from agents.log import Log
 from agents.profiling.control import Control
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import HttpLoads, LoadMaker
-from agents.profiling.points import ProfilePoint
+from agents.profiling.points import MeasuringPoint
 from agents.profiling.reservations import Reservations
 from agents.transport import HttpConnection, UnreachableError
 from agents.wire import ProfileOrder, ProfileSubject
@@ -29,7 +29,7 @@ class Plane(Control):
     """A control plane as the desk sees it."""
 
     wanted: list[ProfileOrder] = field(default_factory=list)
-    asked: list[ProfilePoint] = field(default_factory=list)
+    asked: list[MeasuringPoint] = field(default_factory=list)
     news: list[dict[str, Any]] = field(default_factory=list)
     points_in: list[Any] = field(default_factory=list)
     pairs_in: list[Any] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Plane(Control):
     def orders(self) -> tuple[ProfileOrder, ...]:
         return tuple(self.wanted)
 
-    def points(self, run: int) -> tuple[ProfilePoint, ...]:
+    def points(self, run: int) -> tuple[MeasuringPoint, ...]:
         done = {(row["batch"], row["share_pct_sm"]) for row in self.points_in}
         return tuple(point for point in self.asked if (point.batch, point.share_pct_sm) not in done)
 
@@ -123,7 +123,7 @@ def room(tmp_path: Path) -> Room:
     return Room(tmp_path)
 
 
-POINTS = [ProfilePoint(batch=4, share_pct_sm=50), ProfilePoint(batch=8, share_pct_sm=100)]
+POINTS = [MeasuringPoint(batch=4, share_pct_sm=50), MeasuringPoint(batch=8, share_pct_sm=100)]
 
 
 def left_clean(room: Room) -> bool:
@@ -192,7 +192,7 @@ def test_a_device_that_is_wanted_back_is_given_back(room: Room) -> None:
 
 def test_a_cancelled_run_ends(room: Room) -> None:
     room.order()
-    room.plane.asked = [ProfilePoint(batch=1, share_pct_sm=share) for share in range(10, 101, 10)]
+    room.plane.asked = [MeasuringPoint(batch=1, share_pct_sm=share) for share in range(10, 101, 10)]
     room.plane.cancelled_after = 2
     room.desk().look()
     assert len(room.plane.points_in) == 1
@@ -254,7 +254,7 @@ def test_an_unknown_device_is_refused(room: Room) -> None:
 def test_the_highest_clock_is_no_lock(room: Room) -> None:
     top = room.stage.devices.inventory()[0].clocks_mhz_sm[-1]
     room.order()
-    room.plane.asked = [ProfilePoint(batch=4, share_pct_sm=50, clock_mhz_sm=top)]
+    room.plane.asked = [MeasuringPoint(batch=4, share_pct_sm=50, clock_mhz_sm=top)]
     locked: list[int | None] = []
     room.later.append((5.0, lambda: locked.append(room.stage.devices.settings(room.uuid).clock_mhz_sm)))
     room.desk().look()

@@ -11,7 +11,7 @@ from agents.devices.base import DeviceSample, WorkerSpec
 from agents.devices.fake.host import FakeDevices
 from agents.errors import DeviceError, StateFileError, WorkerError
 from agents.profiling.desk import Errand, run
-from agents.profiling.points import Measured, ProfilePoint, ResultFile, Subject, pair_points, profile_points
+from agents.profiling.points import Measured, MeasuringPoint, ResultFile, Subject, pair_points, profile_points
 from agents.profiling.session import StoppedError, measure
 from benchmarks.fake_profiles import measure as measure_alone
 from tests.unit.agents.builders import worker_spec
@@ -124,7 +124,7 @@ def test_a_throttled_board_gives_no_point() -> None:
     assert profile_points(SUBJECT, [found]) == []
 
 
-def errand(points: list[ProfilePoint], delivered: list[Measured], budget_s: float = 3600.0) -> Errand:
+def errand(points: list[MeasuringPoint], delivered: list[Measured], budget_s: float = 3600.0) -> Errand:
     return Errand(
         budget_s=budget_s,
         spec_of=lambda point: worker_spec(share=point.share_pct_sm, batch=point.batch),
@@ -135,9 +135,9 @@ def errand(points: list[ProfilePoint], delivered: list[Measured], budget_s: floa
 
 
 POINTS = [
-    ProfilePoint(batch=1, share_pct_sm=20),
-    ProfilePoint(batch=8, share_pct_sm=100),
-    ProfilePoint(batch=4, share_pct_sm=50),
+    MeasuringPoint(batch=1, share_pct_sm=20),
+    MeasuringPoint(batch=8, share_pct_sm=100),
+    MeasuringPoint(batch=4, share_pct_sm=50),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_run_ends_with_its_budget(tmp_path: Path) -> None:
 def test_a_worker_that_never_works_ends_the_run(tmp_path: Path) -> None:
     stage = Stage()
     stage.devices.__class__ = Stubborn
-    more = [ProfilePoint(batch=batch, share_pct_sm=100) for batch in range(1, 9)]
+    more = [MeasuringPoint(batch=batch, share_pct_sm=100) for batch in range(1, 9)]
     outcome = run(stage.bench(), errand(more, []), ResultFile(tmp_path / "r.jsonl", SUBJECT))
     assert outcome.why == "failing"
     assert outcome.doubtful == 3
