@@ -107,7 +107,7 @@ def plan_file(file: str, wish: Wish, showing: Showing, tuning: Tuning) -> None:
     found = insight_of(snapshot, chosen, wish)
     insight = plain["insight"] = told_insight(found)
     if showing.why_not is not None:
-        plain["why_not"] = why_not_offline(snapshot, showing.why_not, (chosen, found), (wish, asking(tuning)))
+        plain["why_not"] = why_not_offline(snapshot, showing.why_not, chosen, found, wish, asking(tuning))
     told = [
         *_head(outcome),
         *([] if showing.quiet else [*candidate_table(insight["candidates"]), *binding_lines(insight)]),
@@ -254,7 +254,7 @@ def explained_offline(picture: Snapshot, wish: Wish, asking: Asking, workload: s
 
 
 def why_not_offline(
-    picture: Snapshot, asked: str, plan: tuple[ChosenPlan, Insight | None], how: tuple[Wish, Asking]
+    picture: Snapshot, asked: str, chosen: ChosenPlan, insight: Insight | None, wish: Wish, asking: Asking
 ) -> Any:
     """Why a service is not on a GPU type; where it could be, with a plan that has it there. Raises CommandError."""
     from app.services.explaining.explaining import Types, why_not
@@ -262,24 +262,23 @@ def why_not_offline(
 
     service, gpu_type = split_question(asked)
     workload = name_in(picture, service)
-    chosen, insight = plan
     try:
         answer: Any = to_plain(why_not(_plan(chosen), insight, (workload, gpu_type), Types.of(picture)))
     except NotFoundError as error:
         raise CommandError(error.message, Exit.NOT_FOUND) from None
     takes = answer["verdict"] in ("dearer", "no_room")
-    answer["forced"] = forced(picture, how, (workload, gpu_type)) if takes else None
+    answer["forced"] = forced(picture, wish, asking, workload, gpu_type) if takes else None
     return answer
 
 
-def forced(picture: Snapshot, how: tuple[Wish, Asking], asked: tuple[str, str]) -> Any:
+def forced(picture: Snapshot, wish: Wish, asking: Asking, workload: str, gpu_type: str) -> Any:
     """What everything costs with a service on one GPU type only; None for what is no service."""
     from app.services.explaining.solves import Solves
     from solvers.domain.codec import to_plain
 
-    if asked[0] not in {str(item.id) for item in picture.services}:
+    if workload not in {str(item.id) for item in picture.services}:
         return None
-    return to_plain(Solves.of(picture, *how).forced(*asked))
+    return to_plain(Solves.of(picture, wish, asking).forced(workload, gpu_type))
 
 
 def why_not_anew(picture: Snapshot, asking: Asking, stored: Document) -> Document:

@@ -136,7 +136,7 @@ class Solves:
         services = tuple(service if item.id == service.id else item for item in self.picture.services)
         changed = replace(self.picture, services=services)
         again = self.chosen if changed == self.picture else solved(changed, self.wish, self.asking)
-        rows = workload_changes((changed, None), (changed, again.plan))
+        rows = workload_changes(changed, None, changed, again.plan)
         serving = next((row.after for row in rows if str(row.workload) == service.id), Serving())
         return outcome_of(self.picture, self.chosen), outcome_of(changed, again), serving
 

@@ -234,10 +234,11 @@ class _WorkloadKey:
 
 
 def workload_changes(
-    before: tuple[Snapshot, Plan | None], after: tuple[Snapshot, Plan | None]
+    before: Snapshot, plan_before: Plan | None, after: Snapshot, plan_after: Plan | None
 ) -> tuple[WorkloadChange, ...]:
     """One row for each workload of either picture, by id."""
-    old, new = (_servings(snapshot.with_offers(), plan) for snapshot, plan in (before, after))
+    old = _servings(before.with_offers(), plan_before)
+    new = _servings(after.with_offers(), plan_after)
     rows = []
     for key in sorted({*old, *new}, key=lambda item: (item.workload, item.kind)):
         fate = Fate.ADDED if key not in old else Fate.REMOVED if key not in new else Fate.KEPT
@@ -263,7 +264,7 @@ def _servings(snapshot: Snapshot, plan: Plan | None) -> dict[_WorkloadKey, Servi
     prices = price_by_device(snapshot)
     types = {device.id: device.gpu_type for device in snapshot.devices}
     return {
-        key: _serving(rate_rps, by_workload[key], short.get(key), (prices, types))
+        key: _serving(rate_rps, by_workload[key], short.get(key), prices, types)
         for key, rate_rps in _rates(snapshot).items()
     }
 
@@ -294,9 +295,9 @@ def _serving(
     rate_rps: float,
     items: list[Assignment],
     short: Unplaced | None,
-    about: tuple[Mapping[DeviceId, float], Mapping[DeviceId, GpuTypeName]],
+    prices: Mapping[DeviceId, float],
+    types: Mapping[DeviceId, GpuTypeName],
 ) -> Serving:
-    prices, types = about
     replicas: Counter[GpuTypeName] = Counter()
     shares: Counter[GpuTypeName] = Counter()
     for item in items:

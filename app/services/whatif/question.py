@@ -112,7 +112,7 @@ def advise(picture: Snapshot, chosen: ChosenPlan, how: Advising) -> Advised:
         return Advised(before=before, advice=(), types_considered=0)
     candidates = _candidates(picture, chosen, plan, how)
     ranked = sorted(candidates, key=lambda item: item.rank)[: how.count]
-    advice = [_planned(picture, chosen, before, (how, item)) for item in ranked]
+    advice = [_planned(picture, chosen, before, how, item) for item in ranked]
     advice.sort(key=lambda item: (-item.unserved_gained, item.price_usd_per_h - item.breakeven_usd_per_h))
     return Advised(before=before, advice=tuple(advice), types_considered=len(candidates))
 
@@ -207,9 +207,8 @@ def _paid_usd_per_h(picture: Snapshot, plan: Plan) -> dict[WorkloadId, float]:
     return paid
 
 
-def _planned(picture: Snapshot, chosen: ChosenPlan, before: Outcome, what: tuple[Advising, _Candidate]) -> Advice:
+def _planned(picture: Snapshot, chosen: ChosenPlan, before: Outcome, how: Advising, candidate: _Candidate) -> Advice:
     """Plan with the new devices and say what they changed."""
-    how, candidate = what
     row = candidate.row
     grown = how.complete(_with(picture, candidate.gpu_type, row, how.devices))
     grown = standing_on(grown, chosen)
@@ -334,7 +333,7 @@ def answer(question: WhatIfQuestion, pictures: Pictures, asking: Asking) -> What
     simulation: Simulation | None = None
     picture = pictures.before
     if question.changed:
-        picture, chosen, simulation = compare((pictures.before, chosen), pictures.after, wish, asking)
+        picture, chosen, simulation = compare(pictures.before, chosen, pictures.after, wish, asking)
     if not question.advise:
         return WhatIf(simulation=simulation)
     how = Advising(

@@ -129,16 +129,15 @@ def standing_on(snapshot: Snapshot, before: ChosenPlan) -> Snapshot:
 
 
 def compare(
-    before: tuple[Snapshot, ChosenPlan], after: Snapshot, wish: Wish, asking: Asking
+    snapshot: Snapshot, chosen: ChosenPlan, after: Snapshot, wish: Wish, asking: Asking
 ) -> tuple[Snapshot, ChosenPlan, Simulation]:
     """Plan the changed picture and compare with the plan of the picture as it is: that picture, what the chain made of
     it, and the comparison.
     """
-    snapshot, chosen = before
     changed = standing_on(after, chosen)
     again = solved(changed, wish, asking)
     outcomes = outcome_of(snapshot, chosen), outcome_of(changed, again)
-    rows = workload_changes((snapshot, chosen.plan), (changed, again.plan))
+    rows = workload_changes(snapshot, chosen.plan, changed, again.plan)
     differing = tuple(row for row in rows if row.differs)
     asked = request_of(snapshot, wish)
     simulation = Simulation(
