@@ -109,7 +109,7 @@ class GSlice(Recalling):
         homeless = [
             (need, wish, home)
             for need, wish in fair
-            for home in self._in_place(draft, need, wish, (standing[need.workload], levels))
+            for home in self._in_place(draft, need, wish, standing[need.workload], levels)
         ]
         for need, wish, home in homeless:
             self._anywhere(draft, need, self._kinds(draft, need, wish.share_pct, wish.batch), home)
@@ -167,10 +167,9 @@ class GSlice(Recalling):
         return int(small.max()) if len(small) else int(mine.min(initial=1))
 
     def _in_place(
-        self, draft: Draft, need: Need, wish: GsliceWish, at: tuple[list[Placed], dict[int, float]]
+        self, draft: Draft, need: Need, wish: GsliceWish, running: list[Placed], levels: dict[int, float]
     ) -> list[Placed | None]:
         """Give replicas what was wished where they run, up to the level of their device; who finds no place so."""
-        running, levels = at
         if not len(draft.options(need)):
             draft.refuse(need)
             return []

@@ -173,7 +173,7 @@ class Inference:
             return
         wanted = need.rate_rps > 0 or need.replicas_floor > 0
         sizes = self._sizes(need) if wanted else []
-        stays = bool(running) and bool(sizes) and self._stays(need, running, sizes[0])
+        stays = bool(running) and bool(sizes) and self._stays(need, running, sizes[0][0] * sizes[0][1].share_pct)
         settled = draft.keep(need, running, running if stays else [])
         if not stays and wanted:
             score = draft.at_home(need, self._busy)
@@ -210,12 +210,12 @@ class Inference:
                 found.append((count, self.draft.option(need, int(able[np.lexsort(keys)[0]]))))
         return sorted(found, key=lambda item: (item[0] * item[1].usd_per_h, item[0], item[1].device_class))
 
-    def _stays(self, need: Need, running: list[Placed], best: tuple[int, Option]) -> bool:
+    def _stays(self, need: Need, running: list[Placed], share_pct_busy: int) -> bool:
         """Whether what runs serves with shares near those that are busy."""
         if len(running) < need.replicas_floor or sum(item.capacity_rps for item in running) < need.rate_rps_least:
             return False
         share_pct = sum(item.seat.share_pct for item in running)
-        return share_pct <= best[0] * best[1].share_pct + self.parameters.keep_pct * len(running)
+        return share_pct <= share_pct_busy + self.parameters.keep_pct * len(running)
 
     def _busy(self, places: Places) -> Floats:
         """Least inference first; nothing is rented while something stands idle."""

@@ -156,7 +156,7 @@ class Oracle(Stateless):
                 usd=usd,
                 steps=tuple((*plans.steps[before], int(at)) for before, at in zip(row, choice, strict=True)),
             )
-            keep = _front(grown.rates, grown.counts, grown.usd, (needs, ceilings))
+            keep = _front(grown.rates, grown.counts, grown.usd, needs, ceilings)
             if len(keep) > self.parameters.partial_plans_max:
                 raise TooManyError
             plans = _Partial(
@@ -181,9 +181,8 @@ def _best_row(plans: _Partial, needs: list[Need]) -> int:
     return int(np.lexsort((np.round(plans.usd, 9), np.round(wanting, 6), np.round(unserved, 6)))[0])
 
 
-def _front(rates: Floats, counts: Floats, usd: Floats, bounds: tuple[list[Need], Floats]) -> list[int]:
+def _front(rates: Floats, counts: Floats, usd: Floats, needs: list[Need], ceiling: Floats) -> list[int]:
     """Rows that no other row serves as much as for as little, the cheapest first; ceilings on replicas kept."""
-    needs, ceiling = bounds
     floor = np.array([need.replicas_min for need in needs])
     # Replicas count for them up to the floor, and against them where a ceiling can be reached.
     against = np.where(np.isfinite(ceiling), -counts, 0.0)
@@ -204,7 +203,7 @@ def _undominated(fillings: list[Filling], needs: list[Need], ceilings: Floats) -
     rates = np.minimum([item.rates_rps for item in fillings], [need.rate_rps for need in needs])
     counts = np.array([item.counts for item in fillings], dtype=np.float64)
     usd = np.array([item.usd_per_h for item in fillings])
-    return [fillings[row] for row in _front(rates, counts, usd, (needs, ceilings))]
+    return [fillings[row] for row in _front(rates, counts, usd, needs, ceilings)]
 
 
 def _write(draft: Draft, needs: list[Need], device: int, filling: Filling) -> None:

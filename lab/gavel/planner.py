@@ -103,7 +103,7 @@ class GavelSharing:
 
     def train(self) -> None:
         """Jobs on the devices that nobody else has."""
-        read = read_jobs(self.draft, apart(self.draft), (self.memory, self.planner.parameters))
+        read = read_jobs(self.draft, apart(self.draft), self.memory, self.planner.parameters)
         if read.needs:
             self._share(read)
 

@@ -69,14 +69,12 @@ class Jobs:
 
 
 def read_jobs(
-    draft: Draft, each: Sequence[tuple[Need, TrainingJob]], known: tuple[GavelMemory, GavelParameters]
+    draft: Draft, each: Sequence[tuple[Need, TrainingJob]], memory: GavelMemory, parameters: GavelParameters
 ) -> Jobs:
     """The jobs that could run on what is free; `each` are those that may take part."""
     devices = _free(draft)
     kinds = tuple(sorted(devices))
-    rows = [
-        (need, job, speeds) for need, job in each if (speeds := _speeds(draft, (need, job), devices, known[0])).any()
-    ]
+    rows = [(need, job, speeds) for need, job in each if (speeds := _speeds(draft, (need, job), devices, memory)).any()]
     keys: dict[tuple[object, ...], int] = {}
     class_of = [
         keys.setdefault((job.model, need.weight, job_memory_mib(job), *speeds.tolist()), len(keys))
@@ -88,10 +86,10 @@ def read_jobs(
     count = np.bincount(np.array(class_of, dtype=np.int64), minlength=len(keys)).astype(np.int64)
     pairs = pairs[(pairs[:, 0] != pairs[:, 1]) | (count[pairs[:, 0]] >= 2)]
     models = tuple(str(rows[at][1].model) for at in first)
-    memory = np.array([job_memory_mib(rows[at][1]) for at in first], dtype=np.float64)
+    memory_mib = np.array([job_memory_mib(rows[at][1]) for at in first], dtype=np.float64)
     least = np.array([rows[at][1].share_pct_sm_min for at in first], dtype=np.float64)
     room = np.array([max(float(draft.fleet.memory_free[at]) for at in devices[kind]) for kind in kinds])
-    fits = (memory[pairs].sum(axis=1)[:, None] <= room) & (least[pairs].sum(axis=1) <= 100)[:, None]
+    fits = (memory_mib[pairs].sum(axis=1)[:, None] <= room) & (least[pairs].sum(axis=1) <= 100)[:, None]
     table = ThroughputTable(
         speed=speed,
         gpus=np.ones(len(keys), dtype=np.int64),
@@ -99,7 +97,7 @@ def read_jobs(
         weight=np.array([rows[at][0].weight for at in first]),
         devices=np.array([float(len(devices[kind])) for kind in kinds]),
         pairs=pairs,
-        pair_speed=_together((speed, models, kinds), pairs, known) * fits[:, :, None],
+        pair_speed=_together(speed, models, kinds, pairs, memory, parameters) * fits[:, :, None],
     )
     return Jobs(
         kinds=kinds,
@@ -144,11 +142,14 @@ def _speeds(draft: Draft, each: tuple[Need, TrainingJob], devices: dict[str, lis
 
 
 def _together(
-    alone: tuple[Floats, tuple[str, ...], tuple[str, ...]], pairs: Whole, known: tuple[GavelMemory, GavelParameters]
+    speed: Floats,
+    models: tuple[str, ...],
+    kinds: tuple[str, ...],
+    pairs: Whole,
+    memory: GavelMemory,
+    parameters: GavelParameters,
 ) -> Floats:
     """Speeds of both in every pair on every kind: as seen of these networks, else a careful part of those alone."""
-    speed, models, kinds = alone
-    memory, parameters = known
     parts = {(str(item.model), item.place): item.part for item in memory.speeds}
     found = np.zeros((len(pairs), len(kinds), 2))
     for row, ends in enumerate(pairs):

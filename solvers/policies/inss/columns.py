@@ -71,7 +71,7 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: InssParameters) -> 
         wanted.append(count)
         rates = need.rate_rps_least / max(1, count), need.rate_rps / max(1, count)
         standing = _standing(draft, need)
-        for option in _listed(draft, belief, need, (rates[1], parameters.batch_max)):
+        for option in _listed(draft, belief, need, rates[1], parameters.batch_max):
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
@@ -130,9 +130,8 @@ def _served(each_rps: float, rates_rps: tuple[float, float]) -> float:
     return LEAST_PART * least + (1.0 - LEAST_PART) * sized
 
 
-def _listed(draft: Draft, belief: InssBelief, need: Need, bounds: tuple[float, int]) -> list[Option]:
+def _listed(draft: Draft, belief: InssBelief, need: Need, rate: float, batch_max: int) -> list[Option]:
     """For every class and share the batch with the highest throughput, of those in time."""
-    rate, batch_max = bounds
     options, found = draft.options(need), list[Option]()
     for number in np.unique(options.device_class):
         mine = np.flatnonzero((options.device_class == number) & (options.batch <= batch_max))

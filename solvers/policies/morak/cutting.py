@@ -101,7 +101,7 @@ def start_clocks(
     fleet, kept = open_fleet(snapshot, {}), pinned_settings(snapshot, movable)
     needs = [need for need in needs_of(snapshot, movable) if need.kind is not WorkloadKind.JOB]
     types = snapshot.gpu_types_by_name()
-    clocks = [_start_clock(snapshot, kind, types[kind.gpu_type], (needs, parameters)) for kind in fleet.classes]
+    clocks = [_start_clock(snapshot, kind, types[kind.gpu_type], needs, parameters) for kind in fleet.classes]
     return {
         device.id: DeviceSetting(device=device.id, clock_mhz_sm=clocks[int(number)])
         for device, number in zip(fleet.devices, fleet.class_of, strict=True)
@@ -110,9 +110,8 @@ def start_clocks(
 
 
 def _start_clock(
-    snapshot: Snapshot, kind: DeviceClass, gpu_type: GpuType, asked: tuple[list[Need], MorakParameters]
+    snapshot: Snapshot, kind: DeviceClass, gpu_type: GpuType, needs: list[Need], parameters: MorakParameters
 ) -> int:
-    needs, parameters = asked
     top = gpu_type.clock_mhz_sm_max
     if any(need.tokens is not None for need in needs):
         # Token latencies are known at the highest clock alone.

@@ -100,7 +100,7 @@ class Sizer:
                 if curve is None
                 else least_share(curve, target_ms(limit, rate_rps, batch, self.parameters), self.parameters)
             )
-            at = self._refereed(options, mine, (batch, share, rate_rps))
+            at = self._refereed(options, mine, batch, share, rate_rps)
             if at is None or share is None:
                 return IMPOSSIBLE
             seen[batch] = at, share
@@ -117,9 +117,8 @@ class Sizer:
         return Size(option=option, replicas=replicas, least_pct=round(100.0 * share, 4), evaluations=tuned.evaluations)
 
     @staticmethod
-    def _refereed(options: Options, mine: Rows, wanted: tuple[int, float | None, float]) -> int | None:
+    def _refereed(options: Options, mine: Rows, batch: int, share: float | None, rate_rps: float) -> int | None:
         """The smallest measured share from the least one on with which the batch keeps its promise at this rate."""
-        batch, share, rate_rps = wanted
         if share is None:
             return None
         rows = mine[(options.batch[mine] == batch) & (options.capacity_rps[mine] >= rate_rps * (1 - 1e-9))]

@@ -273,15 +273,14 @@ def _remembered(cycle: _Cycle) -> OltunesMemory:
         if item.task not in cycle.draft.case.menus:
             flight = item.flight
         elif len(placed) == 1:
-            flight = _flight(cycle, item, placed[0], (joined.get(item.task), rated.get(item.task)))
+            flight = _flight(cycle, item, placed[0], joined.get(item.task), rated.get(item.task))
         found.append(replace(item, flight=flight, boost=0 if placed else item.boost))
     return replace(cycle.memory, known=tuple(found), groups=cycle.memory.groups + cycle.groups.groups)
 
 
 def _flight(
-    cycle: _Cycle, known: Known, placed: Placed, new: tuple[JoinedReplica | None, WaitingWork | None]
+    cycle: _Cycle, known: Known, placed: Placed, joined: JoinedReplica | None, waiting: WaitingWork | None
 ) -> Flight | None:
-    joined, waiting = new
     if joined is None or waiting is None or placed.standing is not None or placed.option is None:
         return known.flight
     return Flight(
