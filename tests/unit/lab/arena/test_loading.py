@@ -135,8 +135,8 @@ def test_fleets_are_named_priced_and_typed() -> None:
     fleet = scenario(BASE).fleet
     assert [node.id for node in fleet.nodes] == ["v100-0", "v100-1", "cheap-0"]
     assert [device.id for device in fleet.devices][-2:] == ["cheap-0.gpu-0", "cheap-0.gpu-1"]
-    prices = {each.name: each.price_usd_per_h(PriceKind.ON_DEMAND, "default") for each in fleet.gpu_types}
-    assert prices == {"v100": 2.5, "t4": 0.526}
+    rows = {each.name: each.price_row(PriceKind.ON_DEMAND, "default") for each in fleet.gpu_types}
+    assert {name: row.usd_per_h for name, row in rows.items() if row is not None} == {"v100": 2.5, "t4": 0.526}
 
 
 def test_two_prices_of_a_type_need_two_kinds_or_regions(tmp_path: Path) -> None:
