@@ -155,12 +155,6 @@ class TestPlanner:
         assert {item.replica for item in plan.assignments} == {item.replica for item in picture.target.assignments}
 
 
-@each_planner
-def test_learning_returns_a_state(name: str) -> None:
-    planner = own_planners.create(name)
-    assert isinstance(planner.learn(planner.first_state(), b"outcome"), bytes)
-
-
 @pytest.fixture(scope="module")
 def child() -> Iterator[Pool]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
