@@ -71,26 +71,26 @@ class JobPairing:
         share_pct = self._share_pct(job, device)
         if standing.share_pct_sm <= share_pct < 2 * standing.share_pct_sm:
             share_pct = standing.share_pct_sm
-        seat = self._seat((need, job), device, share_pct)
+        seat = self._seat(need, job, device, share_pct)
         if seat is None:
             return False
-        self._put((need, job), seat, standing)
+        self._put(need, job, seat, standing)
         return True
 
     def _matched(self, waiting: list[Work]) -> tuple[Reason, ...]:
         """All that wait at once."""
         fleet = self.draft.fleet
         free = np.array([self._free(at) for at in range(len(fleet.devices))], dtype=np.bool_)
-        weight = np.array([self._weights(work, free) for work in waiting]).reshape(len(waiting), len(free))
+        weight = np.array([self._weights(*work, free) for work in waiting]).reshape(len(waiting), len(free))
         rows, devices = linear_sum_assignment(weight, maximize=True)
         reasons, placed = [], set()
         for row, device in sorted(zip(rows.tolist(), devices.tolist(), strict=True)):
-            work = waiting[row]
-            seat = self._seat(work, device, self._share_pct(work[1], device)) if weight[row, device] > 0 else None
+            need, job = waiting[row]
+            seat = self._seat(need, job, device, self._share_pct(job, device)) if weight[row, device] > 0 else None
             if seat is not None:
-                self._put(work, seat, None)
+                self._put(need, job, seat, None)
                 placed.add(row)
-                reasons.append(self._told(work[1], device, float(weight[row, device])))
+                reasons.append(self._told(job, device, float(weight[row, device])))
         for row, (need, job) in enumerate(waiting):
             if row not in placed:
                 facts = (
@@ -107,9 +107,8 @@ class JobPairing:
         rented = not fleet.unrented[device] or fleet.occupants[device] > 0
         return bool(rented) and device not in self.taken and fleet.devices[device].id not in self.shut
 
-    def _weights(self, work: Work, free: Flags) -> Floats:
+    def _weights(self, need: Need, job: TrainingJob, free: Flags) -> Floats:
         """How fast the job would train on each device, 0 where it cannot go."""
-        need, job = work
         found = np.zeros(len(free))
         search = RoomSearch(need=need, share_pct=job.share_pct_sm_min, memory_mib=job_memory_mib(job), power_w=0.0)
         room = self.draft.fleet.room(search)
@@ -122,9 +121,8 @@ class JobPairing:
         """All that inference leaves, within the owner's bounds."""
         return min(job.share_pct_sm_max, int(self.draft.fleet.share_free[device] + 1e-9))
 
-    def _seat(self, work: Work, device: int, share_pct: int) -> Seat | None:
+    def _seat(self, need: Need, job: TrainingJob, device: int, share_pct: int) -> Seat | None:
         """The job on a device, where rules and the cap on its memory let it."""
-        need, job = work
         fleet, kind = self.draft.fleet, self.draft.fleet.class_at(device)
         memory_mib = job_memory_mib(job)
         quota = fleet.quota_left.get(need.project, math.inf)
@@ -146,8 +144,7 @@ class JobPairing:
             power_w=power_w,
         )
 
-    def _put(self, work: Work, seat: Seat, standing: Assignment | None) -> None:
-        need, job = work
+    def _put(self, need: Need, job: TrainingJob, seat: Seat, standing: Assignment | None) -> None:
         same = standing is not None and (seat.share_pct, seat.memory_mib, job.model) == (
             standing.share_pct_sm,
             standing.memory_mib_limit,

@@ -74,7 +74,7 @@ def read_jobs(
     """The jobs that could run on what is free; `each` are those that may take part."""
     devices = _free(draft)
     kinds = tuple(sorted(devices))
-    rows = [(need, job, speeds) for need, job in each if (speeds := _speeds(draft, (need, job), devices, memory)).any()]
+    rows = [(need, job, speeds) for need, job in each if (speeds := _speeds(draft, need, job, devices, memory)).any()]
     keys: dict[tuple[object, ...], int] = {}
     class_of = [
         keys.setdefault((job.model, need.weight, job_memory_mib(job), *speeds.tolist()), len(keys))
@@ -120,9 +120,8 @@ def _free(draft: Draft) -> dict[str, list[int]]:
     return found
 
 
-def _speeds(draft: Draft, each: tuple[Need, TrainingJob], devices: dict[str, list[int]], memory: GavelMemory) -> Floats:
+def _speeds(draft: Draft, need: Need, job: TrainingJob, devices: dict[str, list[int]], memory: GavelMemory) -> Floats:
     """Iterations per second on every kind, alone; 0 where the job may not or cannot be."""
-    need, job = each
     fleet, types = draft.fleet, draft.case.snapshot.gpu_types_by_name()
     found = np.zeros(len(devices))
     room = fleet.room(

@@ -22,10 +22,10 @@ PACKAGES = ("app", "solvers", "agents", "lab")
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 LEVELS_MAX = 3
-MIXED_TUPLE_PARAMETERS_MAX = 13
+MIXED_TUPLE_PARAMETERS_MAX = 0
 PREFIX_FAMILIES_MAX = 0
 SINGLE_IMPORTER_SIBLINGS_MAX = 110
-NAMESAKES_MAX = 200
+NAMESAKES_MAX = 196
 """Today's numbers of `python -m benchmarks.house`: whoever lowers one lowers its limit, and none is ever raised."""
 LEVEL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
+from app.api.schemas import RequestBody
 from app.records import record
 from solvers.cycle.record import Lane
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ProposeRequest(_Closed):
+class ProposeRequest(RequestBody):
     """Which lane to plan in. `act` moves services on auto, `approve` also those on approve, `shadow` all but off."""
 
     lane: Lane = Lane.ACT
 
 
-class ApplyRequest(_Closed):
+class ApplyRequest(RequestBody):
     """Nothing to say; the body may also be left out."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agents.wire import ProfileOrder, ProfilePointAsked
+from app.api.schemas import RequestBody
 from app.records import record
 from app.store.profile_runs import DETAIL_MAX, RunState
 from solvers.domain.profile import PairPoint, ProfilePoint
@@ -18,11 +19,7 @@ POINTS_MAX = 1000
 ServiceName = Annotated[str, Field(pattern=SERVICE_PATTERN, description="`project/name`.")]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewProfileRun(_Closed):
+class NewProfileRun(RequestBody):
     """Measure a service's process on a device of a node."""
 
     service: ServiceName
@@ -35,19 +32,19 @@ class NewProfileRun(_Closed):
     drain: bool = Field(False, description="Take a device with live traffic: it is moved away first.")
 
 
-class ProfileOrders(_Closed):
+class ProfileOrders(RequestBody):
     """What a node has to measure, in this order."""
 
     items: list[ProfileOrder]
 
 
-class PointsAsked(_Closed):
+class PointsAsked(RequestBody):
     """What a run shall measure next, the most useful first."""
 
     items: list[ProfilePointAsked]
 
 
-class RunNews(_Closed):
+class RunNews(RequestBody):
     """How far a node got, and what it measured since it last told. Counts are totals of the run."""
 
     state: RunState

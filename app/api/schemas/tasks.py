@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from app.api.schemas import RequestBody
 from solvers.domain.device import Taint
 from solvers.domain.value import NAME_PATTERN
 from solvers.domain.worker import WorkerCommand
@@ -14,11 +15,7 @@ from solvers.domain.workload import ServiceMode, Slo
 _NameText = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewTask(_Closed):
+class NewTask(RequestBody):
     """An offline task to be done once. What is left out has the defaults of the declarative document."""
 
     project: _NameText | None = Field(None, description="Without: the token's own project.")

@@ -117,16 +117,15 @@ def next_points(
 def _import(client: Client, file: str, *, skip_bad: bool) -> Document:
     text = sys.stdin.read() if file == "-" else _text(Path(file))
     if file != "-" and text.lstrip("\ufeff \t\r\n").startswith(("[", "{")):
-        return _send(client, file, (0, {"points": _listed(file, text)}), skip_bad=skip_bad)
+        return _send(client, file, {"points": _listed(file, text)}, skip_bad=skip_bad)
     total: Document = {}
     for lines_before, part in _parts(text):
-        answer = _send(client, file, (lines_before, {"csv": part}), skip_bad=skip_bad)
+        answer = _send(client, file, {"csv": part}, lines_before=lines_before, skip_bad=skip_bad)
         total = {name: total[name] + answer[name] if total else answer[name] for name in answer}
     return total
 
 
-def _send(client: Client, file: str, part: tuple[int, dict[str, Any]], *, skip_bad: bool) -> Document:
-    lines_before, sent = part
+def _send(client: Client, file: str, sent: dict[str, Any], *, lines_before: int = 0, skip_bad: bool) -> Document:
     try:
         answer: Document = client.import_profiles(**sent, skip_bad=skip_bad)
     except ApiError as error:

@@ -227,7 +227,7 @@ class _Asked:
             return alone, alone
         groups, firsts = self._groups([rows[place] for place in crowded])
         beside = suite.interference.predict(groups, suite.solo)
-        crowd = (np.array(crowded), beside, firsts)
+        crowd = _Crowd(rows=np.array(crowded), slowdown=beside, firsts=firsts)
         return alone, _slowed(alone, crowd, faster=quantity is Quantity.THROUGHPUT_RPS)
 
     def _columns(self, rows: list[int]) -> Queries:
@@ -307,9 +307,17 @@ def _at_percentile(mean: Answer, tail: Answer, percentiles: Floats) -> Answer:
     )
 
 
-def _slowed(alone: Answer, crowded: tuple[NDArray[np.intp], Answer, NDArray[np.intp]], *, faster: bool) -> Answer:
-    """`crowded`: rows with neighbours, slowdowns of all members, and where the rows' own stand among them."""
-    rows, slowdown, firsts = crowded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crowd:
+    """Rows with neighbours, slowdowns of all members, and where the rows' own stand among them."""
+
+    rows: NDArray[np.intp]
+    slowdown: Answer
+    firsts: NDArray[np.intp]
+
+
+def _slowed(alone: Answer, crowd: _Crowd, *, faster: bool) -> Answer:
+    rows, slowdown, firsts = crowd.rows, crowd.slowdown, crowd.firsts
     mean, std, support = alone.mean.copy(), alone.std.copy(), alone.support.copy()
     distance, origin = alone.distance.copy(), alone.origin.copy()
     factor = 1 / slowdown.mean[firsts] if faster else slowdown.mean[firsts]

@@ -77,7 +77,9 @@ class Completion:
         self, belief: Belief, snapshot: Snapshot, wanted: list[_Key], profiles: dict[_Key, Profile]
     ) -> dict[_Key, Profile | None]:
         types = snapshot.gpu_types_by_name()
-        return {key: self._one(belief, snapshot, types[key[1]], (key[0], profiles.get(key))) for key in wanted}
+        return {
+            key: self._one(belief, snapshot, types[key[1]], model=key[0], profile=profiles.get(key)) for key in wanted
+        }
 
     def _pressed(self, belief: Belief, snapshot: Snapshot, profiles: dict[_Key, Profile]) -> dict[_Key, Profile]:
         """The profiles that say nothing of neighbours, with what is believed of them."""
@@ -100,9 +102,8 @@ class Completion:
         return made
 
     def _one(
-        self, belief: Belief, snapshot: Snapshot, gpu_type: GpuType, of: tuple[ModelName, Profile | None]
+        self, belief: Belief, snapshot: Snapshot, gpu_type: GpuType, *, model: ModelName, profile: Profile | None
     ) -> Profile | None:
-        model, profile = of
         asked = Asked(model=model, gpu_type=gpu_type, profile=profile, policy=snapshot.policy)
         key = (model, gpu_type.name)
         known = self._known.get(key)

@@ -77,7 +77,7 @@ def traced_services(form: TracedForm, where: Where, context: Context) -> list[Ll
             output_tokens=bucket.output_tokens,
             rates_rps=tuple(form.scale * rate for rate in bucket.rates_rps),
         )
-        for bucket in buckets(read, (form.bin, bins), (form.input_edges, form.output_edges))
+        for bucket in buckets(read, (form.input_edges, form.output_edges), bin_s=form.bin, bins=bins)
         if sum(bucket.rates_rps) / bins >= form.rate_rps_least
     ]
 

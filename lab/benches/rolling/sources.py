@@ -51,7 +51,9 @@ def azure_buckets(
     """Buckets between edges of prompt and answer lengths, the last of each open. Raises InputError."""
     read = {trace: requests(context, ("azure", "traces"), trace) for trace in traces}
     last_s = min(max(row[0] for row in each) for each in read.values())
-    return buckets([row for each in read.values() for row in each], (bin_s, max(1, int(last_s // bin_s))), edges)
+    return buckets(
+        [row for each in read.values() for row in each], edges, bin_s=bin_s, bins=max(1, int(last_s // bin_s))
+    )
 
 
 def requests(context: Context, where: Where, trace: str) -> list[Request]:
@@ -63,7 +65,7 @@ def requests(context: Context, where: Where, trace: str) -> list[Request]:
 
 
 def buckets(
-    read: list[Request], bins: tuple[float, int], edges: tuple[tuple[int, ...], tuple[int, ...]]
+    read: list[Request], edges: tuple[tuple[int, ...], tuple[int, ...]], *, bin_s: float, bins: int
 ) -> list[Bucket]:
     """Requests between edges of prompt and answer lengths, the last of each open, over so many stretches."""
     found: dict[tuple[int, int], list[Request]] = defaultdict(list)
@@ -74,7 +76,7 @@ def buckets(
             name=f"in-{key[0]}-out-{key[1]}",
             input_tokens=max(1.0, sum(row[1] for row in part) / len(part)),
             output_tokens=max(1.0, sum(row[2] for row in part) / len(part)),
-            rates_rps=_rates(part, *bins),
+            rates_rps=_rates(part, bin_s, bins),
         )
         for key, part in sorted(found.items())
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,22 +30,35 @@ BY_ENGINE = 1e-6
 GROWN_MAX = 30
 V100_PRICE, T4_PRICE = 0.191, 0.024
 
-Case = tuple[float, float, float, float, tuple[int, int], Direction, tuple[int, int], float]
-"""Wanted rate, lambda, limit on latency, GB in total, running, direction; the optimum and its objective."""
+
+@dataclass(frozen=True, slots=True)
+class WorkedCase:
+    """A worked example and its optimum."""
+
+    wanted_rps: float
+    risk_per_s: float
+    limit_ms: float
+    total_gb: float
+    running: tuple[int, int]
+    direction: Direction
+    change: tuple[int, int]
+    objective: float
+
+
 _FREE, _OUT, _IN = Direction.FREE, Direction.OUT, Direction.IN
-CASES: Mapping[str, Case] = {
-    "a": (900, 0.0, 400, 64, (1, 2), _FREE, (-1, 8), 0.004),
-    "a out": (900, 0.0, 400, 64, (1, 2), _OUT, (0, 5), 0.480),
-    "b": (900, 0.05, 400, 64, (1, 2), _FREE, (-1, 8), 0.4648),
-    "b out": (900, 0.05, 400, 64, (1, 2), _OUT, (0, 5), 0.768),
-    "c": (900, 0.05, 90, 64, (1, 2), _FREE, (2, -2), 2.864),
-    "c out": (900, 0.05, 90, 64, (1, 2), _OUT, (2, 0), 3.056),
-    "d": (900, 0.05, 400, 24, (1, 2), _FREE, (1, 2), 1.8352),
-    "d out": (900, 0.05, 400, 24, (1, 2), _OUT, (1, 2), 1.8352),
-    "e": (900 / 0.8, 0.05, 400, 64, (1, 2), _FREE, (-1, 11), 0.9256),
-    "e out": (900 / 0.8, 0.05, 400, 64, (1, 2), _OUT, (0, 8), 1.2288),
-    "f": (300, 0.05, 400, 64, (3, 2), _IN, (-2, -2), -1.72),
-    "g": (300 / 0.8, 0.05, 400, 64, (3, 2), _IN, (-2, -1), -1.624),
+CASES: Mapping[str, WorkedCase] = {
+    "a": WorkedCase(900, 0.0, 400, 64, (1, 2), _FREE, (-1, 8), 0.004),
+    "a out": WorkedCase(900, 0.0, 400, 64, (1, 2), _OUT, (0, 5), 0.480),
+    "b": WorkedCase(900, 0.05, 400, 64, (1, 2), _FREE, (-1, 8), 0.4648),
+    "b out": WorkedCase(900, 0.05, 400, 64, (1, 2), _OUT, (0, 5), 0.768),
+    "c": WorkedCase(900, 0.05, 90, 64, (1, 2), _FREE, (2, -2), 2.864),
+    "c out": WorkedCase(900, 0.05, 90, 64, (1, 2), _OUT, (2, 0), 3.056),
+    "d": WorkedCase(900, 0.05, 400, 24, (1, 2), _FREE, (1, 2), 1.8352),
+    "d out": WorkedCase(900, 0.05, 400, 24, (1, 2), _OUT, (1, 2), 1.8352),
+    "e": WorkedCase(900 / 0.8, 0.05, 400, 64, (1, 2), _FREE, (-1, 11), 0.9256),
+    "e out": WorkedCase(900 / 0.8, 0.05, 400, 64, (1, 2), _OUT, (0, 8), 1.2288),
+    "f": WorkedCase(300, 0.05, 400, 64, (3, 2), _IN, (-2, -2), -1.72),
+    "g": WorkedCase(300 / 0.8, 0.05, 400, 64, (3, 2), _IN, (-2, -1), -1.624),
 }
 ONE_TYPE: Mapping[str, tuple[tuple[int, int], float]] = {
     "a": ((0, 5), 0.480),
@@ -60,7 +74,7 @@ def judge_01(effort: Effort) -> ClaimEvidence:
     wrong: list[str] = []
     for name, engine in itertools.product(CASES, ENGINES):
         change, _ = scale(worked(CASES[name]), create(engine), Limits())
-        wanted, objective = CASES[name][6:]
+        wanted, objective = CASES[name].change, CASES[name].objective
         if change is None or tuple(change) != wanted or abs(worked(CASES[name]).objective(change) - objective) > EXACT:
             wrong.append(f"{name} by {engine}: {None if change is None else change.tolist()}")
     for name, (wanted, objective) in ONE_TYPE.items():
@@ -110,21 +124,20 @@ def judge_02(_effort: Effort) -> ClaimEvidence:
     return found(", ".join(f"{name} {told:.6g}" for name, (told, _) in sums.items()), wrong)
 
 
-def worked(case: Case) -> CountScaling:
+def worked(case: WorkedCase) -> CountScaling:
     """A case of the catalogue: V100 at 0.191 and T4 at 0.024 per GB and second, 4 GB each."""
-    wanted, risk, limit_ms, total_gb, running, direction, _, _ = case
     return CountScaling(
         usd=np.array([V100_PRICE * 4, T4_PRICE * 4]),
         launch_s=np.array([20.0, 12.0]),
         rate_rps=np.array([300.0, 90.0]),
         latency_ms=np.array([40.0, 95.0]),
         needs=np.array([[4.0, 4.0]]),
-        limits=np.array([total_gb]),
-        running=np.array(running),
-        wanted_rps=wanted,
-        limit_ms=limit_ms,
-        risk_per_s=risk,
-        direction=direction,
+        limits=np.array([case.total_gb]),
+        running=np.array(case.running),
+        wanted_rps=case.wanted_rps,
+        limit_ms=case.limit_ms,
+        risk_per_s=case.risk_per_s,
+        direction=case.direction,
     )
 
 

@@ -110,7 +110,7 @@ def _shift(seen: Seen) -> float:
 
 
 @value
-class _Memory:
+class _WatchMemory:
     """A point after an outcome, and the moments that the outcome speaks for: its own, and with a surprise that is
     believed now those of the surprises before it.
     """
@@ -120,20 +120,20 @@ class _Memory:
     moments: tuple[float, ...]
 
 
-def _remembered(monitor: Monitor, known: Point, seen: Seen, expected: Reference | None) -> _Memory:
+def _remembered(monitor: Monitor, known: Point, seen: Seen, expected: Reference | None) -> _WatchMemory:
     outcome = seen.outcome
     now = (outcome.at_s,)
     log_ms = math.log(outcome.latency_ms) - _shift(seen)
     if expected is None or not surprising(outcome, expected):
         after = points.with_value(known, log_ms, outcome.at_s)
-        return _Memory(point=after, verdict=Verdict.ADMITTED, moments=now)
+        return _WatchMemory(point=after, verdict=Verdict.ADMITTED, moments=now)
     after, believed = points.with_surprise(known, log_ms, outcome.at_s)
     if believed:
-        return _Memory(point=after, verdict=Verdict.ADMITTED, moments=after.moments)
-    return _Memory(point=after, verdict=admit(outcome, expected, monitor.residuals), moments=now)
+        return _WatchMemory(point=after, verdict=Verdict.ADMITTED, moments=after.moments)
+    return _WatchMemory(point=after, verdict=admit(outcome, expected, monitor.residuals), moments=now)
 
 
-def _watched(monitor: Monitor, known: Point, memory: _Memory, seen: Seen, trigger: Trigger) -> Learned:
+def _watched(monitor: Monitor, known: Point, memory: _WatchMemory, seen: Seen, trigger: Trigger) -> Learned:
     """Hold an admitted outcome against what was expected of it."""
     outcome, drifted, miscalibrated = seen.outcome, False, None
     state = monitor.drift

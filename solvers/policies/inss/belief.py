@@ -70,9 +70,8 @@ class InssBelief:
             self._curves[key] = _curve_through(self._runs[need.model, option.device_class], share_pct)
         return float(self._curves[key][size - 1])
 
-    def throughput_rps(self, member: Member, slowdown: float) -> float:
+    def throughput_rps(self, need: Need, option: Option, slowdown: float) -> float:
         """What a replica carries when batch follows batch."""
-        need, option = member
         return 1000.0 * option.batch / (slowdown * self.alone_ms(need, option))
 
     def slowdown(self, at: int, together: list[Member]) -> float:

@@ -75,7 +75,7 @@ def columns_of(draft: Draft, belief: InssBelief, parameters: InssParameters) -> 
             found = draft.places(draft.open(need), option)
             if isinstance(found, ReasonCode):
                 continue
-            each = belief.throughput_rps((need, option), belief.slowdown_borne(need, option))
+            each = belief.throughput_rps(need, option, belief.slowdown_borne(need, option))
             for device in map(int, found):
                 stays = _kept(standing, option, device)
                 chosen.append(option if stays is None else replace(option, memory_mib=stays.memory_mib_limit))
@@ -103,7 +103,7 @@ def _replicas(draft: Draft, belief: InssBelief, need: Need) -> int:
         return min(need.replicas_floor, need.replicas_max)
     options = draft.options(need)
     able = [draft.option(need, int(at)) for at in np.flatnonzero(options.share_pct == options.share_pct.max())]
-    largest = max(belief.throughput_rps((need, option), belief.slowdown_borne(need, option)) for option in able)
+    largest = max(belief.throughput_rps(need, option, belief.slowdown_borne(need, option)) for option in able)
     return min(max(int(replicas_for(need.rate_rps, np.array(largest))), need.replicas_floor), need.replicas_max)
 
 
@@ -141,6 +141,6 @@ def _listed(draft: Draft, belief: InssBelief, need: Need, rate: float, batch_max
             # What a plan must also prove, by the careful reading that is the same for all planners, comes first.
             proven = [o for o in timely if o.capacity_rps >= rate]
             if timely:
-                best = max(proven or timely, key=lambda o: (belief.throughput_rps((need, o), 1.0), -o.batch))
+                best = max(proven or timely, key=lambda o: (belief.throughput_rps(need, o, 1.0), -o.batch))
                 found.append(roomy(options, best, batch_max))
     return found

@@ -190,7 +190,7 @@ class _Allocation:
             for at, (need, option) in enumerate(together):
                 slowdown, rate = belief.slowdown(at, together), need.rate_rps_least / len(draft.open(need).placed)
                 if belief.in_time(need, option, slowdown, rate):
-                    each = min(rate, belief.throughput_rps((need, option), slowdown))
+                    each = min(rate, belief.throughput_rps(need, option, slowdown))
                     served_rps[need.workload] = served_rps.get(need.workload, 0.0) + each
         return sum(max(0.0, need.rate_rps_least - served_rps.get(need.workload, 0.0)) for need in draft.needs)
 

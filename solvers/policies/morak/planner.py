@@ -9,6 +9,7 @@ will reach: the plan promises what holds at the start, and says that the rest is
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -216,7 +217,9 @@ class _Partition:
             if len(open_to_it):
                 score = self._score(need)(open_to_it)
                 at = int(np.argmin(score))
-                best = min(best or (np.inf, 0, virtual), (float(score[at]), int(open_to_it[at]), virtual), key=_key)
+                best = min(
+                    best or (np.inf, 0, virtual), (float(score[at]), int(open_to_it[at]), virtual), key=itemgetter(0, 1)
+                )
         if best is None:
             if blocked is not None and not settled.placed and not settled.blockers:
                 self.draft.block(settled, blocked, self.draft.option(need, 0))
@@ -278,7 +281,3 @@ class _Partition:
             return replace(item, envelope=envelope)
 
         return replace(plan, assignments=tuple(opened(item) for item in plan.assignments))
-
-
-def _key(item: tuple[float, int, Virtual]) -> tuple[float, int]:
-    return item[0], item[1]

@@ -77,32 +77,37 @@ class Wishes:
         standing = {item.replica: item for item in snapshot.target.assignments}
         for seen in sorted(snapshot.device_telemetry, key=lambda item: item.device):
             if seen.repartition is not None and last.get(seen.device) != generation:
-                known = known._answer(seen.repartition, (seen.device, generation, snapshot.taken_at_s), standing)
+                known = known._answer(
+                    seen.repartition,
+                    Answered(device=seen.device, generation=generation),
+                    at_s=snapshot.taken_at_s,
+                    standing=standing,
+                )
         return known
 
     def _answer(
         self,
         wish: RepartitionWish,
-        asked: tuple[DeviceId, Generation, float],
+        answered: Answered,
+        *,
+        at_s: float,
         standing: dict[ReplicaId, Assignment],
     ) -> Wishes:
-        device, generation, at_s = asked
+        device = answered.device
         subject = standing.get(wish.replica)
         if subject is None or subject.device != device:
             return self
-        answered = Answered(device=device, generation=generation)
         others = tuple(item for item in self.answered if item.device != device)
         known = replace(self, answered=tuple(sorted((*others, answered), key=lambda item: item.device)))
         if wish.cause is BrokenLimit.POWER:
             elsewhere = any(item.workload == subject.workload and item.device != device for item in standing.values())
             gone = LeftService(workload=subject.workload, device=device, at_s=at_s)
             return replace(known, left=(*known.left, gone)) if elsewhere else known
-        known = known._resize(subject.workload, (device, at_s), wish.share_pct_sm)
+        known = known._resize(subject.workload, device, at_s=at_s, by_pct=wish.share_pct_sm)
         donor = None if wish.donor is None else standing.get(wish.donor)
-        return known if donor is None else known._resize(donor.workload, (device, at_s), -wish.share_pct_sm)
+        return known if donor is None else known._resize(donor.workload, device, at_s=at_s, by_pct=-wish.share_pct_sm)
 
-    def _resize(self, workload: WorkloadId, where: tuple[DeviceId, float], by_pct: int) -> Wishes:
-        device, at_s = where
+    def _resize(self, workload: WorkloadId, device: DeviceId, *, at_s: float, by_pct: int) -> Wishes:
         made = Resized(workload=workload, device=device, extra_pct=self.extra_pct(workload, device) + by_pct, at_s=at_s)
         others = (item for item in self.resized if (item.workload, item.device) != (workload, device))
         return replace(self, resized=tuple(sorted((*others, made), key=lambda item: (item.workload, item.device))))

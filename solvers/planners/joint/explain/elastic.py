@@ -80,7 +80,7 @@ def settle(
     room: Room, asks: Sequence[Ask], may_give: frozenset[Resource], extra: tuple[Cell, ...] = ()
 ) -> dict[Give, float] | None:
     """What has to give, and by how much, so that all are served; None when that is not enough, or was not found."""
-    draft = _Draft(room, (*room.cells, *extra), may_give)
+    draft = _ElasticProgramme(room, (*room.cells, *extra), may_give)
     for ask in asks:
         draft.seat(ask)
     answer = create("highs").solve(draft.rows.program(), LIMITS)
@@ -90,7 +90,7 @@ def settle(
     return {give: amount for give, amount in sorted(found.items(), key=str) if amount > DUST}
 
 
-class _Draft:
+class _ElasticProgramme:
     """Rows that all share, then columns for each workload that asks."""
 
     def __init__(self, room: Room, cells: tuple[Cell, ...], may_give: frozenset[Resource]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -26,8 +27,7 @@ def test_what_can_be_recomputed_passes(name: str) -> None:
 
 
 def test_a_wrong_optimum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = claims.CASES["a"]
-    wrong = {**claims.CASES, "a": (*case[:6], (0, 5), 0.48)}
+    wrong = {**claims.CASES, "a": replace(claims.CASES["a"], change=(0, 5), objective=0.48)}
     monkeypatch.setattr(claims, "CASES", wrong)
     told = claims.judge_01(LITTLE)
     assert told.status is ClaimStatus.FAIL
