@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from lab.gavel.planner import share, share_part
 from lab.gavel.problem import ThroughputTable, deal, ungrouped, violation
-from lab.gavel.programme import share, share_part
 from solvers.domain.arrays import Floats
 
 T = TypeVar("T")

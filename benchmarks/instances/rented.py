@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.instances.melange import Slices
 from lab.benches.rolling.fleet import GpuKind
 from lab.benches.rolling.inferno import Inferno
-from lab.benches.rolling.wishes import ServiceWish, inferno_wishes, rented
+from lab.benches.rolling.scenario import ServiceWish, inferno_wishes, rented
 from solvers.domain.snapshot import Snapshot
 
 RENTED_MAX = 1000

@@ -5,20 +5,245 @@ Owns the assembly and the checks across parts of a file: models and GPU types th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from app.library import load_gpu_types, load_models
 from lab.arena.document import Where
-from lab.arena.fleets import fleet_of
-from lab.arena.forms_world import ServiceForm, WorldForm
-from lab.arena.job_streams import stream_entries
+from lab.arena.forms_world import CapForm, FleetForm, JobStreamForm, OfferForm, ServiceForm, TemplateForm, WorldForm
 from lab.arena.kinds import Context
 from lab.arena.loads import load_of, mean_rps, scaled
-from solvers.domain.ids import GpuTypeName, ModelName, PolicyName, ProjectName
-from solvers.domain.workload import ModelVariant, Project, Service
+from lab.arena.traces import philly_jobs
+from solvers.domain.device import Device, GpuType, MigSlice, Node, PowerCap, PowerScope, PriceKind, PriceRow
+from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
+from solvers.domain.offer import Offer
+from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
+from solvers.sim.arrivals import JobPattern, Source, job_arrivals
 from solvers.sim.outcome import About, Bench
-from solvers.sim.scenario import JobEntry, PolicyChange, ScenarioFault, TaskEntry, Traffic, WorldScenario
+from solvers.sim.scenario import JobEntry, PolicyChange, ScenarioFault, ScenarioFleet, TaskEntry, Traffic, WorldScenario
+from solvers.sim.truth.truth import gpu_truth
+from solvers.sim.world.ports import CLUSTER
+
+# --- Fleets in short form become nodes and devices, with GPU types and prices of the built-in library
+
+
+def fleet_of(form: WorldForm, context: Context) -> ScenarioFleet:
+    """The fleet that a file describes. Raises InputError."""
+    types: dict[str, GpuType] = {}
+    nodes: list[Node] = []
+    devices: list[Device] = []
+    names: set[str] = set()
+    for index, entry in enumerate(form.fleet):
+        where = ("fleet", index)
+        name = entry.name or entry.gpu_type
+        if name in names:
+            raise context.refusal((*where, "name"), f"another entry's nodes are called {name} too; give a name")
+        names.add(name)
+        known = _type(entry.gpu_type, types, (*where, "gpu_type"), context)
+        with context.document.placing(*where):
+            types[entry.gpu_type] = _priced(known, entry, where, context)
+            for node, its in _nodes(entry, name, known, where, context):
+                nodes.append(node)
+                devices.extend(its)
+    offers = tuple(_offer(each, types, index, context) for index, each in enumerate(form.offers))
+    with context.document.placing():
+        bare = ScenarioFleet(
+            gpu_types=tuple(types[name] for name in sorted(types)), nodes=tuple(nodes), devices=tuple(devices)
+        )
+    caps = [cap for index, each in enumerate(form.power_caps) for cap in _caps(each, bare, index, context)]
+    with context.document.placing():
+        return replace(bare, power_caps=tuple(caps), offers=offers)
+
+
+def _type(name: str, types: dict[str, GpuType], where: Sequence[str | int], context: Context) -> GpuType:
+    if name in types:
+        return types[name]
+    library = {each.name: each for each in load_gpu_types()}
+    known = sorted(each for each in library if gpu_truth(each) is not None)
+    if name not in known:
+        raise context.refusal(where, f"no GPU type {name}; those with simulated hardware are {', '.join(known)}")
+    return library[GpuTypeName(name)]
+
+
+def _priced(known: GpuType, entry: FleetForm, where: Sequence[str | int], context: Context) -> GpuType:
+    if entry.usd_per_h is None:
+        if known.price_row(entry.price_kind, entry.region) is None:
+            raise context.refusal(
+                (*where, "gpu_type"), f"no {entry.price_kind.value} price of {known.name} is known; say usd_per_h"
+            )
+        return known
+    row = PriceRow(
+        kind=entry.price_kind,
+        usd_per_h=entry.usd_per_h,
+        region=entry.region,
+        interruptions_per_h=entry.interruptions_per_h,
+        source="scenario",
+    )
+    return _with_price(known, row, (*where, "usd_per_h"), context)
+
+
+def _with_price(known: GpuType, row: PriceRow, where: Sequence[str | int], context: Context) -> GpuType:
+    standing = [each for each in known.prices if (each.kind, each.region) == (row.kind, row.region)]
+    if any(each.source == "scenario" and each != row for each in standing):
+        raise context.refusal(
+            where, f"another entry has another {row.kind.value} price of {known.name}; use a region of its own"
+        )
+    others = tuple(each for each in known.prices if each not in standing)
+    return replace(known, prices=(*others, row))
+
+
+def _nodes(
+    entry: FleetForm, name: str, known: GpuType, where: Sequence[str | int], context: Context
+) -> Iterator[tuple[Node, list[Device]]]:
+    digits = len(str(entry.nodes - 1))
+    for number in range(entry.nodes):
+        rack = entry.rack or f"{name}-rack"
+        if entry.nodes_per_rack is not None:
+            rack = f"{rack}-{number // entry.nodes_per_rack}"
+        node = Node(
+            id=NodeId(f"{name}-{number:0{digits}d}"),
+            rack=rack,
+            failure_domain=entry.failure_domain,
+            region=entry.region,
+            price_kind=entry.price_kind,
+            taints=entry.taints,
+        )
+        boards = [
+            Device(
+                id=DeviceId(f"{node.id}.gpu-{index}"),
+                node=node.id,
+                gpu_type=known.name,
+                index=index,
+                memory_mib=entry.memory_mib or known.memory_mib,
+                sm_count=known.sm_count,
+                mode=entry.mode,
+                colocation=entry.colocation,
+            )
+            for index in range(entry.devices_per_node)
+        ]
+        yield node, [slice_ for board in boards for slice_ in _slices(board, entry, known, where, context)]
+
+
+def _slices(
+    board: Device, entry: FleetForm, known: GpuType, where: Sequence[str | int], context: Context
+) -> Iterator[Device]:
+    if not entry.mig:
+        yield board
+        return
+    offered = {profile.name: profile for profile in known.mig_profiles}
+    for number, wanted in enumerate(entry.mig):
+        if wanted not in offered:
+            known_profiles = ", ".join(offered) or "none at all"
+            raise context.refusal((*where, "mig", number), f"{known.name} has no slice {wanted}: {known_profiles}")
+        profile = offered[wanted]
+        yield replace(
+            board,
+            id=DeviceId(f"{board.id}.mig-{number}"),
+            index=board.index * 16 + number,
+            memory_mib=profile.memory_mib,
+            sm_count=profile.sm_count,
+            mig=MigSlice(parent=board.id, profile=wanted),
+        )
+
+
+def _offer(form: OfferForm, types: dict[str, GpuType], index: int, context: Context) -> Offer:
+    where = ("offers", index)
+    known = _type(form.gpu_type, types, (*where, "gpu_type"), context)
+    if form.usd_per_h is not None:
+        row = PriceRow(kind=form.price_kind, usd_per_h=form.usd_per_h, source="scenario")
+        known = _with_price(known, row, (*where, "usd_per_h"), context)
+    elif known.price_row(form.price_kind, "default") is None:
+        raise context.refusal((*where, "gpu_type"), f"no {form.price_kind.value} price of {known.name} is known")
+    types[form.gpu_type] = known
+    with context.document.placing(*where):
+        return Offer(
+            name=form.name, gpu_type=known.name, count_max=form.count_max, price_kind=PriceKind(form.price_kind)
+        )
+
+
+def _caps(form: CapForm, fleet: ScenarioFleet, index: int, context: Context) -> list[PowerCap]:
+    there: dict[PowerScope, list[str]] = {
+        PowerScope.DEVICE: [device.id for device in fleet.devices],
+        PowerScope.NODE: [node.id for node in fleet.nodes],
+        PowerScope.RACK: sorted({node.rack for node in fleet.nodes}),
+        PowerScope.CLUSTER: [CLUSTER],
+    }
+    subjects = there[form.scope]
+    if form.subject is not None:
+        if form.subject not in subjects:
+            raise context.refusal(("power_caps", index, "subject"), f"there is no {form.scope.value} {form.subject}")
+        subjects = [form.subject]
+    return [PowerCap(scope=form.scope, subject=subject, limit_w=form.limit_w) for subject in subjects]
+
+
+# --- Training jobs that come by themselves: drawn from a pattern, or taken from the Philly trace
+#
+# Drawn when the file is read, with the stream's own seed, so that every contender and every seed of a run meets the
+# same jobs.
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A job before it has a template: its length in iterations, or in seconds of its reference GPU."""
+
+    at_s: float
+    iterations: int = 0
+    takes_s: float = 0.0
+
+
+def stream_entries(form: JobStreamForm, where: Where, span_s: float, context: Context) -> tuple[JobEntry, ...]:
+    """The jobs of a stream within the run, by time. Raises InputError."""
+    source = Source(name=f"jobs/{form.name}", seed=form.seed)
+    coming = _traced(form, where, span_s, context) if form.trace else _drawn(form, where, span_s, source, context)
+    weights = np.array([template.weight for template in form.templates])
+    picks = source.stream("templates").choice(len(weights), size=len(coming), p=weights / weights.sum())
+    digits = len(str(max(0, len(coming) - 1)))
+    return tuple(
+        JobEntry(job=_job(form, f"{number:0{digits}d}", form.templates[int(pick)], each), at_s=each.at_s)
+        for number, (each, pick) in enumerate(zip(coming, picks, strict=True))
+    )
+
+
+def _drawn(form: JobStreamForm, where: Where, span_s: float, source: Source, context: Context) -> list[_Coming]:
+    if form.jobs_per_h is None or form.iterations_median is None:
+        raise context.refusal(where, "say jobs_per_h and iterations_median, or `trace: philly`")
+    with context.document.placing(*where):
+        pattern = JobPattern(
+            jobs_per_h=form.jobs_per_h,
+            iterations_median=form.iterations_median,
+            iterations_sigma=form.iterations_sigma,
+        )
+    return [_Coming(each.at_s, iterations=each.iterations) for each in job_arrivals(pattern, source, span_s)]
+
+
+def _traced(form: JobStreamForm, where: Where, span_s: float, context: Context) -> list[_Coming]:
+    for name in ("jobs_per_h", "iterations_median"):
+        if getattr(form, name) is not None:
+            raise context.refusal((*where, name), "a trace says itself when jobs come and how long they are")
+    length_scale = form.time_scale if form.length_scale is None else form.length_scale
+    found = philly_jobs(context, (*where, "trace"), form.begin, form.begin + span_s / form.time_scale)
+    return [_Coming(at_s * form.time_scale, takes_s=took_s * length_scale) for at_s, took_s, gpus in found if gpus == 1]
+
+
+def _job(form: JobStreamForm, number: str, template: TemplateForm, coming: _Coming) -> TrainingJob:
+    iterations = coming.iterations or round(1000.0 * coming.takes_s / template.iteration_ms_reference)
+    return TrainingJob(
+        project=ProjectName(form.project),
+        name=f"{form.name}-{number}",
+        model=ModelName(template.model),
+        iterations_total=max(1, iterations),
+        iteration_ms_reference=template.iteration_ms_reference,
+        gpu_type_reference=GpuTypeName(template.gpu_type_reference),
+        memory_mib=template.memory_mib,
+        memory_mib_resident_min=template.memory_mib_resident_min,
+        share_pct_sm_min=template.share_pct_sm_min,
+        share_pct_sm_max=template.share_pct_sm_max,
+        priority=template.priority,
+        value_usd_per_h=template.value_usd_per_h,
+    )
+
 
 FORM = WorldForm
 

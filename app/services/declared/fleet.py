@@ -4,25 +4,206 @@ process can serve.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from agents.wire import Join, NodeTarget, encode
+from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join, NodeTarget, encode
 from app import kinds, library
-from app.services.declared import joining
+from app.clock import new_id, new_secret
+from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
 from app.services.declared.actors import Actor, Deed
 from app.services.declared.documents import put_audited
-from app.services.declared.joining import Admission
+from app.services.declared.tokens import SECRET_PREFIX
 from app.store import built_in as built_in_store
-from app.store import documents, events, migrate, summaries, targets
+from app.store import documents, events, migrate, nodes, summaries, targets, tokens
 from app.store.documents import Precondition
 from app.store.engine import Database
-from solvers.domain.codec import to_plain
-from solvers.domain.ids import PolicyName, ProjectName
+from app.store.tokens import Purpose, Role, TokenDraft
+from solvers.domain.codec import from_plain, to_plain
+from solvers.domain.device import Device, MigSlice, Node, Taint
+from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName, ProjectName
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project
-from solvers.errors import TransientError
+from solvers.errors import FieldError, TransientError
+
+# --- How an agent becomes a node: documents, live state, billing and the node's own token, in one transaction
+
+
+ALIVE_S = 30.0
+"""An agent that reported within this time holds its node's name."""
+VANISHED = Taint(key="vanished")
+"""On a device that its node does not have any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What a join led to. `secret` is None when the agent came with its node's token, which stays valid."""
+
+    secret: str | None
+    generation: int
+
+
+def join(session: Session, request: Join, actor: Actor, deed: Deed, cluster: str) -> Admission:
+    """Admit an agent.
+
+    Raises NodeTakenError while another agent lives under the name, FieldsError for devices of unknown types,
+    ForbiddenError when the token is for another node.
+    """
+    _check_request(request, actor)
+    _check_types(session, request)
+    _put_node(session, request, deed)
+    _check_alone(session, request, actor)
+    nodes.join(session, request.node, request.boot_id, endpoint=request.endpoint, agent_version=request.agent_version)
+    for index, inventory in enumerate(request.devices):
+        _put_device(session, request.node, inventory, f"/devices/{index}", deed)
+    _taint_vanished(session, request, deed)
+    secret = None if actor.purpose is Purpose.NODE else _issue(session, request.node, deed)
+    events.append(
+        session,
+        events.Event(
+            name="node.joined",
+            actor=deed.actor,
+            subject=f"nodes/{request.node}",
+            request_id=deed.request_id,
+            facts={"boot_id": request.boot_id, "devices": len(request.devices), "version": request.agent_version},
+        ),
+    )
+    return Admission(secret=secret, generation=targets.generation(session, cluster))
+
+
+def _check_request(request: Join, actor: Actor) -> None:
+    if actor.subject is not None and actor.subject != request.node:
+        raise ForbiddenError(f"this token is for node {actor.subject}")
+    if request.protocol_version != PROTOCOL_VERSION:
+        raise _fault("/protocol_version", "value-invalid", f"this server speaks protocol version {PROTOCOL_VERSION}")
+    seen: set[str] = set()
+    for index, device in enumerate(request.devices):
+        if device.uuid in seen:
+            raise _fault(f"/devices/{index}/uuid", "key-repeated", f"{device.uuid} stands twice")
+        seen.add(device.uuid)
+
+
+def _check_types(session: Session, request: Join) -> None:
+    known = sorted(stored.key[0] for stored in documents.all_specs(session, kinds.GPU_TYPE))
+    faults = tuple(
+        Fault(
+            pointer=f"/devices/{index}/gpu_type",
+            code="reference-unknown",
+            detail=f"there is no GPU type {device.gpu_type}; known are {', '.join(known) or 'none'}",
+        )
+        for index, device in enumerate(request.devices)
+        if device.gpu_type not in known
+    )
+    if faults:
+        raise FieldsError(faults)
+
+
+def _put_node(session: Session, request: Join, deed: Deed) -> None:
+    """Make the node's document, or lock the one that stands: joins of one node take turns."""
+    stored = documents.find(session, kinds.NODE, (request.node,))
+    node = (
+        from_plain(Node, stored.spec)
+        if stored is not None
+        else Node(
+            id=NodeId(request.node),
+            rack=request.rack,
+            failure_domain=request.failure_domain,
+            region=request.region,
+        )
+    )
+    put_audited(session, kinds.NODE, node, Precondition(), deed)
+
+
+def _check_alone(session: Session, request: Join, actor: Actor) -> None:
+    state = nodes.find(session, request.node)
+    if state is None or state.boot_id == request.boot_id or actor.purpose is Purpose.NODE:
+        return
+    if state.age_s is not None and state.age_s < ALIVE_S:
+        raise NodeTakenError(
+            f"another agent reported as {request.node} {state.age_s:.0f} s ago; "
+            f"stop it, choose another name, or join with the node's own token"
+        )
+
+
+def _put_device(session: Session, node: str, inventory: DeviceInventory, pointer: str, deed: Deed) -> None:
+    stored = documents.find(session, kinds.DEVICE, (inventory.uuid,))
+    if stored is not None and stored.spec["node"] != node:
+        other = nodes.find(session, stored.spec["node"])
+        if other is not None and other.age_s is not None and other.age_s < ALIVE_S:
+            raise NodeTakenError(f"device {inventory.uuid} is reported by the living node {other.node_id}")
+    try:
+        device = _device(node, inventory, from_plain(Device, stored.spec) if stored is not None else None)
+    except FieldError as error:
+        raise _fault(f"{pointer}/{error.field}", "value-invalid", error.message) from None
+    put_audited(session, kinds.DEVICE, device, Precondition(), deed)
+    nodes.note_device(
+        session,
+        inventory.uuid,
+        driver_version=inventory.driver_version,
+        capabilities=inventory.capabilities or {},
+    )
+
+
+def _device(node: str, inventory: DeviceInventory, before: Device | None) -> Device:
+    mig = (
+        MigSlice(parent=DeviceId(inventory.parent_uuid), profile=inventory.mig_profile)
+        if inventory.parent_uuid is not None and inventory.mig_profile is not None
+        else None
+    )
+    found = Device(
+        id=DeviceId(inventory.uuid),
+        node=NodeId(node),
+        gpu_type=GpuTypeName(inventory.gpu_type),
+        index=inventory.index,
+        memory_mib=inventory.memory_mib,
+        sm_count=inventory.sm_count,
+        mig=mig,
+    )
+    if before is None:
+        return found
+    return replace(
+        found,
+        mode=before.mode,
+        colocation=before.colocation,
+        schedulable=before.schedulable,
+        taints=tuple(taint for taint in before.taints if taint.key != VANISHED.key),
+    )
+
+
+def _taint_vanished(session: Session, request: Join, deed: Deed) -> None:
+    present = {device.uuid for device in request.devices}
+    for uuid in nodes.devices_of(session, request.node):
+        if uuid in present:
+            continue
+        nodes.stop_billing(session, uuid)
+        device = from_plain(Device, documents.get(session, kinds.DEVICE, (uuid,)).spec)
+        taints = (*(taint for taint in device.taints if taint.key != VANISHED.key), VANISHED)
+        put_audited(session, kinds.DEVICE, replace(device, taints=taints), Precondition(), deed)
+
+
+def _issue(session: Session, node: str, deed: Deed) -> str:
+    secret = new_secret(SECRET_PREFIX)
+    token_id = new_id()
+    tokens.create(
+        session,
+        TokenDraft(
+            id=token_id,
+            name=f"node {node}",
+            role=Role.AGENT,
+            purpose=Purpose.NODE,
+            subject=node,
+            created_by=deed.actor,
+        ),
+        secret,
+    )
+    tokens.revoke_of_subject(session, Purpose.NODE, node, keep=token_id)
+    return secret
+
+
+def _fault(pointer: str, code: str, detail: str) -> FieldsError:
+    return FieldsError((Fault(pointer=pointer, code=code, detail=detail),))
 
 
 def ensure_defaults(session: Session) -> None:
@@ -82,7 +263,7 @@ class Fleet:
     def join(self, request: Join, actor: Actor, deed: Deed) -> Admission:
         """Admit an agent; see `joining.join` for what it refuses."""
         with self._database.transaction() as session:
-            return joining.join(session, request, actor, deed, self._cluster)
+            return join(session, request, actor, deed, self._cluster)
 
     def node_target(self, node: str) -> dict[str, Any]:
         """What a node must hold, as a plain `NodeTarget`; nothing when the standing target was made without it."""

@@ -6,21 +6,187 @@ of task.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from app.library import facts
 from lab.arena.forms import Duration, Factor
 from lab.arena.kinds import Context, ScenarioForm
 from lab.arena.sources import Heading, about
-from lab.benches.tasks.bench import Tasking
-from lab.benches.tasks.run import Conduct
-from lab.benches.tasks.work import ArrivalPace, TaskKind
-from solvers.domain.ids import GpuTypeName, ModelName
+from lab.benches.tasks.run import Conduct, Entry, TaskCourse, TaskLog
+from lab.benches.tasks.schedulers import SchedulerInputs, scheduler
+from lab.benches.tasks.work import ArrivalPace, TaskKind, accuracy_lost_pct, coming, profiled, told
+from solvers.domain.arrays import Floats
+from solvers.domain.ids import GpuTypeName, ModelName, ServiceId
 from solvers.domain.value import NAME_PATTERN
-from solvers.sim.outcome import Bench, Better
+from solvers.models.base import Facts
+from solvers.policies.oltunes.scores import IDLE_W
+from solvers.sim.outcome import (
+    About,
+    Bench,
+    Better,
+    Metric,
+    Planners,
+    ProgressListener,
+    RunContender,
+    RunEvent,
+    RunOutcome,
+    ServiceOutcome,
+    metric,
+)
 from solvers.sim.truth.truth import gpu_truth
+
+# --- A bench of tasks: they come one by one to a heterogeneous cluster, and a scheduler puts them on its GPUs
+
+
+MS_PER_S = 1000.0
+PERCENT = 100.0
+
+
+def latencies_s(entries: Sequence[Entry], until_s: float) -> Floats:
+    """From arrival to end, or to the end of the run."""
+    return np.array(
+        [(until_s if each.ended_s is None else each.ended_s) - each.coming.at_s for each in entries], dtype=np.float64
+    )
+
+
+def metrics(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+    """All of them."""
+    entries = list(log.entries.values())
+    return (*_service(log, entries, kinds), *_cluster(log, entries))
+
+
+def _service(log: TaskLog, entries: Sequence[Entry], kinds: Sequence[TaskKind]) -> tuple[Metric, ...]:
+    latency_s = latencies_s(entries, log.until_s)
+    deadline_s = np.array([each.coming.task.deadline_s for each in entries])
+    done = np.array([each.ended_s is not None for each in entries], dtype=np.bool_)
+    urgent = np.array([each.coming.task.latency_critical for each in entries], dtype=np.bool_)
+    late = (latency_s > deadline_s) | ~done
+    waited_s = np.array([_waited_s(each, log.until_s) for each in entries])
+    inputs = float(sum(each.coming.task.inputs for each in entries if each.ended_s is not None))
+    lost = accuracy_lost_pct(kinds)
+    p50, p99 = (float(np.quantile(latency_s, part)) * MS_PER_S for part in (0.5, 0.99))
+    lower, neither = Better.LOWER, Better.NEITHER
+    return (
+        metric("latency_ms_mean", float(latency_s.mean()) * MS_PER_S, lower),
+        metric("latency_ms_p50", p50, lower),
+        metric("latency_ms_p99", p99, lower),
+        metric("queueing_ms_mean", float(waited_s.mean()) * MS_PER_S, lower),
+        metric("jct_ms_mean", float((latency_s - waited_s).mean()) * MS_PER_S, lower),
+        metric("latency_ms_mean_urgent", _mean(latency_s[urgent]) * MS_PER_S, lower),
+        metric("latency_ms_mean_patient", _mean(latency_s[~urgent]) * MS_PER_S, lower),
+        metric("throughput_inputs_per_s", inputs / log.until_s if log.until_s > 0.0 else 0.0, Better.HIGHER),
+        metric("violation_pct", PERCENT * float(late.mean()), lower),
+        metric("violation_pct_urgent", PERCENT * _mean(late[urgent].astype(np.float64)), lower),
+        metric("accuracy_lost_pct", float(np.mean([lost[kinds[each.coming.kind].name] for each in entries])), lower),
+        metric("tasks_unfinished", float((~done).sum()), lower),
+        metric("groups_failed", float(log.failed), neither),
+        metric("tasks_per_group", _per_group(entries, log), neither),
+        metric("slices_cut", float(log.sliced), neither),
+    )
+
+
+def _per_group(entries: Sequence[Entry], log: TaskLog) -> float:
+    return sum(each.attempts for each in entries) / log.groups if log.groups else 0.0
+
+
+def _cluster(log: TaskLog, entries: Sequence[Entry]) -> tuple[Metric, ...]:
+    span_s = max(log.until_s, 1e-9)
+    used = PERCENT * np.array([board.utilised_s for board in log.boards]) / span_s
+    held = PERCENT * np.array([board.held_s for board in log.boards]) / span_s
+    energy_j = float(sum(board.energy_j for board in log.boards))
+    counted = sum((each.tdp_w - IDLE_W) * each.epc_js for each in entries if each.ended_s is not None)
+    epc = IDLE_W + counted / (span_s * len(log.boards))
+    lower, neither = Better.LOWER, Better.NEITHER
+    return (
+        metric("utilisation_pct_mean", float(used.mean()), Better.HIGHER),
+        metric("utilisation_pct_spread", float(used.max() - used.min()), lower),
+        metric("gpus_idle_pct", PERCENT - float(held.mean()), neither),
+        metric("gpus_never_used_pct", PERCENT * float((held <= 0.0).mean()), lower),
+        metric("epc_score", float(epc), lower),
+        metric("energy_j", energy_j, lower),
+        metric("power_w_mean", energy_j / span_s, neither),
+        metric("makespan_s", log.until_s, lower),
+    )
+
+
+def _waited_s(each: Entry, until_s: float) -> float:
+    return (until_s if each.launched_s is None else each.launched_s) - each.coming.at_s
+
+
+def _mean(numbers: Floats) -> float:
+    return float(numbers.mean()) if len(numbers) else 0.0
+
+
+def by_kind(log: TaskLog, kinds: Sequence[TaskKind]) -> tuple[ServiceOutcome, ...]:
+    """Tasks of every kind, as requests of a service are told; dropped are those that never ended."""
+    found = []
+    for number, kind in enumerate(kinds):
+        entries = [each for each in log.entries.values() if each.coming.kind == number]
+        if not entries:
+            continue
+        ended = [each for each in entries if each.ended_s is not None]
+        ms = latencies_s(ended, log.until_s) * MS_PER_S
+        due_ms = np.array([each.coming.task.deadline_s for each in ended]) * MS_PER_S
+        late = int((ms > due_ms).sum())
+        p50, p95, p99 = (float(np.quantile(ms, part)) if len(ms) else None for part in (0.5, 0.95, 0.99))
+        found.append(
+            ServiceOutcome(
+                service=ServiceId(f"tasks/{kind.name}"),
+                asked=float(len(entries)),
+                completed=float(len(ended)),
+                late=float(late),
+                dropped=float(len(entries) - len(ended)),
+                latency_ms_p50=p50,
+                latency_ms_p95=p95,
+                latency_ms_p99=p99,
+                attained=late == 0 and len(ended) == len(entries),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tasking:
+    """Kinds of tasks, so many of them in a pattern, on a fleet. `profile_rows` solo measurements are known before."""
+
+    about: About
+    facts: Facts
+    kinds: tuple[TaskKind, ...]
+    fleet: tuple[tuple[GpuTypeName, int], ...]
+    pace: ArrivalPace
+    count: int
+    profile_rows: int
+    profiled_on: GpuTypeName
+    conduct: Conduct
+
+    def run(self, contender: RunContender, seed: int, planners: Planners, progress: ProgressListener) -> RunOutcome:  # noqa: ARG002
+        """All tasks, to the end. Raises EngineError for a contender that schedules no tasks."""
+        known = SchedulerInputs(
+            facts=told(self.kinds, self.facts, self.profiled_on),
+            samples=profiled(self.kinds, [name for name, _ in self.fleet], self.profile_rows, seed),
+            seed=seed,
+        )
+        name = contender.planners[0] if contender.planners else ""
+        said = {each.name: json.loads(each.value) for each in contender.settings}
+        tasks = coming(self.kinds, self.pace, self.count, seed)
+        course = TaskCourse(self.fleet, tasks, self.conduct, seed)
+        log = course.under(scheduler(name, known, said), progress)
+        text = f"{len(tasks)} tasks in {log.groups} groups, {log.failed} of which failed"
+        return RunOutcome(
+            scenario=self.about.name,
+            contender=contender.label,
+            seed=seed,
+            metrics=metrics(log, self.kinds),
+            services=by_kind(log, self.kinds),
+            deeds=(RunEvent(at_s=log.until_s, kind="tasks", text=text),),
+        )
+
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Part = Annotated[float, Field(ge=0, le=1)]

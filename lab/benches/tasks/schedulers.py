@@ -6,19 +6,318 @@ latency. All of them get the same offline profile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lab.benches.tasks.assigning import AddedLatency
-from lab.benches.tasks.contract import TaskScheduler
+import numpy as np
+
+from lab.benches.tasks.beliefs import MS_PER_S, OltunesBeliefs, check_known
+from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, TaskScheduler, TaskSeat
 from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack
+from lab.benches.tasks.grouping import Arrival
 from lab.benches.tasks.parameters import SchedulerParameters
 from lab.benches.tasks.scheduler import OltunesScheduler
-from solvers.errors import EngineError
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.domain.codec import Plain, from_plain, to_plain
+from solvers.domain.ids import GpuTypeName, ModelName
+from solvers.domain.value import value
+from solvers.errors import EngineError, InputError
 from solvers.models.base import Facts, Samples
+from solvers.models.parts.seen import part
 from solvers.planners.tuning import Scalar, tuned
-from solvers.policies.oltunes.parameters import MF, RFR
+from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
+from solvers.policies.oltunes.parameters import FM_FTRL, MF, RFR
+
+# --- A scheduler of tasks: each task at once where it adds least to everybody's latency, or not yet
+#
+# Tasks that together want more SMs than there are share them, and every neighbour costs a little; what ended tasks
+# told corrects this. A tick goes through tasks in rising order of their time alone, each to the seat and batch of the
+# least cost: its own time there, what it adds to the times of those who sit there, and lateness, weighted. A task that
+# would cost less after the next ending waits for it. No plan of the product is made so.
+
+
+PER_NEIGHBOUR = 0.05
+"""Of its time alone, what each neighbour costs a task beside SMs."""
+DEMAND_LEAST = 0.05
+LEARNING = 0.1
+CORRECTION_BOUNDS = (0.5, 2.0)
+LATE_WEIGHT = 2.0
+"""A second after the deadline counts as so many more."""
+LIVES_MAX = 16
+"""Tasks on a seat at most: processes cost memory and attention that nobody predicts."""
+WHOLE_PCT = 100
+HALF_PCT = 50
+
+
+@value
+class Correction:
+    """How much slower than believed tasks of a model run on a type, in the mean of late."""
+
+    model: ModelName
+    gpu_type: GpuTypeName
+    factor: float
+
+
+@value
+class Launched:
+    """A task on a seat, and the time of a batch that was believed."""
+
+    arrival: Arrival
+    gpu_type: GpuTypeName
+    believed_ms: float
+
+
+@value
+class AssigningLedger:
+    """What lasts between ticks."""
+
+    main: tuple[Arrival, ...] = ()
+    flying: tuple[Launched, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+    arrivals: int = 0
+    due_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAsk:
+    """What a task would take of one GPU type."""
+
+    config: Config
+    run_s: float
+    demand: float
+
+
+@dataclass(slots=True)
+class SeatColumns:
+    """All seats as columns, changed as tasks are put on them. `left_s` is of all who sit there together."""
+
+    seats: tuple[TaskSeat, ...]
+    types: tuple[GpuTypeName, ...]
+    type: Whole
+    """Of each seat, where in `types`."""
+    sm_part: Floats
+    demand: Floats
+    lives: Floats
+    left_s: Floats
+    soonest_s: Floats
+    memory_mib: Floats
+
+
+class AddedLatency:
+    """A `TaskScheduler`. `samples` were profiled offline."""
+
+    def __init__(
+        self, facts: Facts, samples: Samples | None = None, seed: int = 0, solo: LearnedSolo | None = None
+    ) -> None:
+        chosen = solo or predictor(FM_FTRL, facts, seed)
+        parameters = SchedulerParameters(share_step_pct=HALF_PCT)
+        self._beliefs = OltunesBeliefs(facts, chosen.fit(samples) if samples is not None else chosen, parameters)
+        self._main: list[Arrival] = []
+        self._flying: dict[str, Launched] = {}
+        self._waiting: set[str] = set()
+        self._corrections: dict[tuple[ModelName, GpuTypeName], float] = {}
+        self._demands: dict[tuple[ModelName, GpuTypeName, int], float] = {}
+        self._arrivals = 0
+        self._due_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return "added_latency"
+
+    @property
+    def waiting(self) -> int:
+        """Tasks without a seat."""
+        return len(self._main)
+
+    @property
+    def wake_s(self) -> float | None:
+        """At once when somebody came or went."""
+        return self._due_s
+
+    def arrive(self, task: InferenceTask, now_s: float) -> None:
+        """To be assigned at once."""
+        check_known(self._beliefs.facts, task)
+        if task.id in self._flying or task.id in self._waiting:
+            raise InputError(f"task {task.id} is here already", task=task.id)
+        self._waiting.add(task.id)
+        self._main.append(Arrival(task=task, at_s=now_s, order=self._arrivals))
+        self._arrivals += 1
+        self._due_s = now_s if self._due_s is None else self._due_s
+
+    def tick(self, seats: tuple[TaskSeat, ...], now_s: float) -> tuple[Launch, ...]:
+        """Everybody for whom now is better than later, those of one seat in one launch."""
+        self._due_s = None
+        floor = self._floor(seats)
+        asked = [(each, self._asks(each.task, floor.types)) for each in self._main]
+        asked.sort(key=lambda item: (min((ask.run_s for ask in item[1].values()), default=0.0), item[0].order))
+        chosen: dict[int, list[PlacedTask]] = {}
+        for arrival, asks in asked:
+            place = self._place(arrival, asks, floor, now_s)
+            if place is None:
+                continue
+            ask = asks[seats[place].gpu_type]
+            self._put(arrival, ask, place, floor)
+            chosen.setdefault(place, []).append(PlacedTask(task=arrival.task, config=ask.config))
+        self._main = [each for each in self._main if each.task.id not in self._flying]
+        return tuple(Launch(seat=seats[place].id, group=tuple(group)) for place, group in chosen.items())
+
+    def ended(self, outcome: Ended, now_s: float) -> None:
+        """Correct beliefs; who failed goes to the front."""
+        known = [self._flying.pop(name) for name in dict.fromkeys(outcome.tasks) if name in self._flying]
+        if outcome.ending is Ending.FAILED:
+            self._main[:0] = sorted((each.arrival for each in known), key=lambda each: each.order)
+            self._waiting |= {each.arrival.task.id for each in known}
+        if outcome.ending is Ending.DONE and outcome.batch_ms is not None:
+            for each in known:
+                self._correct(each, outcome.batch_ms)
+        if self._main:
+            self._due_s = now_s
+
+    def _correct(self, each: Launched, batch_ms: float) -> None:
+        key = (each.arrival.task.model, each.gpu_type)
+        factor = self._corrections.get(key, 1.0)
+        moved = factor * (batch_ms / each.believed_ms) ** LEARNING
+        self._corrections[key] = float(np.clip(moved, *CORRECTION_BOUNDS))
+
+    def _floor(self, seats: tuple[TaskSeat, ...]) -> SeatColumns:
+        left = [[each.left_s for each in seat.running] for seat in seats]
+        demands = [
+            sum(self._demand(each.task.model, seat.gpu_type, each.config.batch) for each in seat.running)
+            for seat in seats
+        ]
+        types = tuple(sorted({seat.gpu_type for seat in seats}))
+        number = {name: index for index, name in enumerate(types)}
+        return SeatColumns(
+            seats=seats,
+            types=types,
+            type=np.array([number[seat.gpu_type] for seat in seats], dtype=np.int64),
+            sm_part=np.array([seat.sm_part for seat in seats]),
+            demand=np.array(demands, dtype=np.float64),
+            lives=np.array([float(len(some)) for some in left]),
+            left_s=np.array([sum(some) for some in left], dtype=np.float64),
+            soonest_s=np.array([min(some, default=0.0) for some in left]),
+            memory_mib=np.array([seat.memory_mib_free for seat in seats]),
+        )
+
+    def _place(
+        self, arrival: Arrival, asks: dict[GpuTypeName, TaskAsk], floor: SeatColumns, now_s: float
+    ) -> int | None:
+        """The seat of the least cost, if waiting for the first ending would not be better."""
+        able, run_s, demand = self._columns(asks, floor)
+        if not able.any():
+            return None
+        before = _slower(floor.demand, floor.lives)
+        after = _slower(floor.demand + demand, floor.lives + 1.0)
+        own_s = run_s * after
+        due_s = arrival.at_s + arrival.task.deadline_s
+        late_s = np.maximum(0.0, now_s + own_s - due_s)
+        cost = np.where(able, own_s + LATE_WEIGHT * late_s + floor.left_s * (after / before - 1.0), np.inf)
+        place = int(np.argmin(cost))
+        waited_s = floor.soonest_s + run_s
+        patient = floor.lives > 0.0
+        later = np.where(patient, waited_s + LATE_WEIGHT * np.maximum(0.0, now_s + waited_s - due_s), np.inf)
+        soonest = int(np.argmin(later))
+        if float(later[soonest]) >= float(cost[place]):
+            return place
+        # Who waits for an ending has a claim on it: the next one would come after.
+        floor.soonest_s[soonest] += run_s[soonest]
+        return None
+
+    def _columns(self, asks: dict[GpuTypeName, TaskAsk], floor: SeatColumns) -> tuple[Flags, Floats, Floats]:
+        """For each seat: whether the task fits, its time there alone, what part of the SMs it wants."""
+        found = [asks.get(gpu_type) for gpu_type in floor.types]
+        run_s = np.array([np.inf if ask is None else ask.run_s for ask in found])[floor.type]
+        demand = np.array([1.0 if ask is None else ask.demand for ask in found])[floor.type] / floor.sm_part
+        memory = np.array([np.inf if ask is None else ask.config.memory_mib for ask in found])[floor.type]
+        able = (memory <= floor.memory_mib) & (floor.lives < LIVES_MAX)
+        return able, run_s, demand
+
+    def _put(self, arrival: Arrival, ask: TaskAsk, place: int, floor: SeatColumns) -> None:
+        gpu_type = floor.seats[place].gpu_type
+        floor.demand[place] += ask.demand / floor.seats[place].sm_part
+        floor.lives[place] += 1.0
+        slower = float(_slower(floor.demand[place : place + 1], floor.lives[place : place + 1])[0])
+        floor.soonest_s[place] = min(floor.soonest_s[place], ask.run_s) if floor.lives[place] > 1.0 else ask.run_s
+        floor.left_s[place] += ask.run_s
+        floor.memory_mib[place] -= ask.config.memory_mib
+        self._waiting.discard(arrival.task.id)
+        believed_ms = ask.config.latency_ms * slower
+        self._flying[arrival.task.id] = Launched(arrival=arrival, gpu_type=gpu_type, believed_ms=believed_ms)
+
+    def _asks(self, task: InferenceTask, types: Sequence[GpuTypeName]) -> dict[GpuTypeName, TaskAsk]:
+        """The batch by which the task is done soonest, for each type."""
+        found: dict[GpuTypeName, TaskAsk] = {}
+        for gpu_type in types:
+            if task.gpu_types_allowed and gpu_type not in task.gpu_types_allowed:
+                continue
+            table = self._beliefs.table(task.model, (gpu_type,))
+            whole = np.flatnonzero(table.queries.share_pct == WHOLE_PCT)
+            if not len(whole):
+                continue
+            batch = table.queries.batch[whole]
+            run_ms = np.maximum(1.0, np.ceil(task.inputs / batch)) * table.latency_ms[whole]
+            row = int(whole[int(np.argmin(run_ms))])
+            factor = self._corrections.get((task.model, gpu_type), 1.0)
+            config = Config(
+                batch=int(table.queries.batch[row]),
+                share_pct=WHOLE_PCT,
+                memory_mib=float(table.memory_mib[row]),
+                latency_ms=float(table.latency_ms[row]) * factor,
+                throughput_rps=float(table.throughput_rps[row]) / factor,
+            )
+            demand = self._demand(task.model, gpu_type, config.batch)
+            found[gpu_type] = TaskAsk(config, float(run_ms.min()) * factor / MS_PER_S, demand)
+        return found
+
+    def _demand(self, model: ModelName, gpu_type: GpuTypeName, batch: int) -> float:
+        """Part of the SMs that a task keeps busy: all of them where half the share takes twice the time."""
+        key = (model, gpu_type, batch)
+        if key not in self._demands:
+            table = self._beliefs.table(model, (gpu_type,))
+            rows = table.queries.batch == batch
+            whole = table.latency_ms[rows & (table.queries.share_pct == WHOLE_PCT)]
+            half = table.latency_ms[rows & (table.queries.share_pct == HALF_PCT)]
+            wanted = float(half[0] / whole[0]) - 1.0 if len(whole) and len(half) else 1.0
+            self._demands[key] = min(1.0, max(DEMAND_LEAST, wanted))
+        return self._demands[key]
+
+    def state(self) -> bytes:
+        """Everything but facts."""
+        ledger = AssigningLedger(
+            main=tuple(self._main),
+            flying=tuple(self._flying.values()),
+            corrections=tuple(
+                Correction(model=model, gpu_type=gpu_type, factor=factor)
+                for (model, gpu_type), factor in sorted(self._corrections.items())
+            ),
+            arrivals=self._arrivals,
+            due_s=self._due_s,
+        )
+        plain: Plain = {"ledger": to_plain(ledger), "solo": self._beliefs.solo.dump()}
+        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+
+    @staticmethod
+    def restore(state: bytes, facts: Facts) -> AddedLatency:
+        """From what `state` wrote."""
+        plain: Plain = json.loads(state)
+        made = AddedLatency(facts, solo=loaded(FM_FTRL, part(plain, "solo"), facts))
+        made.resume(from_plain(AssigningLedger, part(plain, "ledger")))
+        return made
+
+    def resume(self, ledger: AssigningLedger) -> None:
+        """Go on from there."""
+        self._main, self._flying = list(ledger.main), {each.arrival.task.id: each for each in ledger.flying}
+        self._waiting = {each.task.id for each in ledger.main}
+        self._corrections = {(each.model, each.gpu_type): each.factor for each in ledger.corrections}
+        self._arrivals, self._due_s = ledger.arrivals, ledger.due_s
+
+
+def _slower(demand: Floats, lives: Floats) -> Floats:
+    """Factor on the times of so many tasks that want so much together."""
+    return np.asarray(np.maximum(1.0, demand) * (1.0 + PER_NEIGHBOUR * np.maximum(0.0, lives - 1.0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.base import ClaimStatus, Effort
-from lab.claims.hetsev import runs
+from lab.claims.hetsev import claims
 from lab.claims.runs import Outcomes
 from solvers.domain.ids import ServiceId
 from solvers.sim.outcome import Better, RunOutcome, RunWindow, ServiceOutcome, metric
@@ -53,50 +53,50 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[RunOutcome, ...]]:
         assert set(contenders) == set(made)
         return made
 
-    monkeypatch.setattr(runs, "outcomes", outcomes)
-    monkeypatch.setattr(runs, "scenarios", lambda beginning: ("one", "two"))
+    monkeypatch.setattr(claims, "outcomes", outcomes)
+    monkeypatch.setattr(claims, "scenarios", lambda beginning: ("one", "two"))
     return made
 
 
 def test_ratios_in_the_spike(found: dict[str, tuple[RunOutcome, ...]]) -> None:
-    told = runs.judge_06(Effort())
+    told = claims.judge_06(Effort())
     assert told.status is ClaimStatus.PASS
     assert told.measured == "throughput up to 2.50x, cluster utilisation up to 3.00x, response time 0.333x (1/3.00)"
     assert "peak over peak 2.50x; two tenants gain at most: v100 1.7" in told.note
     assert "hetsev in the spike: 8.0 GPUs 60 % busy" in told.note
     found["k8s_hpa"] = (replace(THEIRS, windows=OURS.windows),)
-    assert runs.judge_06(Effort()).status is ClaimStatus.NOT_REPRODUCED
+    assert claims.judge_06(Effort()).status is ClaimStatus.NOT_REPRODUCED
 
 
 def test_before_the_spike_both_serve_the_same(found: dict[str, tuple[RunOutcome, ...]]) -> None:
-    assert runs.judge_07(Effort()).measured == "throughput 0.990x"
-    assert runs.judge_07(Effort()).status is ClaimStatus.PASS
+    assert claims.judge_07(Effort()).measured == "throughput 0.990x"
+    assert claims.judge_07(Effort()).status is ClaimStatus.PASS
     found["hetsev"] = (outcome("hetsev", low=150, high=1000, p95_ms=1, metrics=NUMBERS),)
-    assert runs.judge_07(Effort()).status is ClaimStatus.FAIL
+    assert claims.judge_07(Effort()).status is ClaimStatus.FAIL
 
 
 def test_violations_of_the_fluctuating_run(found: dict[str, tuple[RunOutcome, ...]]) -> None:
-    assert runs.judge_08(Effort()).status is ClaimStatus.PASS
+    assert claims.judge_08(Effort()).status is ClaimStatus.PASS
     worse = {**NUMBERS, "violation_pct": 1.2}
     found["hetsev"] = (outcome("hetsev", low=1, high=1, p95_ms=1, metrics=worse),)
-    told = runs.judge_08(Effort())
+    told = claims.judge_08(Effort())
     assert told.status is ClaimStatus.NOT_REPRODUCED
     assert told.measured.startswith("1.20 % of requests, 2.00 % in the mean window, at most 8 instances")
 
 
 def test_costs_by_three_rules(found: dict[str, tuple[RunOutcome, ...]]) -> None:
-    told = runs.judge_09(Effort())
+    told = claims.judge_09(Effort())
     assert told.status is ClaimStatus.PASS
     assert told.measured == "2.20x (best 2.20x, worst 2.20x), SLO kept by both"
     assert "reserved memory 1.00x" in told.note
     missed = {**NUMBERS, "attained_pct": 50.0}
     found["hetsev"] = (outcome("hetsev", low=1, high=1, p95_ms=1, metrics=missed),)
-    told = runs.judge_09(Effort())
+    told = claims.judge_09(Effort())
     assert told.status is ClaimStatus.NOT_REPRODUCED
     assert told.measured.endswith("SLO missed in some run")
 
 
 def test_a_peak_is_held_for_a_minute() -> None:
     rates = [100.0] * 20 + [1000.0] + [100.0] * 20
-    assert max(runs.minutes(rates)) == pytest.approx((1000 + 11 * 100) / 12)
-    assert runs.minutes(rates[:3]) == [100]
+    assert max(claims.minutes(rates)) == pytest.approx((1000 + 11 * 100) / 12)
+    assert claims.minutes(rates[:3]) == [100]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.gavel.planner import share, share_part
 from lab.gavel.problem import Allocation, ThroughputTable, deal, grouped, nobodys, progress, ungrouped, violation
-from lab.gavel.programme import share, share_part
 
 
 def table(seed: int, kinds: int = 4, jobs: int = 12) -> ThroughputTable:

@@ -11,10 +11,8 @@ import pytest
 
 from lab.arena import loading
 from lab.benches.packing.allocation import Asks, EmptyHost, HostRooms, RoomLeft
-from lab.benches.packing.bench import RULES, PodPacking
+from lab.benches.packing.bench import RULES, LeastFragments, PodPacking, Reserving, expected
 from lab.benches.packing.mixing import mix
-from lab.benches.packing.reserving import Reserving
-from lab.benches.packing.rules import LeastFragments, expected
 from solvers.engines.registry import create
 from solvers.errors import EngineError, InputError
 from solvers.planners.registry import create as planner

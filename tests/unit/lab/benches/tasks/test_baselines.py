@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from app.library import facts
-from lab.benches.tasks.assigning import AddedLatency
 from lab.benches.tasks.contract import Ended, Ending, InferenceTask, Launch, Running, TaskScheduler, TaskSeat
 from lab.benches.tasks.first_come import FirstCome, OrionRule, ReserveAndPack, SeatRule
+from lab.benches.tasks.schedulers import AddedLatency
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName
 from solvers.errors import InputError
 from solvers.models.base import Facts, Queries, Samples

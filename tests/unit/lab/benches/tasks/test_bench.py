@@ -12,9 +12,9 @@ import pytest
 
 from lab.arena import loading
 from lab.benches.packing.bench import RULES
-from lab.benches.tasks.bench import Tasking
 from lab.benches.tasks.contract import Config, Ended, Ending, InferenceTask, Launch, PlacedTask, SliceWish, TaskSeat
 from lab.benches.tasks.run import Conduct, TaskCourse, TaskLog
+from lab.benches.tasks.scenario import Tasking
 from lab.benches.tasks.schedulers import SCHEDULERS
 from lab.benches.tasks.work import ArrivalPace, Coming, TaskKind, accuracy_lost_pct, coming, profiled, told
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from solvers.policies.mudi.batching import beta, bounds, tune
 from solvers.policies.mudi.parameters import MudiParameters
+from solvers.policies.mudi.sizing import beta, bounds, tune
 
 BATCHES = tuple(range(1, 65))
 
