@@ -17,16 +17,18 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def asked_to_end(act: Callable[[], None]) -> Iterator[None]:
-    """Run `act` when SIGTERM or SIGINT arrives within the block.
+    """Run `act`, in a thread of its own, when SIGTERM or SIGINT arrives within the block.
 
-    Outside the main thread there are no signals to hear, and nothing happens.
+    Not in the handler: that interrupts the main thread anywhere, also where it holds the lock of the very event that
+    `act` sets, and then both would wait for ever. Outside the main thread there are no signals to hear, and nothing
+    happens.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        act()
+        threading.Thread(target=act, name="asked-to-end", daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:

@@ -13,7 +13,7 @@ PROBE = """
 import sys
 from pathlib import Path
 from lab.arena.ray_engine import run_on_ray
-from lab.arena.running import Ended
+from lab.arena.running import RunEnded
 from lab.arena.store import ResultFolder
 from lab.arena.workers import run_here
 from tests.unit.lab.arena.fake import scenario, tasks
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     for name, engine in (("here", run_here), ("ray", run_on_ray)):
         folder = ResultFolder(base / name)
         folder.want(wanted)
-        engine(wanted, 2, lambda event: folder.put(event.finished) if isinstance(event, Ended) else None)
+        engine(wanted, 2, lambda event: folder.put(event.finished) if isinstance(event, RunEnded) else None)
         folder.write_tables()
 """
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,9 @@ def api() -> Iterator[str]:
     server.server_close()
 
 
-def follow(socket: Path, server: str) -> subprocess.Popen[str]:
+@contextmanager
+def follow(socket: Path, server: str) -> Iterator[subprocess.Popen[str]]:
+    """Killed at the end, if it is still there."""
     command = [
         sys.executable,
         "-m",
@@ -194,7 +197,11 @@ def follow(socket: Path, server: str) -> subprocess.Popen[str]:
         SERVICE,
     ]
     environment = {**os.environ, "HEADROOM_SERVER": server, "HEADROOM_TOKEN": "secret"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_the_program_says_in_one_line_that_a_socket_will_not_do(tmp_path: Path, api: str) -> None:

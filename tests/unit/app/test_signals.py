@@ -13,12 +13,21 @@ from app.signals import SIGNALS, asked_to_end
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_becomes_the_call_and_what_stood_before_comes_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    asked: list[int] = []
-    with asked_to_end(lambda: asked.append(1)):
+    asked = threading.Event()
+    with asked_to_end(asked.set):
         assert signal.getsignal(number) is not before
         signal.raise_signal(number)
-        assert asked == [1]
+        assert asked.wait(60)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_interrupts_the_wait_for_the_same_event_is_heard() -> None:
+    """As it happened to a follower of routes: asked to end in the moment in which a wait holds the event's lock."""
+    asked = threading.Event()
+    with asked_to_end(asked.set):
+        with asked._cond:
+            signal.raise_signal(signal.SIGTERM)
+        assert asked.wait(60)
 
 
 def test_handlers_come_back_after_a_failure_too() -> None:
