@@ -35,8 +35,9 @@ static void read_line(const char *name, char *into, size_t room) {
 }
 
 static int serve(int argc, char **argv) {
-    int survives = argc > 1 && !strcmp(argv[1], "--survive");
-    pid_t parent = getppid();
+    /* The daemon names itself: asked for here, its pid may be that of whoever inherited this process already. */
+    pid_t parent = argc > 1 ? atoi(argv[1]) : getppid();
+    int survives = argc > 2 && !strcmp(argv[2], "--survive");
     if (!survives) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) return 0;

@@ -274,7 +274,7 @@ class Daemon:
     def start_server(self, name: str, uid: int, allowed: list[str] | None = None) -> Server | None:
         wanted = self.wanted if allowed is None else allowed
         known = all(any(gpu.uuid.startswith(item) for gpu in self.seen) for item in wanted if not item.isdigit())
-        arguments = [str(ROOT / "bin" / "nvidia-cuda-mps-server")]
+        arguments = [str(ROOT / "bin" / "nvidia-cuda-mps-server"), str(os.getpid())]
         if faults().get("orphans"):
             arguments.append("--survive")
         process = subprocess.Popen(arguments, start_new_session=True)
