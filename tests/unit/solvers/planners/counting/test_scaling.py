@@ -18,7 +18,7 @@ from solvers.problems.counts import CountScaling, Direction
 ENGINES = ("highs", "cbc", "cp-sat")
 
 
-CASES = {name: (worked(case), *case[6:]) for name, case in claims.CASES.items()}
+CASES = {name: (worked(case), case.change, case.objective) for name, case in claims.CASES.items()}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
