@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.claims.hetsev import claims
-from lab.claims.hetsev.claims import ONE_TYPE, random_problem, worked
+from lab.claims.hetsev.claims import ONE_TYPE, WorkedCase, random_problem, worked
 from solvers.domain.arrays import Whole
 from solvers.engines.base import Limits
 from solvers.engines.registry import create
@@ -113,7 +113,7 @@ FIELDS = (
 
 def test_the_plain_shrinkage_stops_the_dearest_that_is_dispensable() -> None:
     def stopped(wanted_rps: float) -> tuple[int, ...]:
-        case = (wanted_rps, 0.0, 400.0, 64.0, (3, 2), Direction.IN, (0, 0), 0.0)
+        case = WorkedCase(wanted_rps, 0.0, 400.0, 64.0, (3, 2), Direction.IN, (0, 0), 0.0)
         return tuple(shrink_by_one(worked(case)))
 
     assert stopped(600) == (-1, 0)
