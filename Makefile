@@ -43,9 +43,9 @@ $(BIN)/python:
 		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.server-stamp: requirements-server.lock pyproject.toml | $(BIN)/python
+$(VENV)/.server-stamp: requirements-server.lock pyproject.toml lab/pyproject.toml | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements-server.lock
-	$(INSTALL) --no-build-isolation --no-deps --no-index -e .
+	$(INSTALL) --no-build-isolation --no-deps --no-index -e . -e ./lab
 	@touch $@
 
 $(VENV)/.dev-stamp: requirements-dev.lock pyproject.toml lab/pyproject.toml | $(BIN)/python

@@ -15,7 +15,9 @@ def plugged(name: str) -> Any:
     """What an installed distribution offers under a name. Raises CommandError where none does."""
     entry = found(COMMANDS).get(name)
     if entry is None:
-        raise CommandError(f"{name} needs the laboratory: install the distribution headroom-lab", Exit.NEEDS_EXTRA)
+        raise CommandError(
+            f"{name} needs the laboratory: install headroom-lab (in a checkout: make venv)", Exit.NEEDS_EXTRA
+        )
     return entry.load()
 
 
