@@ -13,8 +13,8 @@ from typing import Any
 from solvers.domain.device import Device
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.domain.workload import ModelVariant, Service, Slo, SloKind
 from tests import builders
 

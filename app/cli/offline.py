@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from app.services.whatif.outcome import Outcome
     from app.services.whatif.whatif import Wish
     from solvers.cycle.attempts import Asking, ChosenPlan, Propose
-    from solvers.domain.evidence import Finding, Reason
-    from solvers.domain.insight import Insight
+    from solvers.domain.evidence import Finding, Insight, Reason
     from solvers.domain.plan import Plan, Proposal, Unplaced
     from solvers.domain.policy import PlannerSetting
     from solvers.domain.snapshot import Snapshot

@@ -24,8 +24,8 @@ from app.store.pages import StoredPage, cut, decode_cursor
 from app.store.tables.planning import cluster_state, plans, target_history
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, digest, from_plain, to_plain
+from solvers.domain.evidence import Insight
 from solvers.domain.ids import Digest
-from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan, PlanPart
 from solvers.errors import NotFoundError, StateError, SupersededError
 

@@ -25,8 +25,8 @@ from benchmarks.gateway.processes import ROOT, await_true, end
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId, replica_id
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, Envelope, Plan
+from solvers.domain.policy import Objective
 from solvers.domain.workload import WorkloadKind
 from tests.standins import servers
 from tests.standins.hosts import HostStandIn

@@ -16,9 +16,8 @@ from lab.arena.forms_world import CapForm, FleetForm, JobStreamForm, OfferForm, 
 from lab.arena.kinds import Context
 from lab.arena.loads import load_of, mean_rps, scaled
 from lab.arena.traces import philly_jobs
-from solvers.domain.device import Device, GpuType, MigSlice, Node, PowerCap, PowerScope, PriceKind, PriceRow
+from solvers.domain.device import Device, GpuType, MigSlice, Node, Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, NodeId, PolicyName, ProjectName
-from solvers.domain.offer import Offer
 from solvers.domain.workload import ModelVariant, Project, Service, TrainingJob
 from solvers.sim.arrivals import JobPattern, Source, job_arrivals
 from solvers.sim.outcome import About, Bench

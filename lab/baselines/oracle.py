@@ -19,8 +19,8 @@ from solvers.domain.arrays import Floats
 from solvers.domain.device import PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ReplicaId
-from solvers.domain.objective import Term
 from solvers.domain.plan import Assignment, Proposal, ProposalStatus
+from solvers.domain.policy import Term
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal

@@ -15,9 +15,8 @@ from solvers.cycle.gate import fatal_codes
 from solvers.cycle.record import Attempt
 from solvers.domain.evidence import Finding, Reporter
 from solvers.domain.ids import WorkloadId
-from solvers.domain.objective import Term
 from solvers.domain.plan import Plan, Proposal
-from solvers.domain.policy import Choice
+from solvers.domain.policy import Choice, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.models.worth import worth_of

@@ -22,9 +22,8 @@ from solvers.cycle.order import CycleOrder, movable_workloads
 from solvers.cycle.parts import Course, Together, decided, try_parts
 from solvers.cycle.ports import Ports, memory_key
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
-from solvers.domain.change import Transition
+from solvers.domain.change import Transition, diff
 from solvers.domain.codec import bytes_digest, digest, picture_digest
-from solvers.domain.diff import diff
 from solvers.domain.ids import Digest, Generation, PolicyName
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot

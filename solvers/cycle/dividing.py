@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from solvers.domain.device import Device, PowerCap, PowerScope
+from solvers.domain.device import Device, Offer, PowerCap, PowerScope, is_offered, offered_nodes
 from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
-from solvers.domain.offer import Offer, is_offered, offered_nodes
 from solvers.domain.ownership import Owners, Work, owners_of
 from solvers.domain.part import Cut
 from solvers.domain.plan import Assignment, DeviceSetting, Plan

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from solvers.cycle.order import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Transition
+from solvers.domain.device import OFFERED
 from solvers.domain.evidence import Fact, Finding, Severity
 from solvers.domain.ids import DeviceId, NodeId, WorkloadId
-from solvers.domain.objective import Term
-from solvers.domain.offer import OFFERED
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
 from solvers.models.worthwhile import Step

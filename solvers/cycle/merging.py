@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 from solvers.cycle.dividing import Part
 from solvers.domain.codec import picture_digest
-from solvers.domain.evidence import Fact
+from solvers.domain.evidence import Contender, Fact, Insight, Relaxation, ShadowPrice
 from solvers.domain.ids import WorkloadId
-from solvers.domain.insight import Contender, Insight, Relaxation, ShadowPrice
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, Plan, PlanPart, Proposal, ProposalStatus
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import cost_by_device
 from solvers.problems.fleet import open_fleet

@@ -1,16 +1,18 @@
-"""The way there and the proof: changes between target and plan, what agents must hold, what they read back.
-
-Owns the values; computing a difference is `solvers.domain.diff`, carrying it out is the agents' work.
+"""The way there and the proof: changes between target and plan and how they are found, what agents must hold, what they
+read back. Carrying changes out, and waiting for readiness, is the agents' work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
-from solvers.domain.ids import DeviceId, Digest, Generation, NodeId, ReplicaId
+from solvers.domain.device import DeviceMode
+from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, NodeId, ReplicaId
 from solvers.domain.part import Along, Axis, FieldRule
-from solvers.domain.plan import Assignment, DeviceSetting
+from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.value import value
 
 
@@ -118,3 +120,119 @@ class Receipt:
     held: tuple[HeldReplica, ...]
     settings: tuple[DeviceSetting, ...]
     problems: tuple[str, ...] = ()
+
+
+# --- The way from a target to a plan, and its inverse
+#
+# Compared by replica slot and by device. Reasons and planned numbers of a replica are no differences: nobody has to do
+# anything about them. A device without a setting holds the driver's defaults.
+
+LAUNCH_S_DEFAULT = 10.0
+_ORDER = {kind: position for position, kind in enumerate(ChangeKind)}
+
+
+def diff(target: Target, plan: Plan, launch_s_by_model: Mapping[ModelName, float]) -> Transition:
+    """Changes that turn the target into the plan, in order of application, then by subject."""
+    before = {item.replica: item for item in target.assignments}
+    after = {item.replica: item for item in plan.assignments}
+    changes: list[Change] = []
+    for replica in sorted({*before, *after}):
+        changes.extend(_replica_changes(before.get(replica), after.get(replica), launch_s_by_model))
+    old = {setting.device: setting for setting in target.settings}
+    new = {setting.device: setting for setting in plan.settings}
+    for device in sorted({*old, *new}):
+        changes.extend(_setting_changes(device, old.get(device), new.get(device)))
+    return Transition(changes=tuple(sorted(changes, key=lambda item: (_ORDER[item.kind], item.subject))))
+
+
+def _replica_changes(
+    before: Assignment | None, after: Assignment | None, launch_s: Mapping[ModelName, float]
+) -> Iterator[Change]:
+    if after is None:
+        if before is not None:
+            yield Change(kind=ChangeKind.STOP, subject=before.replica, before=before)
+        return
+    cost_s = launch_s.get(after.model, LAUNCH_S_DEFAULT)
+    if before is None:
+        yield Change(kind=ChangeKind.START, subject=after.replica, after=after, cost_s=cost_s)
+        return
+    for kind in _kinds(before, after):
+        launches = kind not in (ChangeKind.SET_BATCH, ChangeKind.SET_ENVELOPE)
+        yield Change(kind=kind, subject=after.replica, before=before, after=after, cost_s=cost_s if launches else 0.0)
+        # A replica is launched once, however many of its knobs change.
+        cost_s = 0.0 if launches else cost_s
+
+
+def _kinds(before: Assignment, after: Assignment) -> list[ChangeKind]:
+    if before.device != after.device:
+        return [ChangeKind.MOVE]
+    if (before.model, before.kind, before.workload) != (after.model, after.kind, after.workload):
+        return [ChangeKind.SWAP_MODEL]
+    kinds: list[ChangeKind] = []
+    if before.share_pct_sm != after.share_pct_sm:
+        shrinks = after.share_pct_sm < before.share_pct_sm
+        kinds.append(ChangeKind.SHRINK_SHARE if shrinks else ChangeKind.GROW_SHARE)
+    if before.memory_mib_limit != after.memory_mib_limit:
+        shrinks = after.memory_mib_limit < before.memory_mib_limit
+        kinds.append(ChangeKind.SHRINK_MEMORY if shrinks else ChangeKind.GROW_MEMORY)
+    if before.batch != after.batch:
+        kinds.append(ChangeKind.SET_BATCH)
+    if before.envelope != after.envelope:
+        kinds.append(ChangeKind.SET_ENVELOPE)
+    return kinds
+
+
+def _setting_changes(device: DeviceId, old: DeviceSetting | None, new: DeviceSetting | None) -> Iterator[Change]:
+    default = DeviceSetting(device=device)
+    before, after = old or default, new or default
+    lower = after.clock_mhz_sm or float("inf"), after.power_limit_w or float("inf")
+    upper = before.clock_mhz_sm or float("inf"), before.power_limit_w or float("inf")
+    kinds: list[ChangeKind] = []
+    if before.mode is not after.mode:
+        kinds.append(ChangeKind.SET_MODE)
+    if lower[0] != upper[0]:
+        kinds.append(ChangeKind.LOWER_CLOCK if lower[0] < upper[0] else ChangeKind.RAISE_CLOCK)
+    if lower[1] != upper[1]:
+        kinds.append(ChangeKind.LOWER_POWER if lower[1] < upper[1] else ChangeKind.RAISE_POWER)
+    for kind in kinds:
+        yield Change(kind=kind, subject=device, setting_before=before, setting_after=after)
+
+
+def apply(target: Target, transition: Transition) -> tuple[tuple[Assignment, ...], tuple[DeviceSetting, ...]]:
+    """What is held after all changes, one knob at a time: assignments by replica, and the settings that are not the
+    default.
+    """
+    held = {item.replica: item for item in target.assignments}
+    settings = {item.device: item for item in target.settings}
+    for change in transition.changes:
+        if change.setting_after is not None:
+            device = change.setting_after.device
+            current = settings.get(device, DeviceSetting(device=device))
+            settings[device] = _with_setting(current, change.kind, change.setting_after)
+        elif change.after is None:
+            if change.before is not None:
+                del held[change.before.replica]
+        elif change.kind in (ChangeKind.START, ChangeKind.MOVE, ChangeKind.SWAP_MODEL):
+            held[change.after.replica] = change.after
+        else:
+            held[change.after.replica] = _with_knob(held[change.after.replica], change.kind, change.after)
+    kept = (settings[device] for device in sorted(settings) if settings[device] != DeviceSetting(device=device))
+    return tuple(held[replica] for replica in sorted(held)), tuple(kept)
+
+
+def _with_setting(current: DeviceSetting, kind: ChangeKind, wanted: DeviceSetting) -> DeviceSetting:
+    if kind is ChangeKind.SET_MODE:
+        return replace(current, mode=DeviceMode(wanted.mode))
+    if kind in (ChangeKind.LOWER_CLOCK, ChangeKind.RAISE_CLOCK):
+        return replace(current, clock_mhz_sm=wanted.clock_mhz_sm)
+    return replace(current, power_limit_w=wanted.power_limit_w)
+
+
+def _with_knob(current: Assignment, kind: ChangeKind, wanted: Assignment) -> Assignment:
+    if kind in (ChangeKind.SHRINK_SHARE, ChangeKind.GROW_SHARE):
+        return replace(current, share_pct_sm=wanted.share_pct_sm)
+    if kind in (ChangeKind.SHRINK_MEMORY, ChangeKind.GROW_MEMORY):
+        return replace(current, memory_mib_limit=wanted.memory_mib_limit)
+    if kind is ChangeKind.SET_BATCH:
+        return replace(current, batch=wanted.batch)
+    return replace(current, envelope=wanted.envelope)

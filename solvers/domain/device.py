@@ -1,8 +1,5 @@
 """The fleet: GPU types with what they can do and cost, nodes, devices (whole GPUs and MIG slices alike), power domains,
-taints.
-
-Owns hardware facts and their checks, and the rounding of a share to whole SMs. It refuses to know what runs on a
-device.
+taints, and GPUs that could be rented. What runs on a device is not known here.
 """
 
 from __future__ import annotations
@@ -269,3 +266,61 @@ class Device:
         check_positive("memory_mib", self.memory_mib)
         check_positive("sm_count", self.sm_count)
         check_distinct("taints", (taint.key for taint in self.taints))
+
+
+# --- GPUs on offer: what a planner may add to the fleet, by type, up to a number
+#
+# A snapshot with offers is planned and verified as if every offered GPU stood ready, each on a node of its own, idle
+# and drawing nothing until used; a plan that uses one waits for somebody to rent it.
+
+OFFERED = "offer."
+"""Beginning of the ids of offered nodes; no real node's id begins so."""
+
+
+@value
+class Offer:
+    """Up to `count_max` GPUs of one type to be had at a kind of price in a region."""
+
+    name: str
+    gpu_type: GpuTypeName
+    count_max: int
+    price_kind: PriceKind = PriceKind.ON_DEMAND
+    region: str = "default"
+    failure_domain: str = "zone-0"
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name)
+        check_range("name", len(self.name), 1, 40)
+        check_name("gpu_type", self.gpu_type)
+        check_range("count_max", self.count_max, 1, 100_000)
+        check_text("region", self.region, 63)
+        check_name("failure_domain", self.failure_domain)
+
+
+def is_offered(node: NodeId) -> bool:
+    """Whether a node stands for a GPU that nobody has rented yet."""
+    return node.startswith(OFFERED)
+
+
+def offered_nodes(offer: Offer, gpu_type: GpuType) -> tuple[tuple[Node, Device], ...]:
+    """One node with one device for every GPU of the offer."""
+    nodes = []
+    for number in range(offer.count_max):
+        name = NodeId(f"{OFFERED}{offer.name}.{number:06d}")
+        node = Node(
+            id=name,
+            rack=f"{OFFERED}{offer.name}",
+            failure_domain=offer.failure_domain,
+            region=offer.region,
+            price_kind=offer.price_kind,
+        )
+        device = Device(
+            id=DeviceId(f"{name}.gpu-0"),
+            node=name,
+            gpu_type=gpu_type.name,
+            index=0,
+            memory_mib=gpu_type.memory_mib,
+            sm_count=gpu_type.sm_count,
+        )
+        nodes.append((node, device))
+    return tuple(nodes)

@@ -13,9 +13,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from solvers.domain.device import PowerCap
+from solvers.domain.device import Offer, PowerCap
 from solvers.domain.ids import DeviceId
-from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
 from solvers.domain.workload import Project

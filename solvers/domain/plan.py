@@ -10,10 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from solvers.domain.device import DeviceMode
-from solvers.domain.evidence import Reason
+from solvers.domain.evidence import Insight, Reason
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, PolicyName, ReplicaId, WorkloadId
-from solvers.domain.insight import Insight
-from solvers.domain.objective import Objective
+from solvers.domain.policy import Objective
 from solvers.domain.value import late, value
 from solvers.domain.workload import WorkloadKind
 

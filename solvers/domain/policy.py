@@ -1,5 +1,5 @@
-"""How to plan: which planner, with what margins, how eager to change, and on which devices. Versioned data, never code;
-the digest of a policy is in every record.
+"""How to plan: by what plans are judged, which planner and controller, with what margins, how eager to change, and on
+which devices. Versioned data, never code; the digest of a policy is in every record.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from enum import StrEnum
 
 from solvers.domain.device import Device, GpuType, Label, Node, PriceKind, PriceRow
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, PolicyName
-from solvers.domain.objective import ALWAYS, Term
 from solvers.domain.telemetry import DEMAND_BIN_S
 from solvers.domain.value import (
     check_distinct,
@@ -22,6 +21,108 @@ from solvers.domain.value import (
     value,
 )
 from solvers.errors import FieldError
+
+# --- What controllers promise, as data: whoever judges a plan asks this, never which controller it is
+#
+# The controllers themselves are in `solvers.control`, which knows nothing of the domain; a test holds both together, by
+# what each controller does.
+
+
+@value
+class GovernorSpec:
+    """A controller that moves batches and clocks inside their envelopes between plans."""
+
+    name: str
+    keeps_latency: bool
+    """Whether it makes batches smaller for as long as a replica is late, and so comes back to what was planned."""
+    clock_alone: bool = False
+    """Whether it keeps a limit by the clock and by nothing else."""
+
+
+GOVERNORS = (
+    GovernorSpec(name="morak", keeps_latency=True),
+    GovernorSpec(name="clipper_l", keeps_latency=True),
+    GovernorSpec(name="clipper_p", keeps_latency=False),
+    GovernorSpec(name="dfs", keeps_latency=False, clock_alone=True),
+    GovernorSpec(name="batchdvfs", keeps_latency=False),
+)
+
+
+def governor_of(name: str) -> GovernorSpec:
+    """By name; of a controller that nobody knows nothing is expected."""
+    return next((item for item in GOVERNORS if item.name == name), GovernorSpec(name=name, keeps_latency=False))
+
+
+# --- What a plan is judged by: numbers compared in an order that the policy names
+
+DIGITS = 6
+"""Float dust decides nothing."""
+DUST = 1e-6
+
+
+class Term(StrEnum):
+    """One term of the objective; a plan is better when it is better in the first term that differs."""
+
+    UNSERVED = "unserved"
+    SLO_RISK = "slo_risk"
+    COST = "cost"
+    CHURN = "churn"
+    BALANCE = "balance"
+    CAPACITY = "capacity"
+    """More is better, and it counts only where a policy names it: what services could be sent."""
+    TRAINING = "training"
+    """More is better, and it counts only where a policy names it: how fast jobs run."""
+
+
+ALWAYS = (Term.UNSERVED, Term.SLO_RISK, Term.COST, Term.CHURN, Term.BALANCE)
+"""Terms that every plan is judged by."""
+RISING = (Term.CAPACITY, Term.TRAINING)
+"""Terms of which more is better."""
+
+
+@value
+class Objective:
+    """Unserved demand weighted by priority, SLO risk, cost per hour, churn (launch seconds), imbalance; and where the
+    policy names them, what full batches of services would carry, and seconds of the reference GPU's work that jobs do
+    in a second.
+    """
+
+    unserved: float = 0.0
+    slo_risk: float = 0.0
+    cost_usd_per_h: float = 0.0
+    churn: float = 0.0
+    imbalance: float = 0.0
+    capacity_rps: float = late(0.0)
+    training_rate: float = late(0.0)
+
+    def key(self, terms: tuple[Term, ...] = ALWAYS) -> tuple[float, ...]:
+        """For comparison; lower is better."""
+        numbers = {
+            Term.UNSERVED: self.unserved,
+            Term.SLO_RISK: self.slo_risk,
+            Term.COST: self.cost_usd_per_h,
+            Term.CHURN: self.churn,
+            Term.BALANCE: self.imbalance,
+            Term.CAPACITY: -self.capacity_rps,
+            Term.TRAINING: -self.training_rate,
+        }
+        return tuple(round(numbers[term], DIGITS) for term in terms)
+
+    def decisive(self, other: Objective, terms: tuple[Term, ...]) -> Term | None:
+        """The first of the terms in which the two differ."""
+        keys = zip(terms, self.key(terms), other.key(terms), strict=True)
+        return next((term for term, mine, its in keys if abs(mine - its) > DUST), None)
+
+    def rises(self, standing: Objective, terms: tuple[Term, ...], part_min: float) -> bool:
+        """Whether the first term that differs is one of which more is better, and grows by such a part of what stands
+        at least.
+        """
+        term = self.decisive(standing, terms)
+        if term not in RISING:
+            return False
+        (mine,), (its,) = self.key((term,)), standing.key((term,))
+        return its - mine >= max(DUST, part_min * abs(its))
+
 
 # --- A pool: which devices a policy has for itself
 #

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from solvers.domain.change import Target
-from solvers.domain.device import Device, GpuType, Node, PowerCap
+from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, offered_nodes
 from solvers.domain.ids import (
     ClusterName,
     DeviceId,
@@ -24,12 +24,10 @@ from solvers.domain.ids import (
     TaskId,
     WorkloadId,
 )
-from solvers.domain.offer import Offer, offered_nodes
 from solvers.domain.part import Along, Axis, Cut, FieldRule, cut_by
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile
+from solvers.domain.profile import Profile, TokenProfile
 from solvers.domain.telemetry import Demand, DeviceTelemetry, ReplicaTelemetry
-from solvers.domain.tokens import TokenProfile
 from solvers.domain.value import late, value
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob, WorkloadKind
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from solvers.domain.device import Taint
 from solvers.domain.ids import GpuTypeName, JobId, ModelName, PolicyName, ProjectName, ServiceId, TaskId
-from solvers.domain.tokens import TokenLengths
+from solvers.domain.profile import TokenLengths
 from solvers.domain.value import (
     check_distinct,
     check_name,

@@ -27,9 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solvers.domain.ids import DeviceId, ModelName, WorkloadId
-from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.appraisal import Appraisal

@@ -15,12 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from solvers.domain.change import ChangeKind, Transition
-from solvers.domain.diff import diff
+from solvers.domain.change import ChangeKind, Transition, diff
 from solvers.domain.ids import ReplicaId
-from solvers.domain.objective import DUST, RISING, Objective, Term
 from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import DUST, RISING, CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import cost_by_device
 from solvers.problems.fleet import open_fleet, silent_nodes

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from solvers.domain.arrays import Streams
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.streams import Streams
 from solvers.domain.value import check_positive, value
 
 

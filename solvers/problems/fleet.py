@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, Taint
+from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, Taint, is_offered
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
-from solvers.domain.offer import is_offered
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind

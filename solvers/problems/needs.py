@@ -20,9 +20,9 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DEMAND_BIN_S, Demand
-from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.domain.value import value
 from solvers.domain.workload import (
     Affinity,

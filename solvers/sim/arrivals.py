@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from solvers.domain.streams import Streams
+from solvers.domain.arrays import Streams
 from solvers.domain.value import check_not_negative, check_positive, check_range, value
 from solvers.errors import FieldError
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from solvers.domain.device import Device, GpuType, Node, PowerCap
+from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap
 from solvers.domain.ids import DeviceId, NodeId, ServiceId
-from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.policy import Policy
 from solvers.domain.value import check_distinct, check_not_negative, check_positive, check_range, check_text, value

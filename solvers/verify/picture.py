@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from solvers.domain.codec import picture_digest
-from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow
+from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow, is_offered
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
-from solvers.domain.offer import is_offered
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Interference, Profile
+from solvers.domain.profile import Interference, Profile, TokenProfile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
-from solvers.domain.tokens import TokenProfile
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
 from solvers.verify.owners import read_owners
 from solvers.verify.proof import ColumnProof

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from solvers.domain.evidence import Finding, FindingCode
-from solvers.domain.governor import governor_of
 from solvers.domain.ids import ProjectName, WorkloadId
 from solvers.domain.plan import Assignment
+from solvers.domain.policy import governor_of
 from solvers.domain.workload import Service, Slo, SloKind, WorkloadKind
 from solvers.verify.bounds import (
     Execution,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from solvers.domain.device import Device
 from solvers.domain.evidence import Finding, FindingCode
-from solvers.domain.objective import Term
 from solvers.domain.plan import Assignment
+from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.verify.bounds import execution, keeps_promise, slowdown
 from solvers.verify.picture import Picture

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from solvers.domain.device import Device
 from solvers.domain.evidence import Finding, FindingCode
 from solvers.domain.plan import Assignment
-from solvers.domain.tokens import TokenLengths, TokenProfile
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.workload import Service, SloKind, WorkloadKind
 from solvers.verify.picture import Picture
 from solvers.verify.report import promise

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from solvers.domain.tokens import TokenLengths, TokenProfile
+from solvers.domain.profile import TokenLengths, TokenProfile
 
 BUSY_MAX = 0.97
 """Nearer to what can be sustained, queues have no end."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
-from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, Taint
+from solvers.domain.device import ColocationClass, DeviceMode, Offer, PowerCap, PowerScope, Taint
 from solvers.domain.evidence import FindingCode
 from solvers.domain.ids import (
     DeviceId,
@@ -25,10 +25,8 @@ from solvers.domain.ids import (
     ReplicaId,
     WorkloadId,
 )
-from solvers.domain.objective import Term
-from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import CostBasis, Pool
+from solvers.domain.policy import CostBasis, Pool, Term
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, Service, ServiceMode

@@ -7,12 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.domain.change import Target
+from solvers.domain.change import Target, apply, diff
 from solvers.domain.device import DeviceMode
-from solvers.domain.diff import apply, diff
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName, ReplicaId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan
+from solvers.domain.policy import Objective
 from solvers.verify.picture import knobs
 from tests import builders
 

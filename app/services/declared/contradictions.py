@@ -20,10 +20,9 @@ from app.services.planning.snapshots import DEFAULT_POLICY, read_policy
 from app.store import documents
 from solvers.domain.codec import from_plain
 from solvers.domain.device import ColocationClass, Device, Node
-from solvers.domain.governor import governor_of
 from solvers.domain.ids import NodeId, PolicyName
 from solvers.domain.ownership import Owners, Work, by_name, claims_on, device_owners, gpus_of
-from solvers.domain.policy import Policy
+from solvers.domain.policy import Policy, governor_of
 from solvers.domain.workload import TrainingJob
 from solvers.planners import registry
 

@@ -14,9 +14,18 @@ from enum import StrEnum
 from itertools import groupby
 
 from app.services.explaining.sentences import candidate_sentence, price_sentence, sentence, way_sentence
-from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.evidence import (
+    Candidate,
+    Contender,
+    Fact,
+    Insight,
+    Reason,
+    ReasonCode,
+    Relaxation,
+    Resource,
+    ShadowPrice,
+)
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.plan import Assignment, Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value

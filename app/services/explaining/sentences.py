@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from solvers.cycle.record import HoldReason
-from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.insight import Candidate, Relaxation, Resource, ShadowPrice
+from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.workload import ServiceMode
 
 _REASONS: Mapping[ReasonCode, str] = {

@@ -15,8 +15,8 @@ from app.services.explaining.explaining import Types, WhyNot, WhyNotVerdict, why
 from app.services.whatif.outcome import Outcome, Serving, outcome_of, workload_changes
 from app.services.whatif.whatif import Wish, request_of, solved
 from solvers.cycle.attempts import Asking, ChosenPlan
+from solvers.domain.evidence import Insight
 from solvers.domain.ids import GpuTypeName, ServiceId
-from solvers.domain.insight import Insight
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value

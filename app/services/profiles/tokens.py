@@ -14,9 +14,8 @@ from app import library
 from app.library.llm import load_llm_library
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.profile import ProfileOrigin
+from solvers.domain.profile import ProfileOrigin, TokenProfile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.tokens import TokenProfile
 from solvers.domain.workload import ModelVariant, ServiceMode, SloKind
 from solvers.models.base import Origin
 from solvers.models.serving.token_library import believed_costs

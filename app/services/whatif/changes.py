@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from solvers.domain.codec import Plain, from_plain
-from solvers.domain.device import Device, GpuType, Node, PowerCap, PowerScope, PriceKind
+from solvers.domain.device import Device, GpuType, Node, Offer, PowerCap, PowerScope, PriceKind
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ServiceId, WorkloadId
-from solvers.domain.offer import Offer
 from solvers.domain.profile import Profile
 from solvers.domain.value import check_name, check_not_negative, check_range, check_text, value
 from solvers.domain.workload import ModelVariant, OfflineTask, Project, Service, TrainingJob

@@ -14,10 +14,9 @@ from enum import StrEnum
 
 from solvers.cycle.attempts import ChosenPlan
 from solvers.cycle.record import Attempt
-from solvers.domain.change import Change, ChangeKind, Transition
+from solvers.domain.change import Change, ChangeKind, Transition, diff
 from solvers.domain.codec import digest
 from solvers.domain.device import Device
-from solvers.domain.diff import diff
 from solvers.domain.evidence import Finding, Severity
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
 from solvers.domain.ownership import owners_of

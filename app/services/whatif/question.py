@@ -21,8 +21,8 @@ from app.services.whatif.whatif import Simulation, Wish, compare, request_of, so
 from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.cycle.record import Lane
 from solvers.domain.device import GpuType, PriceKind, PriceRow
+from solvers.domain.evidence import Resource
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, WorkloadId
-from solvers.domain.insight import Resource
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_range, value

@@ -24,13 +24,11 @@ from lab.benches.rolling.inferno import FILES, FOLDER, PRIORITY_LOWEST, Inferno,
 from lab.benches.rolling.llm import Llm, MuxserveForm, TracedForm, muxserve_services, together, traced_services
 from lab.benches.rolling.sources import azure_buckets, dlrm_counts
 from solvers.domain.codec import from_plain, to_plain
-from solvers.domain.device import GpuType, PriceKind, PriceRow
+from solvers.domain.device import GpuType, Offer, PriceKind, PriceRow
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.offer import Offer
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfileGrid
+from solvers.domain.profile import Profile, ProfileGrid, TokenLengths
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.tokens import TokenLengths
 from solvers.domain.workload import Affinity, AntiAffinity, ModelVariant, Service, Slo, SloKind
 from solvers.errors import FieldError
 from solvers.sim.outcome import Bench, Better

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from lab.benches.tasks.board import Live, Physics, TaskBoard, batches_of, luck_of, resident_on
 from lab.benches.tasks.contract import Ended, Ending, Launch, PlacedTask, SliceWish, TaskScheduler
 from lab.benches.tasks.work import Coming
+from solvers.domain.arrays import Streams
 from solvers.domain.ids import DeviceId, GpuTypeName
-from solvers.domain.streams import Streams
 from solvers.domain.value import check_not_negative, check_positive, check_range, value
 from solvers.errors import EngineError
 from solvers.sim.truth.catalogue import model_truth

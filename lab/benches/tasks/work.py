@@ -17,8 +17,8 @@ import numpy as np
 from lab.benches.tasks.beliefs import PROCESS_MIB
 from lab.benches.tasks.contract import InferenceTask
 from lab.benches.tasks.parameters import BATCHES
+from solvers.domain.arrays import Streams
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.streams import Streams
 from solvers.domain.value import check_name, check_not_negative, check_positive, check_range, value
 from solvers.domain.workload import ModelVariant
 from solvers.errors import FieldError, InputError

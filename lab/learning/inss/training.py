@@ -22,7 +22,7 @@ from lab.learning.inss.replay import Array, Batch, ReplayBuffer
 from lab.learning.inss.settings import Entropy, Hyper, TrainingSetting
 from lab.learning.inss.settings import setting as find_setting
 from lab.learning.inss.truth import Truth
-from solvers.domain.streams import Streams
+from solvers.domain.arrays import Streams
 from solvers.errors import InputError
 from solvers.policies.inss.actor import InssActor
 from solvers.policies.inss.artefact import write

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from solvers.domain.tokens import TokenLengths, TokenProfile
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.models.serving.tokens import (
     RESERVE_MIB,
     LengthBucket,

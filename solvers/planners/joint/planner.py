@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
-from solvers.domain.insight import Contender, Insight
+from solvers.domain.evidence import Contender, Fact, Insight, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
 from solvers.engines.deadline import Deadline
 from solvers.errors import EngineError

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from solvers.domain.arrays import Streams
 from solvers.domain.device import GpuType
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference, Profile, ProfileGrid, ProfileOrigin
-from solvers.domain.streams import Streams
 from solvers.domain.value import value
 from solvers.errors import InputError
 from solvers.models.pressing import ADDED_MIN, BATCHES, PARTNERS, SHARES_PCT, Disturbances, fit_interference

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from solvers.domain.streams import Streams
+from solvers.domain.arrays import Streams
 from solvers.sim.scenario import Routing
 from solvers.sim.serving.requests import ReplicaServer, RequestsOutcome, Router, Stretch, serve_requests
 from solvers.sim.serving.serving import QUEUE_S_MAX

@@ -16,9 +16,9 @@ from solvers.cycle.order import CycleOrder
 from solvers.cycle.ports import Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
+from solvers.domain.arrays import Streams
 from solvers.domain.ids import CycleId
 from solvers.domain.plan import Plan
-from solvers.domain.streams import Streams
 from solvers.errors import InvariantError
 from solvers.sim.kernel import Priority
 from solvers.sim.outcome import ProgressListener, RunEvent

@@ -10,7 +10,7 @@ import pytest
 
 from app import kinds
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.tokens import TokenLengths
+from solvers.domain.profile import TokenLengths
 from solvers.domain.workload import Slo, SloKind
 from tests import builders
 from tests.integration.api.world import NODE, OWN, World, build_world, spare_policy, spec

@@ -12,9 +12,8 @@ from app.store import plans as plan_store
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
-from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.evidence import Candidate, Fact, Insight, Reason, ReasonCode, Relaxation, Resource, ShadowPrice
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.insight import Candidate, Insight, Relaxation, Resource, ShadowPrice
 from solvers.domain.workload import ServiceMode
 from tests import builders
 from tests.integration.api.world import NODE, World, spec

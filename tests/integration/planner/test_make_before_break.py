@@ -22,8 +22,8 @@ from app.store import ingest, nodes, plans, targets
 from app.store.plans import NewPlan, PlanState
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, Plan
+from solvers.domain.policy import Objective
 from tests.integration.planner.world import BOOT, CLUSTER, World, check_history
 from tests.unit.app.services.whatif.small_fleet import POLICY, PROJECT, T4, assignment, device, model, node, service
 

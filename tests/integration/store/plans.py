@@ -11,8 +11,8 @@ from solvers.cycle.record import Attempt, CycleRecord, CycleStep, Decision, Hold
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import DeviceSetting, Plan, Proposal, ProposalStatus, Unplaced
+from solvers.domain.policy import Objective
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget
 from tests.builders import assignment, device, lab, service

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.evidence import Fact, Reason, ReasonCode
+from solvers.domain.evidence import Candidate, Fact, Reason, ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.insight import Candidate
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.reading.formulation import Reading

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
+from solvers.domain.evidence import Resource
 from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
-from solvers.domain.insight import Resource
 from solvers.engines.base import EngineStatus, Limits
 from solvers.engines.registry import create
 from solvers.planners.counting.rows import ProgrammeRows

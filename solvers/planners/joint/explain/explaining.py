@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.evidence import Fact
+from solvers.domain.evidence import Fact, Insight, Resource, ShadowPrice
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.insight import Insight, Resource, ShadowPrice
 from solvers.domain.plan import Plan
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.candidates import candidates_of

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.change import Target
-from solvers.domain.device import GpuType, PowerCap, PowerScope, PriceRow
+from solvers.domain.device import OFFERED, GpuType, Offer, PowerCap, PowerScope, PriceRow, is_offered
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
-from solvers.domain.offer import OFFERED, Offer, is_offered
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Service, SloKind

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.domain.evidence import ReasonCode
+from solvers.domain.evidence import ReasonCode, Relaxation, Resource
 from solvers.domain.ids import DeviceId, GpuTypeName, ProjectName, WorkloadId
-from solvers.domain.insight import Relaxation, Resource
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.explain.elastic import Ask, Give, configs_of, settle

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from solvers.domain.ids import WorkloadId
-from solvers.domain.objective import Term
-from solvers.domain.policy import CostBasis, Policy
+from solvers.domain.policy import CostBasis, Policy, Term
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.joint.change.solving import Solved
 from solvers.planners.joint.change.whole_devices import ChangeTerms, Counted, counted, gentle, slights_usd

@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.domain.device import ColocationClass, Device, PowerScope, Taint
+from solvers.domain.device import ColocationClass, Device, PowerScope, Taint, is_offered
 from solvers.domain.ids import DeviceId, WorkloadId
-from solvers.domain.offer import is_offered
 from solvers.domain.snapshot import Snapshot
 from solvers.problems.fleet import DeviceClass, Fleet
 from solvers.problems.joint import Cap, Pool

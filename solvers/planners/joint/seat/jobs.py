@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solvers.domain.offer import OFFERED
+from solvers.domain.device import OFFERED
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.seats import DUST, Move, Seats, judged, members_of, reshared
 from solvers.problems.joint import JointProblem

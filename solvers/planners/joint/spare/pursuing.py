@@ -19,7 +19,7 @@ from math import comb
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.domain.objective import Term
+from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, Program
 from solvers.engines.registry import create

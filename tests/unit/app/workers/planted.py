@@ -12,8 +12,8 @@ from typing import Annotated
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reason, ReasonCode, Reporter
 from solvers.domain.ids import Digest, Generation
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan, Proposal, ProposalStatus
+from solvers.domain.policy import Objective
 from solvers.domain.value import value
 from solvers.errors import EngineError
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless, Thought

@@ -22,9 +22,8 @@ from solvers.cycle.record import CycleRecord, Decision, HoldReason, Lane
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.ids import CycleId, Digest, Generation, NodeId, PolicyName, ServiceId, WorkloadId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan, PlanPart, Proposal, ProposalStatus, Unplaced
-from solvers.domain.policy import Policy, Pool
+from solvers.domain.policy import Objective, Policy, Pool
 from solvers.domain.telemetry import Demand, DemandOrigin
 from solvers.domain.workload import WorkloadKind
 from solvers.planners.base import Budget

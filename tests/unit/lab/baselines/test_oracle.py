@@ -12,8 +12,8 @@ import pytest
 
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import ReplicaId
-from solvers.domain.objective import Term
 from solvers.domain.plan import Assignment, Envelope, Plan, ProposalStatus
+from solvers.domain.policy import Term
 from solvers.domain.profile import Interference, ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of

@@ -20,7 +20,7 @@ from solvers.control.records import (
     state_to_plain,
 )
 from solvers.control.registry import DEFAULT, controller, names
-from solvers.domain.governor import GOVERNORS, governor_of
+from solvers.domain.policy import GOVERNORS, governor_of
 from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, envelope_for
 
 ONE = Plant(models=(Model(fixed_ms=2.0, input_ms=0.5, power_w=160.0),))

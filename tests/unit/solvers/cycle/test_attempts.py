@@ -9,9 +9,8 @@ import pytest
 from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import PolicyName
-from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Proposal
-from solvers.domain.policy import Choice, Policy
+from solvers.domain.policy import Choice, Objective, Policy, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import EngineError
 from solvers.models.worth import worth_of

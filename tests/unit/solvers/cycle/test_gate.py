@@ -12,9 +12,8 @@ from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import CycleId, Digest, Generation, WorkloadId
-from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import NodeStatus, Snapshot
 from solvers.domain.telemetry import DemandOrigin, DeviceTelemetry
 from solvers.models.worthwhile import lost_replicas

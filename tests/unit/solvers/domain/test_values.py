@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.domain.arrays import Streams
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
-from solvers.domain.objective import Objective
-from solvers.domain.streams import Streams
+from solvers.domain.policy import Objective
 from solvers.domain.workload import Affinity, Project, Slo, SloKind
 from solvers.errors import FieldError, InputError
 from tests import builders

@@ -9,8 +9,8 @@ import pytest
 
 from solvers.domain.codec import digest
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan
+from solvers.domain.policy import Objective
 from solvers.domain.profile import Interference, Profile, ProfileGrid
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, WorkloadKind

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.device import DeviceMode, PriceKind, PriceRow
+from solvers.domain.device import DeviceMode, Offer, PriceKind, PriceRow
 from solvers.domain.ids import ModelName, WorkloadId
-from solvers.domain.objective import Objective, Term
-from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting
-from solvers.domain.policy import CostBasis, Policy
+from solvers.domain.policy import CostBasis, Objective, Policy, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.worth import worth_of

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.device import Offer, PowerCap, PowerScope
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.offer import Offer
 from solvers.problems.fleet import RoomSearch, Seat, open_fleet
 from solvers.problems.needs import needs_of
 from solvers.problems.power import PowerDomains

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from solvers.domain.codec import digest
-from solvers.domain.device import PowerCap, PowerScope, PriceKind, PriceRow
+from solvers.domain.device import Offer, PowerCap, PowerScope, PriceKind, PriceRow
 from solvers.domain.evidence import FindingCode, Severity
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, ProjectName
-from solvers.domain.objective import Objective
-from solvers.domain.offer import Offer
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Affinity, AntiAffinity, Project, WorkloadKind

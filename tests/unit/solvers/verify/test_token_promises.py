@@ -11,8 +11,8 @@ import pytest
 from solvers.domain.evidence import Finding, FindingCode, Severity
 from solvers.domain.ids import DeviceId, ReplicaId
 from solvers.domain.plan import Assignment, Envelope, Plan
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.models.serving.token_plans import SEQUENCES, TokenPromise, serving
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify

@@ -10,8 +10,8 @@ import pytest
 from app.services.beliefs.beliefs import Belief, Beliefs, Progress
 from app.services.beliefs.evidence import Evidence
 from app.services.beliefs.profiles import Completion
+from solvers.domain.device import Offer
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.offer import Offer
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot
 from solvers.errors import TransientError

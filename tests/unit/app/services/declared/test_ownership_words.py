@@ -7,10 +7,9 @@ from dataclasses import replace
 from app.services.declared.ownership_words import owner_sentences, owner_words
 from solvers.cycle.owners import KNOBS, StandingOwners, knob_owners
 from solvers.domain.ids import DeviceId, NodeId, PolicyName
-from solvers.domain.objective import Objective
 from solvers.domain.ownership import Owners, owners_of
 from solvers.domain.plan import Assignment, PlanPart
-from solvers.domain.policy import Pool
+from solvers.domain.policy import Objective, Pool
 from solvers.domain.workload import WorkloadKind
 from tests import builders
 

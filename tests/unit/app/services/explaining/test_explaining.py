@@ -19,11 +19,21 @@ from app.services.explaining.solves import (
 )
 from app.services.whatif.whatif import Wish
 from solvers.cycle.attempts import Asking
-from solvers.domain.evidence import Fact, Reason, ReasonCode, SilentReporter
+from solvers.domain.evidence import (
+    Candidate,
+    Contender,
+    Fact,
+    Insight,
+    Reason,
+    ReasonCode,
+    Relaxation,
+    Resource,
+    ShadowPrice,
+    SilentReporter,
+)
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.insight import Candidate, Contender, Insight, Relaxation, Resource, ShadowPrice
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Objective
 from solvers.domain.workload import Service, Slo, SloKind
 from solvers.errors import FieldError, InputError, NotFoundError
 from solvers.planners.registry import propose

@@ -14,8 +14,8 @@ from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Generation
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from tests.unit.app.services.whatif.small_fleet import assignment, model, snapshot

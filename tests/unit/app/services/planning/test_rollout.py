@@ -13,8 +13,8 @@ from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode
 from solvers.domain.ids import DeviceId, Generation, ModelName, WorkloadId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import JobStatus
 from solvers.domain.workload import SloScope, WorkloadKind
 from solvers.errors import InvariantError

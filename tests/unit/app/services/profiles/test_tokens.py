@@ -9,9 +9,8 @@ import pytest
 
 from app import library
 from app.services.profiles.tokens import with_token_profiles
-from solvers.domain.device import GpuType
+from solvers.domain.device import GpuType, Offer
 from solvers.domain.ids import GpuTypeName, ModelName
-from solvers.domain.offer import Offer
 from solvers.domain.profile import ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ServiceMode

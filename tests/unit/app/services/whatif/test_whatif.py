@@ -17,9 +17,8 @@ from app.services.whatif.whatif import Wish, request_of, solved, standing_on
 from solvers.cycle.attempts import Asking, ChosenPlan
 from solvers.domain.codec import digest
 from solvers.domain.device import PriceKind
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import Insight, Resource, ShadowPrice, SilentReporter
 from solvers.domain.ids import GpuTypeName, NodeId, ServiceId, WorkloadId
-from solvers.domain.insight import Insight, Resource, ShadowPrice
 from solvers.domain.plan import DeviceSetting, Proposal
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot

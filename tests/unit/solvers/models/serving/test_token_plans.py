@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.tokens import TokenLengths
+from solvers.domain.profile import TokenLengths
 from solvers.models.serving.token_plans import SEQUENCES, TokenPromise, choices, costs_of, memory_mib, mix_of, serving
 from solvers.models.serving.tokens import rate_rps_max
 from tests import chats

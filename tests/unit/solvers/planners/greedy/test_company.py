@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from solvers.domain.device import PowerCap, PowerScope
+from solvers.domain.device import Offer, PowerCap, PowerScope
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import GpuTypeName
-from solvers.domain.offer import Offer
 from solvers.domain.plan import DeviceSetting, Envelope, Plan
 from solvers.domain.profile import Interference
 from solvers.domain.snapshot import Snapshot

@@ -12,8 +12,8 @@ from solvers.domain.change import Transition
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import CycleId, Generation, NodeId, ServiceId
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Plan, Proposal
+from solvers.domain.policy import Objective
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import DemandOrigin
 from solvers.errors import EngineError, SupersededError

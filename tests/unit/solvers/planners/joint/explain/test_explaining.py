@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.evidence import ReasonCode, SilentReporter
+from solvers.domain.evidence import Candidate, Insight, ReasonCode, Resource, SilentReporter
 from solvers.domain.ids import GpuTypeName, ModelName, WorkloadId
-from solvers.domain.insight import Candidate, Insight, Resource
 from solvers.domain.policy import CostBasis
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project

@@ -10,9 +10,8 @@ from typing import Any
 
 from solvers.domain.change import Target
 from solvers.domain.device import PowerCap, PowerScope
-from solvers.domain.evidence import SilentReporter
+from solvers.domain.evidence import Relaxation, Resource, SilentReporter
 from solvers.domain.ids import Generation, GpuTypeName, WorkloadId
-from solvers.domain.insight import Relaxation, Resource
 from solvers.domain.plan import Plan, Unplaced
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import Project, Service, WorkloadKind

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from solvers.cycle.gate import GateCase, gate
 from solvers.cycle.order import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
-from solvers.domain.change import Target
-from solvers.domain.diff import diff
+from solvers.domain.change import Target, diff
 from solvers.domain.ids import CycleId, Generation, ReplicaId
-from solvers.domain.objective import Objective, Term
 from solvers.domain.plan import Plan
-from solvers.domain.policy import CostBasis
+from solvers.domain.policy import CostBasis, Objective, Term
 from solvers.domain.snapshot import Snapshot
 from solvers.models.worth import worth_of
 from solvers.planners.joint.propose.choosing import better

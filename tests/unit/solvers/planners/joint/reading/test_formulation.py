@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from solvers.domain.change import Target
-from solvers.domain.device import ColocationClass, DeviceMode, PowerCap, PowerScope, PriceKind, PriceRow, Taint
+from solvers.domain.device import ColocationClass, DeviceMode, Offer, PowerCap, PowerScope, PriceKind, PriceRow, Taint
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
-from solvers.domain.offer import Offer
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.policy import CostBasis
 from solvers.domain.profile import Interference

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.domain.evidence import SilentReporter
-from solvers.domain.insight import Resource
+from solvers.domain.evidence import Resource, SilentReporter
 from solvers.domain.plan import Assignment
 from solvers.domain.profile import Interference
 from solvers.models.serving.token_plans import TokenPromise, choices

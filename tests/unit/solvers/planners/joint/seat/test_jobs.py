@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solvers.domain.device import OFFERED
 from solvers.domain.ids import DeviceId
-from solvers.domain.offer import OFFERED
 from solvers.engines.deadline import Deadline
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seating import Terms, seat

@@ -10,8 +10,8 @@ import pytest
 
 from solvers.domain.device import PowerCap, PowerScope
 from solvers.domain.ids import Generation
-from solvers.domain.objective import Term
 from solvers.domain.plan import Plan
+from solvers.domain.policy import Term
 from solvers.domain.snapshot import Snapshot
 from solvers.planners import registry
 from solvers.planners.joint.reading.formulation import read

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.codec import from_json, from_plain, to_plain
+from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.tokens import TokenLengths, TokenProfile
 from solvers.domain.workload import Service
 from solvers.errors import FieldError
 from tests import builders, chats

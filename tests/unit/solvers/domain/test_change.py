@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.domain.change import Change, ChangeKind, Target
+from solvers.domain.change import Change, ChangeKind, Target, apply, diff
 from solvers.domain.device import DeviceMode
-from solvers.domain.diff import apply, diff
 from solvers.domain.ids import DeviceId, Digest, Generation, ModelName
-from solvers.domain.objective import Objective
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
+from solvers.domain.policy import Objective
 from tests import builders
 
 T4, OTHER = builders.device("a", 0, "t4"), builders.device("a", 1, "t4")
