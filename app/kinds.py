@@ -7,7 +7,7 @@ module lists them. It refuses to import anything but the domain's values: a scri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -107,6 +107,15 @@ class Kind:
     def in_project(self) -> bool:
         """Whether documents of this kind belong to a project; their keys are then (project, name)."""
         return self.key[0] == "project"
+
+    def named_in(self, value: object) -> Iterator[tuple[Kind, str, str]]:
+        """Documents that a value of this kind names: of which kind, which one, and the pointer to where it says so."""
+        for reference in self.references:
+            named, pointer = getattr(value, reference.field), f"/{reference.field}"
+            if isinstance(named, tuple):
+                yield from ((reference.kind, name, f"{pointer}/{index}") for index, name in enumerate(named))
+            elif named not in (None, reference.granted):
+                yield reference.kind, named, pointer
 
 
 GPU_TYPE = Kind(

@@ -52,12 +52,10 @@ from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
 from app.services.declared.tokens import Tokens
-from app.services.planning.generations import announcements
 from app.services.planning.plans import Plans
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
-from app.services.seen.costs import CostReports
-from app.services.seen.history import History
+from app.services.seen.history import CostReports, History, announcements
 from app.services.seen.routes import RouteTable, route_changes
 from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry

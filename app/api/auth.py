@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.ratelimit import RateLimiter
 from app.errors import ForbiddenError, UnauthenticatedError
-from app.services.declared.actors import Actor
+from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role, secret_hash
 from solvers.errors import NotFoundError
 

@@ -26,8 +26,8 @@ from app.api.auth import identify
 from app.api.deps import Services, context_of, services_of
 from app.errors import ForbiddenError, RateLimitedError, UnauthenticatedError
 from app.records import plain
-from app.services.declared.actors import Actor
 from app.services.declared.tasks import TaskStatusLine
+from app.services.declared.tokens import Actor
 from app.services.explaining.sentences import hold_sentence
 from app.store.tasks import TaskListing, TaskState
 from app.store.tokens import Role

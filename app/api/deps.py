@@ -12,16 +12,14 @@ from app.api.problems import request_id_of
 from app.logs import EventLog
 from app.services.beliefs.beliefs import Beliefs
 from app.services.beliefs.predictions import Predictions
-from app.services.declared.actors import Actor, Deed
 from app.services.declared.documents import Documents
 from app.services.declared.fleet import Fleet
 from app.services.declared.tasks import Tasks
-from app.services.declared.tokens import Tokens
+from app.services.declared.tokens import Actor, Deed, Tokens
 from app.services.planning.plans import Plans
 from app.services.profiles.profiles import Profiles
 from app.services.profiles.runs import ProfileRuns
-from app.services.seen.costs import CostReports
-from app.services.seen.history import History
+from app.services.seen.history import CostReports, History
 from app.services.seen.routes import RouteTable
 from app.services.seen.status import StatusReader
 from app.services.seen.telemetry import Telemetry

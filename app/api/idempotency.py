@@ -15,7 +15,7 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 
 from app.api.deps import context_of
-from app.services.declared.actors import Actor
+from app.services.declared.tokens import Actor
 from app.store import idempotency
 from app.store.engine import Database
 from app.store.idempotency import StoredAnswer

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends
 
 from app.api.auth import Rule, access
-from app.services.declared.actors import Actor
+from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role
 
 CLUSTER_READ = Rule(least=Role.VIEWER)

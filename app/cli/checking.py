@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.failures import CommandError, Exit
+from app.cli.files import STANDARD, check_target, decode, read_plain, write_value
 from app.cli.offline import finding_lines
 from app.cli.options import Server, Token, connect
 from app.cli.output import Format, Output, rows, show
 from app.cli.planning import LaneOption
-from app.cli.values import STANDARD, check_target, decode, read_plain, write_value
 from app.client import Client
 from solvers.errors import InputError
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from app.cli.failures import CommandError, Exit
+from app.cli.files import STANDARD, check_target, read_value, write_value
 from app.cli.output import Format, number, rows, show, standard_output_to_error, usd, word
 from app.cli.tables import binding_lines, candidate_table, split_question, way_lines, why_not_lines
-from app.cli.values import STANDARD, check_target, read_value, write_value
 from app.client import Document
 from solvers.errors import EngineError, InputError, NotFoundError
 
@@ -321,7 +321,7 @@ def _plan(chosen: ChosenPlan) -> Plan:
 
 
 def _owners(picture: Snapshot, plan: Plan, workload: str) -> list[str]:
-    from app.services.declared.ownership_words import owner_sentences, places_of
+    from app.services.explaining.sentences import owner_sentences, places_of
     from solvers.cycle.owners import StandingOwners
     from solvers.domain.ownership import owners_of
 

@@ -1,22 +1,24 @@
-"""Options that several commands have: which control plane to talk to, how to plan outside a cycle, how far back.
+"""Options that several commands have (which control plane to talk to, how to plan outside a cycle, how far back), and
+commands that other distributions add: the laboratory's.
 
-Owns their names, ranges and help. The server comes from options first, then from the environment, then from what
-`headroom up` left behind; without any it is said how to name one. What options on planning default to is the snapshot's
-policy.
+The server comes from options first, then from the environment, then from what `headroom up` left behind; without any it
+is said how to name one. What options on planning default to is the snapshot's policy.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from app.cli.failures import CommandError, Exit
 from app.client import Client
-from app.client.connection import home_path, read_connection
+from app.client.client import home_path, read_connection
 from solvers.errors import InputError
+from solvers.extensions import COMMANDS, found
 
 Server = Annotated[
     str | None,
@@ -76,3 +78,30 @@ def duration_s(text: str) -> int:
     if match is None:
         raise InputError(f"{text!r} is not a duration; write a whole number and s, m, h or d, such as 24h")
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def plugged(name: str) -> Any:
+    """What an installed distribution offers under a name. Raises CommandError where none does."""
+    entry = found(COMMANDS).get(name)
+    if entry is None:
+        raise CommandError(
+            f"{name} needs the laboratory: install headroom-lab (in a checkout: make venv)", Exit.NEEDS_EXTRA
+        )
+    return entry.load()
+
+
+def plug(app: typer.Typer, name: str, panel: str) -> None:
+    """Add a group of commands, or a command of that name that says what is missing."""
+    if name in found(COMMANDS):
+        app.add_typer(plugged(name), name=name, rich_help_panel=panel)
+    else:
+        settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command(name=name, rich_help_panel=panel, context_settings=settings)(_absent(name))
+
+
+def _absent(name: str) -> Callable[[], None]:
+    def absent() -> None:
+        plugged(name)
+
+    absent.__doc__ = "Needs the laboratory (headroom-lab)."
+    return absent

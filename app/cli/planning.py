@@ -15,6 +15,7 @@ import typer
 
 from app.cli import offline
 from app.cli.failures import CommandError, Exit
+from app.cli.files import decode, read_value
 from app.cli.offline import explained_offline, name_in, unique, why_not_anew
 from app.cli.options import DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
 from app.cli.output import Format, Output, rows, show
@@ -31,7 +32,6 @@ from app.cli.tables import (
     way_lines,
     why_not_lines,
 )
-from app.cli.values import decode, read_value
 from app.client import Client, Document
 from solvers.errors import InputError
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import typer
 
-from app.cli import access, checking, declare, planning, processes, profiling, tasks, watch, whatif
+from app.cli import access, checking, declare, fitting, planning, processes, tasks, watch, whatif
+from app.cli import profiles as measured
 from app.cli.failures import Exit, exit_code_of, sentence_of
-from app.cli.modelling import modelling
-from app.cli.modelling.files import FilesCommand
-from app.cli.modelling.profiles import profiles
+from app.cli.files import FilesCommand
+from app.cli.options import plug
 from app.cli.output import Format, Output, show
-from app.cli.plugged import plug
 from app.cli.routes import routes
 
 _ABOUT = """Headroom: the cheapest plan for a mixed GPU fleet that keeps every SLO, explained and enforced.
@@ -65,10 +64,10 @@ app.command(rich_help_panel=_DECLARE)(declare.apply)
 app.command(rich_help_panel=_DECLARE)(declare.get)
 app.command(rich_help_panel=_DECLARE)(declare.delete)
 app.add_typer(tasks.task, name="task", rich_help_panel=_DECLARE)
-app.command(rich_help_panel=_MODEL, cls=FilesCommand)(modelling.fit)
-app.command(rich_help_panel=_MODEL)(modelling.predict)
-app.command(rich_help_panel=_MODEL)(profiling.profile)
-app.add_typer(profiles, name="profiles", rich_help_panel=_MODEL)
+app.command(rich_help_panel=_MODEL, cls=FilesCommand)(fitting.fit)
+app.command(rich_help_panel=_MODEL)(fitting.predict)
+app.command(rich_help_panel=_MODEL)(measured.profile)
+app.add_typer(measured.profiles, name="profiles", rich_help_panel=_MODEL)
 plug(app, "train", _MODEL)
 app.command(rich_help_panel=_PLAN)(planning.plan)
 app.command(rich_help_panel=_PLAN)(planning.planners)

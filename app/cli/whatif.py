@@ -17,12 +17,23 @@ from app import kinds
 from app.cli import offline
 from app.cli.declare import Files
 from app.cli.failures import CommandError, Exit
-from app.cli.options import DATA, Data, DeadlineS, PlannerName, Seed, Server, SnapshotFile, Token, WorkUnits, connect
+from app.cli.files import placed, read_value
+from app.cli.options import (
+    DATA,
+    Data,
+    DeadlineS,
+    PlannerName,
+    Seed,
+    Server,
+    SnapshotFile,
+    Token,
+    WorkUnits,
+    connect,
+    plugged,
+)
 from app.cli.output import Format, Output, show
 from app.cli.planning import LaneOption
-from app.cli.plugged import plugged
 from app.cli.tables import whatif_tables
-from app.cli.values import placed, read_value
 from app.client import Document
 from app.client.documents import PROFILES, Declared, read_documents
 from solvers.errors import FieldError, InputError
@@ -135,8 +146,7 @@ def simulate(
 
 def _from_file(file: str, question: Document, files: list[str]) -> Document:
     from app.errors import FieldsError
-    from app.services.whatif.apply import apply_changes
-    from app.services.whatif.changes import changes_of
+    from app.services.whatif.changes import apply_changes, changes_of
     from app.services.whatif.question import Pictures, WhatIfQuestion, answer
     from solvers.cycle.record import Lane as CycleLane
     from solvers.domain.codec import to_plain

@@ -1,16 +1,18 @@
-"""The HTTP client: connection, retries, and one exception type that carries the problem.
+"""The HTTP client: connection, retries, and one exception type that carries the problem; and what `headroom up` left
+behind for it: `<home>/client.json`, the address of its server and a token, mode 0600.
 
-Owns the translation of answers into plain data. It refuses to know the database, the web framework or the planners: a
-script needs the base install only.
+Answers are translated into plain data. A script needs the base install only.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +21,46 @@ import httpx
 
 from app import kinds
 from solvers.errors import HeadroomError, InputError
+
+CLIENT_FILE = "client.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where to and as whom."""
+
+    server: str
+    token: str
+
+
+def home_path() -> Path:
+    """The home folder commands look into: HEADROOM_HOME, else `.headroom` here."""
+    return Path(os.environ.get("HEADROOM_HOME") or ".headroom")
+
+
+def read_connection(home: Path) -> Connection | None:
+    """What `headroom up` wrote, or None. Raises InputError when the file cannot be understood."""
+    file = home / CLIENT_FILE
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return Connection(server=str(stored["server"]), token=str(stored["token"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{file} is not readable as a connection; `headroom up` writes a new one") from None
+
+
+def write_connection(home: Path, connection: Connection) -> None:
+    """Store server and token so that only this user can read them."""
+    file = home / CLIENT_FILE
+    text = json.dumps({"server": connection.server, "token": connection.token}) + "\n"
+    scratch = file.with_suffix(".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, 0o600)
+        stream.write(text)
+    scratch.replace(file)
+
 
 Document = dict[str, Any]
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from app.client import ApiError, Client, UnreachableError
-from app.client.connection import Connection, read_connection, write_connection
+from app.client.client import Connection, read_connection, write_connection
 from app.demo.fleet import GATEWAY, NODES, DemoNode, is_blank, seed
 from app.demo.home import Home
 from app.demo.process import ChildSpec

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from app.clock import new_id
-from app.services.declared.actors import Deed
-from app.services.declared.tokens import TokenRequest, Tokens
+from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.store.engine import Database
 from app.store.tokens import TokenDraft, create, find_by_secret
 

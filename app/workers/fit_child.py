@@ -13,8 +13,7 @@ import pickle
 import signal
 from multiprocessing.connection import Connection
 
-from app.services.beliefs.beliefs import Fit, fitted
-from app.services.beliefs.evidence import Evidence
+from app.services.beliefs.beliefs import Evidence, Fit, fitted
 from app.workers.child import die_with
 from solvers.errors import EngineError
 from solvers.models.suite import Suite

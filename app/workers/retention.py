@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.logs import EventLog
-from app.services.planning.journal import Leader
+from app.services.planning.planning import Leader
 from app.settings import Settings
 from app.store import cycles, idempotency, ledger, plans, receipts, rollups, telemetry
 from app.store.engine import Database

@@ -18,8 +18,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from app.logs import EventLog, bound
 from app.services.beliefs.learning import Learning
 from app.services.planning import snapshots
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning
+from app.services.planning.planning import Leader, Planning
 from app.settings import Settings
 from app.signals import asked_to_end
 from app.store import observations, targets

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.failures import CommandError, Exit
-from app.cli.modelling.files import STANDARD, check_target, write_text
+from app.cli.files import STANDARD, check_target, write_text
 from solvers.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from app.api.openapi import REF, request_body
 from app.api.rules import EdgeReporter, Joiner, NodeAgent
 from app.errors import ForbiddenError
 from app.records import record
-from app.services.declared.actors import Actor
+from app.services.declared.tokens import Actor
 from app.services.seen.telemetry import Acknowledged
 from solvers.errors import NotFoundError
 

@@ -12,7 +12,7 @@ from app.api.auth import visible_project
 from app.api.deps import context_of, services_of
 from app.api.moments import Moment, utc
 from app.api.rules import CostReader
-from app.services.seen.costs import Costs
+from app.services.seen.history import Costs
 from app.store.ledger import Accounting, CostBy, CostQuery
 from solvers.domain.value import NAME_PATTERN
 

@@ -18,8 +18,8 @@ from app.api.deps import deed_of, services_of
 from app.api.openapi import json_body
 from app.api.paging import Page, Paging
 from app.kinds import Audience, Kind
-from app.services.declared.actors import Actor
 from app.services.declared.documents import Listing
+from app.services.declared.tokens import Actor
 from solvers.domain.value import NAME_PATTERN
 
 _TAG_HEADER = {"ETag": {"description": "The document's version.", "schema": {"type": "string"}}}

@@ -23,7 +23,7 @@ from app.api.schemas.profile_runs import (
     RunNews,
 )
 from app.errors import ForbiddenError
-from app.services.profiles.reading import BodyReading, ReadPoints
+from app.services.profiles.profiles import BodyReading, ReadPoints
 from app.services.profiles.runs import WantedProfileRun
 from app.store.profile_runs import ProfileRunLine, ProfileRunProgress
 

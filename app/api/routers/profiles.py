@@ -16,8 +16,7 @@ from app.api.paging import Page, Paging
 from app.api.progress import BELIEF_HEADER, belief_header
 from app.api.rules import ClusterReader, ClusterWriter
 from app.services.beliefs.predictions import NextPoints
-from app.services.profiles.profiles import Imported
-from app.services.profiles.reading import read_csv, read_list
+from app.services.profiles.profiles import Imported, read_csv, read_list
 from app.store.profiles import ProfileLine
 from solvers.domain.profile import PairPoint, Profile, ProfilePoint
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from app.api.answers import answer
 from app.api.deps import services_of
 from app.api.rules import SharedReader
-from app.services.seen.summary import FleetSummary
+from app.services.seen.status import FleetSummary
 
 router = APIRouter(tags=["fleet"])
 

@@ -21,8 +21,8 @@ from app.api.paging import Page, Paging
 from app.api.rules import PROJECT_WRITE, SharedReader
 from app.api.schemas.tasks import NewTask
 from app.errors import Fault, FieldsError
-from app.services.declared.actors import Actor
 from app.services.declared.tasks import TaskStatusLine, fresh_name
+from app.services.declared.tokens import Actor
 from app.store.tasks import TaskListing, TaskState
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName
 from solvers.domain.value import NAME_PATTERN

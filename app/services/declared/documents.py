@@ -1,13 +1,14 @@
-"""Declarative documents as use cases: read, put and delete any kind, each write in one transaction with its checks
-and its audit event.
+"""Declarative documents as use cases: read, put and delete any kind, each write in one transaction with its checks and
+its audit event.
 
-Owns the order of things in a write. What a kind may refer to and what may refer to it is `references`; what a
-document means is the domain's.
+Before a put every dangling name is a fault with its pointer, and so is what a document must say to be planned, which
+those stored earlier need not; before a delete what is still used stays. The database's foreign keys stand behind the
+references that it can express. What a document means is the domain's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +16,179 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import kinds
+from app.errors import Fault, FieldsError, ReferencedError
 from app.kinds import Kind
-from app.services.declared import references
-from app.services.declared.actors import Deed
-from app.services.declared.contradictions import read_estate
-from app.services.declared.ownership import note_moves
-from app.store import documents, events
+from app.services.declared.ownership import (
+    Contradiction,
+    fleet_faults,
+    note_moves,
+    policy_faults,
+    read_estate,
+    workload_faults,
+)
+from app.services.declared.tokens import Deed
+from app.store import documents, events, pair_points, profiles, progress, targets, tokens
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import StoredPage
+from solvers.control import registry as controllers
 from solvers.domain.codec import Plain, to_plain
-from solvers.domain.device import Node
+from solvers.domain.device import Device, Node, PowerCap, PowerScope
+from solvers.domain.policy import Policy
+from solvers.domain.workload import OfflineTask, Service, SloKind, TrainingJob, WorkloadKind
+from solvers.errors import FieldError, StateError
+from solvers.planners import registry
+
+PAGE = 500
+
+
+class _Faults:
+    """Collects names that point at nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._faults: list[Fault] = []
+
+    def need(self, kind: Kind, name: str, pointer: str) -> None:
+        if documents.find(self._session, kind, (name,)) is None:
+            self.add(pointer, f"there is no {kind.words} {name}")
+
+    def add(self, pointer: str, detail: str, code: str = "reference-unknown") -> None:
+        self._faults.append(Fault(pointer=pointer, code=code, detail=detail))
+
+    def contradicted(self, found: Iterable[Contradiction]) -> None:
+        for pointer, detail in found:
+            self.add(pointer, detail, "contradiction")
+
+    def settle(self) -> None:
+        if self._faults:
+            raise FieldsError(tuple(self._faults))
+
+
+def check_references(session: Session, kind: Kind, value: object, cluster: str) -> None:
+    """Raise FieldsError when a document names something that does not exist."""
+    faults = _Faults(session)
+    for named, name, pointer in kind.named_in(value):
+        faults.need(named, name, pointer)
+    match value:
+        case Device() | Node():
+            faults.contradicted(fleet_faults(session, value))
+        case Service() | TrainingJob() | OfflineTask():
+            if isinstance(value, Service):
+                _check_lengths(faults, value)
+            faults.contradicted(workload_faults(session, value))
+        case PowerCap():
+            _check_power_cap(faults, value, cluster)
+        case Policy():
+            _check_planners(faults, value)
+            _check_governor(faults, value)
+            faults.contradicted(policy_faults(session, value))
+    faults.settle()
+
+
+def _check_lengths(faults: _Faults, value: Service) -> None:
+    if value.slo.kind is SloKind.TOKENS and value.tokens is None:
+        # Checked here and not by the value: older documents have none, and are still to be read.
+        faults.add("/tokens", "a service with an SLO of kind tokens says how long its requests are", "value-invalid")
+
+
+def _check_power_cap(faults: _Faults, value: PowerCap, cluster: str) -> None:
+    if value.scope is PowerScope.NODE:
+        faults.need(kinds.NODE, value.subject, "/subject")
+    elif value.scope is PowerScope.DEVICE:
+        faults.need(kinds.DEVICE, value.subject, "/subject")
+    elif value.scope is PowerScope.CLUSTER and value.subject != cluster:
+        faults.add("/subject", f"this cluster is called {cluster}")
+
+
+def _check_planners(faults: _Faults, value: Policy) -> None:
+    known = registry.names()
+    if not value.planners:
+        faults.add("/planners", f"name at least one planner; known are {', '.join(known)}")
+    for index, planner in enumerate(value.planners):
+        if planner not in known:
+            faults.add(f"/planners/{index}", f"there is no planner {planner}; known are {', '.join(known)}")
+    try:
+        registry.check_settings(value)
+    except FieldError as error:
+        faults.add(error.field, error.message, "value-invalid")
+
+
+def _check_governor(faults: _Faults, value: Policy) -> None:
+    known = controllers.names()
+    if value.governor not in known:
+        faults.add("/governor", f"there is no controller {value.governor}; known are {', '.join(known)}")
+
+
+def check_unused(session: Session, kind: Kind, key: Key) -> None:
+    """Raise ReferencedError while something uses the document, StateError for what must always be there."""
+    name = key[-1]
+    if kind.has_default and name == kinds.DEFAULT:
+        raise StateError(f"the {kind.words} {name} cannot be deleted")
+    user = next(iter(_users(session, kind, name)), None)
+    if user is not None:
+        raise ReferencedError(f"{kind.words} {name} is still used by {user}", used_by=user)
+
+
+def _users(session: Session, kind: Kind, name: str) -> Iterator[str]:
+    """Documents that refer to the one of this name, then what else relies on it."""
+    for other in kinds.KINDS:
+        fields = [item.field for item in other.references if item.kind is kind and item.keeps]
+        for stored in documents.all_specs(session, other) if fields else ():
+            if any(_names(stored.spec.get(field), name) for field in fields):
+                yield "/".join((other.plural, *stored.key)) if other.in_project else f"{other.words} {stored.key[-1]}"
+    if kind in _OTHER_USERS:
+        yield from _OTHER_USERS[kind](session, name)
+
+
+def _names(said: Plain, name: str) -> bool:
+    return name in said if isinstance(said, list) else name == said
+
+
+def _profiles_of_gpu_type(session: Session, name: str) -> Iterator[str]:
+    if profiles.count(session, gpu_type=name) or pair_points.count(session, gpu_type=name):
+        yield "its profiles; delete them first"
+
+
+def _profiles_of_model(session: Session, name: str) -> Iterator[str]:
+    if profiles.count(session, model=name) or pair_points.count(session, model=name):
+        yield "its profiles; delete them first"
+
+
+def _tokens_of_project(session: Session, name: str) -> Iterator[str]:
+    cursor: str | None = None
+    while True:
+        page = tokens.page(session, limit=PAGE, cursor=cursor)
+        for token in page.items:
+            if token.project == name and token.revoked_at is None:
+                yield f"the token {token.id}"
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+def _replicas_on_node(session: Session, name: str) -> Iterator[str]:
+    target = targets.node_document(session, name)
+    plain: Any = target.document if target is not None else {"devices": ()}
+    for device in plain["devices"]:
+        for replica in device["replicas"]:
+            yield f"replica {replica['replica']}, which the current target places there"
+
+
+_OTHER_USERS: Mapping[Kind, Callable[[Session, str], Iterator[str]]] = {
+    kinds.GPU_TYPE: _profiles_of_gpu_type,
+    kinds.MODEL: _profiles_of_model,
+    kinds.PROJECT: _tokens_of_project,
+    kinds.NODE: _replicas_on_node,
+}
+
+
+def release(session: Session, kind: Kind, key: Key) -> None:
+    """End what lives only through a document that is about to go: a node's tokens, a job's progress."""
+    if kind is kinds.NODE:
+        tokens.revoke_of_subject(session, tokens.Purpose.NODE, key[0])
+    elif kind in (kinds.JOB, kinds.TASK):
+        progress.forget(session, WorkloadKind.JOB if kind is kinds.JOB else WorkloadKind.TASK, *key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +221,7 @@ class Documents:
         """Create or replace a document. Raises PreconditionError, or FieldsError for references to nothing."""
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            references.check(session, kind, value, self._cluster)
+            check_references(session, kind, value, self._cluster)
             with _moves_noted(session, kind, value, deed):
                 return put_audited(session, kind, value, precondition, deed)
 
@@ -67,8 +230,8 @@ class Documents:
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=True)
             before = documents.get(session, kind, key)
-            references.check_unused(session, kind, key)
-            references.release(session, kind, key)
+            check_unused(session, kind, key)
+            release(session, kind, key)
             with _moves_noted(session, kind, None, deed):
                 documents.delete(session, kind, key, precondition)
             facts: dict[str, Plain] = {"version_before": before.version}

@@ -13,9 +13,8 @@ from agents.wire import PROTOCOL_VERSION, DeviceInventory, Join, NodeTarget, enc
 from app import kinds, library
 from app.clock import new_id, new_secret
 from app.errors import Fault, FieldsError, ForbiddenError, NodeTakenError
-from app.services.declared.actors import Actor, Deed
 from app.services.declared.documents import put_audited
-from app.services.declared.tokens import SECRET_PREFIX
+from app.services.declared.tokens import SECRET_PREFIX, Actor, Deed
 from app.store import built_in as built_in_store
 from app.store import documents, events, migrate, nodes, summaries, targets, tokens
 from app.store.documents import Precondition

@@ -1,25 +1,230 @@
-"""Who owns what, as it is stored: the lines of a summary, what nodes were told, and the event of a change of hands.
+"""Who owns what, and what a policy, a pool or a workload may not say because something else already says otherwise.
 
-Owns what is read and written of ownership; the rule is the core's, the wording `ownership_words`'. It decides nothing.
+A write that would give a knob two owners, or one that cannot do its work, is refused at its field with both sides
+named: a GPU in two pools, a GPU whose slices are in two, a controller that only moves the clock beside planners that
+take it for constant, two answers to one question within a chain, a workload that nothing in its pool may host. Where a
+rule resolves a contradiction, nothing is refused. The rule of ownership is the core's, its wording is `sentences`'.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from app import kinds
+from app.kinds import Kind
 from app.records import record
-from app.services.declared.actors import Deed
-from app.services.declared.contradictions import Estate
-from app.store import events, plans, targets
+from app.services.declared.tokens import Deed
+from app.services.planning.snapshots import DEFAULT_POLICY, read_policy
+from app.store import documents, events, plans, targets
 from solvers.cycle.owners import StandingOwners
 from solvers.domain.change import Target
-from solvers.domain.codec import Plain
-from solvers.domain.ids import DeviceId, WorkloadId
-from solvers.domain.ownership import Owners
-from solvers.domain.policy import Policy
+from solvers.domain.codec import Plain, from_plain
+from solvers.domain.device import ColocationClass, Device, Node
+from solvers.domain.ids import DeviceId, NodeId, PolicyName, WorkloadId
+from solvers.domain.ownership import Owners, Work, by_name, claims_on, device_owners, gpus_of
+from solvers.domain.policy import Policy, governor_of
+from solvers.domain.workload import TrainingJob
+from solvers.planners import registry
+
+SHOWN_MAX = 3
+SHARED_QUESTIONS = frozenset({"anti_affinity", "fit", "leftover"})
+"""Settings that are rules of a place, not of a planner: a chain has one answer to each."""
+T = TypeVar("T")
+Contradiction = tuple[str, str]
+"""A pointer and what contradicts what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estate:
+    """Policies with the fleet they divide, and the workloads that name them."""
+
+    default: Policy
+    bound: tuple[Policy, ...]
+    nodes: dict[NodeId, Node]
+    devices: tuple[Device, ...]
+    works: tuple[Work, ...]
+
+    @property
+    def owners(self) -> Owners:
+        """Who has what."""
+        bound = {policy.name: policy for policy in self.bound}
+        return Owners(
+            default=self.default,
+            bound=bound,
+            of_device=device_owners(self.bound, self.nodes, self.devices),
+            of_workload={},
+        )
+
+    def with_policy(self, policy: Policy) -> Estate:
+        """The same after a policy is put."""
+        if policy.name == DEFAULT_POLICY:
+            return replace(self, default=policy)
+        others = (item for item in self.bound if item.name != policy.name)
+        return replace(self, bound=by_name((*others, policy)))
+
+
+def read_estate(session: Session, *, works: bool = False, node: str | None = None) -> Estate:
+    """As it is stored now; with the workloads where these matter, and with one node's devices alone where named (none
+    while no policy has a pool).
+    """
+    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
+    bound = by_name(policy for policy in stored if policy.name != DEFAULT_POLICY)
+    devices: list[Device] = []
+    nodes: list[Node] = []
+    if bound or node is None:
+        # Of a large fleet most of it is elsewhere, and decoding is what takes time.
+        devices = _of_node(session, kinds.DEVICE, Device, "node", node)
+        nodes = _of_node(session, kinds.NODE, Node, "id", node)
+    found: list[Work] = []
+    for kind in kinds.workloads() if works else ():
+        found += [from_plain(kind.domain, each.spec) for each in documents.all_specs(session, kind)]
+    return Estate(
+        default=read_policy(session),
+        bound=bound,
+        nodes={item.id: item for item in nodes},
+        devices=tuple(sorted(devices, key=lambda device: device.id)),
+        works=tuple(found),
+    )
+
+
+def read_owners(session: Session) -> Owners:
+    """Who has what now. While no policy has a pool nothing of the fleet is read."""
+    stored = [from_plain(Policy, each.spec) for each in documents.all_specs(session, kinds.POLICY)]
+    if any(policy.pool is not None for policy in stored if policy.name != DEFAULT_POLICY):
+        return read_estate(session).owners
+    return Owners(default=read_policy(session), bound={}, of_device={}, of_workload={})
+
+
+def _of_node(session: Session, kind: Kind, cls: type[T], field: str, node: str | None) -> list[T]:
+    found = (each.spec for each in documents.all_specs(session, kind))
+    return [from_plain(cls, spec) for spec in found if node in (None, spec[field])]
+
+
+def policy_faults(session: Session, policy: Policy) -> Iterator[Contradiction]:
+    """What speaks against putting a policy."""
+    yield from _clock(policy)
+    yield from _answers(policy)
+    if policy.name == DEFAULT_POLICY:
+        if policy.pool is not None:
+            yield "/pool", f"the policy {DEFAULT_POLICY} has whatever is in no pool, and none of its own"
+        return
+    estate = read_estate(session, works=True).with_policy(policy)
+    mine = [work for work in estate.works if work.policy == policy.name]
+    if policy.pool is None:
+        if mine:
+            said = f"{_some(work.id for work in mine)} would be without devices: {policy.name} plans them"
+            yield "/pool", said
+        return
+    yield from (("/pool", said) for said in _overlaps(estate, policy.name))
+    for work in mine:
+        yield from (("/pool", said) for said in _homeless(estate, policy, work))
+
+
+def workload_faults(session: Session, work: Work) -> Iterator[Contradiction]:
+    """What speaks against the policy that a workload names; that it exists is checked elsewhere."""
+    if work.policy is None or work.policy == DEFAULT_POLICY:
+        return
+    estate = read_estate(session)
+    policy = next((item for item in estate.bound if item.name == work.policy), None)
+    if policy is None:
+        if documents.find(session, kinds.POLICY, (work.policy,)) is not None:
+            yield "/policy", f"the policy {work.policy} has no pool, so nothing could host {work.id}"
+        return
+    yield from (("/policy", said) for said in _homeless(estate, policy, work))
+
+
+def fleet_faults(session: Session, item: Node | Device) -> Iterator[Contradiction]:
+    """What speaks against a node or device as it would be."""
+    estate = read_estate(session, node=item.id if isinstance(item, Node) else item.node)
+    if not estate.bound:
+        return
+    if isinstance(item, Node):
+        pointer, changed = "/labels", replace(estate, nodes={item.id: item})
+    else:
+        others = tuple(device for device in estate.devices if device.id != item.id)
+        pointer, changed = "/id", replace(estate, devices=(*others, item))
+    yield from ((pointer, said) for said in _overlaps(changed, None))
+
+
+def _clock(policy: Policy) -> Iterator[Contradiction]:
+    """A controller that can do nothing but move the clock needs a plan that leaves it open."""
+    known = set(registry.names())
+    if not governor_of(policy.governor).clock_alone or not set(policy.planners) <= known:
+        return
+    if not any(registry.create(name).spec.leaves_clock_open for name in policy.planners):
+        said = (
+            f"{policy.governor} moves the clock alone, and {', '.join(policy.planners)} plan for a constant one: name "
+            f"another controller, or a planner that leaves the clock open ({', '.join(_open_clocks())})"
+        )
+        yield "/governor", said
+
+
+def _open_clocks() -> list[str]:
+    return [name for name in registry.names() if registry.create(name).spec.leaves_clock_open]
+
+
+def _answers(policy: Policy) -> Iterator[Contradiction]:
+    """One question, one answer: which of them would hold depends on who happens to have a plan."""
+    said: dict[str, tuple[str, object]] = {}
+    for index, item in enumerate(policy.planner_settings):
+        if item.name not in SHARED_QUESTIONS or item.planner not in policy.planners:
+            continue
+        planner, answer = said.setdefault(item.name, (item.planner, item.value))
+        if answer != item.value:
+            detail = f"{item.name} is {item.value} for {item.planner} and {answer} for {planner} in one chain"
+            yield f"/planner_settings/{index}/value", detail
+
+
+def _overlaps(estate: Estate, about: PolicyName | None) -> Iterator[str]:
+    """GPUs that several pools mean, and such of which a pool means only some slices while another means the rest."""
+    twice: dict[tuple[PolicyName, ...], list[str]] = {}
+    for gpu in gpus_of(estate.devices):
+        claims = claims_on(estate.bound, estate.nodes, gpu)
+        if len(claims) > 1 and about in (None, *claims):
+            twice.setdefault(tuple(sorted(claims)), []).append(_board(gpu))
+        elif len(gpu) > 1 and len(claims) == 1:
+            (policy, meant), *_ = claims.items()
+            slices = {device.id for device in gpu if device.mig is not None}
+            if about in (None, policy) and slices - set(meant) and slices & set(meant):
+                yield (
+                    f"clock and power of {_board(gpu)} would have two owners: the pool of {policy} means "
+                    f"{_some(sorted(slices & set(meant)))}, and not {_some(sorted(slices - set(meant)))}"
+                )
+    for policies, boards in sorted(twice.items()):
+        yield f"{_some(boards)} would be in the pools of {' and '.join(policies)}: every knob has one owner"
+
+
+def _board(gpu: tuple[Device, ...]) -> str:
+    first = gpu[0]
+    return first.id if first.mig is None else first.mig.parent
+
+
+def _homeless(estate: Estate, policy: Policy, work: Work) -> Iterator[str]:
+    """A workload that no device of its pool may ever host; an empty pool may yet get one."""
+    owners = estate.owners
+    devices = [device for device in estate.devices if owners.policy_at(device.id).name == policy.name]
+    if not devices:
+        return
+    unfit = ColocationClass.INFERENCE if isinstance(work, TrainingJob) else ColocationClass.TRAINING
+    allowed = [device for device in devices if device.colocation is not unfit]
+    if not allowed:
+        yield f"every device in the pool of {policy.name} is for {unfit.value} only, so none could host {work.id}"
+    elif work.gpu_types_allowed and not any(device.gpu_type in work.gpu_types_allowed for device in allowed):
+        types = ", ".join(sorted({device.gpu_type for device in allowed}))
+        wanted = ", ".join(work.gpu_types_allowed)
+        yield f"the pool of {policy.name} has {types}, and {work.id} may only run on {wanted}"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    rest = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
+    return ", ".join(listed[:SHOWN_MAX]) + rest
+
 
 LISTED_MAX = 20
 """Devices that an event names; it tells how many there are."""

@@ -15,9 +15,8 @@ from sqlalchemy.orm import Session
 from app import kinds
 from app.clock import new_id
 from app.records import record
-from app.services.declared import references
-from app.services.declared.actors import Deed
-from app.services.declared.documents import put_audited
+from app.services.declared.documents import check_references, put_audited
+from app.services.declared.tokens import Deed
 from app.services.explaining.sentences import sentence
 from app.store import documents, plans, tasks
 from app.store.documents import Precondition, Stored
@@ -92,7 +91,7 @@ class Tasks:
         """
         with self._database.transaction() as session:
             documents.lock_references(session, exclusive=False)
-            references.check(session, kinds.TASK, task, self._cluster)
+            check_references(session, kinds.TASK, task, self._cluster)
             if documents.find(session, kinds.TASK, (task.project, task.name)) is not None:
                 raise StateError(f"there is a task {task.id} already; give another name, or none")
             return put_audited(session, kinds.TASK, task, Precondition(absent=True), deed).stored

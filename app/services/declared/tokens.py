@@ -1,6 +1,5 @@
-"""Access tokens as use cases: find whose a secret is, issue, revoke, seed the first one.
-
-Owns which combinations of role, purpose, project and subject make sense. Secrets are shown once and stored as hashes.
+"""Access tokens as use cases (find whose a secret is, issue, revoke, seed the first one), and who acts: the identity
+behind a request or a process, as services and audit events see it. Secrets are shown once and stored as hashes.
 """
 
 from __future__ import annotations
@@ -12,12 +11,39 @@ from app import kinds
 from app.clock import new_id, new_secret
 from app.errors import Fault, FieldsError
 from app.records import record, with_more
-from app.services.declared.actors import Actor, Deed
 from app.store import documents, events, tokens
 from app.store.engine import Database
 from app.store.pages import StoredPage
 from app.store.tokens import Purpose, Role, Token, TokenDraft
 from solvers.errors import HeadroomError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """The token behind a request.
+
+    `project` None is the whole cluster; `subject` is the node or gateway of an agent token.
+    """
+
+    token_id: str
+    role: Role
+    purpose: Purpose | None = None
+    project: str | None = None
+    subject: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How audit events call it."""
+        return f"token:{self.token_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Who does something, and in which request: what every audit event needs."""
+
+    actor: str
+    request_id: str | None = None
+
 
 SECRET_PREFIX = "hr"
 

@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.records import record, with_more
-from app.services.declared.actors import Deed
-from app.services.declared.contradictions import read_owners
-from app.services.declared.ownership_words import owner_sentences, places_of
+from app.services.declared.ownership import read_owners
+from app.services.declared.tokens import Deed
 from app.services.explaining.explaining import (
     ExplainedAssignment,
     ExplainedGap,
@@ -26,7 +25,7 @@ from app.services.explaining.explaining import (
     told,
     why_not,
 )
-from app.services.explaining.sentences import mode_sentence
+from app.services.explaining.sentences import mode_sentence, owner_sentences, places_of
 from app.services.explaining.solves import Forced, SloPoint
 from app.store import documents, events, plans
 from app.store.engine import Database

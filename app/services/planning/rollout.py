@@ -1,25 +1,30 @@
-"""Turns a plan into what every node must hold, and for a while still may, and makes that the target.
+"""Turns a plan into what every node must hold, and for a while still may, and makes that the target; and tells which
+workloads nodes were told otherwise than their documents say now.
 
-Owns the wording of node targets and the Actuator. Nothing is chosen here: every number comes from the plan, the
-snapshot it was made for, or the documents of the workloads it names. Which replicas may go on for a while and for how
-long is `solvers.cycle.leaving`'s; what of them does not fit beside the plan ends at once.
+Nothing is chosen here: every number comes from the plan, the snapshot it was made for, or the documents of the
+workloads it names. Which replicas may go on for a while and for how long is `solvers.cycle.leaving`'s; what of them
+does not fit beside the plan ends at once.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, decode_node_target, encode
-from app.services.planning.workers import latency_limit, worker_target
-from app.store import progress, targets
+from sqlalchemy.orm import Session
+
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode_node_target, encode
+from app import kinds
+from app.store import documents, progress, targets
 from app.store.engine import Database
+from app.store.targets import ToldWorkload
 from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord
 from solvers.domain.change import Transition
-from solvers.domain.codec import Plain, digest
+from solvers.domain.codec import Plain, digest, from_plain
 from solvers.domain.device import Device, DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
 from solvers.domain.ownership import owners_of
@@ -27,8 +32,64 @@ from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.worker import WorkerCommand
-from solvers.domain.workload import WorkloadKind
+from solvers.domain.workload import OfflineTask, Service, SloKind, SloScope, TrainingJob, WorkloadKind
 from solvers.errors import InvariantError
+
+
+def worker_target(worker: WorkerCommand) -> WorkerTarget:
+    """A workload's process in the words of the wire."""
+    warm_up = worker.warm_up
+    return WorkerTarget(
+        command=worker.command,
+        environment=tuple((variable.name, variable.value) for variable in worker.environment),
+        working_directory=worker.working_directory,
+        adapter=worker.adapter.value,
+        batch_change=None if worker.batch_change is None else worker.batch_change.value,
+        ready_path=worker.ready_path,
+        metrics_path=worker.metrics_path,
+        metrics_port_offset=worker.metrics_port_offset,
+        warm_up=None
+        if warm_up is None
+        else WarmUpTarget(
+            path=warm_up.path,
+            body=warm_up.body,
+            content_type=warm_up.content_type,
+            requests=warm_up.requests,
+            timeout_s=warm_up.timeout_s,
+        ),
+        drain_s=worker.drain_s,
+        stop_s=worker.stop_s,
+        host_memory_mib_max=worker.host_memory_mib_max,
+        processes_max=worker.processes_max,
+    )
+
+
+def latency_limit(service: Service) -> tuple[float | None, bool]:
+    """What a service's processes are told of its SLO: the limit in ms, and whether it counts execution alone."""
+    limit = service.slo.latency_ms if service.slo.kind is SloKind.LATENCY else None
+    return limit, service.slo.scope is SloScope.EXECUTION
+
+
+def outdated(session: Session) -> tuple[WorkloadId, ...]:
+    """Standing workloads whose documents say something else of their process or latency limit than nodes were told."""
+    told = targets.workloads_told(session)
+    if not told:
+        return ()
+    said = {
+        item.workload: item
+        for kind in kinds.workloads()
+        for item in (_as_told(from_plain(kind.domain, stored.spec)) for stored in documents.all_specs(session, kind))
+    }
+    return tuple(sorted({WorkloadId(item.workload) for item in told if said.get(item.workload, item) != item}))
+
+
+def _as_told(work: Service | TrainingJob | OfflineTask) -> ToldWorkload:
+    """A workload in the words of a node's target."""
+    limit, alone = latency_limit(work) if isinstance(work, Service) else (None, False)
+    worker: Plain = None
+    if work.worker is not None:
+        worker = json.loads(json.dumps(encode(worker_target(work.worker))))
+    return ToldWorkload(workload=work.id, worker=worker, latency_ms_limit=limit, execution_only=alone)
 
 
 def still_leaving(documents: Iterable[NodeTarget], since_s: float) -> Iterator[tuple[DeviceId, ReplicaTarget]]:

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 from agents.wire import RepartitionReport
 from app import kinds, library
 from app.kinds import Kind
-from app.services.beliefs.profiles import Completion
+from app.services.beliefs.completion import Completion, with_token_profiles
 from app.services.profiles.runs import held_by_runs
-from app.services.profiles.tokens import with_token_profiles
 from app.store import documents, nodes, observations, profiles, read_backs, targets
 from app.store.engine import Database
 from app.store.observations import DemandRow, DeviceRow, ReplicaRow

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from agents.wire import ProfileOrder, ProfileSubject
 from app import kinds
 from app.errors import Fault, FieldsError
-from app.services.declared.actors import Deed
-from app.services.planning.workers import worker_target
+from app.services.declared.tokens import Deed
+from app.services.planning.rollout import worker_target
 from app.store import documents, events, nodes, profile_runs, targets
 from app.store.engine import Database
 from app.store.pages import StoredPage

@@ -1,18 +1,99 @@
-"""What happened, read back: targets, receipts, cycles, audit events. Nothing here writes."""
+"""What happened, read back: targets, receipts, cycles, audit events and the ledger's costs; and generations of the
+target as they are announced. Nothing here writes.
+"""
 
 from __future__ import annotations
 
-from app.records import with_more
-from app.store import cycles, events, receipts, targets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+
+import psycopg
+
+from app.records import record, with_more
+from app.store import cycles, events, ledger, receipts, targets
 from app.store.cycles import CycleState, CycleSummary, StoredCycle
 from app.store.engine import Database
 from app.store.events import EventLine
+from app.store.ledger import Accounting, CostBy, CostQuery, CostRow
 from app.store.pages import StoredPage
 from app.store.receipts import ReceiptLine
 from app.store.targets import TargetLine
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
-from solvers.errors import StateError
+from solvers.errors import FieldError, StateError
+
+SPAN_DAYS_MAX = 3700
+DIGITS = 6
+"""After the point, of US dollars and all else in a report."""
+
+
+@record
+class CostLine:
+    """Cost of one group."""
+
+    key: str
+    usd: float
+    usd_idle: float
+    """Part of `usd` that nobody held."""
+    usd_unobserved: float
+    """Part of `usd` about which no report came."""
+    usd_energy: float
+    """Energy beside the price of the devices."""
+    held_h: float
+    share_gpu_h: float
+    memory_gib_h: float
+    energy_kwh: float
+
+
+@record
+class Costs:
+    """A cost report of the whole hours from `start` up to `end`."""
+
+    by: CostBy
+    accounting: Accounting
+    start: datetime
+    end: datetime
+    project: str | None
+    usd: float
+    items: tuple[CostLine, ...]
+
+
+class CostReports:
+    """Reads the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def report(self, query: CostQuery) -> Costs:
+        """Costs by one key. Raises FieldError for a span that is empty or longer than ten years."""
+        check_span(query.start, query.end)
+        with self._database.reading() as session:
+            report = ledger.cost_report(session, query)
+        return Costs(
+            by=report.by,
+            accounting=report.accounting,
+            start=report.start,
+            end=report.end,
+            project=report.project,
+            usd=round(float(report.usd), DIGITS),
+            items=tuple(_line(row) for row in report.rows),
+        )
+
+
+def _line(row: CostRow) -> CostLine:
+    """Rounded; the exact sums are in the database's views."""
+    sums = {name: round(float(part), DIGITS) for name, part in asdict(row).items() if name != "key"}
+    return CostLine(key=row.key, **sums)
+
+
+def check_span(start: datetime, end: datetime) -> None:
+    """Raise FieldError unless the span has a length that makes sense."""
+    if start >= end:
+        raise FieldError("query:from", "`from` must lie before `to`")
+    if (end - start).days > SPAN_DAYS_MAX:
+        raise FieldError("query:from", f"a span may cover {SPAN_DAYS_MAX} days at most")
 
 
 class History:
@@ -59,3 +140,33 @@ class History:
         """Audit events, newest first."""
         with self._database.reading() as session:
             return events.page(session, limit=limit, cursor=cursor, subject=subject, project=project)
+
+
+CHANNEL = "headroom_generation"
+
+
+class Announcements:
+    """One live LISTEN session. Subscribed before it is asked for the current generation, so none is missed."""
+
+    def __init__(self, database: Database, cluster: str, connection: psycopg.Connection) -> None:
+        self._database = database
+        self._cluster = cluster
+        self._connection = connection
+
+    def current(self) -> int:
+        """The generation now."""
+        with self._database.reading() as session:
+            return targets.generation(session, self._cluster)
+
+    def announced(self, timeout_s: float) -> Iterator[int]:
+        """Generations announced within the timeout."""
+        for notification in self._connection.notifies(timeout=timeout_s, stop_after=64):
+            if notification.payload.isdigit():
+                yield int(notification.payload)
+
+
+@contextmanager
+def announcements(database: Database, cluster: str) -> Iterator[Announcements]:
+    """Listen for generations. Raises TransientError when the database goes away."""
+    with database.listening(CHANNEL) as connection:
+        yield Announcements(database, cluster, connection)

@@ -1,6 +1,6 @@
 """What agents and gateways deliver: reports, offered load, receipts; and stored telemetry read back as series.
 
-Owns the checks that need the clock or the registry (times from the future, devices of other nodes) and the group
+Here stand the checks that need the clock or the registry (times from the future, devices of other nodes) and the group
 commit through which many nodes share one transaction. A report is acknowledged only after its transaction has
 committed; a repeat is acknowledged and not stored again.
 """
@@ -8,22 +8,89 @@ committed; a repeat is acknowledged and not stored again.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from agents.wire import EdgeReport, NodeReceipt, Report
 from app.errors import ClockBackwardsError, Fault, FieldsError
 from app.records import record
-from app.services.seen.group_commit import GroupCommit
 from app.store import ingest, nodes, read_backs, receipts, telemetry
 from app.store.engine import Database
 from app.store.ingest import OutcomeKind, RefusalCode, ReportOutcome
 from app.store.telemetry import DevicePoint, ServicePoint, TelemetryWindow
 from solvers.cycle.ports import Clock
 from solvers.domain.change import ReceiptOutcome
-from solvers.errors import HeadroomError, NotFoundError
+from solvers.errors import HeadroomError, InvariantError, NotFoundError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BATCH_MAX = 256
+
+
+class _Ticket(Generic[Item, Result]):
+    __slots__ = ("done", "error", "item", "result")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.done = False
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Batches calls of `write`, which stores a sequence of items in one transaction and answers one result for each."""
+
+    def __init__(self, write: Callable[[Sequence[Item]], Sequence[Result]], batch_max: int = BATCH_MAX) -> None:
+        self._write = write
+        self._batch_max = batch_max
+        self._turn = threading.Condition()
+        self._waiting: deque[_Ticket[Item, Result]] = deque()
+        self._busy = False
+
+    def submit(self, item: Item) -> Result:
+        """Store one item with whatever waits beside it; returns after the commit. Raises what `write` raised."""
+        ticket: _Ticket[Item, Result] = _Ticket(item)
+        with self._turn:
+            self._waiting.append(ticket)
+        while not ticket.done:
+            batch = self._take_turn(ticket)
+            if batch:
+                self._store(batch)
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.result is None:
+            raise InvariantError("a group commit gave no result for an item")
+        return ticket.result
+
+    def _take_turn(self, ticket: _Ticket[Item, Result]) -> list[_Ticket[Item, Result]]:
+        with self._turn:
+            while self._busy and not ticket.done:
+                self._turn.wait()
+            if ticket.done:
+                return []
+            self._busy = True
+            return [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+
+    def _store(self, batch: list[_Ticket[Item, Result]]) -> None:
+        try:
+            results = self._write([ticket.item for ticket in batch])
+            for ticket, result in zip(batch, results, strict=True):
+                ticket.result = result
+        except BaseException as error:
+            for ticket in batch:
+                ticket.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._turn:
+                for ticket in batch:
+                    ticket.done = True
+                self._busy = False
+                self._turn.notify_all()
+
 
 REPORTS_PER_CALL_MAX = 720
 APPLIED = ReceiptOutcome.APPLIED.value

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.services.whatif.apply import with_nodes
-from app.services.whatif.changes import Changes, NodesAdded
+from app.services.whatif.changes import Changes, NodesAdded, with_nodes
 from app.services.whatif.outcome import Outcome, outcome_of, price_by_device
 from app.services.whatif.whatif import Simulation, Wish, compare, request_of, solved, standing_on
 from solvers.cycle.attempts import Asking, ChosenPlan

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from app.errors import FieldsError
 from app.services.beliefs.beliefs import Beliefs
-from app.services.beliefs.profiles import Completion
+from app.services.beliefs.completion import Completion
 from app.services.explaining.explaining import WhyNot
 from app.services.explaining.solves import PLANNING_S_MAX, AnsweredAnew, ExplainQuestion, answered_anew, check_question
 from app.services.planning.snapshots import StoreObserver, without_idle_built_in
-from app.services.whatif.apply import apply_changes
+from app.services.whatif.changes import apply_changes
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.services.whatif.whatif import request_of
 from app.store.engine import Database

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from app.library import load_gpu_types, load_models
-from app.services.profiles.tokens import with_token_profiles
+from app.services.beliefs.completion import with_token_profiles
 from lab.arena.forms import Duration
 from lab.arena.kinds import Context, ScenarioForm
 from lab.arena.sources import Heading, about, read_json

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from app.client import ApiError, Client, UnreachableError
-from app.client.connection import read_connection
+from app.client.client import read_connection
 from app.demo.home import Home
 from app.store.embedded import embedded_url
 from tests.standins import servers

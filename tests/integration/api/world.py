@@ -20,10 +20,9 @@ from app.api.deps import ApiContext
 from app.clock import SystemClock
 from app.kinds import Kind
 from app.services.beliefs.beliefs import Beliefs
-from app.services.declared.actors import Deed
 from app.services.declared.documents import put_audited
 from app.services.declared.fleet import ensure_defaults
-from app.services.declared.tokens import TokenRequest, Tokens
+from app.services.declared.tokens import Deed, TokenRequest, Tokens
 from app.settings import Settings
 from app.store import plans, targets
 from app.store.documents import Precondition

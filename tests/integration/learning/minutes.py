@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app import kinds
 from app.services.beliefs.learning import SETTLED_S
-from app.services.planning.journal import Leader
+from app.services.planning.planning import Leader
 from app.store.engine import Database
 from app.store.tables.telemetry import device_samples, replica_samples
 from solvers.models.online.forecasts import Belief

@@ -13,7 +13,7 @@ import sys
 from app.bootstrap import build_planner
 from app.logs import configure_logs
 from app.services.planning import planning
-from app.services.planning.journal import LeaderJournal
+from app.services.planning.planning import LeaderJournal
 from app.services.planning.rollout import StoreActuator
 from app.settings import load_settings
 from solvers.cycle.record import CycleRecord, CycleStep

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from app.services.beliefs import beliefs as module
-from app.services.beliefs.beliefs import Belief, Beliefs, Progress, fitted
-from app.services.beliefs.evidence import Evidence
+from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress, fitted
 from app.services.declared.fleet import Fleet
 from app.store import pair_points, profiles
 from solvers.domain.ids import GpuTypeName, ModelName

@@ -9,10 +9,9 @@ import pytest
 from app import kinds, library
 from app.clock import SystemClock
 from app.services.beliefs.beliefs import Belief, Beliefs
-from app.services.beliefs.profiles import Completion
+from app.services.beliefs.completion import Completion
 from app.services.declared.fleet import Fleet
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning, PlanningParts
+from app.services.planning.planning import Leader, Planning, PlanningParts
 from app.services.planning.snapshots import StoreObserver
 from app.store import leases, plans, profiles, targets
 from app.workers.solve_pool import SolvePool

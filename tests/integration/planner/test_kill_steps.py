@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning
+from app.services.planning.planning import Leader, Planning
 from app.store import leases
 from tests.integration.planner import dying_planner
 from tests.integration.planner.dying_planner import MOMENTS, PROMOTED

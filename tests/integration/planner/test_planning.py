@@ -8,8 +8,7 @@ import pytest
 
 from agents.wire import decode_node_target
 from app import kinds
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning
+from app.services.planning.planning import Leader, Planning
 from app.services.planning.rollout import StoreActuator
 from app.store import cycles, documents, leases, plans, targets
 from app.store.plans import PlanState

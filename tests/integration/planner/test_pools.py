@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agents.wire import decode_node_target
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning
+from app.services.planning.planning import Leader, Planning
 from app.store import leases, profiles, targets
 from app.store.engine import Database
 from app.workers.solve_pool import SolvePool

@@ -9,10 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from agents.wire import ReplicaReport
-from app.services.declared.actors import Deed
 from app.services.declared.tasks import Tasks, TaskStatusLine
-from app.services.planning.journal import Leader
-from app.services.planning.planning import Planning
+from app.services.declared.tokens import Deed
+from app.services.planning.planning import Leader, Planning
 from app.services.planning.plans import Plans
 from app.store import leases, planner_states
 from app.store.tasks import TaskListing, TaskState

@@ -23,7 +23,7 @@ from app.client import Client
 from app.client.documents import read_documents
 from app.errors import FieldsError, ReferencedError
 from app.kinds import Kind, Reference
-from app.services.declared import references
+from app.services.declared import documents as declared
 from app.store import documents
 from app.store.tables.documents import TABLES
 from solvers.domain.codec import to_plain
@@ -92,9 +92,9 @@ def test_another_kind_is_kept_from_naming_nothing(monkeypatch: pytest.MonkeyPatc
     known = {(kinds.MODEL, ("m",)), (kinds.NODE, ("n",))}
     monkeypatch.setattr(documents, "find", lambda _, kind, key: SimpleNamespace() if (kind, key) in known else None)
     session = cast("Session", None)
-    references.check(session, ZONE, Zone(name="a", model="m", beside=("n",)), "default")
+    declared.check_references(session, ZONE, Zone(name="a", model="m", beside=("n",)), "default")
     with pytest.raises(FieldsError) as caught:
-        references.check(session, ZONE, Zone(name="a", model="gone", beside=("n", "off")), "default")
+        declared.check_references(session, ZONE, Zone(name="a", model="gone", beside=("n", "off")), "default")
     assert [(item.pointer, item.detail) for item in caught.value.faults] == [
         ("/model", "there is no model gone"),
         ("/beside/1", "there is no node off"),
@@ -104,11 +104,11 @@ def test_another_kind_is_kept_from_naming_nothing(monkeypatch: pytest.MonkeyPatc
 def test_what_another_kind_names_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     zone = SimpleNamespace(key=("a",), spec=to_plain(Zone(name="a", model="m", beside=("n",))))
     monkeypatch.setattr(documents, "all_specs", lambda _, kind: [zone] if kind is ZONE else [])
-    monkeypatch.setattr(references.targets, "node_document", lambda *_: None)
+    monkeypatch.setattr(declared.targets, "node_document", lambda *_: None)
     session = cast("Session", None)
     with pytest.raises(ReferencedError, match="model m is still used by quiet zone a"):
-        references.check_unused(session, kinds.MODEL, ("m",))
-    references.check_unused(session, kinds.NODE, ("n",))
+        declared.check_unused(session, kinds.MODEL, ("m",))
+    declared.check_unused(session, kinds.NODE, ("n",))
 
 
 def test_every_kind_says_what_its_values_have(monkeypatch: pytest.MonkeyPatch) -> None:

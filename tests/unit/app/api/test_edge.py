@@ -17,7 +17,7 @@ from app.api.moments import utc
 from app.api.ratelimit import RateLimiter
 from app.errors import FieldsError, RateLimitedError
 from app.logs import EventLog
-from app.services.declared.actors import Actor
+from app.services.declared.tokens import Actor
 from app.store.tokens import Purpose, Role
 from solvers.errors import FieldError, TransientError
 

@@ -12,7 +12,7 @@ from app import library
 from app.client.documents import Declared, read_documents
 from app.demo.fleet import NODES
 from app.demo.traffic import read_traffic_plan
-from app.services.profiles.tokens import with_token_profiles
+from app.services.beliefs.completion import with_token_profiles
 from solvers.domain.codec import from_plain
 from solvers.domain.device import GpuType, Node, PowerCap
 from solvers.domain.policy import Policy

@@ -10,8 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from app.services.beliefs.beliefs import Fit, fitted
-from app.services.beliefs.evidence import Evidence
+from app.services.beliefs.beliefs import Evidence, Fit, fitted
 from app.workers.fit_child import fit_apart
 from solvers.errors import EngineError
 from solvers.models.base import Groups, GroupSamples, Queries

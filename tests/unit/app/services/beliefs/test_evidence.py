@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.services.beliefs.evidence import Evidence, groups_of, samples_of
+from app.services.beliefs.beliefs import Evidence, groups_of, samples_of
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint
 from solvers.models.base import Facts

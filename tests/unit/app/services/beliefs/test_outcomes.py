@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from app.services.beliefs.outcomes import ReportedFleet, outcomes_of
+from app.services.beliefs.learning import ReportedFleet, outcomes_of
 from app.store.executions import DeviceMinute, ReplicaMinute
 from tests import builders
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from app.errors import FieldsError
-from app.services.beliefs.beliefs import Belief, Beliefs, source_of
-from app.services.beliefs.evidence import Evidence, groups_of, samples_of
+from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, groups_of, samples_of, source_of
 from app.services.beliefs.predictions import Neighbour, Prediction, PredictionQuery, Predictions
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import PairPoint, ProfilePoint

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.services.seen.group_commit import GroupCommit
+from app.services.seen.telemetry import GroupCommit
 from solvers.errors import InvariantError, TransientError
 
 

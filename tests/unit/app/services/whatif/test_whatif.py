@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.services.whatif.apply import apply_changes
-from app.services.whatif.changes import Changes, NodesAdded, RateChange
+from app.services.whatif.changes import Changes, NodesAdded, RateChange, apply_changes
 from app.services.whatif.outcome import Fate, Outcome, outcome_of, power_w_of
 from app.services.whatif.question import Pictures, WhatIf, WhatIfQuestion, answer
 from app.services.whatif.whatif import Wish, request_of, solved, standing_on

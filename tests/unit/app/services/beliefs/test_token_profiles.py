@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app import library
-from app.services.profiles.tokens import with_token_profiles
+from app.services.beliefs.completion import with_token_profiles
 from solvers.domain.device import GpuType, Offer
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import ProfileOrigin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.services.declared.ownership_words import owner_sentences, owner_words
+from app.services.explaining.sentences import owner_sentences, owner_words
 from solvers.cycle.owners import KNOBS, StandingOwners, knob_owners
 from solvers.domain.ids import DeviceId, NodeId, PolicyName
 from solvers.domain.ownership import Owners, owners_of

@@ -1,8 +1,8 @@
-"""Files of the modelling commands: sheets of measurements and questions in, fitted models in and out.
+"""Files of commands: sheets of measurements and questions, fitted models, and domain values as canonical JSON.
 
-Owns how several files stand after one option, how bad rows are named and when they end a command, and the form of a
-model file (one JSON object with its own digest, gzip where its name ends with .gz, replaced whole or not at all). It
-refuses to know what a model is made of.
+A file that cannot be read is named in one line, with a JSON pointer or a row where there is one. What is written is
+written whole or not at all, gzip where its name ends with .gz; `-` is standard input or output. A model file is one
+JSON object with its own digest.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from app.cli.failures import CommandError, Exit
-from solvers.errors import InputError
+from solvers.domain.codec import canonical_json, from_plain
+from solvers.errors import FieldError, InputError
 
 if TYPE_CHECKING:
     from app.services.profiles.forms import Sheet
     from solvers.models.base import Facts
     from solvers.models.suite import Suite
 
+
+T = TypeVar("T")
 STANDARD = "-"
 """Names standard input or output."""
 FAULTS_SHOWN = 200
@@ -239,3 +242,50 @@ def _readable(file: str, read: Callable[[bytes], Sheet]) -> Sheet:
         return read(read_bytes(file))
     except SheetError as error:
         raise InputError(error.fault.sentence(file)) from None
+
+
+def read_plain(file: str) -> Any:
+    """The JSON in a file. Raises InputError naming the file and what is wrong with it."""
+    body = read_bytes(file)
+    try:
+        text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+        return json.loads(text, parse_constant=_refuse)
+    except (OSError, EOFError, zlib.error):
+        raise InputError(f"{file}: damaged gzip data") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: not UTF-8 text") from None
+    except RecursionError:
+        raise InputError(f"{file}: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{file}: not JSON: {error}") from None
+
+
+def decode(cls: type[T], plain: Any, file: str) -> T:
+    """A value of what a file holds. Raises InputError naming file and place."""
+    try:
+        return from_plain(cls, plain)
+    except FieldError as error:
+        raise InputError(f"{file}: {placed(error.field, error.message)}") from None
+    except (OverflowError, RecursionError) as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def read_value(cls: type[T], file: str) -> T:
+    """Read a value. Raises InputError naming file and place."""
+    return decode(cls, read_plain(file), file)
+
+
+def write_value(file: str, item: object) -> None:
+    """Write a value's canonical JSON; equal values give equal files."""
+    write_text(file, canonical_json(item) + "\n")
+
+
+def placed(pointer: str, message: str) -> str:
+    """A sentence that names its place once."""
+    if not pointer or pointer == "/" or message.startswith(pointer):
+        return message
+    return f"{pointer}: {message}"
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(f"{word} is not a JSON number")

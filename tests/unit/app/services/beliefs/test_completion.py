@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.services.beliefs.beliefs import Belief, Beliefs, Progress
-from app.services.beliefs.evidence import Evidence
-from app.services.beliefs.profiles import Completion
+from app.services.beliefs.beliefs import Belief, Beliefs, Evidence, Progress
+from app.services.beliefs.completion import Completion
 from solvers.domain.device import Offer
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.domain.profile import Interference

@@ -308,7 +308,7 @@ def test_measurements_beyond_arithmetic_are_said_in_one_line(
 
 
 def test_the_shipped_measurements_can_be_fitted_and_asked(headroom: Headroom, tmp_path: Path) -> None:
-    folder = Path(__file__).parents[5] / "examples" / "measurements"
+    folder = Path(__file__).parents[4] / "examples" / "measurements"
     out = str(tmp_path / "t4.json.gz")
     files = ("--solo", str(folder / "solo.csv"), "--pairs", str(folder / "pairs.csv"))
     assert headroom("fit", *files, "--model", "headroom", "--out", out).status == Exit.OK

@@ -1,7 +1,5 @@
-"""Commands that learn performance models from files and ask them, without a server: fit, predict.
-
-Owns what is said about a fit and a prediction. Numbers go to the named file or to standard output, remarks to standard
-error. It refuses to know any model.
+"""Commands that learn performance models from files and ask them, without a server: fit, predict. Numbers go to the
+named file or to standard output, remarks to standard error.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.modelling.files import (
+from app.cli.files import (
     STANDARD,
     Fitted,
     arithmetic,
@@ -26,6 +24,7 @@ from solvers.errors import InputError
 if TYPE_CHECKING:
     from app.services.profiles.forms import Sheet
     from solvers.models.base import Facts
+
 
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of ending there.")]
 _DEFAULT_MODEL = "headroom"

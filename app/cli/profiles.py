@@ -1,7 +1,8 @@
-"""The group `profiles`: import measurements into a control plane, see what there is, ask what to measure next.
+"""The group `profiles` (import measurements into a control plane, see what there is, ask what to measure next) and
+`headroom profile`: have a node measure a service on one of its devices, and follow how it goes.
 
-Owns how a server's pointers become lines and columns of the file that was sent. It refuses to judge rows: the server
-does, by the same rules as `fit`.
+A server's pointers become lines and columns of the file that was sent; rows are judged by the server, by the same rules
+as `fit`. What a node measured is in the profiles as it comes, whether or not anybody follows.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from app.cli.failures import CommandError, Exit
-from app.cli.options import Server, Token, connect
+from app.cli.options import Server, Token, connect, duration_s
 from app.cli.output import Format, Output, rows, show
 from app.client import ApiError, Client, Document
 from solvers.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 profiles = typer.Typer(name="profiles", help="Measurements in a control plane.", no_args_is_help=True)
 PAIRS_SHOWN = 500
@@ -196,3 +202,107 @@ def _points(client: Client, path: str, *, needed: bool) -> list[Document]:
 
 def _table(columns: tuple[str, ...], items: Iterable[Document]) -> Any:
     return rows(columns, ([item.get(column) for column in columns] for item in items))
+
+
+LOOK_S = 2.0
+ENDED = ("done", "failed", "cancelled")
+_RUN_COLUMNS = ("id", "state", "service", "beside", "node", "device", "measured", "doubtful", "detail")
+
+
+def profile(
+    service: Annotated[str | None, typer.Argument(help="PROJECT/NAME of the service to measure.")] = None,
+    *,
+    node: Annotated[str, typer.Option("--node", help="The node that measures.")],
+    budget: Annotated[str, typer.Option("--budget", help="How long it may measure, such as 20m.")] = "20m",
+    device: Annotated[str | None, typer.Option("--device", help="UUID; default: the first free one.")] = None,
+    pairs: Annotated[str | None, typer.Option("--pairs", help="A,B: measure two services side by side.")] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Take a device with live traffic; its replicas are moved away first.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the run to its end.")] = True,
+    output: Output = Format.TABLE,
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """Run a service's process over the configurations that tell most, and learn from what comes out."""
+    measured, beside = _subjects(service, pairs)
+    wanted = {"service": measured, "beside": beside, "node": node, "device": device, "drain": drain}
+    with connect(server, token) as client:
+        run = client.create_profile_run({**wanted, "budget_s": float(duration_s(budget))})
+        if wait:
+            typer.echo(f"run {run['id']} on {run['uuid']}: ctrl-c stops watching, not the run", err=True)
+            for look in _looks(client, run["id"]):
+                typer.echo(_progress(look), err=True)
+                run = look
+    show(run, output, [_runs_table([run])])
+    if run["state"] == "failed":
+        raise CommandError(f"the run failed: {run['detail']}", Exit.FAILED)
+
+
+@profiles.command("runs")
+def runs(output: Output = Format.TABLE, server: Server = None, token: Token = None) -> None:
+    """List runs that measured or measure, the newest first."""
+    with connect(server, token) as client:
+        found = list(client.items("profile-runs"))
+    show(found, output, [_runs_table(found)])
+
+
+@profiles.command("cancel")
+def cancel(
+    run: Annotated[int, typer.Argument(help="Id of the run.", min=1)],
+    server: Server = None,
+    token: Token = None,
+) -> None:
+    """End a run; what it measured stays."""
+    with connect(server, token) as client:
+        client.delete_profile_run(run)
+
+
+def _subjects(service: str | None, pairs: str | None) -> tuple[str, str | None]:
+    if (service is None) == (pairs is None):
+        raise InputError("name one service, or two with --pairs A,B")
+    if pairs is None:
+        return service or "", None
+    parts = [part.strip() for part in pairs.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise InputError(f"--pairs {pairs!r}: expected two services with a comma between them")
+    return parts[0], parts[1]
+
+
+def _looks(client: Client, number: int) -> Iterator[Document]:
+    """The run whenever something about it is new, up to its end."""
+    told = None
+    while True:
+        run = client.profile_run(number)
+        now = (run["state"], run["measured"], run["doubtful"], run["detail"])
+        if now != told:
+            told = now
+            yield run
+        if run["state"] in ENDED:
+            return
+        time.sleep(LOOK_S)
+
+
+def _progress(run: Document) -> str:
+    counts = f"{run['measured']} measured" + (f", {run['doubtful']} doubtful" if run["doubtful"] else "")
+    return f"{run['state']}: {counts}" + (f"; {run['detail']}" if run["detail"] else "")
+
+
+def _runs_table(found: list[Document]) -> Table:
+    return rows(
+        _RUN_COLUMNS,
+        [
+            (
+                str(run["id"]),
+                run["state"],
+                run["service"],
+                run["beside"] or "",
+                run["node_id"],
+                run["uuid"],
+                str(run["measured"]),
+                str(run["doubtful"]),
+                run["detail"],
+            )
+            for run in found
+        ],
+    )

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.errors import FieldsError
-from app.services.whatif.apply import apply_changes
-from app.services.whatif.changes import Changes, changes_of
+from app.services.whatif.changes import Changes, apply_changes, changes_of
 from solvers.domain.codec import Plain, digest, to_plain
 from solvers.domain.device import PowerCap, PowerScope, PriceKind
 from solvers.domain.telemetry import DemandOrigin
