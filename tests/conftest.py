@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
 
+# Before anything imports numpy: its library would start a thread a core in every process here, to wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 
