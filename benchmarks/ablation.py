@@ -27,7 +27,7 @@ from solvers.planners.joint.change.narrowing import narrow
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve, value_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Standing
+from solvers.problems.patterns import Layout, Standing
 
 RESULTS = Path(__file__).resolve().parent / "results" / "ablation.json"
 CHANGED_PART = 0.05

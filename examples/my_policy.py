@@ -32,10 +32,9 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept, recalled
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.needs import Need
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Layout, Pattern, judge
 
 COMBINATIONS_MAX = 2_000_000
 SLACK = 1e-9

@@ -9,10 +9,9 @@ from pathlib import Path
 from benchmarks.instances.inferno import greedy, inferno
 from benchmarks.peers.record import Record, timed
 from lab.benches.rolling.inferno import InfernoCase
+from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
-from solvers.engines.registry import create
-from solvers.planners.counting.covers import Covered, cover
-from solvers.problems.counts import Covers
+from solvers.planners.counting.covers import Covered, Covers, cover
 
 SECONDS = 9.0
 GAP = 1e-4

@@ -17,9 +17,8 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
 from solvers.planners.traits import Counting, Traits, limit_ms, roomy
 from solvers.planners.tuning import Tune, check_tuned

@@ -15,12 +15,11 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
-from solvers.planners.memory import kept, recalled
-from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
+from solvers.planners.traits import Sample, mean_rate_rps, sampled
 from solvers.planners.tuning import Counts, Tune, check_tuned
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need

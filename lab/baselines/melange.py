@@ -14,15 +14,14 @@ import numpy as np
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
+from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
-from solvers.engines.registry import create
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case
-from solvers.planners.counting.covers import cover
+from solvers.planners.counting.covers import Covers, cover
 from solvers.planners.draft import Draft, on_whole_devices
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option
-from solvers.problems.counts import Covers
 from solvers.problems.needs import Need
 
 SPEC = PlannerSpec(

@@ -22,10 +22,9 @@ from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import TrainingJob, WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed
 from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option

@@ -29,12 +29,10 @@ from solvers.models.worth import cost_by_device
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, search_of
 from solvers.planners.draft import Draft
-from solvers.planners.facts import rounded_rps
 from solvers.planners.seating import Placed, seat_of
 from solvers.planners.tuning import Tune, check_tuned
-from solvers.planners.writer import replica_of
-from solvers.problems.choice import Option
-from solvers.problems.company import UNKNOWN
+from solvers.planners.writer import replica_of, rounded_rps
+from solvers.problems.choice import UNKNOWN, Option
 from solvers.problems.needs import Need
 
 # --- Everything that one GPU may hold, and what it serves and costs then

@@ -14,10 +14,9 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import GpuTypeName, WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.value import value
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, on_whole_devices
-from solvers.planners.memory import kept, recalled
 from solvers.problems.needs import Need
 
 STATIC_PEAK = PlannerSpec(

@@ -25,16 +25,12 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Assignment, ProposalStatus
 from solvers.domain.workload import TrainingJob, WorkloadKind
-from solvers.engines.base import EngineAnswer, Limits, Program
-from solvers.engines.registry import create
+from solvers.engines.base import EngineAnswer, Limits, Program, ProgrammeRows, create
 from solvers.errors import EngineError
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case, put_pinned
-from solvers.planners.counting.rows import ProgrammeRows
 from solvers.planners.draft import Draft
-from solvers.planners.jobs import stay
-from solvers.planners.memory import kept
-from solvers.planners.seating import Placed
+from solvers.planners.seating import Placed, stay
 from solvers.problems.fleet import RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, job_memory_mib
 

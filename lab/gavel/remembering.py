@@ -15,7 +15,7 @@ from solvers.domain.ids import DeviceId, ModelName, WorkloadId
 from solvers.domain.snapshot import ReplicaState, Snapshot
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.memory import recalled
+from solvers.planners.base import recalled
 from solvers.problems.needs import iterations_per_s
 
 FORM = "gavel-1"

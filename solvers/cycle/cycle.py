@@ -30,7 +30,6 @@ from solvers.domain.snapshot import Snapshot
 from solvers.errors import LeaseLostError, SupersededError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
-from solvers.planners.chain import order as chain_order
 from solvers.verify.checks import verify
 
 __all__ = ["CycleOrder", "movable_workloads", "run_cycle"]
@@ -128,7 +127,7 @@ def _plan(watch: _Watch, order: CycleOrder, request: PlanRequest) -> Together:
         judge = partial(_judge_part, ports, order)
         together = try_parts(asking, request, Course(judge=judge, obeyed=order.promote))
     else:
-        together = Together(chosen=try_chain(asking, chain_order(request.snapshot.policy), request))
+        together = Together(chosen=try_chain(asking, request.snapshot.policy.planners, request))
     attempts = (
         replace(item, state_digest=handed.get((item.policy or default, item.planner)))
         for item in together.chosen.attempts

@@ -22,7 +22,6 @@ from solvers.domain.plan import Plan
 from solvers.errors import EngineError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.chain import KeepTarget
-from solvers.planners.chain import order as chain_order
 from solvers.verify.checks import is_fatal
 
 LANE_HOLDS = frozenset({HoldReason.AWAITING_APPROVAL, HoldReason.SHADOW_ONLY})
@@ -55,7 +54,7 @@ def try_policies(asking: Asking, request: PlanRequest, course: Course) -> Chosen
     """The plan of whoever decides: of one chain, or of every policy's. Nobody's gate is asked."""
     if request.snapshot.policies:
         return try_parts(asking, request, replace(course, judge=None)).chosen
-    return try_chain(asking, course.planners or chain_order(request.snapshot.policy), request)
+    return try_chain(asking, course.planners or request.snapshot.policy.planners, request)
 
 
 def try_parts(asking: Asking, request: PlanRequest, course: Course) -> Together:
@@ -143,7 +142,7 @@ def _settle(asking: Asking, part: Part, seed: int, course: Course) -> tuple[Sett
     stays = standing(part, seed, asking)
     if part.idle:
         return SettledPart(part=part, plan=stays), ChosenPlan(()), None
-    chosen = try_chain(asking, course.planners or chain_order(part.policy), part.request(seed))
+    chosen = try_chain(asking, course.planners or part.policy.planners, part.request(seed))
     decision = course.judge(part, chosen) if course.judge is not None else None
     # Where nothing is to change, the planner's plan is what stands, with what it knows of it now.
     reasons = set() if decision is None else set(decision.reasons) - LANE_HOLDS - {HoldReason.NOTHING_TO_CHANGE}

@@ -1,19 +1,21 @@
 """The one contract for every engine: a programme as sparse arrays goes in, a status with what is proven comes out.
 
-Owns the programme and the answer. Traps it exists to close: a limit is not a solution, infeasible is a status and never
-a huge number, a bound is stated even where the search was cut off, values of integer columns come back rounded and
-feasible or not at all. It refuses to know what a programme is about.
+Traps it exists to close: a limit is not a solution, infeasible is a status and never a huge number, a bound is stated
+even where the search was cut off, values of integer columns come back rounded and feasible or not at all. Engines are
+made by name, and their libraries imported when first asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.errors import EngineError
 
 
 class EngineStatus(StrEnum):
@@ -121,3 +123,80 @@ class Engine(Protocol):
     def solve(self, program: Program, limits: Limits, hint: Floats | None = None) -> EngineAnswer:
         """Answer within the limits. Never raises for what a status can say."""
         ...
+
+
+@dataclass(slots=True)
+class ProgrammeRows:
+    """A programme written row by row, in any order, and turned into columns at once."""
+
+    _cost: list[Floats] = field(default_factory=list)
+    _lower: list[Floats] = field(default_factory=list)
+    _upper: list[Floats] = field(default_factory=list)
+    _integer: list[Flags] = field(default_factory=list)
+    _sides: list[tuple[Floats, Floats]] = field(default_factory=list)
+    _entries: list[tuple[Whole, Whole, Floats]] = field(default_factory=list)
+    columns: int = 0
+    rows: int = 0
+
+    def add_columns(self, cost: Floats, upper: Floats, *, integer: bool = True) -> Whole:
+        """Columns from 0 to `upper`; their numbers."""
+        cost = np.atleast_1d(np.asarray(cost, dtype=np.float64))
+        self._cost.append(cost)
+        self._lower.append(np.zeros(len(cost)))
+        self._upper.append(np.broadcast_to(np.asarray(upper, dtype=np.float64), cost.shape))
+        self._integer.append(np.full(len(cost), integer))
+        self.columns += len(cost)
+        return np.arange(self.columns - len(cost), self.columns)
+
+    def add_rows(self, lower: Floats, upper: Floats) -> Whole:
+        """Rows without entries; their numbers."""
+        lower, upper = np.broadcast_arrays(np.atleast_1d(lower).astype(np.float64), np.atleast_1d(upper))
+        self._sides.append((lower, np.asarray(upper, dtype=np.float64)))
+        self.rows += len(lower)
+        return np.arange(self.rows - len(lower), self.rows)
+
+    def enter(self, row: Whole, column: Whole, value: Floats | float) -> None:
+        """Entries of the matrix (arrays broadcast against each other); entries of one place must come once."""
+        rows, columns, values = np.broadcast_arrays(row, column, np.asarray(value, dtype=np.float64))
+        self._entries.append((rows.ravel(), columns.ravel(), values.ravel()))
+
+    def program(self, offset: float = 0.0) -> Program:
+        """All of it."""
+        none = np.zeros(0, dtype=np.int64)
+        row = np.concatenate([none, *(rows for rows, _, _ in self._entries)])
+        column = np.concatenate([none, *(columns for _, columns, _ in self._entries)])
+        value = np.concatenate([np.zeros(0), *(values for _, _, values in self._entries)])
+        order = np.lexsort((row, column))
+        counts = np.bincount(column, minlength=self.columns)
+        return Program(
+            cost=np.concatenate([np.zeros(0), *self._cost]),
+            lower=np.concatenate([np.zeros(0), *self._lower]),
+            upper=np.concatenate([np.zeros(0), *self._upper]),
+            integer=np.concatenate([np.zeros(0, dtype=bool), *self._integer]),
+            start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            row=row[order].astype(np.int64),
+            value=value[order],
+            row_lower=np.concatenate([lower for lower, _ in self._sides]),
+            row_upper=np.concatenate([upper for _, upper in self._sides]),
+            offset=offset,
+        )
+
+
+_FACTORIES = {
+    "highs": ("solvers.engines.highs", "Highs"),
+    "cp-sat": ("solvers.engines.cpsat", "CpSat"),
+    "cbc": ("solvers.engines.cbc", "Cbc"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All engines for programmes."""
+    return tuple(sorted(_FACTORIES))
+
+
+def create(name: str) -> Engine:
+    """An engine by name. Raises EngineError for an unknown name."""
+    if name not in _FACTORIES:
+        raise EngineError(f"no engine is called {name}", engine=name)
+    module, factory = _FACTORIES[name]
+    return cast("Engine", getattr(import_module(module), factory)())

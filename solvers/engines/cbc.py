@@ -18,8 +18,7 @@ import pulp
 
 from solvers.domain.arrays import Floats
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
-from solvers.engines.box import box_bound
-from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, told_apart, verdict
+from solvers.engines.judgement import LibraryClaim, box_bound, refuse_nonsense, settled_early, told_apart, verdict
 from solvers.errors import EngineError
 
 STATUSES = {

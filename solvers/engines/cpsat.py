@@ -16,8 +16,7 @@ from ortools.sat.python import cp_model
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
-from solvers.engines.box import box_bound, implied_box
-from solvers.engines.judgement import LibraryClaim, refuse_nonsense, settled_early, verdict
+from solvers.engines.judgement import LibraryClaim, box_bound, implied_box, refuse_nonsense, settled_early, verdict
 
 STATUSES = {
     cp_model.OPTIMAL: EngineStatus.OPTIMAL,

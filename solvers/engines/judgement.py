@@ -1,9 +1,10 @@
 """What every engine's claim goes through before it becomes an answer: one judgement for all of them.
 
-Owns the traps that solver libraries share. Nonsense (NaN, arrays that do not fit) is refused before a library sees it;
+The traps that solver libraries share. Nonsense (NaN, arrays that do not fit) is refused before a library sees it;
 integer columns are rounded and the whole verified again; a rounding that breaks a row is repaired by solving for the
 rest with the integers fixed, or it is no solution; "optimal" is never believed but derived from the bound; a feasible
-hint is never lost. It refuses to search.
+hint is never lost. Engines that count through whole numbers get finite boxes here, by propagation over the rows: what
+rows do not bound by themselves stays infinite.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from solvers.domain.arrays import Floats
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
 from solvers.errors import EngineError
 
+ROUNDS = 10
+"""Enough for chains of rows seen here; further rounds only tighten."""
+ROUNDING = 1e-6
+"""Part of a unit by which a computed bound of a whole number may be off."""
 FEASIBILITY = 1e-6
 """Violation, each row by its own scale, up to which values count as a solution."""
 PROVEN = 1e-6
@@ -187,3 +192,58 @@ def _objective(program: Program, values: Floats) -> float:
 
 def _joined(notes: list[str]) -> str:
     return "; ".join(note for note in notes if note)
+
+
+def implied_box(program: Program) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of every column, tightened by the rows; those of whole columns are whole. May cross."""
+    column = np.repeat(np.arange(program.columns), np.diff(program.start))
+    lower, upper = _whole(program, program.lower, program.upper)
+    for _ in range(ROUNDS):
+        above, below = _implied(program, column, lower, upper)
+        new_lower, new_upper = lower.copy(), upper.copy()
+        np.maximum.at(new_lower, column, below)
+        np.minimum.at(new_upper, column, above)
+        new_lower, new_upper = _whole(program, new_lower, new_upper)
+        if np.array_equal(new_lower, lower) and np.array_equal(new_upper, upper):
+            break
+        lower, upper = new_lower, new_upper
+    return lower, upper
+
+
+def box_bound(program: Program, lower: Floats, upper: Floats) -> float:
+    """The least that the objective can be within a box: a bound that needs no search."""
+    ends = np.where(program.cost > 0, lower, upper)
+    terms = program.cost * np.where(program.cost == 0, 0.0, ends)
+    return float(terms.sum()) + program.offset
+
+
+def _whole(program: Program, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+    return (
+        np.where(program.integer, np.ceil(lower - ROUNDING), lower),
+        np.where(program.integer, np.floor(upper + ROUNDING), upper),
+    )
+
+
+def _implied(program: Program, column: np.ndarray, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+    """Upper and lower bound that each entry's row puts on its column."""
+    rising = program.value > 0
+    least = program.value * np.where(rising, lower[column], upper[column])
+    most = program.value * np.where(rising, upper[column], lower[column])
+    room = program.row_upper[program.row] - _others(program, least, -np.inf)
+    need = program.row_lower[program.row] - _others(program, most, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_room, by_need = room / program.value, need / program.value
+    above = np.where(rising, by_room, by_need)
+    below = np.where(rising, by_need, by_room)
+    nothing = program.value == 0
+    return np.where(nothing, np.inf, above), np.where(nothing, -np.inf, below)
+
+
+def _others(program: Program, terms: Floats, unknown: float) -> Floats:
+    """For each entry, the sum of the other terms of its row; `unknown` where one of them is infinite."""
+    finite = np.isfinite(terms)
+    known = np.where(finite, terms, 0.0)
+    total = np.bincount(program.row, weights=known, minlength=program.rows)
+    infinite = np.bincount(program.row, weights=~finite, minlength=program.rows)
+    alone = infinite[program.row] - ~finite == 0
+    return np.where(alone, total[program.row] - known, unknown)

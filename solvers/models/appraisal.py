@@ -24,8 +24,7 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.table import Grid, Key, Tables
 from solvers.models.token_options import standing_serving
 from solvers.problems.fleet import DeviceClass, Fleet
-from solvers.problems.needs import Need
-from solvers.problems.open_ended import utilisation_open
+from solvers.problems.needs import Need, utilisation_open
 from solvers.problems.patterns import between
 from solvers.problems.promise import Promise, settle
 

@@ -27,8 +27,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.table import Grid, Key, Tables
 from solvers.models.token_options import standing_serving, token_miss, token_row
-from solvers.problems.choice import Option, Options
-from solvers.problems.company import UNKNOWN, Press
+from solvers.problems.choice import UNKNOWN, Option, Options, Press
 from solvers.problems.fleet import DeviceClass
 from solvers.problems.needs import Need
 from solvers.problems.promise import Promise, PromiseOutcome, settle

@@ -10,14 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from solvers.domain.arrays import Streams
+from solvers.domain.codec import canonical_json, from_json
 from solvers.domain.evidence import Reporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.plan import Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import check_positive, value
+from solvers.errors import FieldError
+
+T = TypeVar("T")
 
 
 class Knob(StrEnum):
@@ -136,3 +140,16 @@ class Recalling(Stateless, ABC):
     @abstractmethod
     def think(self, request: PlanRequest, state: bytes, reporter: Reporter) -> Thought:
         """The plan, and what to keep."""
+
+
+def kept(item: object) -> bytes:
+    """A domain value as bytes of canonical JSON, to be handed in again next time."""
+    return canonical_json(item).encode()
+
+
+def recalled(cls: type[T], state: bytes) -> T | None:
+    """The value that was kept; None where the bytes are of another kind: an earlier version's, another planner's."""
+    try:
+        return from_json(cls, state)
+    except (FieldError, ValueError):
+        return None

@@ -21,8 +21,7 @@ from solvers.models.options import NEIGHBOURS_BORNE, Beliefs
 from solvers.models.worth import pinned_settings
 from solvers.planners.base import PlanRequest
 from solvers.planners.seating import Placed, Settled, seat_of, standing_seat
-from solvers.problems.choice import Option, Options
-from solvers.problems.company import Press
+from solvers.problems.choice import Option, Options, Press
 from solvers.problems.fleet import Fleet, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import Need, needs_of, pinned_assignments
 

@@ -1,7 +1,5 @@
-"""The chain of planners and its end: keep the target.
-
-Owns the order in which planners are tried and the plan that restates what stands, which is always possible, so that
-there is always an answer.
+"""The end of every chain of planners: what stands, restated, which is always possible, so that there is always an
+answer.
 """
 
 from __future__ import annotations
@@ -9,16 +7,10 @@ from __future__ import annotations
 from solvers.domain.codec import picture_digest
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Plan, Proposal, ProposalStatus, Unplaced
-from solvers.domain.policy import Policy
 from solvers.models.worth import Shortage, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest, Stateless
 
 SPEC = PlannerSpec(name="keep-target", about="what stands, unchanged", version="1", knobs=(), needs_profiles=False)
-
-
-def order(policy: Policy) -> tuple[str, ...]:
-    """Planners to try, first to last; the end of the chain is not listed."""
-    return policy.planners
 
 
 class KeepTarget(Stateless):

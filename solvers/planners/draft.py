@@ -20,8 +20,7 @@ from solvers.domain.workload import TrainingJob, WorkloadKind
 from solvers.models.worth import LAUNCH_S_DEFAULT
 from solvers.planners.base import PlannerSpec, PlanRequest
 from solvers.planners.case import Case, affordable, put_pinned, take_standing, with_last_resort
-from solvers.planners.jobs import place_job, stay
-from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.planners.seating import Placed, Settled, place_job, seat_of, stay
 from solvers.planners.writer import SequentialAnswer, write_answer
 from solvers.problems.choice import ChoiceAsk, Option, Options, choose
 from solvers.problems.fleet import Fleet, Places, RoomSearch, open_fleet

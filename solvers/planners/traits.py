@@ -1,23 +1,61 @@
-"""What baselines that cut GPUs into parts read beside the options: executions, and use of what partitions share.
+"""What baselines and autoscalers read beside the options: executions, use of what partitions share, and mean rates.
 
-Owns the reading of a model's execution time at a configuration, what it counts to serve, and of its use of L2 and
-memory bandwidth in proportion to its share; where that was never measured, the middle of what is published. It refuses
-to say what follows from it.
+A model's execution time at a configuration, what it counts to serve, and its use of L2 and memory bandwidth in
+proportion to its share; where that was never measured, the middle of what is published. How much is asked of a service
+is, for autoscalers, a mean over a window and not the busiest moment: a snapshot tells the mean of its own window, a
+longer one is made of several that they keep from cycle to cycle.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
 
-from solvers.domain.ids import GpuTypeName
+from solvers.domain.ids import GpuTypeName, ServiceId
+from solvers.domain.telemetry import Demand
+from solvers.domain.value import value
+from solvers.domain.workload import WorkloadKind
 from solvers.models.parts.company import DRAM_PER_SHARE, L2_PER_SHARE
 from solvers.planners.case import Case
 from solvers.problems.choice import Option, Options
 from solvers.problems.needs import Need
+
+DUST = 1e-6
+
+
+@value
+class Sample:
+    """The mean rate over the window of one snapshot."""
+
+    at_s: float
+    rate_rps: float
+    window_s: float
+
+
+def sampled(case: Case, need: Need) -> Sample:
+    """What the snapshot tells now; of what has no telemetry, what it needs."""
+    at_s = case.snapshot.taken_at_s
+    demands: Mapping[ServiceId, Demand] = case.snapshot.demands_by_service()
+    demand = demands.get(ServiceId(need.workload)) if need.kind is WorkloadKind.SERVICE else None
+    if demand is None:
+        return Sample(at_s=at_s, rate_rps=need.rate_rps_least, window_s=0.0)
+    # Who asks for a rate of its own, whatever comes, is asked for that.
+    promised_rps = need.rate_rps_least if need.rate_rps_least > demand.rate_rps_upper * (1 + DUST) else 0.0
+    return Sample(at_s=at_s, rate_rps=max(demand.rate_rps_mean, promised_rps), window_s=demand.window_s)
+
+
+def mean_rate_rps(samples: tuple[Sample, ...], window_s: float) -> float:
+    """The mean over so long a window, as far as it was seen; the newest sample is the last. Samples overlap where
+    cycles come faster than their windows pass; the mean of them is of the same window then, its ends counting less.
+    """
+    newest = samples[-1]
+    reach_s = max(0.0, window_s - newest.window_s)
+    inside = [item.rate_rps for item in samples if newest.at_s - item.at_s <= reach_s + DUST]
+    return sum(inside) / len(inside)
 
 
 @dataclass(frozen=True, slots=True)

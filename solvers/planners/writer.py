@@ -1,7 +1,8 @@
 """The one writer of plans: from replicas on devices to a `Plan`, whoever planned them.
 
 Replicas are named so that as many as possible keep the slot that they have, every device in use gets its setting, and
-the whole is judged by the objective. Predictions are rounded (`facts`), so that equal decisions have equal digests.
+the whole is judged by the objective. Predictions are rounded (latency to a microsecond, capacity down, power up), so
+that equal decisions have equal digests and no rounding promises more than was found; facts say where nobody measured.
 What is read stays as it was, and no decision is changed here.
 """
 
@@ -17,17 +18,69 @@ from itertools import count
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import DeviceMode, PowerScope
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import DeviceId, Digest, ModelName, ReplicaId, WorkloadId, replica_id
+from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, ReplicaId, WorkloadId, replica_id
 from solvers.domain.plan import Assignment, DeviceSetting, Envelope, Plan, Unplaced
+from solvers.domain.profile import Profile, ProfileOrigin
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.models.token_options import token_facts
 from solvers.models.worth import pinned_settings, worth_of
 from solvers.planners.base import PlannerSpec, PlanRequest
-from solvers.planners.facts import Basis, rounded_ms, rounded_rps, rounded_w
 from solvers.planners.seating import Placed, Settled
 from solvers.problems.choice import Option
 from solvers.problems.needs import Need, iterations_per_s
+
+RATE_STEPS = 1e7
+"""Steps of a request per second in which capacities are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What choices rest on; says so where nobody measured it."""
+
+    profiles: dict[tuple[ModelName, GpuTypeName], Profile]
+
+    def facts(
+        self, model: ModelName, gpu_type: GpuTypeName, share_of_gpu_pct: float, batch: int, clock_mhz: int
+    ) -> tuple[Fact, ...]:
+        """Origin and source of what judged a configuration, if it was believed."""
+        profile = self.profiles.get((model, gpu_type))
+        if profile is None:
+            return ()
+        if profile.grid is not None:
+            return _told(profile.grid.origin, profile.grid.source)
+        points = [
+            point
+            for point in profile.points
+            if point.batch == batch
+            and point.share_pct_sm <= share_of_gpu_pct + 1e-9
+            and point.clock_mhz_sm <= clock_mhz
+            and not point.neighbours
+        ]
+        judged = max(points, key=lambda point: (point.clock_mhz_sm, point.share_pct_sm), default=None)
+        return () if judged is None else _told(judged.origin, judged.source)
+
+
+def _told(origin: ProfileOrigin, source: str) -> tuple[Fact, ...]:
+    if not origin.is_believed:
+        return ()
+    return Fact(name="profile_origin", value=origin.value), Fact(name="profile_source", value=source)
+
+
+def rounded_ms(latency_ms: float) -> float:
+    """To a microsecond."""
+    return round(latency_ms, 3)
+
+
+def rounded_rps(rate_rps: float) -> float:
+    """Down: a capacity is a promise. What a thousand replicas lose by it is less than a verifier lets pass."""
+    return math.floor(rate_rps * RATE_STEPS) / RATE_STEPS
+
+
+def rounded_w(power_w: float) -> float:
+    """Up: a draw is a burden."""
+    return math.ceil(power_w * 1e3 - 1e-6) / 1e3
+
 
 Explain = Callable[[Settled], tuple[Reason, ...]]
 

@@ -1,20 +1,54 @@
 """One configuration out of many: the options a workload has, as vectors, and which of them serves a rate most cheaply.
 
-Owns the ranking. An option is a GPU class with batch, share and memory limit; its price is price x share for the bill,
-and price x max(share, memory part) for the choice, because memory held is room that nobody else can use. With n
-replicas needed for the rate (at least the floor, at most what owner, budget, quota and room allow), the cheapest n x
-price wins among those that leave least of the rate unserved. It refuses to know profiles.
+An option is a GPU class with batch, share and memory limit; its price is price x share for the bill, and price x
+max(share, memory part) for the choice, because memory held is room that nobody else can use. With n replicas needed for
+the rate (at least the floor, at most what owner, budget, quota and room allow), the cheapest n x price wins among those
+that leave least of the rate unserved.
+
+How replicas bear each other: one of known interference presses with so much and bears so much of the others'; beside
+one that presses nobody knows how, the policy's margin takes its part of what it bears. A replica of unknown
+interference was planned with the margin and bears anybody.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import GpuTypeName
-from solvers.problems.company import UNKNOWN, Press
+from solvers.domain.profile import Interference
+
+DUST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """One replica: its pressure (None: nobody knows) and the most it bears of the others' together."""
+
+    pressure: float | None = None
+    bears: float = math.inf
+    bears_beside_unknown: float = math.inf
+
+    @staticmethod
+    def of(known: Interference, share_of_gpu_pct: float, factor: float, margin: float) -> Press:
+        """A replica planned with so many times its latency alone, where the margin stands for unknown neighbours."""
+        return Press(
+            pressure=known.pressure_at(share_of_gpu_pct),
+            bears=_bears(known.sensitivity, factor),
+            bears_beside_unknown=_bears(known.sensitivity, factor / margin),
+        )
+
+
+UNKNOWN = Press()
+
+
+def _bears(sensitivity: float, factor: float) -> float:
+    if factor < 1 - DUST:
+        return -math.inf
+    return math.inf if sensitivity <= 0 else max(0.0, factor - 1) / sensitivity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,31 +8,120 @@ with a device or with the rule that left none.
 Conventions shared with the verifier only through documentation: a device draws min(its power limit, idle + dynamic);
 every known device counts its idle power in its power domains; half of a device's MPS clients stay free so that a
 replica can be replaced without a gap; a MIG slice counts by its part of the GPU's memory for price, power and quota; a
-GPU that is cut into slices hosts nothing itself.
+GPU that is cut into slices hosts nothing itself; a device that nobody rented yet draws nothing until it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.domain.arrays import Flags, Floats
-from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, Taint, is_offered
+from solvers.domain.device import ColocationClass, Device, DeviceMode, GpuType, Node, PowerScope, Taint, is_offered
 from solvers.domain.evidence import ReasonCode
 from solvers.domain.ids import DeviceId, GpuTypeName, NodeId, ProjectName, WorkloadId
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import AntiAffinity, WorkloadKind
-from solvers.problems.company import UNKNOWN, CompanyBooks, Press
+from solvers.problems.choice import UNKNOWN, Press
 from solvers.problems.needs import Need
-from solvers.problems.power import PowerDomains, power_domains
 
 Places = NDArray[np.intp]
 """Devices by number, rising."""
 EPSILON = 1e-9
+
+
+@dataclass(slots=True)
+class PowerDomains:
+    """One kind of power domain: index of each device's domain (-1: no cap) and what is left in each."""
+
+    of_device: NDArray[np.intp]
+    headroom_w: Floats
+
+    def book(self, device: int, change_w: float) -> None:
+        """A device draws so much more."""
+        domain = self.of_device[device]
+        if domain >= 0:
+            self.headroom_w[domain] -= change_w
+
+    def within(self, change_w: Floats, places: NDArray[np.intp]) -> Flags:
+        """Which of these devices may each, alone, draw so much more."""
+        domain = self.of_device[places]
+        left = np.where(domain >= 0, self.headroom_w[domain], np.inf)
+        return np.asarray(change_w <= left + EPSILON)
+
+
+def power_domains(
+    snapshot: Snapshot, devices: Sequence[Device], nodes: Mapping[NodeId, Node], drawn_w: Floats
+) -> list[PowerDomains]:
+    """Every kind of domain that has a cap, with each device drawing this much already."""
+    kinds: list[PowerDomains] = []
+    for scope in PowerScope:
+        caps = {cap.subject: cap.limit_w for cap in snapshot.power_caps if cap.scope is scope}
+        if not caps:
+            continue
+        place = {subject: index for index, subject in enumerate(sorted(caps))}
+        subjects = _subjects(snapshot, devices, nodes, scope)
+        of_device = np.array([place.get(subject, -1) for subject in subjects], dtype=np.intp)
+        headroom_w = np.array([caps[subject] for subject in place], dtype=np.float64)
+        capped = of_device >= 0
+        np.subtract.at(headroom_w, of_device[capped], drawn_w[capped])
+        kinds.append(PowerDomains(of_device=of_device, headroom_w=headroom_w))
+    return kinds
+
+
+def _subjects(
+    snapshot: Snapshot, devices: Sequence[Device], nodes: Mapping[NodeId, Node], scope: PowerScope
+) -> list[str]:
+    if scope is PowerScope.DEVICE:
+        return [device.id for device in devices]
+    if scope is PowerScope.NODE:
+        return [device.node for device in devices]
+    if scope is PowerScope.RACK:
+        return [nodes[device.node].rack for device in devices]
+    return [snapshot.cluster] * len(devices)
+
+
+@dataclass(slots=True)
+class CompanyBooks:
+    """Books of all devices."""
+
+    pressure: Floats
+    unknown: NDArray[np.intp]
+    most: Floats
+    """Two rows: the highest sum of pressures that everybody present bears while all are known, and beside unknown ones.
+    """
+    members: dict[int, list[Press]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(devices: int) -> CompanyBooks:
+        """Of empty devices."""
+        return CompanyBooks(np.zeros(devices), np.zeros(devices, dtype=np.intp), np.full((2, devices), math.inf))
+
+    def book(self, device: int, press: Press, sign: int) -> None:
+        """Someone comes (1) or goes (-1)."""
+        present = self.members.setdefault(device, [])
+        if sign > 0:
+            present.append(press)
+        else:
+            present.remove(press)
+        # Summed anew, so that what comes and goes leaves no dust.
+        self.pressure[device] = math.fsum(item.pressure or 0.0 for item in present)
+        self.unknown[device] = sum(item.pressure is None for item in present)
+        known = [(item, item.pressure) for item in present if item.pressure is not None]
+        self.most[0, device] = min((item.bears + own for item, own in known), default=math.inf)
+        self.most[1, device] = min((item.bears_beside_unknown + own for item, own in known), default=math.inf)
+
+    def bear(self, press: Press, places: NDArray[np.intp]) -> Flags:
+        """At which of these devices it would slow nobody more than planned, nor be slowed so."""
+        pressure, beside_unknown = self.pressure[places], self.unknown[places] > 0
+        own = np.where(beside_unknown, press.bears_beside_unknown, press.bears)
+        most = np.where(beside_unknown | (press.pressure is None), self.most[1, places], self.most[0, places])
+        return np.asarray((pressure + (press.pressure or 0.0) <= most + EPSILON) & (pressure <= own + EPSILON))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,12 @@ requests and its networks' steps, or its refusal where nobody said how long requ
 remaining rate and no latency. A training job needs one replica with a range of share. Rates are the upper demand (or
 the declared rate where none was observed), and with the policy's headroom and its allowance for noise what new capacity
 is sized for.
+
+A service is *open-ended*, its rate a floor, where nobody counts what is asked of it and it promises nothing about
+waiting: a margin below full use is there for queues and would only keep a declared rate from being what it says. What
+remains of it is for beliefs that err, and for controllers that end below the planned clock. As long as the demand of
+any service that does promise something about waiting is uncounted, nobody may have begun to count, and nobody is
+open-ended.
 """
 
 from __future__ import annotations
@@ -17,12 +23,12 @@ from dataclasses import replace
 
 from solvers.domain.device import GpuType, Taint
 from solvers.domain.evidence import Fact, Reason, ReasonCode
-from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
+from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment
 from solvers.domain.policy import Policy
 from solvers.domain.profile import TokenLengths, TokenProfile
 from solvers.domain.snapshot import Snapshot
-from solvers.domain.telemetry import DEMAND_BIN_S, Demand
+from solvers.domain.telemetry import DEMAND_BIN_S, Demand, DemandOrigin
 from solvers.domain.value import value
 from solvers.domain.workload import (
     Affinity,
@@ -30,12 +36,35 @@ from solvers.domain.workload import (
     ModelVariant,
     OfflineTask,
     Service,
+    Slo,
     SloKind,
     SloScope,
     TrainingJob,
     WorkloadKind,
 )
-from solvers.problems.open_ended import open_ended_services
+
+UTILISATION_OPEN = 0.9
+"""Of the time of a replica whose service is open-ended, where the policy allows no more to everybody."""
+
+
+def open_ended_services(snapshot: Snapshot) -> frozenset[ServiceId]:
+    """Services whose declared rate is a floor and who can use whatever comes on top."""
+    counted = {item.service for item in snapshot.demands if item.origin is DemandOrigin.OBSERVED}
+    uncounted = [item for item in snapshot.services if item.id not in counted]
+    if not all(never_waits(item.slo) for item in uncounted):
+        return frozenset()
+    return frozenset(item.id for item in uncounted)
+
+
+def never_waits(slo: Slo) -> bool:
+    """Whether a promise says nothing of waiting: of execution alone, or a floor under the rate."""
+    return slo.kind is SloKind.THROUGHPUT or (slo.kind is SloKind.LATENCY and slo.scope is SloScope.EXECUTION)
+
+
+def utilisation_open(policy: Policy) -> float:
+    """How busy a replica of an open-ended service may be planned to be."""
+    return max(policy.utilisation_max, UTILISATION_OPEN)
+
 
 TASK_REPLICAS_MAX = 16
 """An offline task may spread this far; its owner declares no bound of its own."""

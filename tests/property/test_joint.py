@@ -12,7 +12,7 @@ from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests.oracle import Optimum, optimum, worth
 from tests.property.tiny import apart, tiniest, tiny
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout

@@ -10,7 +10,7 @@ import pytest
 from solvers.engines.base import EngineStatus, Limits
 from solvers.engines.highs import Highs
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests.oracle import optimum, patterns, worth
 from tests.property.tiny import permuted, tiny
 from tests.unit.solvers.engines.programmes import INF, program

@@ -152,7 +152,7 @@ def insight_of(picture: Snapshot, chosen: ChosenPlan, wish: Wish) -> Insight | N
     # Only here, so that who never asks need not load it.
     from solvers.planners.joint.explain.explaining import explained
     from solvers.planners.joint.reading.formulation import read
-    from solvers.problems.layout import Layout
+    from solvers.problems.patterns import Layout
 
     reading = read(picture, request_of(picture, wish).movable)
     found = explained(reading, Layout(patterns=(), counts=()), chosen.plan)

@@ -17,7 +17,7 @@ import numpy as np
 from lab.benches.packing.allocation import ABSENT, WHOLE_MILLI, Asks, EmptyHost, HostRooms, PlacingRule, RoomLeft
 from lab.benches.packing.mixing import Mix, mix
 from solvers.domain.arrays import Flags, Floats, Streams, Whole
-from solvers.engines.registry import create
+from solvers.engines.base import create
 from solvers.errors import EngineError
 from solvers.sim.outcome import (
     About,

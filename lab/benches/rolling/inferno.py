@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from solvers.domain.arrays import Floats
-from solvers.problems.counts import Covers
+from solvers.planners.counting.covers import Covers
 
 # --- The rate one LLM replica may be given: a queue whose service rate depends on how many requests are in it
 #

@@ -18,11 +18,9 @@ from lab.claims.fixtures import hetsev_pairs, hetsev_replicas
 from lab.claims.hetsev.rules import judge_03, judge_04
 from lab.claims.runs import Outcomes, mean_metric, outcomes, scenarios
 from solvers.domain.arrays import Whole
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
-from solvers.planners.counting.scaling import scale, scale_one_type
+from solvers.engines.base import Limits, create
+from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_one_type
 from solvers.policies.hetsev.queues import weight
-from solvers.problems.counts import CountScaling, Direction
 from solvers.sim.outcome import RunOutcome, RunWindow
 from solvers.sim.world.accounting import Usage, bill
 

@@ -18,8 +18,7 @@ from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, create
 from solvers.policies.inss.placing import exact
 from solvers.policies.inss.projecting import project
 from solvers.problems.knapsack import Knapsack

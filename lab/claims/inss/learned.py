@@ -22,8 +22,7 @@ from lab.learning.inss.settings import setting
 from lab.learning.inss.truth import Truth
 from solvers.domain.evidence import Reporter
 from solvers.domain.plan import Proposal
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, create
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest
 from solvers.planners.case import Case

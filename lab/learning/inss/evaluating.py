@@ -17,8 +17,7 @@ from lab.learning.inss.environment import Environment, StepOutcome
 from lab.learning.inss.truth import BATCH_MAX, Truth
 from solvers.control.bisect import task_latency_ms
 from solvers.domain.arrays import Streams
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, create
 from solvers.policies.inss.actor import NOWHERE, InssActor
 from solvers.policies.inss.placing import exact
 from solvers.problems.knapsack import Knapsack

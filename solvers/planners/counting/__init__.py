@@ -1,1 +1,1 @@
-"""Solving problems of counts (`solvers.problems.counts`) with whatever engine is at hand."""
+"""Problems of counts, how many of each and never which one, and solving them with whatever engine is at hand."""

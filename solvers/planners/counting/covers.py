@@ -11,15 +11,64 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Engine, Limits
-from solvers.engines.columns import ColumnMaster, Columns
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Engine, Limits, ProgrammeRows
 from solvers.engines.deadline import Deadline
-from solvers.planners.counting.rows import ProgrammeRows
-from solvers.problems.counts import DUST, Covers
+from solvers.engines.highs import ColumnMaster, Columns
+
+DUST = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covers:
+    """Demands, and options that cover parts of one demand each and take units of one limited resource."""
+
+    demand: Floats
+    unserved_usd: Floats
+    """What leaving a demand unserved counts, all or nothing."""
+    option_demand: Whole
+    """Which demand an option serves; rising."""
+    option_rate: Floats
+    """What one replica covers of it."""
+    option_usd: Floats
+    option_resource: Whole
+    option_units: Whole
+    """Units of its resource that one replica takes."""
+    units: Whole
+    """By resource."""
+
+    @property
+    def options(self) -> int:
+        """How many."""
+        return len(self.option_rate)
+
+    @cached_property
+    def replicas_alone(self) -> Whole:
+        """Replicas of each option that would serve its demand without others."""
+        return np.ceil(self.demand[self.option_demand] / self.option_rate - DUST).astype(np.int64)
+
+    def served(self, counts: Whole) -> Flags:
+        """Which demands are covered whole."""
+        rate = np.bincount(self.option_demand, weights=self.option_rate * counts, minlength=len(self.demand))
+        return np.asarray(rate >= self.demand * (1 - 1e-7), dtype=np.bool_)
+
+    def usd(self, counts: Whole) -> float:
+        """Cost of all replicas."""
+        return float(self.option_usd @ counts)
+
+    def objective(self, counts: Whole) -> float:
+        """Cost, and what is left unserved."""
+        return self.usd(counts) + float(self.unserved_usd[~self.served(counts)].sum())
+
+    def feasible(self, counts: Whole) -> bool:
+        """Whether the units suffice."""
+        used = np.bincount(self.option_resource, weights=self.option_units * counts, minlength=len(self.units))
+        return bool((counts >= 0).all() and (used <= self.units + DUST).all())
+
 
 # --- The cheapest mixture of options that covers one demand, exactly, and cheap mixtures of two for many demands at
 # once

@@ -1,22 +1,81 @@
-"""HetSev's programme: by how many instances of each type a service should grow or shrink.
+"""HetSev's programme: by how many instances of each type one service should grow or shrink.
 
-Growth and shrinkage are two whole numbers for each type, because risk is paid for growth only. Beside the linear form
+Growth and shrinkage are two whole numbers for each type, because risk is paid for growth only; interchangeable things
+share one number, because a binary for each of them makes the same search many times as long. Beside the linear form
 stand the plain rules it is measured against and falls back on: growth by one type, by one type after the other,
-shrinkage by one instance. Any integer engine will do.
+shrinkage by one instance. Any integer engine will do: an answer is judged here.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
-from solvers.domain.arrays import Whole
-from solvers.engines.base import Engine, EngineAnswer, Limits, Program
-from solvers.planners.counting.rows import ProgrammeRows
-from solvers.problems.counts import DUST, CountScaling
+from solvers.domain.arrays import Flags, Floats, Whole
+from solvers.engines.base import Engine, EngineAnswer, Limits, Program, ProgrammeRows
 
 GROWTH_MAX = 100_000
+DUST = 1e-9
+
+
+class Direction(StrEnum):
+    """Which changes one decision may mix."""
+
+    FREE = "free"
+    """Running instances may be traded for others."""
+    OUT = "out"
+    IN = "in"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountScaling:
+    """One service on several instance types. Symbols of the paper: C usd, O launch_s, T rate_rps, L latency_ms, R
+    needs, N running, W wanted_rps, S limit_ms, lambda risk_per_s; X is the change of counts.
+    """
+
+    usd: Floats
+    launch_s: Floats
+    rate_rps: Floats
+    latency_ms: Floats
+    needs: Floats
+    """Resource x type: of one instance."""
+    limits: Floats
+    """By resource, for everything that stands then."""
+    running: Whole
+    wanted_rps: float
+    limit_ms: float = float("inf")
+    risk_per_s: float = 0.0
+    """What a second of launching counts, as a part of the instance's cost."""
+    direction: Direction = Direction.FREE
+
+    @cached_property
+    def may_grow(self) -> Flags:
+        """Types that may be started: fast enough, and growing is allowed."""
+        return (self.latency_ms <= self.limit_ms) & (self.direction is not Direction.IN)
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether running instances may be stopped."""
+        return self.direction is not Direction.OUT
+
+    def objective(self, change: Whole) -> float:
+        """Cost of a change: what it adds, and what its launches risk."""
+        return float(self.usd @ (change + self.risk_per_s * self.launch_s * np.maximum(change, 0)))
+
+    def feasible(self, change: Whole) -> bool:
+        """Whether a change keeps every rule."""
+        standing = self.running + change
+        return bool(
+            (standing >= 0).all()
+            and (change[~self.may_grow] <= 0).all()
+            and (self.may_shrink or (change >= 0).all())
+            and self.rate_rps @ standing >= self.wanted_rps * (1 - DUST)
+            and (self.needs @ standing <= self.limits * (1 + DUST)).all()
+        )
 
 
 def program_of(problem: CountScaling) -> Program:

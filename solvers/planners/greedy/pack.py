@@ -21,8 +21,7 @@ from solvers.domain.ids import WorkloadId
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.planners.case import CAPACITY_DUST, Case, Menu, affordable, put_pinned, take_standing, with_last_resort
-from solvers.planners.jobs import place_job, stay
-from solvers.planners.seating import Placed, Settled, seat_of
+from solvers.planners.seating import Placed, Settled, place_job, seat_of, stay
 from solvers.problems.choice import ChoiceAsk, Option, OptionChoice, choose
 from solvers.problems.fleet import Fleet, RoomSearch, open_fleet
 from solvers.problems.needs import Need

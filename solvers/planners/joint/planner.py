@@ -25,7 +25,7 @@ from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.solve import solve
 from solvers.planners.joint.spare.filling import open_ended
 from solvers.planners.joint.write.writing import Seated
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 SPEC = PlannerSpec(
     name="joint",

@@ -17,16 +17,14 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.ids import WorkloadId
 from solvers.domain.value import value
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
-from solvers.planners.counting.scaling import scale, scale_type_by_type, shrink_by_one
+from solvers.engines.base import Limits, create
+from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_type_by_type, shrink_by_one
 from solvers.planners.draft import Draft
-from solvers.planners.rates import Sample, mean_rate_rps, sampled
 from solvers.planners.seating import Placed
+from solvers.planners.traits import Sample, mean_rate_rps, sampled
 from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.sharing import tenants_of
 from solvers.problems.choice import Option
-from solvers.problems.counts import CountScaling, Direction
 from solvers.problems.needs import Need
 
 DUST = 1e-6

@@ -18,9 +18,8 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.ids import ModelName, WorkloadId
 from solvers.domain.value import value
 from solvers.domain.workload import AntiAffinity
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept, recalled
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept, recalled
 from solvers.policies.hetsev.deciding import Action, Controlled, HetsevDecision, Remembered, decide, grow
 from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.queues import Pending, grouped, seat_all

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from solvers.domain.arrays import Flags
-from solvers.engines.base import Engine, Limits, Program
-from solvers.planners.counting.rows import ProgrammeRows
+from solvers.engines.base import Engine, Limits, Program, ProgrammeRows
 from solvers.problems.knapsack import DUST, Knapsack
 
 Placer = Callable[[Knapsack, "Flags"], "Flags | None"]

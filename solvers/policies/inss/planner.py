@@ -15,8 +15,7 @@ import numpy as np
 from solvers.domain.arrays import Flags
 from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, create
 from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Stateless
 from solvers.planners.case import Case, affordable
 from solvers.planners.draft import Draft

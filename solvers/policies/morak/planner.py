@@ -21,10 +21,9 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import BrokenLimit, RepartitionWish
 from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Stateless, Thought, kept, recalled
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
-from solvers.planners.memory import kept, recalled
 from solvers.planners.seating import Placed, seat_of
 from solvers.policies.morak.cutting import Cutter, Virtual, start_clocks
 from solvers.policies.morak.parameters import Leftover, MorakParameters, VirtualGpuGoal

@@ -18,10 +18,9 @@ from solvers.domain.evidence import Fact, Reason, ReasonCode, Reporter
 from solvers.domain.plan import Proposal, ProposalStatus
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.least_share import available
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case, put_pinned, with_last_resort
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
 from solvers.policies.mudi.coordinating import CoordinatedReplica, Coordinator
 from solvers.policies.mudi.curves import Company, MudiCurves

@@ -9,7 +9,7 @@ from __future__ import annotations
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.value import value
-from solvers.planners.memory import recalled
+from solvers.planners.base import recalled
 
 FORM = "mudi-1"
 DUST = 1e-4

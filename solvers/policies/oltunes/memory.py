@@ -23,7 +23,7 @@ from solvers.domain.value import value
 from solvers.models.base import Facts, Queries, Samples
 from solvers.models.online import retraining
 from solvers.models.online.retraining import Trigger
-from solvers.planners.memory import recalled
+from solvers.planners.base import recalled
 from solvers.policies.oltunes.learned import LearnedSolo, loaded, predictor
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.queues import WindowPace, ahead, group_is_done

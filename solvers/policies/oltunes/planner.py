@@ -19,10 +19,9 @@ from solvers.domain.ids import TaskId, WorkloadId
 from solvers.domain.plan import Assignment, Proposal
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import OfflineTask, Service, SloKind, WorkloadKind
-from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought
+from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Thought, kept
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft
-from solvers.planners.memory import kept
 from solvers.planners.seating import Placed
 from solvers.policies.oltunes.groups import NOTHING_UNDONE, GroupBooks, JoinedReplica, WaitingWork, opened
 from solvers.policies.oltunes.learned import LearnedSolo

@@ -16,8 +16,7 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.problems.joint import Cap, JointProblem, Workload
-from solvers.problems.layout import Layout, Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern, Standing
 
 LOOSE_DEVICES_MAX = 150
 """Devices that are opened beside those that must be, the worst filled first."""

@@ -26,8 +26,7 @@ from solvers.planners.joint.seat.seats import judged, members_of, without
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.spare.filling import open_ended
 from solvers.problems.joint import JointProblem, Workload
-from solvers.problems.layout import Layout, Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern, Standing
 
 FULL_EVERY_S = 300.0
 """So long after the last full solve the next cycle is one again."""

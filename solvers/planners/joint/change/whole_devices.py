@@ -19,17 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.base import Limits
+from solvers.engines.base import Limits, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
-from solvers.engines.registry import create
-from solvers.planners.counting.covers import cover
-from solvers.planners.counting.rows import ProgrammeRows
+from solvers.planners.counting.covers import Covers, cover
 from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seats import Seats
-from solvers.problems.counts import Covers
 from solvers.problems.joint import WHOLE_PCT, JointProblem
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import Pattern, judge, serve
+from solvers.problems.patterns import Layout, Pattern, judge, serve
 
 ENGINE = "highs"
 WORKLOADS_COUNTED_MAX = 60

@@ -23,7 +23,7 @@ from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.reading.problem import Names
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Prices
+from solvers.problems.patterns import Prices
 
 ROWS_MAX = 200_000
 """Configurations looked at."""

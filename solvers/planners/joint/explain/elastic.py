@@ -16,9 +16,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.domain.evidence import Resource
 from solvers.domain.ids import GpuTypeName, ProjectName, WorkloadId
-from solvers.engines.base import EngineStatus, Limits
-from solvers.engines.registry import create
-from solvers.planners.counting.rows import ProgrammeRows
+from solvers.engines.base import EngineStatus, Limits, ProgrammeRows, create
 from solvers.planners.joint.explain.room import NEW_MAX, Cell, Room
 from solvers.planners.joint.solve.judge import Judge, Patterns
 

@@ -24,7 +24,7 @@ from solvers.planners.joint.explain.short import SHORT_MAX, relaxations_of
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Patterns
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices
+from solvers.problems.patterns import Layout, Prices
 
 AT_UNSERVED_PART = 0.999
 """Of what leaving it unserved counts: demand that is worth so much is priced as unserved."""

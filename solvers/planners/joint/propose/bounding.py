@@ -18,7 +18,7 @@ from solvers.planners.joint.propose.attempt import Attempt
 from solvers.planners.joint.propose.seated import Found
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.problems.fleet import open_fleet
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 DUST = 1e-6
 

@@ -26,7 +26,7 @@ from solvers.planners.joint.seat.standing import interrupted_rps
 from solvers.planners.joint.spare.filling import fill
 from solvers.planners.joint.spare.pursuing import held, pursued, pursues
 from solvers.planners.joint.write.writing import Seated, write
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 SERVED_DUST = 1e-6
 STANDING, CAPACITY = "standing", "capacity"

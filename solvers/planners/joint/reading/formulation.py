@@ -23,9 +23,8 @@ from solvers.planners.joint.reading.problem import Names, assemble
 from solvers.planners.joint.reading.staying import staying_of, with_rests
 from solvers.problems.fleet import open_fleet
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Standing
 from solvers.problems.needs import Need, needs_of
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Pattern, Standing, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

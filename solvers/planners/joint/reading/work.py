@@ -28,8 +28,7 @@ from solvers.models.serving.token_plans import TokenPromise, choices
 from solvers.planners.joint.reading.pools import Pools, PoolTraits
 from solvers.planners.joint.reading.tables import Arrays, Table
 from solvers.problems.joint import Variant, Workload
-from solvers.problems.needs import Need, iterations_per_s, job_memory_mib
-from solvers.problems.open_ended import utilisation_open
+from solvers.problems.needs import Need, iterations_per_s, job_memory_mib, utilisation_open
 from solvers.problems.patterns import promises_of
 from solvers.problems.promise import PERCENTILE_MAX, UTILISATION_MIN, bearable
 

@@ -16,8 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from solvers.planners.joint.seat.floor import Floor, Held
 from solvers.planners.joint.seat.seats import DUST_W, Seats
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern
 
 EXACT_CELLS_MAX = 250_000
 """Up to so many pairs of pattern and device the assignment is exact."""

@@ -19,7 +19,7 @@ from solvers.planners.joint.seat.match import match, place
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.seat.shortage import mend, spread
 from solvers.planners.joint.seat.standing import make_before_break, replaced, snap, take_spare_devices, widen
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.cells import CellTables, Priced, shares_of
 from solvers.planners.joint.solve.generate import STEPS_PCT, Generation, Pace, generate, improving_neighbours
 from solvers.planners.joint.solve.judge import Judge, Patterns, members_max

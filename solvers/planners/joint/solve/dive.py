@@ -13,8 +13,8 @@ import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
 from solvers.engines.base import Engine
-from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.generate import Generation, Pace, generate
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.master import Master, picked

@@ -17,7 +17,7 @@ from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.packing import Lot, Packing, Sizes, SizeTable
 from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 _FULL_PART = 0.93
 """Of a pool that may be assigned: packing wastes the rest."""

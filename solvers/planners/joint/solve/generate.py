@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.pricing import Pricing

@@ -12,8 +12,7 @@ from solvers.planners.joint.solve.judge import Patterns
 from solvers.planners.joint.solve.master import Master
 from solvers.planners.joint.solve.solution import floor_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices
-from solvers.problems.patterns import Pattern, judge
+from solvers.problems.patterns import Layout, Pattern, Prices, judge
 
 SHORT = 1e-9
 SHORT_OF_LEAST = 1e-6

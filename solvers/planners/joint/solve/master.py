@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.columns import ColumnMaster, Columns, Relaxed
+from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
 from solvers.planners.joint.solve.rows import CUT_LEAST, CUTS, Rows, cut_slack, steps_of
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Pattern, Standing
 
 DUST = 1e-9
 

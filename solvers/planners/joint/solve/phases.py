@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from solvers.engines.columns import Relaxed
+from solvers.engines.base import create
 from solvers.engines.deadline import Deadline
-from solvers.engines.registry import create
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.dive import Depth, Dive, Scene, promising
 from solvers.planners.joint.solve.generate import Generation, Pace, generate, singles, within_gap
 from solvers.planners.joint.solve.judge import Judge
@@ -35,8 +35,7 @@ from solvers.planners.joint.solve.pricing import Pricing, levels_of, tables_of
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.trim import thin, trim
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices, Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
 GENERATE_UNTIL = 0.65
 DIVE_UNTIL = 0.25

@@ -15,13 +15,13 @@ import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.engines.base import Limits, Program
-from solvers.engines.columns import Relaxed
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import Relaxed
 from solvers.planners.joint.solve.dive import Chosen, Scene, promising
 from solvers.planners.joint.solve.generate import Generation
 from solvers.planners.joint.solve.layouts import column_number, counts_in, keys_of, layout_of
 from solvers.planners.joint.solve.master import Master, picked
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 TOLERANCE = 1e-9
 GAIN = 1e-7

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.columns import ColumnMaster, Columns
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.local_search import descend, neighbours
 from solvers.planners.joint.solve.solution import SERVED, Rules, Solution
 from solvers.planners.joint.solve.trim import summed
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices
+from solvers.problems.patterns import Layout, Prices
 
 _CROWDED = 0.4
 """Pressure of the others that items are valued at."""

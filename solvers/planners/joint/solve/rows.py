@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.domain.arrays import Floats, Whole
-from solvers.engines.columns import Columns
+from solvers.engines.highs import Columns
 from solvers.planners.joint.solve.judge import Judged
 from solvers.problems.joint import JointProblem
 

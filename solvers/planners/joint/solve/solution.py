@@ -16,7 +16,7 @@ import numpy as np
 from solvers.domain.arrays import Floats, Whole
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 _UNLIMITED = 100_000
 SERVED = 1e-9

@@ -22,8 +22,7 @@ from solvers.planners.joint.solve.phases import Phases, SolveOrder, charge, kept
 from solvers.planners.joint.solve.repair import repair
 from solvers.planners.joint.solve.rows import PartDuals, Rows, gathered
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Prices, Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern, Prices, Standing
 
 WORKLOADS_MAX = 700
 WORKLOADS_EACH = 500

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solvers.domain.arrays import Flags, Floats, Whole
-from solvers.engines.columns import ColumnMaster, Columns
 from solvers.engines.deadline import Deadline
+from solvers.engines.highs import ColumnMaster, Columns
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.planners.joint.solve.local_search import descend, neighbours
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 
 DUST = 1e-6
 _ENTRIES_PER_UNIT = 600_000

@@ -24,7 +24,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.planners.joint.seat.seats import DUST, DUST_W, Move, Seats
 from solvers.planners.joint.write.members import CEILING_PART
 from solvers.problems.joint import JointProblem
-from solvers.problems.open_ended import open_ended_services
+from solvers.problems.needs import open_ended_services
 from solvers.problems.patterns import Pattern, judge
 
 MEMBERS_MAX = 4

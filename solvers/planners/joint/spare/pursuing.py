@@ -21,13 +21,11 @@ import numpy as np
 from solvers.domain.arrays import Flags, Floats, Whole
 from solvers.domain.policy import Term
 from solvers.domain.workload import WorkloadKind
-from solvers.engines.base import Limits, Program
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, Program, create
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Standing
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern, Standing
 
 MEMBERS_MAX = 4
 ROWS_MAX = 12_000

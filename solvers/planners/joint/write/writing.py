@@ -18,12 +18,22 @@ from solvers.domain.workload import WorkloadKind
 from solvers.models.appraisal import Appraisal
 from solvers.models.token_options import token_facts
 from solvers.planners.base import PlannerSpec, PlanRequest
-from solvers.planners.facts import RATE_STEPS, Basis, rounded_ms, rounded_rps
 from solvers.planners.joint.reading.formulation import Reading
 from solvers.planners.joint.seat.floor import NO_DOMAIN
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.write.members import Batches, Member
-from solvers.planners.writer import Contents, Lack, PlannedReplica, pinned_as, unplaced_of, write_plan
+from solvers.planners.writer import (
+    RATE_STEPS,
+    Basis,
+    Contents,
+    Lack,
+    PlannedReplica,
+    pinned_as,
+    rounded_ms,
+    rounded_rps,
+    unplaced_of,
+    write_plan,
+)
 from solvers.problems.fleet import open_fleet
 from solvers.problems.needs import Need
 

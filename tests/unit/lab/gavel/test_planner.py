@@ -17,7 +17,7 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import JobStatus, Replica, ReplicaState, Snapshot
 from solvers.domain.workload import WorkloadKind
 from solvers.planners import registry
-from solvers.planners.memory import kept
+from solvers.planners.base import kept
 from tests import builders
 
 V100 = builders.device("b", 0, "v100")

@@ -12,9 +12,16 @@ import numpy as np
 
 from solvers.domain.arrays import Floats
 from solvers.engines.base import EngineAnswer, EngineStatus, Limits, Program
-from solvers.engines.box import box_bound, implied_box
 from solvers.engines.deadline import Deadline
-from solvers.engines.judgement import FEASIBILITY, LibraryClaim, refuse_nonsense, settled_early, verdict
+from solvers.engines.judgement import (
+    FEASIBILITY,
+    LibraryClaim,
+    box_bound,
+    implied_box,
+    refuse_nonsense,
+    settled_early,
+    verdict,
+)
 
 COMBINATIONS_MAX = 1_000_000
 _CHUNK = 16_384

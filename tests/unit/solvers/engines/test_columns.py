@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from solvers.engines.base import Limits, Program
-from solvers.engines.columns import ColumnMaster, Columns, Relaxed
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, Program, create
+from solvers.engines.highs import ColumnMaster, Columns, Relaxed
 from solvers.errors import EngineError
 
 INF = float("inf")

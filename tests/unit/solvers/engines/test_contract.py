@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.engines.base import Engine, EngineAnswer, EngineStatus, Limits, Program
+from solvers.engines.base import Engine, EngineAnswer, EngineStatus, Limits, Program, create, names
 from solvers.engines.judgement import FEASIBILITY, weak_bound
-from solvers.engines.registry import create, names
 from solvers.errors import EngineError
 from tests.unit.solvers.engines.exhaustive import Exhaustive
 from tests.unit.solvers.engines.programmes import INF, drawn, hard, knapsack, program

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from solvers.engines.registry import create
+from solvers.engines.base import create
 from solvers.errors import EngineError
 
 LAZY = """
 import sys
-import solvers.engines.registry, solvers.engines.least_share
+import solvers.engines.base, solvers.engines.least_share
 heavy = {"highspy", "ortools", "pulp", "cvxpy"} & set(sys.modules)
 assert not heavy, heavy
 print("light")

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solvers.domain.evidence import ReasonCode
-from solvers.planners.chain import order
 from solvers.planners.registry import create, names, propose
 from tests import builders
-
-
-def test_the_policy_names_the_order() -> None:
-    assert order(builders.policy(planners=("second", "first"))) == ("second", "first")
 
 
 def test_keeping_the_target_restates_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.domain.snapshot import Snapshot
-from solvers.planners import facts
+from solvers.planners import writer
 from solvers.planners.registry import propose
 from solvers.verify.checks import verify
 from tests import builders
@@ -40,7 +40,7 @@ def test_many_slow_replicas_suffice_although_each_promise_is_rounded_down(planne
 
 
 def test_coarser_steps_would_leave_such_a_plan_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "RATE_STEPS", 1e4)
+    monkeypatch.setattr(writer, "RATE_STEPS", 1e4)
     picture = slow("greedy", 150)
     plan = propose("greedy", builders.request(picture)).plan
     assert plan is not None
@@ -49,4 +49,4 @@ def test_coarser_steps_would_leave_such_a_plan_refuted(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("rate_rps", [0.0, 0.123456789, 7.0, 123456.7891234567])
 def test_a_told_rate_is_no_more_than_was_found(rate_rps: float) -> None:
-    assert 0.0 <= rate_rps - facts.rounded_rps(rate_rps) < 1.1e-7
+    assert 0.0 <= rate_rps - writer.rounded_rps(rate_rps) < 1.1e-7

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.domain.profile import Interference
-from solvers.problems.company import UNKNOWN, CompanyBooks, Press
+from solvers.problems.choice import UNKNOWN, Press
+from solvers.problems.fleet import CompanyBooks
 
 MARGIN = 1.25
 

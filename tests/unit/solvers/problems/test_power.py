@@ -8,9 +8,8 @@ import numpy as np
 
 from solvers.domain.device import Offer, PowerCap, PowerScope
 from solvers.domain.ids import GpuTypeName
-from solvers.problems.fleet import RoomSearch, Seat, open_fleet
+from solvers.problems.fleet import PowerDomains, RoomSearch, Seat, open_fleet
 from solvers.problems.needs import needs_of
-from solvers.problems.power import PowerDomains
 from tests import builders
 
 

@@ -7,13 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from solvers.engines.base import Limits
+from solvers.engines.base import Limits, ProgrammeRows, create
 from solvers.engines.deadline import Deadline
-from solvers.engines.registry import create
 from solvers.planners.counting import covers
-from solvers.planners.counting.covers import Covered, KnapsackBoard, cheapest, cover
-from solvers.planners.counting.rows import ProgrammeRows
-from solvers.problems.counts import Covers
+from solvers.planners.counting.covers import Covered, Covers, KnapsackBoard, cheapest, cover
 
 
 def drawn(seed: int, demands: int = 5, units: int = 14) -> Covers:

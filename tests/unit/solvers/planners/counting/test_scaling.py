@@ -10,10 +10,15 @@ import pytest
 from lab.claims.hetsev import claims
 from lab.claims.hetsev.claims import ONE_TYPE, WorkedCase, random_problem, worked
 from solvers.domain.arrays import Whole
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
-from solvers.planners.counting.scaling import scale, scale_one_type, scale_type_by_type, shrink_by_one
-from solvers.problems.counts import CountScaling, Direction
+from solvers.engines.base import Limits, create
+from solvers.planners.counting.scaling import (
+    CountScaling,
+    Direction,
+    scale,
+    scale_one_type,
+    scale_type_by_type,
+    shrink_by_one,
+)
 
 ENGINES = ("highs", "cbc", "cp-sat")
 

@@ -25,7 +25,7 @@ from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

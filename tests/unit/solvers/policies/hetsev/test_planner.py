@@ -13,8 +13,8 @@ from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import Affinity, AntiAffinity, Service
-from solvers.planners.memory import recalled
-from solvers.planners.rates import mean_rate_rps
+from solvers.planners.base import recalled
+from solvers.planners.traits import mean_rate_rps
 from solvers.planners.tuning import Counts
 from solvers.policies.hetsev.deciding import Remembered
 from solvers.policies.hetsev.parameters import HetsevParameters

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from solvers.engines.base import Limits
-from solvers.engines.registry import create
+from solvers.engines.base import Limits, create
 from solvers.policies.inss.placing import exact, greedy
 from solvers.problems.knapsack import Knapsack
 

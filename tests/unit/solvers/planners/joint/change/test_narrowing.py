@@ -13,7 +13,7 @@ from solvers.planners.joint.change.narrowing import narrow
 from solvers.planners.joint.change.solving import held
 from solvers.planners.joint.solve.first import first_layout
 from solvers.problems.joint import Cap, JointProblem
-from solvers.problems.layout import Layout, Standing
+from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 

@@ -22,7 +22,7 @@ from solvers.planners.joint.change.solving import FULL_EVERY_S, restless_of, sco
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests import builders
 from tests.memory import MemoryMemory, World
 

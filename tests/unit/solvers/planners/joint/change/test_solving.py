@@ -11,7 +11,7 @@ from solvers.planners.joint.change import narrowing, solving
 from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Standing
+from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.seat.floors import pattern, problem, workload
 
 

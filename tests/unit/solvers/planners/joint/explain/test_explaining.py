@@ -24,7 +24,7 @@ from solvers.planners.joint.reading.formulation import read
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests import builders, chats
 
 DEVICE = builders.policy(cost_basis=CostBasis.DEVICE)

@@ -14,7 +14,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.planners.joint.propose.bounding import bound_of
 from solvers.planners.joint.reading.formulation import Reading, read
 from solvers.planners.registry import propose
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests import builders
 
 POLICY = builders.policy(cost_basis=CostBasis.DEVICE)

@@ -19,8 +19,7 @@ from solvers.planners.joint.seat.seating import Terms, seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.registry import propose
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern
 from solvers.verify.checks import verify
 from tests import builders
 from tests.unit.solvers.planners.joint.seat.floors import floor, pattern, problem, workload

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.planners.joint.seat import match as seating_match
 from solvers.planners.joint.seat.match import Copies, match, saved_s
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem
 
 

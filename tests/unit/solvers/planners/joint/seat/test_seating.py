@@ -14,8 +14,7 @@ from solvers.planners.joint.seat.floor import Floor
 from solvers.planners.joint.seat.seating import Terms, seat
 from solvers.planners.joint.seat.seats import Seats
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import Pattern
+from solvers.problems.patterns import Layout, Pattern
 from tests.unit.solvers.planners.joint.seat.floors import floor, held, pattern, problem, workload
 
 

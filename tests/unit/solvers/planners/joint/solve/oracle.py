@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from solvers.engines.base import EngineStatus, Limits, Program
-from solvers.engines.registry import create
+from solvers.engines.base import EngineStatus, Limits, Program, create
 from solvers.planners.joint.solve.judge import Judge, Judged, Patterns, members_max
 from solvers.planners.joint.solve.rows import Rows
 from solvers.problems.joint import JointProblem

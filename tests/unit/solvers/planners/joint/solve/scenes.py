@@ -9,8 +9,7 @@ import pytest
 
 from solvers.domain.ids import GpuTypeName, ModelName, ProjectName, WorkloadId
 from solvers.problems.joint import Cap, JointProblem, Pool, Variant, Workload
-from solvers.problems.layout import Layout
-from solvers.problems.patterns import judge
+from solvers.problems.patterns import Layout, judge
 
 CLOCKS = (1.0, 0.7)
 BATCHES = np.array([1, 4, 16], dtype=np.int64)

@@ -11,7 +11,7 @@ from solvers.planners.joint.solve.first import first_layout
 from solvers.planners.joint.solve.layouts import value_of, whole_rate_usd
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import GroupLayout, groups_of, solve, together
-from solvers.problems.layout import Standing
+from solvers.problems.patterns import Standing
 from tests.unit.solvers.planners.joint.solve.scenes import check_layout, scene
 
 

@@ -13,7 +13,7 @@ from solvers.planners.joint.solve.judge import Judge
 from solvers.planners.joint.solve.repair import Packs, Wanted, repair, ruin_of
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
 

@@ -13,7 +13,7 @@ from solvers.planners.joint.solve.layouts import missing_of, value_of
 from solvers.planners.joint.solve.phases import SolveOrder
 from solvers.planners.joint.solve.solve import solve
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout, Standing
+from solvers.problems.patterns import Layout, Standing
 from tests.unit.solvers.planners.joint.solve.oracle import optimum
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 

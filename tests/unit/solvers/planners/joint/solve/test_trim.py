@@ -14,7 +14,7 @@ from solvers.planners.joint.solve.local_search import descend, neighbours
 from solvers.planners.joint.solve.solution import Rules, Solution
 from solvers.planners.joint.solve.trim import LocalProgramme, trim
 from solvers.problems.joint import JointProblem
-from solvers.problems.layout import Layout
+from solvers.problems.patterns import Layout
 from tests.unit.solvers.planners.joint.solve.scenes import BASES, check_layout, scene
 
 

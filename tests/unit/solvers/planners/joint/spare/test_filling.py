@@ -23,7 +23,7 @@ from solvers.planners.joint.seat.seats import Seats
 from solvers.planners.joint.spare.filling import fill, open_ended
 from solvers.planners.joint.write.members import Batches, Member
 from solvers.problems.joint import JointProblem
-from solvers.problems.open_ended import UTILISATION_OPEN
+from solvers.problems.needs import UTILISATION_OPEN
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 from tests.memory import World
