@@ -10,10 +10,8 @@ from solvers.domain.evidence import Finding, FindingCode
 from solvers.domain.ids import DeviceId
 from solvers.domain.plan import Assignment, DeviceSetting
 from solvers.domain.workload import WorkloadKind
-from solvers.verify.bounds import dynamic_power_w
-from solvers.verify.cost import reckoned_w
-from solvers.verify.picture import Picture
-from solvers.verify.report import about, fatal
+from solvers.verify.bounds import dynamic_power_w, reckoned_w
+from solvers.verify.picture import Picture, about, fatal
 
 TOLERANCE_W = 0.01
 ROUNDING_W = 0.001

@@ -1,7 +1,7 @@
-"""Snapshot and plan side by side, with the look-ups that checks need. Standard library only.
+"""Snapshot and plan side by side, with the look-ups that checks need, and the findings that checks make of them.
 
-Owns no judgement but two: whether a replica of the plan stands already exactly so, and whether it is pinned (stands,
-and may not move).
+Here is judged only who decides where, whether a replica of the plan stands already exactly so, whether it is pinned
+(stands, and may not move), and how severe a finding is. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from solvers.domain.codec import picture_digest
 from solvers.domain.device import Device, DeviceMode, GpuType, Node, PriceRow, is_offered
+from solvers.domain.evidence import Fact, Finding, FindingCode, Severity
 from solvers.domain.ids import DeviceId, Digest, GpuTypeName, ModelName, NodeId, ReplicaId, WorkloadId
 from solvers.domain.plan import Assignment, DeviceSetting, Plan
 from solvers.domain.policy import Policy
@@ -19,8 +20,47 @@ from solvers.domain.profile import Interference, Profile, TokenProfile
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand
 from solvers.domain.workload import ModelVariant, OfflineTask, Service, TrainingJob, WorkloadKind
-from solvers.verify.owners import read_owners
 from solvers.verify.proof import ColumnProof
+
+# --- Whose device it is and whose workload, read from the snapshot again
+#
+# A board has one owner with all its slices, the first by name of those whose pool means any of them; all else is the
+# default policy's.
+
+
+def read_owners(snapshot: Snapshot) -> tuple[dict[str, Policy], dict[str, Policy]]:
+    """Policies by device and by workload, the default one left out."""
+    pools = {policy.name: policy for policy in snapshot.policies if policy.pool is not None}
+    pools.pop(snapshot.policy.name, None)
+    nodes = {node.id: node for node in snapshot.nodes}
+    boards: dict[str, Policy] = {}
+    for name in sorted(pools, reverse=True):
+        for device in snapshot.devices:
+            if _means(pools[name], device, nodes.get(device.node)):
+                boards[_board(device)] = pools[name]
+    devices = {str(item.id): boards[_board(item)] for item in snapshot.devices if _board(item) in boards}
+    works: tuple[Service | TrainingJob | OfflineTask, ...] = (*snapshot.services, *snapshot.jobs, *snapshot.tasks)
+    named = {str(work.id): work.policy for work in works if work.policy is not None}
+    return devices, {work: pools[policy] for work, policy in named.items() if policy in pools}
+
+
+def _board(device: Device) -> str:
+    return device.id if device.mig is None else device.mig.parent
+
+
+def _means(policy: Policy, device: Device, node: Node | None) -> bool:
+    pool = policy.pool
+    if pool is None:
+        return False
+    labels = set() if node is None else {(label.key, label.value) for label in node.labels}
+    named = (
+        (device.id, pool.devices),
+        (device.node, pool.nodes),
+        (device.gpu_type, pool.gpu_types),
+    )
+    return all(not names or subject in names for subject, names in named) and all(
+        (label.key, label.value) in labels for label in pool.labels
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,4 +260,59 @@ def knobs(item: Assignment) -> tuple[object, ...]:
         item.memory_mib_limit,
         item.batch,
         item.envelope,
+    )
+
+
+# --- Findings: how severe, and whether they block
+#
+# A finding is fatal unless everything it is about had to stay as it is (pinned): a plan is not to blame for what it may
+# not touch. Promises (latency, capacity, memory for the model) have one more excuse: a replica that stands already may
+# stay although it can no longer be shown to keep its promise, if the plan says so by listing its workload among the
+# unplaced.
+
+
+def is_fatal(findings: Iterable[Finding]) -> bool:
+    """Whether these findings block promotion."""
+    return any(item.severity is Severity.FATAL for item in findings)
+
+
+def fatal(code: FindingCode, subject: str, **facts: float | str) -> Finding:
+    """A finding about the plan as a whole."""
+    return _finding(code, subject, Severity.FATAL, facts)
+
+
+def about(
+    picture: Picture, code: FindingCode, subject: str, involved: Iterable[Assignment], **facts: float | str
+) -> Finding:
+    """A finding about these assignments: a warning when all of them are pinned."""
+    excused = all(picture.pinned(item) for item in involved)
+    return _finding(code, subject, Severity.WARNING if excused else Severity.FATAL, facts)
+
+
+def promise(picture: Picture, code: FindingCode, item: Assignment, **facts: float | str) -> Finding:
+    """A finding about one replica's promise: also a warning when the replica stands and the plan declares its workload
+    short.
+    """
+    declared = picture.stands(item) and item.workload in picture.short_rps
+    excused = picture.pinned(item) or declared
+    return _finding(code, item.replica, Severity.WARNING if excused else Severity.FATAL, facts)
+
+
+def warning(code: FindingCode, subject: str, **facts: float | str) -> Finding:
+    """What its owner should know, and has chosen."""
+    return _finding(code, subject, Severity.WARNING, facts)
+
+
+def shortage(picture: Picture, code: FindingCode, workload: str, **facts: float | str) -> Finding:
+    """A finding about what a workload lacks: a warning when the plan declares it, fatal when it is silent."""
+    declared = workload in picture.short_rps
+    return _finding(code, workload, Severity.WARNING if declared else Severity.FATAL, facts)
+
+
+def _finding(code: FindingCode, subject: str, severity: Severity, facts: dict[str, float | str]) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        subject=subject,
+        facts=tuple(Fact(name=name, value=number) for name, number in sorted(facts.items())),
     )

@@ -20,9 +20,8 @@ from solvers.verify.bounds import (
     latency_limit_ms,
     memory_needed_mib,
 )
-from solvers.verify.picture import Picture
-from solvers.verify.report import about, fatal, promise, shortage, warning
-from solvers.verify.token_promises import check_tokens, token_memory_mib, token_service, tokens_rps
+from solvers.verify.picture import Picture, about, fatal, promise, shortage, warning
+from solvers.verify.tokens import check_tokens, token_memory_mib, token_service, tokens_rps
 
 BATCH_MAX = 65536
 

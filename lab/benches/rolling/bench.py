@@ -38,8 +38,8 @@ from solvers.sim.outcome import (
 from solvers.sim.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
 from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import policy_of
+from solvers.verify.bounds import usd_per_h
 from solvers.verify.checks import verify
-from solvers.verify.cost import usd_per_h
 from solvers.verify.picture import Picture
 
 SECONDS_PER_HOUR = 3600.0

@@ -16,7 +16,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.greedy import Greedy
 from solvers.verify.checks import verify
-from solvers.verify.report import is_fatal
+from solvers.verify.picture import is_fatal
 from tests import builders
 
 

@@ -16,7 +16,7 @@ from solvers.domain.snapshot import Snapshot
 from solvers.models.serving.token_plans import SEQUENCES, TokenPromise, serving
 from solvers.planners.registry import propose
 from solvers.verify.checks import is_fatal, verify
-from solvers.verify.token_steps import Steps, TokenLimits, memory_mib
+from solvers.verify.tokens import Steps, TokenLimits, memory_mib
 from tests import builders, chats
 
 WORLD = chats.lab([chats.service()])
