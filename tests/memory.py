@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from solvers.cycle.ports import Ports
 from solvers.cycle.record import CycleRecord, CycleStep
-from solvers.domain.change import Transition
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan, Proposal
@@ -66,12 +65,12 @@ class MemoryActuator:
     """Promotes to the next generation, or fails as told."""
 
     failure: Exception | None = None
-    promoted: list[tuple[CycleRecord, Plan, Transition]] = field(default_factory=list)
+    promoted: list[tuple[CycleRecord, Plan]] = field(default_factory=list)
 
-    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:
+    def promote(self, record: CycleRecord, plan: Plan) -> Generation:
         if self.failure is not None:
             raise self.failure
-        self.promoted.append((record, plan, transition))
+        self.promoted.append((record, plan))
         return Generation(plan.parent + 1)
 
 

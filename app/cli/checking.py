@@ -119,8 +119,8 @@ def replay(
     token: Token = None,
 ) -> None:
     """Plan again from a cycle's record and compare the plan's digest. Exit status 7 when it differs."""
+    from solvers.cycle.cycle import replay as plan_again
     from solvers.cycle.record import CycleRecord
-    from solvers.cycle.replay import replay as plan_again
     from solvers.domain.codec import from_plain
 
     with connect(server, token) as client:

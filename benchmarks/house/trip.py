@@ -105,7 +105,7 @@ def trip(steps: Iterable[Step], within: str = "") -> Trip:
 
 def planned(root: Path) -> list[Step]:
     """The steps of one plan, in all of `solvers`."""
-    from solvers.cycle.order import movable_workloads
+    from solvers.cycle.ports import movable_workloads
     from solvers.cycle.record import Lane
     from solvers.domain.codec import from_json
     from solvers.domain.snapshot import Snapshot

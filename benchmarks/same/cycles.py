@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.same.frozen import Case, Taken
+from solvers.cycle.cycle import replay
 from solvers.cycle.record import CycleRecord
-from solvers.cycle.replay import replay
 from solvers.domain.codec import digest, from_json
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "same" / "cycles"

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from benchmarks.same.frozen import Taken, short_digest
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.codec import canonical_json, to_plain
 from solvers.domain.plan import Proposal

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from solvers.cycle.target import next_target
 from solvers.domain.device import Device, GpuType
 from solvers.domain.evidence import Finding, SilentReporter
 from solvers.domain.ids import DeviceId, ModelName, NodeId, WorkloadId
@@ -16,7 +17,6 @@ from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import ModelVariant
 from solvers.planners.base import Budget, Planner, PlanRequest
 from solvers.planners.registry import think
-from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import verify
 
 CYCLE_S = 15.0

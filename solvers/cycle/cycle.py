@@ -1,34 +1,36 @@
-"""One planning cycle: observe, propose, verify, diff, gate, actuate, record. The only implementation, in production and
-simulation.
+"""One planning cycle: observe, propose, verify, diff, gate, actuate, record; and its replay. The only implementation,
+in production and simulation.
 
-Owns the order of steps and the fallbacks: a planner that fails, has no plan, or is refuted by the verifier gives way to
-the next in the chain, and at its end the target stays. Where policies have pools, each plans and judges its own part
-(`solvers.cycle.parts`), and what planners keep is kept for each policy. What went wrong is in the record either way. It
-refuses to know time, storage and processes: they are ports. Errors other than a planner's own (EngineError) and a lost
-race (SupersededError, LeaseLostError while promoting) abort the cycle by passing through.
+A planner that fails, has no plan, or is refuted by the verifier gives way to the next in the chain, and at its end the
+target stays. Where policies have pools, each plans and judges its own part (`solvers.cycle.parts`), and what planners
+keep is kept for each policy. What went wrong is in the record either way. Time, storage and processes are ports. Errors
+other than a planner's own (EngineError) and a lost race (SupersededError, LeaseLostError while promoting) abort the
+cycle by passing through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from solvers.cycle.attempts import Asking, ChosenPlan, try_chain
-from solvers.cycle.dividing import Part
+from solvers.cycle.dividing import Division, Part
 from solvers.cycle.gate import GateCase, gate
-from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.parts import Course, Together, decided, try_parts
-from solvers.cycle.ports import Ports, memory_key
+from solvers.cycle.parts import Course, SettledPart, Together, decided, standing, try_parts, whole_plan
+from solvers.cycle.ports import CycleOrder, Ports, memory_key, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, Decision, HoldReason, Timing
 from solvers.domain.change import Transition, diff
 from solvers.domain.codec import bytes_digest, digest, picture_digest
+from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import Digest, Generation, PolicyName
 from solvers.domain.plan import Plan, Proposal
 from solvers.domain.snapshot import Snapshot
-from solvers.errors import LeaseLostError, SupersededError
+from solvers.errors import EngineError, InputError, LeaseLostError, SupersededError
+from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
+from solvers.planners.chain import SPEC as KEEP
 from solvers.planners.chain import KeepTarget
 from solvers.verify.checks import verify
 
@@ -92,7 +94,7 @@ def run_cycle(ports: Ports, order: CycleOrder) -> CycleRecord:
         decision = watch.run(CycleStep.GATE, partial(_judge, ports, order, request, record))
     record = replace(record, decision=decision)
     if decision.promote and plan is not None and record.transition is not None:
-        record = _actuate(watch, record, plan, record.transition)
+        record = _actuate(watch, record, plan)
     _report(ports, record)
     return watch.run(CycleStep.RECORD, partial(_close, watch, record))
 
@@ -166,14 +168,14 @@ def _case(ports: Ports, order: CycleOrder, request: PlanRequest) -> GateCase:
     )
 
 
-def _actuate(watch: _Watch, record: CycleRecord, plan: Plan, transition: Transition) -> CycleRecord:
+def _actuate(watch: _Watch, record: CycleRecord, plan: Plan) -> CycleRecord:
     """Store the cause, then change the target. A lost race leaves the target to whoever won it."""
     ports = watch.ports
 
     def promote() -> Generation | HoldReason:
         ports.journal.draft(record)
         try:
-            return ports.actuator.promote(record, plan, transition)
+            return ports.actuator.promote(record, plan)
         except LeaseLostError:
             return HoldReason.LEASE_LOST
         except SupersededError:
@@ -196,3 +198,55 @@ def _report(ports: Ports, record: CycleRecord) -> None:
         )
     elif decision is not None:
         ports.reporter.event("plan.held", reasons=",".join(reason.value for reason in decision.reasons))
+
+
+# --- A recorded cycle planned again
+#
+# The same planner on the same snapshot with the same seed, budget and state must give the same plan. A planner whose
+# budget is time may stop elsewhere on another day; one whose work is counted may not.
+
+Propose = Callable[[str, PlanRequest, bytes | None], Proposal]
+
+
+def replay(
+    record: CycleRecord,
+    propose: Propose = registry.propose,
+    state: bytes | None = None,
+    states: Mapping[PolicyName, bytes] | None = None,
+) -> Digest:
+    """Digest of the plan that the recorded planner makes now, handed `state` (that of the record's `state_digest`), or
+    each policy's planner its part of `states`.
+
+    Raises InputError when the cycle had no plan.
+    """
+    if record.proposal is None or record.plan is None:
+        raise InputError(f"cycle {record.id} has no plan to repeat", cycle=record.id)
+    request = PlanRequest(snapshot=record.snapshot, movable=record.movable, budget=record.budget, seed=record.seed)
+    if record.plan.parts:
+        plan: Plan | None = _in_parts(record.plan, request, propose, states or {})
+    else:
+        plan = propose(record.proposal.planner, request, state).plan
+    if plan is None:
+        raise EngineError(f"planner {record.proposal.planner} has no plan this time", cycle=record.id)
+    return digest(plan)
+
+
+def _in_parts(plan: Plan, request: PlanRequest, propose: Propose, states: Mapping[PolicyName, bytes]) -> Plan | None:
+    lines = {line.policy: line for line in plan.parts}
+    division = Division.of(request.snapshot, request.movable)
+    asking = Asking(
+        propose=lambda planner, asked: propose(planner, asked, None), verify=verify, reporter=SilentReporter()
+    )
+    settled: list[SettledPart] = []
+    for policy in division.policies:
+        part, line = division.part(policy), lines[policy.name]
+        if line.planner == KEEP.name:
+            item = SettledPart(part=part, plan=standing(part, request.seed, asking), held=line.held)
+        else:
+            proposal = propose(line.planner, part.request(request.seed), states.get(policy.name))
+            if proposal.plan is None:
+                return None
+            item = SettledPart(part=part, plan=proposal.plan, proposal=proposal)
+        division.settle(part, item.plan)
+        settled.append(item)
+    return whole_plan(asking, request, tuple(settled)).plan

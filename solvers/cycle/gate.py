@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Transition
 from solvers.domain.device import OFFERED

@@ -1,5 +1,5 @@
-"""What `run_cycle` needs from the world. Production and simulator hand in different implementations; the cycle cannot
-tell.
+"""What `run_cycle` is asked to do, and what it needs from the world. Production and simulator hand in different
+implementations; the cycle cannot tell.
 """
 
 from __future__ import annotations
@@ -7,13 +7,49 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from solvers.cycle.record import CycleRecord, CycleStep
-from solvers.domain.change import Transition
+from solvers.cycle.record import CycleRecord, CycleStep, Lane
 from solvers.domain.evidence import Reporter
-from solvers.domain.ids import Generation, PolicyName
+from solvers.domain.ids import CycleId, Generation, PolicyName, WorkloadId
 from solvers.domain.plan import Plan
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
+from solvers.domain.workload import ServiceMode
 from solvers.planners.base import PlanRequest, Thought
+
+_MODES = {
+    Lane.ACT: frozenset({ServiceMode.AUTO}),
+    Lane.APPROVE: frozenset({ServiceMode.AUTO, ServiceMode.APPROVE}),
+    Lane.SHADOW: frozenset({ServiceMode.AUTO, ServiceMode.APPROVE, ServiceMode.SHADOW}),
+}
+
+
+@value
+class CycleOrder:
+    """One cycle to run. `forced`: a person wants the change now, so hysteresis (cooldown, churn budget, small gain) is
+    set aside. `promote` False: plan, verify and record, but change nothing; whoever asked may apply the plan later.
+    `outdated`: workloads whose processes were told something else than their documents now say. A plan that moves them
+    is promoted even where it changes nothing, because nodes learn of documents by promotions alone.
+    """
+
+    id: CycleId
+    lane: Lane
+    seed: int
+    software_version: str
+    forced: bool = False
+    promote: bool = True
+    outdated: tuple[WorkloadId, ...] = ()
+
+
+def movable_workloads(snapshot: Snapshot, lane: Lane) -> tuple[WorkloadId, ...]:
+    """Workloads that a lane may move, by id."""
+    modes = _MODES[lane]
+    services = (WorkloadId(item.id) for item in snapshot.services if item.mode in modes)
+    jobs = (WorkloadId(item.id) for item in snapshot.jobs if item.mode in modes)
+    tasks = (WorkloadId(item.id) for item in snapshot.tasks if item.mode in modes)
+    return tuple(sorted((*services, *jobs, *tasks)))
+
+
+# --- The world
 
 
 class Observer(Protocol):
@@ -67,7 +103,7 @@ class Forgetful:
 class Actuator(Protocol):
     """Makes a plan the target."""
 
-    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:
+    def promote(self, record: CycleRecord, plan: Plan) -> Generation:
         """Compare-and-set on the plan's parent under the lease's fencing token; returns the new generation.
 
         Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader has written.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.codec import from_json
 from solvers.domain.snapshot import Snapshot

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import FindingCode, Severity
 from solvers.domain.plan import Assignment, Plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, given, settings
 
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.evidence import Severity

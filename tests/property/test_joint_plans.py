@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.evidence import Severity
 from solvers.domain.ids import WorkloadId

@@ -25,12 +25,10 @@ from app.store import cycles, documents, planner_states, plans, targets
 from app.store.cycles import NewCycle
 from app.store.engine import Database
 from app.store.plans import NewPlan, PlanState
-from solvers.cycle.cycle import run_cycle
+from solvers.cycle.cycle import replay, run_cycle
 from solvers.cycle.gate import fatal_codes
-from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.ports import Clock, Journal, Ports, Runner, memory_key
+from solvers.cycle.ports import Clock, CycleOrder, Journal, Ports, Runner, memory_key, movable_workloads
 from solvers.cycle.record import CycleRecord, CycleStep, HoldReason, Lane
-from solvers.cycle.replay import replay
 from solvers.domain.codec import digest
 from solvers.domain.evidence import Finding, Reporter, Severity
 from solvers.domain.ids import CycleId, Digest, PolicyName

@@ -2,7 +2,7 @@
 workloads nodes were told otherwise than their documents say now.
 
 Nothing is chosen here: every number comes from the plan, the snapshot it was made for, or the documents of the
-workloads it names. Which replicas may go on for a while and for how long is `solvers.cycle.leaving`'s; what of them
+workloads it names. Which replicas may go on for a while and for how long is `solvers.cycle.target`'s; what of them
 does not fit beside the plan ends at once.
 """
 
@@ -21,9 +21,8 @@ from app import kinds
 from app.store import documents, progress, targets
 from app.store.engine import Database
 from app.store.targets import ToldWorkload
-from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord
-from solvers.domain.change import Transition
+from solvers.cycle.target import leaving
 from solvers.domain.codec import Plain, digest, from_plain
 from solvers.domain.device import Device, DeviceMode
 from solvers.domain.ids import DeviceId, Digest, Generation, JobId, NodeId, ServiceId, TaskId, WorkloadId
@@ -154,7 +153,7 @@ class StoreActuator:
         self._cluster = cluster
         self._author = author
 
-    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002 - a port
+    def promote(self, record: CycleRecord, plan: Plan) -> Generation:
         """Make the plan the target with all its node targets, in one transaction.
 
         Raises SupersededError when the parent is no longer current, LeaseLostError when a newer leader is known.

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from app.services.whatif.outcome import Outcome, TypeUse, WorkloadChange, outcome_of, workload_changes
 from solvers.cycle.attempts import Asking, ChosenPlan
-from solvers.cycle.order import movable_workloads
 from solvers.cycle.parts import Course, try_policies
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.codec import digest

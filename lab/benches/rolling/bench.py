@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from solvers.cycle.cycle import run_cycle
-from solvers.cycle.order import CycleOrder, movable_workloads
-from solvers.cycle.ports import Ports
+from solvers.cycle.ports import CycleOrder, Ports, movable_workloads
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.domain.change import Transition
+from solvers.cycle.target import next_target
 from solvers.domain.evidence import Finding, FindingCode
 from solvers.domain.ids import CycleId, Generation, ServiceId
 from solvers.domain.plan import Plan
@@ -36,7 +35,6 @@ from solvers.sim.outcome import (
     metric,
 )
 from solvers.sim.world.ports import CountingReporter, InProcessRunner, LastRecord, StateMemory
-from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import policy_of
 from solvers.verify.bounds import usd_per_h
 from solvers.verify.checks import verify
@@ -60,7 +58,7 @@ class _Course:
         """The picture of now."""
         return self.picture
 
-    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
+    def promote(self, record: CycleRecord, plan: Plan) -> Generation:  # noqa: ARG002 - a port
         """Compare-and-set. Raises SupersededError."""
         target = next_target(self.picture.target, plan, self.at_s)
         self.picture = replace(self.picture, target=target)

@@ -24,6 +24,7 @@ from lab.arena.loading import load
 from lab.arena.loads import scaled
 from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.claims.runs import Outcomes, mean_metric, outcomes
+from solvers.cycle.target import next_target
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
@@ -37,7 +38,6 @@ from solvers.policies.mudi.remembering import MudiMemory
 from solvers.policies.mudi.selecting import Slack
 from solvers.problems.needs import Need
 from solvers.sim.outcome import Bench, JobOutcome, RunOutcome
-from solvers.sim.world.promoting import next_target
 from solvers.sim.world.world import World
 
 BASELINES = ("gslice", "muxflow", "gpulet")

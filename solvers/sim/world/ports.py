@@ -15,9 +15,9 @@ from math import prod
 
 import numpy as np
 
-from solvers.cycle.leaving import leaving
 from solvers.cycle.record import CycleRecord, CycleStep
-from solvers.domain.change import Target, Transition
+from solvers.cycle.target import leaving, next_target
+from solvers.domain.change import Target
 from solvers.domain.codec import canonical_json
 from solvers.domain.device import DeviceMode
 from solvers.domain.evidence import Reporter
@@ -37,7 +37,6 @@ from solvers.sim.serving.serving import Served
 from solvers.sim.truth.truth import memory_mib
 from solvers.sim.world.loads import Load, WorldLoads
 from solvers.sim.world.metrics import BINS, percentile_ms
-from solvers.sim.world.promoting import next_target
 from solvers.sim.world.state import Leave, Meter, Process, ServiceLane, State, TargetByDevice, WorldDevice, WorldNode
 
 # --- What a node of a simulated world tells of itself: replicas, readings of devices and of replicas
@@ -337,7 +336,7 @@ class WorldActuator:
     spread: Callable[[TargetByDevice, CycleRecord], None]
     promotions: int = 0
 
-    def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:  # noqa: ARG002
+    def promote(self, record: CycleRecord, plan: Plan) -> Generation:
         """Compare-and-set on the plan's parent. Raises SupersededError."""
         target = next_target(self.state.target, plan, self.state.now_s)
         self.promotions += 1

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from solvers.cycle.cycle import run_cycle
 from solvers.cycle.gate import fatal_codes
-from solvers.cycle.order import CycleOrder
-from solvers.cycle.ports import Ports
+from solvers.cycle.ports import CycleOrder, Ports
 from solvers.cycle.record import CycleRecord, HoldReason
 from solvers.cycle.record import Lane as CycleLane
 from solvers.domain.arrays import Streams

@@ -13,7 +13,7 @@ from app import kinds
 from app.clock import SystemClock
 from app.services.whatif.simulations import AT_ONCE_MAX
 from app.store import profiles
-from solvers.cycle.order import movable_workloads
+from solvers.cycle.ports import movable_workloads
 from solvers.cycle.record import Lane
 from solvers.domain.codec import digest, from_json, from_plain
 from solvers.domain.ids import Digest

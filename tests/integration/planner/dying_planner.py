@@ -17,7 +17,6 @@ from app.services.planning.planning import LeaderJournal
 from app.services.planning.rollout import StoreActuator
 from app.settings import load_settings
 from solvers.cycle.record import CycleRecord, CycleStep
-from solvers.domain.change import Transition
 from solvers.domain.ids import Generation
 from solvers.domain.plan import Plan
 
@@ -43,8 +42,8 @@ def die_at(moment: str) -> None:
             reached(DRAFTED)
 
     class DyingActuator(StoreActuator):
-        def promote(self, record: CycleRecord, plan: Plan, transition: Transition) -> Generation:
-            generation = super().promote(record, plan, transition)
+        def promote(self, record: CycleRecord, plan: Plan) -> Generation:
+            generation = super().promote(record, plan)
             reached(PROMOTED)
             return generation
 

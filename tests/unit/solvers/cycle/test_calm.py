@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solvers.cycle.cycle import run_cycle
-from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Lane
 from solvers.domain.change import ChangeKind, Target, Transition
 from solvers.domain.codec import digest

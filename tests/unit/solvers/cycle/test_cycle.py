@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.cycle.cycle import CycleOrder, run_cycle
+from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.record import CycleRecord, HoldReason, Lane
-from solvers.cycle.replay import replay
 from solvers.domain.codec import bytes_digest, canonical_json, digest, from_json
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import CycleId
@@ -55,9 +54,10 @@ def test_a_good_plan_is_promoted_and_its_cause_is_stored_first() -> None:
     assert closed == record
     assert drafted.plan == record.plan
     assert drafted.generation is None
-    ((_, plan, transition),) = world.actuator.promoted
+    ((_, plan),) = world.actuator.promoted
+    assert record.transition is not None
     assert digest(plan) == record.plan_digest
-    assert [change.subject for change in transition.changes] == ["demo/vision#0"]
+    assert [change.subject for change in record.transition.changes] == ["demo/vision#0"]
     assert [name for name, _ in world.reporter.heard][-1] == "plan.promoted"
 
 

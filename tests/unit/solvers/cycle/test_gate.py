@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.cycle.gate import GateCase, gate
-from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Change, ChangeKind, Transition
 from solvers.domain.evidence import Finding, FindingCode, Severity

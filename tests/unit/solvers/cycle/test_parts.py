@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from solvers.cycle.cycle import CycleOrder, run_cycle
+from solvers.cycle.cycle import CycleOrder, replay, run_cycle
 from solvers.cycle.dividing import Division
 from solvers.cycle.record import CycleRecord, Lane
-from solvers.cycle.replay import replay
+from solvers.cycle.target import next_target
 from solvers.domain.codec import canonical_json, digest, from_json
 from solvers.domain.device import Label, PowerCap, PowerScope
 from solvers.domain.evidence import FindingCode, Severity
@@ -25,7 +25,6 @@ from solvers.domain.workload import ServiceMode
 from solvers.errors import EngineError
 from solvers.planners import registry
 from solvers.planners.base import PlanRequest, Thought
-from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import verify
 from tests import builders
 from tests.memory import MemoryMemory, MemoryRunner, World

@@ -9,7 +9,7 @@ import pytest
 
 from agents.wire import NodeTarget
 from app.services.planning.rollout import going_on, node_targets, still_leaving, with_leaving
-from solvers.cycle.leaving import FORGOTTEN_S, LAUNCHES, REPLACED_S_MAX, REPLACED_S_MIN
+from solvers.cycle.target import FORGOTTEN_S, LAUNCHES, REPLACED_S_MAX, REPLACED_S_MIN
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.device import DeviceMode

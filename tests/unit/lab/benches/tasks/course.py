@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from solvers.cycle.target import next_target
 from solvers.domain.device import Device
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
@@ -17,7 +18,6 @@ from solvers.policies.oltunes.memory import OltunesMemory
 from solvers.policies.oltunes.parameters import OltunesParameters
 from solvers.policies.oltunes.planner import Oltunes
 from solvers.policies.oltunes.queues import WindowPace
-from solvers.sim.world.promoting import next_target
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.settings import Settings
 from solvers.cycle.cycle import run_cycle
-from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Lane
 from solvers.domain.change import Target
 from solvers.domain.ids import CycleId, Generation, ModelName

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.cycle.gate import GateCase, gate
-from solvers.cycle.order import CycleOrder
+from solvers.cycle.ports import CycleOrder
 from solvers.cycle.record import Decision, HoldReason, Lane
 from solvers.domain.change import Target, diff
 from solvers.domain.ids import CycleId, Generation, ReplicaId

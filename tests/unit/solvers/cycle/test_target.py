@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.cycle.target import next_target
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
 from solvers.domain.ids import Generation
 from solvers.errors import SupersededError
 from solvers.planners import registry
 from solvers.planners.base import Budget, PlanRequest
-from solvers.sim.world.promoting import next_target
 from tests import builders
 
 
