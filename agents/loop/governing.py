@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from agents.devices.base import Devices, DeviceSample, WorkerSample, WorkerState
 from agents.errors import DeviceError
 from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, RepartitionReport, ReplicaTarget
+from solvers.control.controllers import Controller, controller, names
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -25,12 +26,11 @@ from solvers.control.records import (
     Repartition,
     ReplicaEnvelope,
     ReplicaReading,
+    ReplicaWish,
     Setting,
     state_from_plain,
     state_to_plain,
 )
-from solvers.control.registry import Controller, controller, names
-from solvers.control.table import ReplicaWish
 
 PERIOD_S = 1.0
 STALE_PERIODS = 3

@@ -110,8 +110,8 @@ class NodeTarget:
     plan: str | None
     devices: tuple[DeviceTarget, ...]
     governor: str = "morak"
-    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control.registry`), where a
-    device has none of its own.
+    """Name of the controller that moves batches and clocks inside their envelopes (`solvers.control`), where a device
+    has none of its own.
     """
 
     def governor_of(self, device: DeviceTarget) -> str:

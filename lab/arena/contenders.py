@@ -16,7 +16,7 @@ from pathlib import Path
 from app.own_planners import is_own, planner_from, source_of
 from lab.benches.packing.bench import RULES
 from lab.benches.tasks.schedulers import SCHEDULERS
-from solvers.control import registry as controllers
+from solvers.control import controllers
 from solvers.domain.value import value
 from solvers.errors import FieldError, InputError
 from solvers.planners import registry

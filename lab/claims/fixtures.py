@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 
-from solvers.control.knee import knee_share_pct
+from solvers.policies.morak.cutting import knee_share_pct
 from solvers.sim.truth.catalogue import GPUS
 from solvers.sim.truth.truth import GpuTruth, Resident, answer_shift_ms, board_power_w, execution_ms, wanted
 

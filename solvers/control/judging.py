@@ -1,12 +1,15 @@
-"""What a period's readings mean: whether enough is known, where power and latencies lie to their limits.
+"""What controllers share: the judgement of a period's readings, the steps of a knob, how a state goes on.
 
-Owns the judgement that every controller shares, so that they differ in what they do about it and not in what they call
-bad. It decides nothing and remembers nothing.
+So they differ in what they do about a period and not in what they call bad. Clocks are always values of the
+table that is given; a step that leaves the range ends at its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from math import ceil
 
 from solvers.control.records import (
     DeviceEnvelope,
@@ -17,9 +20,10 @@ from solvers.control.records import (
     ReplicaEnvelope,
     ReplicaReading,
     ReplicaVerdict,
+    ReplicaWish,
     Setting,
+    Zone,
 )
-from solvers.control.table import ReplicaWish, Zone, power_zone, zone
 
 
 def unknown(envelope: DeviceEnvelope, reading: DeviceReading) -> str:
@@ -80,3 +84,113 @@ def inside(envelope: DeviceEnvelope, setting: Setting) -> Setting:
     if clocks and clock not in clocks:
         clock = max((each for each in clocks if each <= clock), default=clocks[0])
     return Setting(batches=batches, clock_mhz_sm=clock)
+
+
+def zone(measured: float, limit: float, low_part: float) -> Zone:
+    """Zone of a measurement: low below `low_part` of the limit, high above the limit. Both ends belong to the band."""
+    if measured > limit:
+        return Zone.HIGH
+    return Zone.LOW if measured < low_part * limit else Zone.BAND
+
+
+def power_zone(measured_w: float, cap_w: float, low_part: float) -> Zone:
+    """Zone of power. Its lower end still counts as low: there is room for one more step."""
+    if measured_w > cap_w:
+        return Zone.HIGH
+    return Zone.LOW if measured_w <= low_part * cap_w else Zone.BAND
+
+
+def first_state(envelope: DeviceEnvelope, setting: Setting) -> DeviceState:
+    """Begin with a setting, brought into the envelope. Its batches are in the order of the envelope's replicas."""
+    names = tuple(replica.replica for replica in envelope.replicas)
+    return DeviceState(uuid=envelope.uuid, replicas=names, setting=inside(envelope, setting))
+
+
+def fitted(envelope: DeviceEnvelope, state: DeviceState, planned: Setting) -> DeviceState:
+    """A state under a new envelope: what left it, or is new, is as planned; the rest stays. Old experience is dropped
+    and bad periods are counted anew.
+    """
+    batches = []
+    for replica, batch_planned in zip(envelope.replicas, planned.batches, strict=True):
+        held = state.batch(replica.replica) if replica.replica in state.replicas else None
+        inside = held is not None and replica.batch_min <= held <= replica.batch_max
+        batches.append(held if held is not None and inside else batch_planned)
+    clock = state.setting.clock_mhz_sm
+    clock = clock if clock in envelope.clocks_mhz_sm else planned.clock_mhz_sm
+    begun = first_state(envelope, Setting(batches=tuple(batches), clock_mhz_sm=clock))
+    return replace(begun, period=state.period)
+
+
+def next_period(state: DeviceState) -> DeviceState:
+    """The state one period later, without experience that is too old."""
+    period = state.period + 1
+    barriers = tuple(barrier for barrier in state.barriers if barrier.until_period > period)
+    return replace(state, period=period, barriers=barriers)
+
+
+def moved(state: DeviceState, setting: Setting) -> DeviceState:
+    """The state with a new setting, and when that was."""
+    if setting == state.setting:
+        return state
+    before = state.setting
+    higher = setting.clock_mhz_sm > before.clock_mhz_sm or any(
+        new > old for new, old in zip(setting.batches, before.batches, strict=True)
+    )
+    return replace(state, setting=setting, changed_period=state.period, raised_period=state.period if higher else None)
+
+
+def forbidden(state: DeviceState, wanted: Setting) -> bool:
+    """Whether experience forbids a setting."""
+    return any(barrier.forbids(wanted) for barrier in state.barriers)
+
+
+def batch_step(batch: int, part: float) -> int:
+    """By how much a batch changes: a part of itself, one at least."""
+    return max(1, int(part * batch))
+
+
+def batches_above(batch: int, highest: int, part: float) -> tuple[int, ...]:
+    """Larger batches to try, the full step first, then halves of it."""
+    return (
+        tuple(dict.fromkeys(min(highest, batch + step) for step in _halves(batch_step(batch, part))))
+        if (batch < highest)
+        else ()
+    )
+
+
+def batch_below(batch: int, lowest: int, part: float) -> int:
+    """The next smaller batch."""
+    return max(lowest, batch - batch_step(batch, part))
+
+
+def batch_well_below(batch: int, lowest: int, part: float) -> int:
+    """The same with the step rounded up, so that small batches fall as quickly as large ones."""
+    return max(lowest, batch - max(1, ceil(part * batch)))
+
+
+def clocks_above(clock_mhz: int, table_mhz: Sequence[int], step_mhz: int) -> tuple[int, ...]:
+    """Higher clocks to try, the full step first, then halves of it."""
+    above = [each for each in table_mhz if each > clock_mhz]
+    if not above:
+        return ()
+    nearest = [_nearest(above, clock_mhz + step) for step in _halves(step_mhz)]
+    return tuple(dict.fromkeys([*nearest, above[0]]))
+
+
+def clock_below(clock_mhz: int, table_mhz: Sequence[int], step_mhz: int) -> int:
+    """The next lower clock; the lowest stays."""
+    below = list(takewhile(lambda each: each < clock_mhz, table_mhz))
+    return _nearest(below, clock_mhz - step_mhz) if below else clock_mhz
+
+
+def _nearest(clocks_mhz: Sequence[int], wanted_mhz: int) -> int:
+    """The clock nearest to the wanted one, the lower of two."""
+    return min(clocks_mhz, key=lambda each: (abs(each - wanted_mhz), each))
+
+
+def _halves(step: int) -> tuple[int, ...]:
+    steps = []
+    while step >= 1:
+        steps.append(step)
+        step //= 2
+    return tuple(steps)

@@ -1,16 +1,35 @@
 """What the governor is told, remembers and answers: immutable records of plain numbers.
 
-Owns their fields and their form as JSON, so that a state can be kept across a restart and a run replayed. Units are in
-the names; a period is one turn of the governor, whatever its length.
+A state has a form as JSON, so that it can be kept across a restart and a run replayed. Units are in the names; a period
+is one turn of the governor, whatever its length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import TypeVar
 
-from solvers.control.table import ReplicaWish, Zone
+T = TypeVar("T")
+
+
+class Zone(StrEnum):
+    """Where a measurement lies to its limit: well below, just below, above."""
+
+    LOW = "low"
+    BAND = "band"
+    HIGH = "high"
+
+
+class ReplicaWish(StrEnum):
+    """What a replica would have done."""
+
+    HOLD = "hold"
+    BATCH_UP = "batch_up"
+    BATCH_DOWN = "batch_down"
+    CLOCK_UP = "clock_up"
+    CLOCK_DOWN = "clock_down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +147,10 @@ class BatchSearch:
     """The one that is tried, or was found."""
 
 
+BARRIERS_MAX = 16
+"""Remembered per device; the oldest are forgotten first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """What the governor remembers of a device. `replicas` and `setting.batches` are in the same order."""
@@ -194,64 +217,43 @@ def state_to_plain(state: DeviceState) -> dict[str, object]:
 
 def state_from_plain(plain: object) -> DeviceState:
     """The state that was written. Raises ValueError."""
-    item = _mapping(plain)
-    raised, changed = item.get("raised_period"), item.get("changed_period")
-    setting, replicas = _setting(item.get("setting")), tuple(_text(name) for name in _items(item.get("replicas")))
-    barriers = tuple(_barrier(barrier) for barrier in _items(item.get("barriers")))
+    item = _a(dict, plain)
+    setting, replicas = _setting(item.get("setting")), tuple(_a(str, name) for name in _a(list, item.get("replicas")))
+    barriers = tuple(_barrier(_a(dict, barrier)) for barrier in _a(list, item.get("barriers")))
     if any(len(each.batches) != len(replicas) for each in (setting, *(barrier.setting for barrier in barriers))):
         raise ValueError("a state of a governor needs one batch for each replica")
+    moments = {name: item.get(name) for name in ("changed_period", "raised_period")}
+    search = item.get("search")
     return DeviceState(
-        uuid=_text(item.get("uuid")),
+        uuid=_a(str, item.get("uuid")),
         replicas=replicas,
         setting=setting,
-        period=_whole(item.get("period")),
-        bad_periods=_whole(item.get("bad_periods")),
-        changed_period=None if changed is None else _whole(changed),
-        raised_period=None if raised is None else _whole(raised),
+        period=_a(int, item.get("period")),
+        bad_periods=_a(int, item.get("bad_periods")),
         barriers=barriers,
-        search=None if item.get("search") is None else _search(item["search"]),
+        search=None if search is None else _search(_a(dict, search)),
+        **{name: None if moment is None else _a(int, moment) for name, moment in moments.items()},
     )
 
 
-def _search(plain: object) -> BatchSearch:
-    item = _mapping(plain)
-    return BatchSearch(low=_whole(item.get("low")), high=_whole(item.get("high")), batch=_whole(item.get("batch")))
+def _search(item: Mapping[str, object]) -> BatchSearch:
+    return BatchSearch(low=_a(int, item.get("low")), high=_a(int, item.get("high")), batch=_a(int, item.get("batch")))
 
 
-def _barrier(plain: object) -> Barrier:
-    item = _mapping(plain)
-    return Barrier(
-        setting=_setting(item.get("setting")),
-        cause=BrokenLimit(_text(item.get("cause"))),
-        until_period=_whole(item.get("until_period")),
-    )
+def _barrier(item: Mapping[str, object]) -> Barrier:
+    cause = BrokenLimit(_a(str, item.get("cause")))
+    return Barrier(setting=_setting(item.get("setting")), cause=cause, until_period=_a(int, item.get("until_period")))
 
 
 def _setting(plain: object) -> Setting:
-    item = _mapping(plain)
-    batches = tuple(_whole(batch) for batch in _items(item.get("batches")))
-    return Setting(batches=batches, clock_mhz_sm=_whole(item.get("clock_mhz_sm")))
+    item = _a(dict, plain)
+    batches = tuple(_a(int, batch) for batch in _a(list, item.get("batches")))
+    return Setting(batches=batches, clock_mhz_sm=_a(int, item.get("clock_mhz_sm")))
 
 
-def _mapping(plain: object) -> Mapping[str, object]:
-    if not isinstance(plain, dict):
-        raise ValueError("no state of a governor: expected an object")
-    return plain
-
-
-def _items(plain: object) -> Sequence[object]:
-    if not isinstance(plain, list | tuple):
-        raise ValueError("no state of a governor: expected a list")
-    return plain
-
-
-def _text(plain: object) -> str:
-    if not isinstance(plain, str):
-        raise ValueError("no state of a governor: expected text")
-    return plain
-
-
-def _whole(plain: object) -> int:
-    if isinstance(plain, bool) or not isinstance(plain, int):
-        raise ValueError("no state of a governor: expected a whole number")
-    return plain
+def _a(kind: type[T], plain: object) -> T:
+    """What was written, where it is of this kind."""
+    found = list(plain) if isinstance(plain, tuple) else plain
+    if isinstance(found, bool) or not isinstance(found, kind):
+        raise ValueError(f"no state of a governor: expected {kind.__name__}, got {type(plain).__name__}")
+    return found

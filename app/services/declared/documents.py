@@ -31,7 +31,7 @@ from app.store import documents, events, pair_points, profiles, progress, target
 from app.store.documents import Key, Precondition, PutResult, Stored
 from app.store.engine import Database
 from app.store.pages import StoredPage
-from solvers.control import registry as controllers
+from solvers.control import controllers
 from solvers.domain.codec import Plain, to_plain
 from solvers.domain.device import Device, Node, PowerCap, PowerScope
 from solvers.domain.policy import Policy

@@ -12,13 +12,14 @@ import numpy as np
 from app.demo.examples import examples_path
 from lab.arena.loading import load
 from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
-from solvers.control.bisect import BatchQuestion, bisect_batch, scan_batches, task_latency_ms
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
 from solvers.domain.snapshot import ReplicaState
 from solvers.domain.workload import WorkloadKind
 from solvers.engines.base import Limits, create
+from solvers.policies.inss.batching import BatchAnswer, BatchQuestion, bisect_batch
+from solvers.policies.inss.belief import task_latency_ms
 from solvers.policies.inss.placing import exact
 from solvers.policies.inss.projecting import project
 from solvers.problems.knapsack import Knapsack
@@ -96,7 +97,6 @@ def judge_02(_effort: Effort) -> ClaimEvidence:
 def question(latency_ms: Callable[[int], float], rate_rps: float = 0.0) -> BatchQuestion:
     """A replica whose batches take 10 ms, with a limit of 100."""
     return BatchQuestion(
-        replica="one",
         execution_ms=lambda _batch: 10.0,
         latency_ms=latency_ms,
         fits=lambda _batch: True,
@@ -232,12 +232,19 @@ def _judge_03(effort: Effort) -> ClaimEvidence:
     return found(f"{told}; {effort.examples} projections; {len(wrong)} wrong", wrong)
 
 
+def scan_batches(question: BatchQuestion) -> BatchAnswer:
+    """Try every size and take the one with the highest throughput, the smaller of two."""
+    sizes = range(question.batch_min, question.batch_max + 1)
+    able = [size for size in sizes if question.holds(size) and question.throughput_rps(size) >= question.rate_rps]
+    best = max(able, key=lambda size: (question.throughput_rps(size), -size), default=None)
+    return BatchAnswer(batch=best, timeout_ms=0.0, probes=tuple(sizes))
+
+
 def _question(drawn: np.random.Generator, *, filling: bool) -> tuple[BatchQuestion, bool]:
     """A random replica, and whether its latency rises with the batch; `filling`: a task waits for its batch to fill."""
     fixed, each, rate = drawn.uniform(1, 20), drawn.uniform(0.2, 6), drawn.uniform(5, 400)
     waiting, memory = 1 if filling else int(drawn.integers(1, 40)), drawn.uniform(50, 4000)
     asked = BatchQuestion(
-        replica="one",
         execution_ms=lambda batch: fixed + each * batch,
         latency_ms=lambda batch: task_latency_ms(batch, waiting, fixed, rate, fixed + each * batch),
         fits=lambda batch: 100.0 * batch <= memory,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solvers.control.controllers import Controller
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -20,7 +21,6 @@ from solvers.control.records import (
     ReplicaReading,
     Setting,
 )
-from solvers.control.registry import Controller
 from solvers.sim.truth.device import DeviceLoad, Tenant, settle
 from solvers.sim.truth.truth import GpuTruth
 

@@ -12,16 +12,18 @@ from itertools import product
 import numpy as np
 
 from lab.claims.morak.governed import GovernedCourse, GovernedDevice, GovernedLimits, GovernedPart, Period, govern
+from solvers.control.controllers import controller
+from solvers.control.governor import TABLE, Ends, wish_of
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
     GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
+    ReplicaWish,
     Setting,
+    Zone,
 )
-from solvers.control.registry import controller
-from solvers.control.table import TABLE, Ends, ReplicaWish, Zone, wish_of
 from solvers.sim.truth.truth import GpuTruth
 
 NETWORKS = ("googlenet", "mobilenet", "resnet101", "resnet50", "vgg19", "inception-v3")

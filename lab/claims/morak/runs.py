@@ -24,9 +24,9 @@ from lab.claims.morak.governed import (
     alone_ms,
     govern,
 )
-from solvers.control.knee import batch_ceiling, knee_share_pct
+from solvers.control.controllers import controller
 from solvers.control.records import GovernorSettings, Setting
-from solvers.control.registry import controller
+from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
 from solvers.sim.truth.truth import GpuTruth, gpu_truth
 
 GPU = "rtx-2080ti"

@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.learning.inss.truth import BATCH_MAX, Runs, Truth
-from solvers.control.bisect import BATCH_DEFAULT, PASSES_MAX, BatchQuestion, bisect_batch, task_latency_ms
 from solvers.policies.inss.actor import NOWHERE
+from solvers.policies.inss.batching import BatchQuestion, bisect_batch
+from solvers.policies.inss.belief import task_latency_ms
+
+BATCH_DEFAULT = 4
+"""What a replica gets for which no size works."""
+PASSES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,6 @@ class Deployment:
 
         answer = bisect_batch(
             BatchQuestion(
-                replica="",
                 execution_ms=took,
                 latency_ms=lambda batch: task_latency_ms(batch, 1, took(batch), rate, took(batch)),
                 fits=lambda batch: self.truth.memory_mib(model, batch) <= room_mib,

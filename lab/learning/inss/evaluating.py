@@ -15,10 +15,10 @@ import numpy as np
 from lab.learning.inss.deploying import Deployment
 from lab.learning.inss.environment import Environment, StepOutcome
 from lab.learning.inss.truth import BATCH_MAX, Truth
-from solvers.control.bisect import task_latency_ms
 from solvers.domain.arrays import Streams
 from solvers.engines.base import Limits, create
 from solvers.policies.inss.actor import NOWHERE, InssActor
+from solvers.policies.inss.belief import task_latency_ms
 from solvers.policies.inss.placing import exact
 from solvers.problems.knapsack import Knapsack
 

@@ -1,17 +1,18 @@
 """Batches first: every standing replica's batch by bisection, where it stands, with the share and memory it has.
 
-Owns the questions put to bisection (InSS' latency beside the very neighbours, Eq. 2, the memory the process holds) and
-what comes of the answers: the largest measured batch not above the one found that still serves the replica's part of
-the rate, by InSS' own belief (1d); where none does, the one that serves most in time.
+BDA finds the largest batch that keeps a replica's limits, and the time a batch may wait to fill that follows from it.
+It is asked about InSS' latency beside the very neighbours (Eq. 2) and the memory the process holds. Of the answers
+comes the largest measured batch not above the one found that still serves the replica's part of the rate, by InSS' own
+belief (1d); where none does, the one that serves most in time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.control.bisect import BatchAnswer, BatchQuestion, bisect_batch
 from solvers.domain.evidence import Fact, Reason, ReasonCode
 from solvers.domain.ids import WorkloadId
 from solvers.planners.case import search_of
@@ -24,6 +25,69 @@ from solvers.problems.fleet import Seat
 from solvers.problems.needs import Need
 
 DUST = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQuestion:
+    """A replica to size. The curves take a batch: `latency_ms` is the worst a task sees, waiting included,
+    `execution_ms` that of one batch, `fits` whether its memory is there.
+    """
+
+    execution_ms: Callable[[int], float]
+    latency_ms: Callable[[int], float]
+    fits: Callable[[int], bool]
+    latency_ms_limit: float
+    rate_rps: float
+    batch_min: int = 1
+    batch_max: int = 32
+
+    def throughput_rps(self, batch: int) -> float:
+        """Requests a second when batch follows batch."""
+        return 1000.0 * batch / self.execution_ms(batch)
+
+    def holds(self, batch: int) -> bool:
+        """Whether memory and latency limit are kept."""
+        return self.fits(batch) and self.latency_ms(batch) <= self.latency_ms_limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """What was found: None when no size keeps the limits and the rate. `timeout_ms` is how long a batch may wait to
+    fill.
+    """
+
+    batch: int | None
+    timeout_ms: float
+    probes: tuple[int, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some size does."""
+        return self.batch is not None
+
+
+def bisect_batch(question: BatchQuestion) -> BatchAnswer:
+    """Search one replica's size; at most six probes in 1 to 32."""
+    low, high, best = question.batch_min, question.batch_max, None
+    probes: list[int] = []
+    while low <= high:
+        middle = (low + high) // 2
+        probes.append(middle)
+        enough = question.throughput_rps(middle) >= question.rate_rps
+        if question.holds(middle):
+            best = middle if enough else best
+            low = middle + 1
+        elif not enough:
+            # Smaller batches are slower still, larger ones later still.
+            break
+        else:
+            high = middle - 1
+    return BatchAnswer(batch=best, timeout_ms=_timeout_ms(question, best), probes=tuple(probes))
+
+
+def _timeout_ms(question: BatchQuestion, batch: int | None) -> float:
+    """What the limit leaves for waiting once the batch itself is paid for."""
+    return 0.0 if batch is None else max(0.0, question.latency_ms_limit - question.execution_ms(batch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +116,6 @@ def size(belief: InssBelief, at: int, together: list[Member], rate_rps: float, c
     slowdown = belief.slowdown(at, together)
     largest = max((choice.batch for choice in choices), default=0)
     question = BatchQuestion(
-        replica=need.workload,
         execution_ms=lambda batch: slowdown * belief.alone_ms(need, option, batch),
         latency_ms=lambda batch: belief.latency_ms(need, option, batch, (slowdown, rate_rps)),
         fits=lambda batch: batch <= largest,

@@ -7,12 +7,12 @@ model to its neighbours, fitted to how it was measured to suffer, and Eq. 2 for 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from solvers.control.bisect import task_latency_ms
 from solvers.domain.arrays import Floats
 from solvers.domain.ids import GpuTypeName, ModelName
 from solvers.models.parts.company import L2_PER_SHARE
@@ -139,6 +139,16 @@ class InssBelief:
         runs = batch.tobytes(), share.tobytes(), latency.tobytes()
         self._runs[model, device_class] = runs
         return _plane_through(runs)
+
+
+def task_latency_ms(batch: int, waiting: int, running_ms: float, rate_rps: float, execution_ms: float) -> float:
+    """Latency of a task with `waiting` tasks before it, itself counted, while its model's running batch needs
+    `running_ms` more.
+    """
+    if waiting >= batch:
+        return running_ms + math.ceil(waiting / batch) * execution_ms
+    filling_ms = 1000.0 * (batch - waiting) / rate_rps if rate_rps > 0.0 else math.inf
+    return max(running_ms, filling_ms) + execution_ms
 
 
 @lru_cache(maxsize=1024)

@@ -21,45 +21,6 @@ from solvers.models.parts.company import L2_PER_SHARE, Company
 from solvers.models.parts.disturbed import Disturbed
 from solvers.models.parts.regression import not_negative
 
-# --- The terms of InSS' latency and queueing formulas, as plain functions
-#
-# Symbols are those of the paper: t_d, t_f transfer over PCIe; t_s launching of n kernels, each with its own overhead
-# o_sch and the delay int that neighbours add; t_r running, slowed by the L2 use l of the others; W the length of the
-# queue with the task itself.
-
-
-def transfer_ms(mib_per_input: Floats, batch: Floats, pcie_mib_per_ms: Floats) -> Floats:
-    """t_d or t_f: a batch's data over the bandwidth of PCIe."""
-    return mib_per_input * batch / pcie_mib_per_ms
-
-
-def kernel_delay_ms(models: Floats, slope_ms: float, offset_ms: float) -> Floats:
-    """int: what every launch waits longer with `models` on the device; nothing when alone."""
-    return np.where(models <= 1, 0.0, slope_ms * models + offset_ms)
-
-
-def launch_ms(overhead_ms: Floats, delay_ms: Floats, kernels: Floats) -> Floats:
-    """t_s = (o_sch + int) n."""
-    return (overhead_ms + delay_ms) * kernels
-
-
-def run_ms(alone_ms: Floats, cache: Floats, others_l2: Floats) -> Floats:
-    """t_r = o_r (1 + alpha_cache times the sum of the others' L2 use, as fractions)."""
-    return alone_ms * (1.0 + cache * others_l2)
-
-
-def task_latency_ms(
-    queue: Floats, executing_ms: Floats, batch: Floats, inference_ms: Floats, rate_rps: Floats
-) -> Floats:
-    """Eq. 2: time from a task's arrival to its answer. `queue` counts the task itself; `executing_ms` is what the batch
-    now running still needs. A full batch waits for it and for the batches before; a batch that is not yet full waits
-    for the tasks that it lacks, or for the device, whichever takes longer.
-    """
-    full = executing_ms + np.ceil(queue / batch) * inference_ms
-    filling = 1000.0 * np.maximum(batch - queue, 0.0) / rate_rps
-    return np.where(queue >= batch, full, np.maximum(executing_ms, filling) + inference_ms)
-
-
 SPEC = ModelSpec(name="inss", version="1", formula="launch delay and L2 pressure of neighbours (InSS)")
 CACHE = 0.3
 """alpha_cache of models whose sensitivity was never measured."""
@@ -67,6 +28,11 @@ PRIOR_ROWS = 5.0
 """How many rows the usual coefficients weigh: as many as the paper measures in company."""
 
 Key = tuple[str, str]
+
+
+def run_ms(alone_ms: Floats, cache: Floats, others_l2: Floats) -> Floats:
+    """t_r = o_r (1 + alpha_cache times the sum of the others' L2 use, as fractions)."""
+    return alone_ms * (1.0 + cache * others_l2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

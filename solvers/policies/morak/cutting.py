@@ -1,29 +1,113 @@
 """What a virtual GPU of a service is on a class of devices: its share, its batches, the clock it begins at.
 
-Owns the reading of knee and ceiling from the profile, and the clock that all replicas of a device begin with: the
-lowest measured one, from the wanted one on, at which nobody's batches have to end earlier than at the highest. A share
-that was asked for may lie between measured ones; it is judged by the measured share below it.
+The share is at the knee of latency over share, the largest batch at the ceiling of throughput over batch size; both are
+read off measured points, with nothing but straight lines between neighbours. All replicas of a device begin with one
+clock: the lowest measured one, from the wanted one on, at which nobody's batches have to end earlier than at the
+highest. A share that was asked for may lie between measured ones; it is judged by the measured share below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 
-from solvers.control.knee import batch_ceiling, knee_share_pct
 from solvers.domain.device import GpuType
 from solvers.domain.ids import DeviceId, WorkloadId
 from solvers.domain.plan import DeviceSetting
 from solvers.domain.snapshot import Snapshot
+from solvers.domain.value import value
 from solvers.domain.workload import WorkloadKind
 from solvers.models.options import Beliefs
 from solvers.models.worth import pinned_settings
-from solvers.policies.morak.parameters import MorakParameters
+from solvers.planners.tuning import Tune, check_tuned
 from solvers.problems.choice import Option, Options
 from solvers.problems.fleet import DeviceClass, open_fleet
 from solvers.problems.needs import Need, needs_of
+
+SHARE_PCT_STEP = 10
+GAIN_PART_MIN = 0.10
+"""A step of share that shortens the latency by less than this part of it does not pay."""
+THROUGHPUT_PART = 0.97
+"""A batch with this part of the best throughput is as good as the best."""
+
+
+class VirtualGpuGoal(StrEnum):
+    """How many virtual GPUs there shall be."""
+
+    THROUGHPUT = "throughput"
+    """As many as fit: copies of every service spread over all GPUs."""
+    DEVICES = "devices"
+    """As many as the demand needs at the largest batch, on as few GPUs as hold them."""
+
+
+class Leftover(StrEnum):
+    """What becomes of the share that knees leave free, for throughput."""
+
+    RESERVE = "reserve"
+    """Copies in turn, the rest stays free."""
+    DISTRIBUTE = "distribute"
+    """Copies in turn, the rest goes to those which are there."""
+    COPIES = "copies"
+    """Demand first; then copies of who serves most for its share, and what fits no copy to those which are there."""
+
+
+@value
+class MorakParameters:
+    """See each."""
+
+    goal: Annotated[VirtualGpuGoal, Tune("many copies over all GPUs, or few GPUs for the demand")] = (
+        VirtualGpuGoal.THROUGHPUT
+    )
+    knee_batch: Annotated[int, Tune("the knee is read at the first measured batch from this on", 1, 65536)] = 1
+    knee_gain_part: Annotated[float, Tune("ten percent more share must gain this part of a latency", 0.001, 0.9)] = (
+        GAIN_PART_MIN
+    )
+    ceiling_part: Annotated[float, Tune("a batch with this part of the best throughput is the ceiling", 0.1, 1.0)] = (
+        THROUGHPUT_PART
+    )
+    clock_mhz_start: Annotated[int, Tune("clocks begin here, or as far above as promises need", 1, 10000)] = 600
+    copies_per_device: Annotated[int, Tune("most virtual GPUs of one service on one GPU", 1, 48)] = 4
+    leftover: Annotated[Leftover, Tune("what becomes of share that knees leave free")] = Leftover.COPIES
+    forget_s: Annotated[float, Tune("how long what controllers asked for is kept", 1.0)] = 3600.0
+
+    def __post_init__(self) -> None:
+        check_tuned(self)
+
+
+def knee_share_pct(latency_ms_by_share_pct: Mapping[int, float], gain_part_min: float = GAIN_PART_MIN) -> int:
+    """The smallest measured share from which ten percent more do not pay. Raises ValueError without points."""
+    shares = sorted(latency_ms_by_share_pct)
+    if not shares or min(latency_ms_by_share_pct.values()) <= 0.0:
+        raise ValueError("a knee needs positive latencies at one share at least")
+    for share in shares:
+        here = latency_ms_by_share_pct[share]
+        gain = here - _between(latency_ms_by_share_pct, shares, min(share + SHARE_PCT_STEP, shares[-1]))
+        if gain < gain_part_min * here:
+            return share
+    return shares[-1]
+
+
+def batch_ceiling(throughput_rps_by_batch: Mapping[int, float], part: float = THROUGHPUT_PART) -> int:
+    """The smallest measured batch whose throughput is about that of the best. Raises ValueError without points."""
+    if not throughput_rps_by_batch:
+        raise ValueError("a ceiling needs the throughput of one batch at least")
+    best = max(throughput_rps_by_batch.values())
+    return min(batch for batch, found in throughput_rps_by_batch.items() if found >= part * best)
+
+
+def _between(latency_ms: Mapping[int, float], shares: list[int], wanted: int) -> float:
+    position = bisect_left(shares, wanted)
+    above = shares[position]
+    if above == wanted:
+        return latency_ms[above]
+    below = shares[position - 1]
+    part = (wanted - below) / (above - below)
+    return latency_ms[below] + part * (latency_ms[above] - latency_ms[below])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Morak beside neighbours: only how many run together matters.
 
-Owns L_int(n), the slowdown of each of n models, and P_int(n), what company does to the power of the device: straight in
-n, with a slope that can only grow from n = 2 on. L_int is fitted for every GPU type. P_int is the published change (two
-points: one model, four models), because groups carry no power.
+L_int(n), the slowdown of each of n models, is straight in n, with a slope that can only grow from n = 2 on, and fitted
+for every GPU type.
 """
 
 from __future__ import annotations
@@ -22,19 +21,11 @@ from solvers.models.parts.regression import not_negative
 SPEC = ModelSpec(name="morak", version="1", formula="slowdown by the number of models (Morak)")
 USUAL = (0.1, 0.0)
 """What a second model costs, and what every further one costs beyond that, where nothing was measured."""
-POWER_WHOLE_W = 152.0
-POWER_SHARED_W = 156.0
-"""Published peak power of one model on the whole device, and of four that share it."""
 
 
 def company_factor(count: Floats, slope: float, extra: float) -> Floats:
-    """L_int(n) or P_int(n): 1 alone, `slope` more with every model, `extra` more with every one from the third on."""
+    """L_int(n): 1 alone, `slope` more with every model, `extra` more with every one from the third on."""
     return 1.0 + slope * np.maximum(count - 1.0, 0.0) + extra * np.maximum(count - 2.0, 0.0)
-
-
-def power_factor(count: Floats) -> Floats:
-    """P_int(n) on the device's power."""
-    return company_factor(count, (POWER_SHARED_W / POWER_WHOLE_W - 1.0) / 3.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,7 @@ from solvers.planners.base import Knob, PlannerSpec, PlanRequest, Recalling, Sta
 from solvers.planners.case import Case
 from solvers.planners.draft import Draft, Score, on_whole_devices
 from solvers.planners.seating import Placed, seat_of
-from solvers.policies.morak.cutting import Cutter, Virtual, start_clocks
-from solvers.policies.morak.parameters import Leftover, MorakParameters, VirtualGpuGoal
+from solvers.policies.morak.cutting import Cutter, Leftover, MorakParameters, Virtual, VirtualGpuGoal, start_clocks
 from solvers.problems.fleet import Places
 from solvers.problems.needs import Need
 

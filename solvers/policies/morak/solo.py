@@ -1,8 +1,7 @@
-"""Morak alone: latency and power over batch, clock and share, with the knee that sizes a virtual GPU.
+"""Morak alone: latency and power over batch, clock and share.
 
-Owns the forms of what the paper measured (latency linear in batch, falling with share up to a knee and little beyond,
-falling with the clock all the more the larger the batch; power rising with batch, share and clock), their fits, the
-criterion of the knee and the ceiling of the batch. It refuses to choose: batch and clock are the controller's.
+The forms are those of what the paper measured: latency linear in batch, falling with share up to a knee and little
+beyond, falling with the clock all the more the larger the batch; power rising with batch, share and clock.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from solvers.domain.arrays import Floats
 from solvers.domain.codec import Plain
 from solvers.models.base import Facts, ModelSpec, Quantity
-from solvers.models.parts.curves import Curve, Curves, Rows
+from solvers.models.parts.curves import Curves, Rows
 from solvers.models.parts.regression import not_negative
 
 SPEC = ModelSpec(
@@ -23,11 +22,6 @@ SPEC = ModelSpec(
     formula="latency and power over batch, clock and share with a knee (Morak)",
     quantities=tuple(Quantity),
 )
-STEP_PCT = 10.0
-GAIN_MIN = 0.10
-"""The knee: the smallest share where ten more points of share gain less than this part of the latency there."""
-CEILING = 0.97
-"""The smallest batch with this part of the highest throughput is as large as batches should get."""
 KNEES_PCT = (5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
 _FEW = 0.05
 
@@ -86,24 +80,6 @@ def learn_power(rows: Rows) -> Power:
     """Least squares of logarithms."""
     design = _logs(rows.batch, rows.share_pct, rows.cycle)
     return Power(factors=not_negative(design, np.log(rows.value)))
-
-
-def knee_share_pct(shares_pct: Floats, latency_ms: Floats) -> float:
-    """The smallest of these shares (rising) where ten points more gain less than a tenth of the latency there."""
-    more = np.interp(shares_pct + STEP_PCT, shares_pct, latency_ms)
-    flat = np.flatnonzero(latency_ms - more < GAIN_MIN * latency_ms)
-    return float(shares_pct[flat[0]])
-
-
-def knee_of(curve: Curve, batch: float = 1.0) -> float:
-    """Knee of a fitted curve at one batch and the highest clock, in whole tens of percent."""
-    shares = np.arange(STEP_PCT, 101.0, STEP_PCT)
-    return knee_share_pct(shares, curve(np.full(len(shares), batch), shares, np.ones(len(shares))))
-
-
-def batch_ceiling(batches: Floats, throughput_rps: Floats) -> float:
-    """The smallest of these batches (rising) whose throughput is as good as the highest."""
-    return float(batches[np.flatnonzero(throughput_rps >= CEILING * throughput_rps.max())[0]])
 
 
 def make(facts: Facts, _seed: int = 0) -> Curves:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from solvers.control.controllers import Controller, controller
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -19,7 +20,6 @@ from solvers.control.records import (
     ReplicaReading,
     Setting,
 )
-from solvers.control.registry import Controller, controller
 from solvers.domain.ids import DeviceId, ReplicaId, ServiceId
 from solvers.domain.plan import Assignment
 from solvers.domain.snapshot import ReplicaState

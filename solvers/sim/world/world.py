@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.control import registry
+from solvers.control import controllers
 from solvers.cycle.ports import Ports
 from solvers.domain.change import Target
 from solvers.domain.codec import from_plain, to_plain
@@ -227,8 +227,8 @@ def _governing(name: str | None, scenario: WorldScenario, state: State, loads: W
         return None
     changes = (pools for change in scenario.policy_changes for pools in change.policies)
     for each in (name, *(policy.governor for policy in (*scenario.policies, *changes))):
-        if each not in registry.names():
-            raise InputError(f"no controller is called {each}; there are {', '.join(registry.names())}")
+        if each not in controllers.names():
+            raise InputError(f"no controller is called {each}; there are {', '.join(controllers.names())}")
     nodes = {node.id: node for node in scenario.fleet.nodes}
 
     def governor_of(device: DeviceId) -> str:

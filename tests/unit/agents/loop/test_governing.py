@@ -16,17 +16,17 @@ from agents.devices.fake.host import FakeDevices
 from agents.loop.governing import AGENT_SETTINGS, NodeGoverning, envelope_of
 from agents.loop.steps import spec_of
 from agents.wire import NodeTarget, WorkerTarget, decode_node_target, encode
-from solvers.control.governor import step
+from solvers.control.controllers import controller, names
+from solvers.control.governor import MorakGovernor
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
     GovernorDecision,
     ReplicaEnvelope,
     ReplicaReading,
+    ReplicaWish,
     Setting,
 )
-from solvers.control.registry import controller, names
-from solvers.control.table import ReplicaWish
 from solvers.sim.truth.truth import gpu_truth
 from tests.unit.agents.builders import FakeClock, device_target, fake_devices, node_target, replica_target
 
@@ -110,7 +110,7 @@ def plain_loop(node: Node, periods: int) -> list[GovernorDecision]:
             worker.announce(RATE, 1.0)
         now_s += 1.0
         board.advance(now_s)
-        decision = step(AGENT_SETTINGS, envelope, state, _reading(board.sample(now_s)))
+        decision = MorakGovernor(settings=AGENT_SETTINGS).step(envelope, state, _reading(board.sample(now_s)))
         state = decision.state
         decisions.append(decision)
         board.set_clock(state.setting.clock_mhz_sm)

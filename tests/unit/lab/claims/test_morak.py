@@ -11,7 +11,8 @@ from lab.claims.base import ClaimClass, ClaimStatus, Effort
 from lab.claims.morak import claims, properties
 from lab.claims.morak.governed import GovernedLimits
 from lab.claims.morak.runs import BASELINES, NETWORKS, BoardCut, ContenderTally, Contest, board, boards, knee_pct, tally
-from solvers.control.table import TABLE, ReplicaWish, Zone
+from solvers.control.governor import TABLE
+from solvers.control.records import ReplicaWish, Zone
 from solvers.sim.outcome import Better, Metric, RunContender, RunOutcome
 
 LIMITS = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)
@@ -54,7 +55,7 @@ def test_a_triple_off_by_more_than_one_in_a_hundred_is_not_met(
 
 def test_a_broken_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {**TABLE, (Zone.HIGH, Zone.LOW): (ReplicaWish.CLOCK_UP,)}
-    monkeypatch.setattr("solvers.control.table.TABLE", wrong)
+    monkeypatch.setattr("solvers.control.governor.TABLE", wrong)
     assert properties.table_is_total().broken > 0
     assert BY_ID["AC-MOR-03"].judge(SMALL).status is ClaimStatus.FAIL
 

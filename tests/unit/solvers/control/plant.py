@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solvers.control.governor import first_state, step
+from solvers.control.governor import MorakGovernor
+from solvers.control.judging import first_state
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -85,7 +86,7 @@ def drive(plant: Plant, envelope: DeviceEnvelope, state: DeviceState, periods: i
     """Let the governor run; decision `i` answers the reading of the setting before it."""
     decisions = []
     for _ in range(periods):
-        decision = step(GovernorSettings(), envelope, state, plant.reading(state.setting))
+        decision = MorakGovernor(settings=GovernorSettings()).step(envelope, state, plant.reading(state.setting))
         decisions.append(decision)
         state = decision.state
     return decisions

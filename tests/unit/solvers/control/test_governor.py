@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.control.governor import first_state, fitted, step
-from solvers.control.knobs import batch_well_below
+from solvers.control.governor import TABLE, Ends, MorakGovernor, wish_of
+from solvers.control.judging import batch_well_below, first_state, fitted, power_zone, zone
 from solvers.control.records import (
     BrokenLimit,
     DeviceEnvelope,
@@ -21,13 +21,15 @@ from solvers.control.records import (
     GovernorSettings,
     ReplicaEnvelope,
     ReplicaReading,
+    ReplicaWish,
     Setting,
+    Zone,
     state_from_plain,
     state_to_plain,
 )
-from solvers.control.table import TABLE, Ends, ReplicaWish, Zone, power_zone, wish_of, zone
 from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, drive, envelope_for, start
 
+LOOP = MorakGovernor(settings=GovernorSettings())
 L, B, H = Zone.LOW, Zone.BAND, Zone.HIGH
 FREE = Ends(batch_lowest=False, batch_highest=False, clock_lowest=False, clock_highest=False)
 
@@ -156,7 +158,7 @@ def test_whatever_is_measured_the_envelope_is_kept_and_the_third_bad_period_asks
                 replace(each, latency_ms=(each.latency_ms or 0.0) * latency_factor) for each in found.replicas
             ),
         )
-        decision = step(GovernorSettings(), envelope, state, reading)
+        decision = LOOP.step(envelope, state, reading)
         before, after = state.setting, decision.state.setting
         assert after.clock_mhz_sm in envelope.clocks_mhz_sm
         assert abs(after.clock_mhz_sm - before.clock_mhz_sm) <= 90
@@ -183,7 +185,7 @@ def test_other_dead_bands_settle_too(power_low_part: float, latency_low_part: fl
     chosen = GovernorSettings(power_low_part=power_low_part, latency_low_part=latency_low_part)
     state, seen = start(envelope), []
     for _ in range(260):
-        decision = step(chosen, envelope, state, plant.reading(state.setting))
+        decision = MorakGovernor(settings=chosen).step(envelope, state, plant.reading(state.setting))
         state = decision.state
         seen.append(decision)
     assert len({decision.state.setting for decision in seen[200:]}) == 1
@@ -217,14 +219,14 @@ def at(*batches: int, clock: int = 900) -> DeviceState:
 
 
 def test_the_clock_rises_only_when_all_that_could_grow_agree() -> None:
-    one_grows = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, 95.0, 50.0))
+    one_grows = LOOP.step(pair(), at(8, 8), seen(100.0, 95.0, 50.0))
     assert (one_grows.clock, one_grows.state.setting.batches) == (ReplicaWish.HOLD, (8, 9))
-    one_at_its_ceiling = step(GovernorSettings(), pair(), at(8, 32), seen(100.0, 95.0, 50.0))
+    one_at_its_ceiling = LOOP.step(pair(), at(8, 32), seen(100.0, 95.0, 50.0))
     assert (one_at_its_ceiling.clock, one_at_its_ceiling.state.setting.clock_mhz_sm) == (ReplicaWish.CLOCK_UP, 990)
 
 
 def test_one_wish_for_a_lower_clock_is_enough() -> None:
-    decision = step(GovernorSettings(), pair(), at(8, 8), seen(160.0, 95.0, 50.0))
+    decision = LOOP.step(pair(), at(8, 8), seen(160.0, 95.0, 50.0))
     assert (decision.clock, decision.state.setting) == (
         ReplicaWish.CLOCK_DOWN,
         Setting(batches=(7, 8), clock_mhz_sm=810),
@@ -232,14 +234,14 @@ def test_one_wish_for_a_lower_clock_is_enough() -> None:
 
 
 def test_who_is_late_with_its_smallest_batch_gets_the_clock_before_others_grow() -> None:
-    decision = step(GovernorSettings(), pair(), at(1, 8), seen(100.0, 120.0, 50.0))
+    decision = LOOP.step(pair(), at(1, 8), seen(100.0, 120.0, 50.0))
     assert (decision.clock, decision.state.setting) == (ReplicaWish.CLOCK_UP, Setting(batches=(1, 8), clock_mhz_sm=990))
-    shrinks = step(GovernorSettings(), pair(), at(8, 1), seen(100.0, 120.0, 120.0))
+    shrinks = LOOP.step(pair(), at(8, 1), seen(100.0, 120.0, 120.0))
     assert (shrinks.clock, shrinks.state.setting.batches) == (ReplicaWish.HOLD, (7, 1))
 
 
 def test_a_power_limit_that_holds_the_clock_down_counts_as_too_much_power() -> None:
-    decision = step(GovernorSettings(), pair(), at(8, 8), seen(149.0, 50.0, 50.0, power_capped=True))
+    decision = LOOP.step(pair(), at(8, 8), seen(149.0, 50.0, 50.0, power_capped=True))
     assert (decision.power, decision.clock, decision.bad) == (Zone.HIGH, ReplicaWish.CLOCK_DOWN, True)
 
 
@@ -252,20 +254,20 @@ def test_a_power_limit_that_holds_the_clock_down_counts_as_too_much_power() -> N
 )
 def test_without_measurements_everything_stays(reading: DeviceReading, reason: str) -> None:
     state = replace(at(8, 8), bad_periods=2)
-    decision = step(GovernorSettings(), pair(), state, reading)
+    decision = LOOP.step(pair(), state, reading)
     assert decision.held == reason
     assert (decision.state.setting, decision.state.bad_periods, decision.clock) == (state.setting, 2, ReplicaWish.HOLD)
 
 
 def test_without_a_cap_power_need_not_be_measured() -> None:
-    decision = step(GovernorSettings(), pair(cap_w=None), at(8, 8), seen(None, 50.0, 50.0))
+    decision = LOOP.step(pair(cap_w=None), at(8, 8), seen(None, 50.0, 50.0))
     assert (decision.held, decision.state.setting.batches) == ("", (9, 9))
 
 
 def test_a_replica_without_requests_neither_moves_nor_votes() -> None:
-    decision = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, 95.0, None))
+    decision = LOOP.step(pair(), at(8, 8), seen(100.0, 95.0, None))
     assert (decision.clock, decision.state.setting) == (ReplicaWish.CLOCK_UP, Setting(batches=(8, 8), clock_mhz_sm=990))
-    nobody = step(GovernorSettings(), pair(), at(8, 8), seen(100.0, None, None))
+    nobody = LOOP.step(pair(), at(8, 8), seen(100.0, None, None))
     assert nobody.state.setting == at(8, 8).setting
 
 
@@ -277,7 +279,7 @@ def test_a_batch_that_does_not_fill_is_not_raised() -> None:
             ReplicaReading(replica="r1", latency_ms=10.0, filled=False),
         ),
     )
-    decision = step(GovernorSettings(), pair(), at(8, 8), reading)
+    decision = LOOP.step(pair(), at(8, 8), reading)
     assert (decision.clock, decision.state.setting.batches) == (ReplicaWish.CLOCK_UP, (8, 8))
 
 
@@ -287,22 +289,23 @@ def test_what_broke_a_limit_is_not_tried_again_until_it_is_forgotten() -> None:
     nines = []
     for _ in range(26):
         latency = 120.0 if state.setting.batches[0] > 8 else 80.0
-        state = step(chosen, envelope, state, seen(100.0, latency, 1.0)).state
+        state = MorakGovernor(settings=chosen).step(envelope, state, seen(100.0, latency, 1.0)).state
         nines.append(state.setting.batches[0] == 9)
     assert [position for position, nine in enumerate(nines) if nine] == [0, 11, 22]
 
 
 def test_raising_waits_until_measurements_show_the_last_change() -> None:
     state, batches = at(8, 8), []
+    slow = MorakGovernor(settings=GovernorSettings(settle_periods=2))
     for _ in range(5):
-        state = step(GovernorSettings(settle_periods=2), pair(), state, seen(100.0, 50.0, 50.0)).state
+        state = slow.step(pair(), state, seen(100.0, 50.0, 50.0)).state
         batches.append(state.setting.batches[0])
     assert batches == [9, 9, 10, 10, 11]
 
 
 def test_a_repartition_names_the_worst_and_who_can_give() -> None:
     state = replace(at(1, 8), bad_periods=2)
-    late = step(GovernorSettings(), pair(), state, seen(148.0, 130.0, 50.0)).repartition
+    late = LOOP.step(pair(), state, seen(148.0, 130.0, 50.0)).repartition
     assert late is not None
     assert (late.cause, late.replica, late.donor, late.share_pct_sm, late.exhausted) == (
         BrokenLimit.LATENCY,
@@ -311,7 +314,7 @@ def test_a_repartition_names_the_worst_and_who_can_give() -> None:
         5,
         True,
     )
-    power = step(GovernorSettings(), pair(), state, seen(170.0, 50.0, 60.0)).repartition
+    power = LOOP.step(pair(), state, seen(170.0, 50.0, 60.0)).repartition
     assert power is not None
     assert (power.cause, power.replica, power.exhausted) == (BrokenLimit.POWER, "r1", False)
 
@@ -365,7 +368,7 @@ def shaken(
                 replace(each, latency_ms=(each.latency_ms or 0.0) * (1.0 + high * latency)) for each in found.replicas
             ),
         )
-        decisions.append(step(GovernorSettings(), envelope, state, reading))
+        decisions.append(LOOP.step(envelope, state, reading))
         state = decisions[-1].state
     return decisions[100:]
 

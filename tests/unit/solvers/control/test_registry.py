@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.control.controllers import DEFAULT, controller, names
 from solvers.control.records import (
     DeviceEnvelope,
     DeviceReading,
@@ -19,7 +20,6 @@ from solvers.control.records import (
     state_from_plain,
     state_to_plain,
 )
-from solvers.control.registry import DEFAULT, controller, names
 from solvers.domain.policy import GOVERNORS, governor_of
 from tests.unit.solvers.control.plant import CLOCKS_MHZ, Model, Plant, envelope_for
 

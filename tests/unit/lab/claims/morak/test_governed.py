@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lab.claims.morak.governed import GovernedCourse, GovernedDevice, GovernedLimits, GovernedPart, alone_ms, govern
+from solvers.control.controllers import controller, names
 from solvers.control.records import Setting
-from solvers.control.registry import controller, names
 from solvers.sim.truth.truth import gpu_truth
 
 GPU = gpu_truth("rtx-2080ti")

@@ -12,9 +12,9 @@ from lab.learning.inss.deploying import Deployment
 from lab.learning.inss.environment import Environment
 from lab.learning.inss.settings import Gpu, Hyper, ServedNetwork, TrainingSetting, setting
 from lab.learning.inss.truth import Truth
-from solvers.control.bisect import task_latency_ms
 from solvers.errors import InputError
 from solvers.policies.inss.actor import NOWHERE
+from solvers.policies.inss.belief import task_latency_ms
 from solvers.sim.truth.truth import Resident, execution_ms, gpu_truth, memory_mib, serve
 
 SIX = setting("six")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from solvers.control.knee import batch_ceiling, knee_share_pct
 from solvers.domain.change import Target
 from solvers.domain.evidence import ReasonCode, SilentReporter
 from solvers.domain.ids import DeviceId, Generation, ModelName, ReplicaId
@@ -19,6 +18,7 @@ from solvers.domain.workload import Affinity, AntiAffinity, SloScope
 from solvers.planners import registry
 from solvers.planners.base import Thought
 from solvers.planners.tuning import Scalar
+from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
 from solvers.verify.checks import is_fatal, verify
 from tests import builders
 

@@ -12,7 +12,7 @@ from solvers.models.parts import static
 from solvers.models.parts.curves import Rows
 from solvers.policies.morak import interference
 from solvers.policies.morak import solo as morak
-from solvers.policies.morak.solo import batch_ceiling, knee_of, knee_share_pct
+from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
 from tests import laws
 
 SHARES = np.arange(10.0, 101.0, 10.0)
@@ -23,33 +23,19 @@ def curve(knee_pct: float, batch: float = 1.0) -> Floats:
     return np.asarray(2.0 + batch * (100.0 / np.minimum(SHARES, knee_pct) + 0.2 * 100.0 / SHARES))
 
 
+def test_batches_stop_where_throughput_does() -> None:
+    googlenet = {1: 250.0, 2: 450.0, 4: 800.0, 8: 1150.0, 16: 1400.0, 32: 1570.0, 64: 1600.0, 128: 1590.0}
+    mobilenet = {1: 300.0, 2: 600.0, 4: 1100.0, 8: 1900.0, 16: 2700.0, 32: 3400.0, 64: 3900.0, 128: 3900.0}
+    assert batch_ceiling(googlenet) == 32
+    assert batch_ceiling(mobilenet) == 64
+
+
 @pytest.mark.parametrize(("model", "knee_pct"), [("mobilenet", 20.0), ("googlenet", 30.0), ("resnet101", 30.0)])
 @pytest.mark.parametrize("batch", [1.0, 8.0])
-def test_knees_of_the_paper(model: str, knee_pct: float, batch: float) -> None:
-    latency = curve(knee_pct, batch)
-    assert knee_share_pct(SHARES, latency) == knee_pct
-    rows = Rows(batch=np.full(10, batch), share_pct=SHARES, cycle=np.ones(10), value=latency)
-    assert knee_of(morak.learn(rows), batch) == knee_pct
-
-
-def test_a_curve_that_never_flattens_has_its_knee_at_the_end() -> None:
-    assert knee_share_pct(np.array([10.0, 20.0, 30.0]), np.array([90.0, 60.0, 30.0])) == 30.0
-    assert knee_share_pct(np.array([50.0]), np.array([4.0])) == 50.0
-
-
-def test_batches_stop_where_throughput_does() -> None:
-    batches = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0])
-    googlenet = np.array([250.0, 450.0, 800.0, 1150.0, 1400.0, 1570.0, 1600.0, 1590.0])
-    mobilenet = np.array([300.0, 600.0, 1100.0, 1900.0, 2700.0, 3400.0, 3900.0, 3900.0])
-    assert batch_ceiling(batches, googlenet) == 32.0
-    assert batch_ceiling(batches, mobilenet) == 64.0
-
-
-def test_changes_of_the_calibration() -> None:
-    assert round(100.0 * (1860.0 / 1600.0 - 1.0), 2) == 16.25
-    assert round(100.0 * (35.2 / 38.4 - 1.0), 2) == -8.33
-    power = interference.power_factor(np.array([1.0, 4.0]))
-    assert [round(100.0 * (value - 1.0), 1) for value in power] == [0.0, 2.6]
+def test_knees_of_the_paper_come_back_from_what_was_learned(model: str, knee_pct: float, batch: float) -> None:
+    rows = Rows(batch=np.full(10, batch), share_pct=SHARES, cycle=np.ones(10), value=curve(knee_pct, batch))
+    learned = morak.learn(rows)(np.full(10, batch), SHARES, np.ones(10))
+    assert knee_share_pct({int(share): float(ms) for share, ms in zip(SHARES, learned, strict=True)}) == knee_pct
 
 
 def test_calibrated_to_the_paper_both_states_come_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from solvers.control.knee import batch_ceiling, knee_share_pct
+from solvers.policies.morak.cutting import batch_ceiling, knee_share_pct
 
 
 def curve(knee_pct: int, floor_ms: float) -> dict[int, float]:
