@@ -11,6 +11,7 @@ BENCH_ARGS ?=
 SAME_ARGS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
+CLAIMS_ARGS ?=
 LOCK_ARGS ?=
 DURATIONS := .test-durations
 
@@ -29,7 +30,7 @@ COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/nul
 	--strip-extras --allow-unsafe --generate-hashes --annotation-style=line \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_ARGS)
 
-.PHONY: help venv up down test coverage check format lint types contracts fast same lock openapi scenarios library bench test-rl test-gpu clean system-deps
+.PHONY: help venv up down test coverage check format lint types contracts fast same claims lock openapi scenarios library bench test-rl test-gpu clean system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,7 +92,7 @@ test: system-deps $(VENV)/.dev-stamp ## Run every test that needs no GPU (TEST_A
 	@# Three at a time, for many wait for other processes, each file in one process and the little ones of tests/unit last;
 	@# then those that must have the machine to themselves, all of which are in tests/integration.
 	@rm -f $(DURATIONS)
-	$(BIN)/pytest -n 3 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
+	$(BIN)/pytest -n 3 --durations-kept $(DURATIONS) --dist loadfile --no-loadscope-reorder -m "not gpu and not alone and not rl and not claims" $(COVER_TOGETHER) $(TEST_ARGS) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 	$(BIN)/pytest --durations-kept $(DURATIONS) -m "alone and not gpu and not rl" $(COVER_ALONE) $(or $(TEST_ARGS),tests/integration) $(if $(TEST_ARGS),|| [ $$? = 5 ])
 
 coverage: COVER_TOGETHER = --cov --cov-report=
@@ -103,7 +104,7 @@ check: $(VENV)/.dev-stamp ## Format, lint, types, import contracts and the fast 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl and not claims"
 
 format: $(VENV)/.dev-stamp ## Rewrite the sources in the house format
 	$(BIN)/ruff check --fix --quiet . || true
@@ -120,10 +121,13 @@ contracts: $(VENV)/.dev-stamp ## Import contracts between the rooms
 	$(BIN)/lint-imports
 
 fast: $(VENV)/.dev-stamp ## Only the tests without processes and databases
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl" $(TEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not integration and not gpu and not rl and not claims" $(TEST_ARGS)
 
 same: $(VENV)/.dev-stamp ## Compare plans, scenarios, views and doors with what was frozen (SAME_ARGS="--all", "--only plans", "--write")
 	@$(BIN)/python -m benchmarks.same $(SAME_ARGS)
+
+claims: $(VENV)/.dev-stamp ## Judge every claim of the papers with full effort, for hours (CLAIMS_ARGS="-k AC-HET")
+	$(BIN)/pytest -q -m claims tests/claims $(CLAIMS_ARGS)
 
 openapi: $(VENV)/.dev-stamp ## Write the API's specification and the domain's schemas into openapi/
 	$(BIN)/python -m app.api.export openapi

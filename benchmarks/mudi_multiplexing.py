@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from lab.claims.mudi.runs import Deciding, deciding
+from lab.claims.mudi.worlds import Deciding, deciding
 
 LIMITS_MS = {12: 18.0, 1000: 30.0}
 EVALUATIONS_MAX = 25

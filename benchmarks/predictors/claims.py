@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.claims.inss import models as inss_models
-from lab.claims.mudi import models as mudi_models
-from lab.claims.oltunes import predictors as oltunes_predictors
+from lab.claims import predictors
 
 Claim = dict[str, str]
 
@@ -21,23 +19,23 @@ def _yes(met: bool) -> str:
 
 def oltunes(data: Path) -> dict[str, Claim]:
     """FM-FTRL against matrix factorisation and random forest on the V100 table of 60 models."""
-    taught = oltunes_predictors.learning(data)
+    taught = predictors.learning(data)
     found = {}
-    for scale in oltunes_predictors.SCALES:
-        best = oltunes_predictors.best_of_three(taught, scale)
+    for scale in predictors.SCALES:
+        best = predictors.best_of_three(taught, scale)
         found[f"AC-OLT-05 ({scale})"] = {
-            "stated": f"{oltunes_predictors.LEARNED} samples, standardised: RMSE and R² better than MF and RF; "
+            "stated": f"{predictors.LEARNED} samples, standardised: RMSE and R² better than MF and RF; "
             "stretch: RMSE ≤ 0.43 × MF, ≤ 0.59 × RF, R² ≥ 0.877",
             "measured": best.measured,
             "verdict": f"{_yes(best.met)}; stretch {_yes(best.stretch)}",
         }
-        fewest = oltunes_predictors.fewest_of_three(taught, scale)
+        fewest = predictors.fewest_of_three(taught, scale)
         found[f"AC-OLT-06 ({scale})"] = {
             "stated": f"R² ≥ 0.5 on standardised {scale} with ≤ 500 samples, and with fewer than MF and RF",
             "measured": fewest.measured,
             "verdict": _yes(fewest.met),
         }
-    quick = oltunes_predictors.prediction_time(taught)
+    quick = predictors.prediction_time(taught)
     return found | {
         "AC-OLT-07": {
             "stated": "one prediction ≤ 1.2 ms, all candidate configurations of a task ≤ 20 ms",
@@ -49,7 +47,7 @@ def oltunes(data: Path) -> dict[str, Claim]:
 
 def inss(data: Path) -> dict[str, Claim]:
     """16 samples of each model alone and 5 of each beside another, everything else of iGniter's table held out."""
-    seen = inss_models.errors(data)
+    seen = predictors.pair_errors(data)
     return {
         "AC-INS-05": {
             "stated": "16 solo and 5 co-location samples a model: error < 4 % on held-out pairs, or half of InSS-ni's",
@@ -65,16 +63,16 @@ def mudi(data: Path) -> dict[str, Claim]:
         f"AC-MUD-05 fit ({name})": {
             "stated": "piecewise fit on public latency over share: mean error ≤ 5 %",
             "measured": f"{error_pct:.2f} % over {count} points",
-            "verdict": _yes(error_pct <= mudi_models.FIT_PCT),
+            "verdict": _yes(error_pct <= predictors.FIT_PCT),
         }
-        for name, (error_pct, count) in mudi_models.fit_errors_pct(data).items()
+        for name, (error_pct, count) in predictors.fit_errors_pct(data).items()
     }
-    kept = mudi_models.orders_kept_pct(data)
+    kept = predictors.orders_kept_pct(data)
     text = ", ".join(f"{name} {value:.1f} %" for name, value in kept.items())
     order = {
-        "stated": f"ranks devices correctly in ≥ {mudi_models.ORDER_PCT} % of placements",
+        "stated": f"ranks devices correctly in ≥ {predictors.ORDER_PCT} % of placements",
         "measured": f"{text} of choices between two neighbours of equal batch and share, five-fold",
-        "verdict": _yes(kept["mudi"] >= mudi_models.ORDER_PCT),
+        "verdict": _yes(kept["mudi"] >= predictors.ORDER_PCT),
     }
     return found | {"AC-MUD-05 order": order}
 

@@ -1,25 +1,34 @@
-"""Pictures that a planner plans cycle after cycle, for claims about plans: what the farms of several systems share.
+"""Fleets that a planner plans cycle after cycle, for claims about plans.
 
-Owns the way from one cycle to the next (the plan becomes the standing target, the planner's state is kept) and the
-plainest devices and networks.
+A plan becomes the standing target of the next cycle, and the planner's state is kept. What is claimed of plans holds
+for any law of latency, so an invented one is profiled.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from app.library import load_gpu_types
 from solvers.cycle.target import next_target
-from solvers.domain.device import Device, GpuType
+from solvers.domain.device import Device, GpuType, Node
 from solvers.domain.evidence import Finding, SilentReporter
-from solvers.domain.ids import DeviceId, ModelName, NodeId, WorkloadId
+from solvers.domain.ids import ClusterName, DeviceId, ModelName, NodeId, ProjectName, WorkloadId
 from solvers.domain.plan import Plan
-from solvers.domain.snapshot import Snapshot
-from solvers.domain.workload import ModelVariant
+from solvers.domain.policy import Policy
+from solvers.domain.profile import Profile, ProfilePoint
+from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.workload import ModelVariant, Project
 from solvers.planners.base import Budget, Planner, PlanRequest
 from solvers.planners.registry import think
 from solvers.verify.checks import verify
 
 CYCLE_S = 15.0
+PROJECT = ProjectName("claims")
+WORK_MS = {
+    "resnet50": 1.0, "inception-v3": 1.4, "ssd-resnet50": 4.0, "bert": 4.0, "transformer": 6.0,
+}  # fmt: skip
+"""How heavy an input of each network is."""
 
 
 class Planned:
@@ -44,9 +53,44 @@ class Planned:
         return plan, list(verify(picture, plan, movable))
 
 
-def devices_of(node: NodeId, kind: GpuType, count: int) -> list[Device]:
-    """Whole GPUs of a node."""
-    return [
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """An invented law of latency, that of a batch of a network on a share of a GPU, and where it is profiled."""
+
+    latency_ms: Callable[[str, str, int, int], float]
+    """By network, GPU type, batch and share in percent."""
+    shares_pct: Sequence[int]
+    batches: Sequence[int]
+
+    def profile(self, model: str, kind: GpuType) -> Profile:
+        """All points of a network on a GPU type."""
+        points = tuple(
+            ProfilePoint(
+                model=ModelName(model),
+                gpu_type=kind.name,
+                batch=batch,
+                share_pct_sm=share,
+                clock_mhz_sm=kind.clock_mhz_sm_max,
+                latency_ms_mean=self.latency_ms(model, kind.name, batch, share),
+                memory_mib=900.0 + 40.0 * batch * WORK_MS[model],
+                power_w=0.5 * share,
+            )
+            for share in self.shares_pct
+            for batch in self.batches
+        )
+        return Profile(model=ModelName(model), gpu_type=kind.name, points=points)
+
+
+def gpu_types(*names: str) -> dict[str, GpuType]:
+    """Types of the built-in library."""
+    return {item.name: item for item in load_gpu_types() if item.name in names}
+
+
+def fleet(policy: Policy, servers: Sequence[GpuType], gpus: int, models: Sequence[str], law: Law) -> Snapshot:
+    """Servers with so many whole GPUs each, and networks of middling size that are profiled on all of them."""
+    kinds = {kind.name: kind for kind in servers}
+    nodes = [NodeId(f"server-{number}") for number in range(len(servers))]
+    devices = [
         Device(
             id=DeviceId(f"GPU-{node}-{index}"),
             node=node,
@@ -55,10 +99,21 @@ def devices_of(node: NodeId, kind: GpuType, count: int) -> list[Device]:
             memory_mib=kind.memory_mib,
             sm_count=kind.sm_count,
         )
-        for index in range(count)
+        for node, kind in zip(nodes, servers, strict=True)
+        for index in range(gpus)
     ]
-
-
-def model_of(name: str) -> ModelVariant:
-    """A network of middling size."""
-    return ModelVariant(name=ModelName(name), family=name, parameters_million=25.0, memory_mib_weights=100.0)
+    return Snapshot(
+        cluster=ClusterName("claims"),
+        taken_at_s=0.0,
+        policy=policy,
+        projects=(Project(name=PROJECT),),
+        gpu_types=tuple(kinds[name] for name in sorted(kinds)),
+        nodes=tuple(Node(id=name) for name in nodes),
+        node_statuses=tuple(NodeStatus(node=name, age_s=1.0, generation_applied=0) for name in nodes),
+        devices=tuple(sorted(devices, key=lambda item: item.id)),
+        models=tuple(
+            ModelVariant(name=ModelName(name), family=name, parameters_million=25.0, memory_mib_weights=100.0)
+            for name in sorted(models)
+        ),
+        profiles=tuple(law.profile(name, kinds[kind]) for name in sorted(models) for kind in sorted(kinds)),
+    )

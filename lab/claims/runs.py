@@ -1,12 +1,13 @@
-"""Runs that statistical claims are judged by.
+"""Runs that statistical claims are judged by: from a claim's effort to outcomes of built-in scenarios.
 
-Owns the way from a claim's effort to outcomes: built-in scenarios, contenders by name, seeds from 0, kept where the
-effort says. It refuses to leave out a run that failed: the claim cannot be judged then.
+Seeds count from 0, and runs are kept where the effort says. A run that failed is never left out: the claim cannot be
+judged then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from lab.arena.loading import load
 from lab.arena.running import LOADER, Event, RunEnded, RunOrder, tasks_of
 from lab.arena.store import ResultFolder
 from lab.arena.workers import run_here
-from lab.claims.base import Effort
+from lab.claims.claim import Effort
 from solvers.errors import EngineError, InputError
 from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import WorldScenario
@@ -29,11 +30,12 @@ Outcomes = Mapping[str, tuple[RunOutcome, ...]]
 """By contender, the same seeds in the same order for each."""
 
 
+@cache
 def outcomes(
-    scenario: str, contenders: Sequence[str | ContenderEntry], effort: Effort, loader: str = LOADER
+    scenario: str, contenders: tuple[str | ContenderEntry, ...], effort: Effort, loader: str = LOADER
 ) -> Outcomes:
-    """Run contenders (as people write them, or tuned) on a built-in scenario. Raises InputError for a scenario that is
-    not there, EngineError for a run that failed.
+    """Run contenders (as people write them, or tuned) on a built-in scenario; several claims read the same runs.
+    Raises InputError for a scenario that is not there, EngineError for a run that failed.
     """
     path = examples_path() / SCENARIOS / f"{scenario}.yaml"
     if not path.is_file():
@@ -43,9 +45,10 @@ def outcomes(
 
 def run_kept(path: Path, contenders: Sequence[str | ContenderEntry], effort: Effort, loader: str = LOADER) -> Outcomes:
     """The same for a scenario's file."""
-    data = effort.data or Path("../shared/data")
     entries = [entry_of(each) if isinstance(each, str) else each for each in contenders]
-    tasks = tasks_of(RunOrder(paths=(path,), seeds=effort.seeds, data=data, loader=loader), lambda _about: entries)
+    tasks = tasks_of(
+        RunOrder(paths=(path,), seeds=effort.seeds, data=effort.data, loader=loader), lambda _about: entries
+    )
     with TemporaryDirectory() as passing:
         folder = ResultFolder(effort.results or Path(passing))
         folder.want(tasks)
@@ -65,18 +68,24 @@ def run_kept(path: Path, contenders: Sequence[str | ContenderEntry], effort: Eff
     return {label: tuple(some) for label, some in found.items()}
 
 
+def world_of(scenario: str | Path) -> World:
+    """A world as its file says: a built-in one by name. Raises InputError where there is no such world."""
+    path = scenario if isinstance(scenario, Path) else examples_path() / SCENARIOS / f"{scenario}.yaml"
+    bench = load(path, None) if path.is_file() else None
+    if not isinstance(bench, World):
+        raise InputError(f"there is no world {scenario}")
+    return bench
+
+
 def varied(
     scenario: str, contender: str, change: Callable[[WorldScenario], WorldScenario], seed: int = 0
 ) -> RunOutcome:
     """One run of a built-in world that is changed: what an ablation shows. Never kept. Raises InputError where there is
     no such world.
     """
-    path = examples_path() / SCENARIOS / f"{scenario}.yaml"
-    bench = load(path, None) if path.is_file() else None
-    if not isinstance(bench, World):
-        raise InputError(f"there is no world {scenario}")
     entry = entry_of(contender)
-    return World(change(bench.scenario)).run(entry.contender, seed, PlannersOf(entry.own), lambda _part: None)
+    world = World(change(world_of(scenario).scenario))
+    return world.run(entry.contender, seed, PlannersOf(entry.own), lambda _part: None)
 
 
 def scenarios(beginning: str) -> tuple[str, ...]:

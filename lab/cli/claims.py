@@ -30,8 +30,8 @@ def judge(
     output: Output = Format.TABLE,
 ) -> None:
     """Judge what the papers state, as far as it is known how: recomputed, tried, or simulated."""
-    from lab.claims.base import Effort
-    from lab.claims.registry import Judged, claims, judged
+    from lab.claims.catalogue import claims
+    from lab.claims.claim import Effort, Judged, judged
 
     def tell(each: Judged) -> None:
         typer.echo(f"{each['id']}: {each['status']}", err=True)

@@ -1,38 +1,198 @@
-"""HetSev's rules on random cases: plans on the paper's fleet, and queues of instances that wait for a place.
+"""HetSev's rules: worked programmes, bills, plans on the paper's fleet, and queues of instances that wait for a place.
 
-Owns the cases and the search for broken rules. A rule holds for any law of latency, so an invented one does. It refuses
-to trust the planner: plans are read by the verifier, and cool-downs and neighbours are counted here.
+Programmes are recomputed by every engine and tried against all there is. Plans are made of random loads under an
+invented law of latency, for a rule holds for any; they are read by the verifier, and cool-downs and neighbours are
+counted here.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.library import load_gpu_types
-from lab.claims.base import ClaimEvidence, Effort, found
-from lab.claims.planned import CYCLE_S, Planned, devices_of, model_of
-from solvers.domain.device import GpuType, Node
+from lab.claims.claim import ClaimEvidence, Effort, found
+from lab.claims.planned import CYCLE_S, PROJECT, WORK_MS, Law, Planned, fleet, gpu_types
+from solvers.domain.arrays import Whole
 from solvers.domain.evidence import Finding
-from solvers.domain.ids import ClusterName, ModelName, NodeId, PolicyName, ProjectName, WorkloadId
+from solvers.domain.ids import ModelName, PolicyName, WorkloadId
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
-from solvers.domain.profile import Profile, ProfilePoint
-from solvers.domain.snapshot import NodeStatus, Snapshot
+from solvers.domain.snapshot import Snapshot
 from solvers.domain.telemetry import Demand, DemandOrigin
-from solvers.domain.workload import Project, Service, Slo
+from solvers.domain.workload import Service, Slo
+from solvers.engines.base import Limits, create
+from solvers.planners.counting.scaling import CountScaling, Direction, scale, scale_one_type
 from solvers.policies.hetsev.parameters import HetsevParameters
 from solvers.policies.hetsev.planner import HetSev
-from solvers.policies.hetsev.queues import Pending, grouped, seat_all
+from solvers.policies.hetsev.queues import Pending, grouped, seat_all, weight
+from solvers.sim.world.accounting import Usage, bill
 from solvers.verify.checks import is_fatal
+
+ENGINES = ("cbc", "cp-sat", "highs")
+"""PuLP's own solver and OR-Tools', as the paper's two, and the one that plans by default."""
+EXACT = 1e-9
+BY_ENGINE = 1e-6
+GROWN_MAX = 30
+V100_PRICE, T4_PRICE = 0.191, 0.024
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedCase:
+    """A worked example and its optimum."""
+
+    wanted_rps: float
+    risk_per_s: float
+    limit_ms: float
+    total_gb: float
+    running: tuple[int, int]
+    direction: Direction
+    change: tuple[int, int]
+    objective: float
+
+
+_FREE, _OUT, _IN = Direction.FREE, Direction.OUT, Direction.IN
+CASES: Mapping[str, WorkedCase] = {
+    "a": WorkedCase(900, 0.0, 400, 64, (1, 2), _FREE, (-1, 8), 0.004),
+    "a out": WorkedCase(900, 0.0, 400, 64, (1, 2), _OUT, (0, 5), 0.480),
+    "b": WorkedCase(900, 0.05, 400, 64, (1, 2), _FREE, (-1, 8), 0.4648),
+    "b out": WorkedCase(900, 0.05, 400, 64, (1, 2), _OUT, (0, 5), 0.768),
+    "c": WorkedCase(900, 0.05, 90, 64, (1, 2), _FREE, (2, -2), 2.864),
+    "c out": WorkedCase(900, 0.05, 90, 64, (1, 2), _OUT, (2, 0), 3.056),
+    "d": WorkedCase(900, 0.05, 400, 24, (1, 2), _FREE, (1, 2), 1.8352),
+    "d out": WorkedCase(900, 0.05, 400, 24, (1, 2), _OUT, (1, 2), 1.8352),
+    "e": WorkedCase(900 / 0.8, 0.05, 400, 64, (1, 2), _FREE, (-1, 11), 0.9256),
+    "e out": WorkedCase(900 / 0.8, 0.05, 400, 64, (1, 2), _OUT, (0, 8), 1.2288),
+    "f": WorkedCase(300, 0.05, 400, 64, (3, 2), _IN, (-2, -2), -1.72),
+    "g": WorkedCase(300 / 0.8, 0.05, 400, 64, (3, 2), _IN, (-2, -1), -1.624),
+}
+ONE_TYPE: Mapping[str, tuple[tuple[int, int], float]] = {
+    "a": ((0, 5), 0.480),
+    "b": ((0, 5), 0.768),
+    "c": ((2, 0), 3.056),
+    "d": ((2, 0), 3.056),
+    "e": ((0, 8), 1.2288),
+}
+
+
+def programmes(effort: Effort) -> ClaimEvidence:
+    """Worked examples by engines and by the plain rule; then random ones against the rule and against trying all."""
+    wrong: list[str] = []
+    for name, engine in itertools.product(CASES, ENGINES):
+        change, answer = scale(worked(CASES[name]), create(engine), Limits())
+        wanted, objective = CASES[name].change, CASES[name].objective
+        if change is None or tuple(change) != wanted or abs(worked(CASES[name]).objective(change) - objective) > EXACT:
+            wrong.append(f"{name} by {engine}: {None if change is None else change.tolist()}")
+        elif abs(answer.bound - objective) > BY_ENGINE:
+            wrong.append(f"{name} by {engine}: the bound is {answer.bound}")
+    for name, (wanted, objective) in ONE_TYPE.items():
+        plain = scale_one_type(worked(CASES[name]))
+        if plain is None or tuple(plain) != wanted or abs(worked(CASES[name]).objective(plain) - objective) > EXACT:
+            wrong.append(f"{name} by the plain rule: {None if plain is None else plain.tolist()}")
+    rng = np.random.default_rng(11)
+    compared = 0
+    for number in range(5 * effort.examples):
+        problem = random_problem(rng)
+        plain = scale_one_type(problem)
+        change, _ = scale(problem, create("highs"), Limits())
+        if plain is not None and problem.direction is not _IN:
+            compared += 1
+            if change is None or problem.objective(change) > problem.objective(plain) + BY_ENGINE:
+                wrong.append(f"random {number}: worse than the plain rule")
+    tried = effort.examples // 10
+    for number in range(tried):
+        problem = random_problem(rng)
+        best = best_of_all(problem)
+        change, _ = scale(problem, create("cp-sat"), Limits())
+        if (change is None) is not (best is None) or (
+            change is not None
+            and best is not None
+            and abs(problem.objective(change) - problem.objective(best)) > BY_ENGINE
+        ):
+            wrong.append(f"random {number}: not the best of all")
+    counts = f"{len(CASES)} programmes by {len(ENGINES)} engines and {len(ONE_TYPE)} plain answers"
+    measured = (
+        f"{counts}; {compared} random ones against the plain rule, {tried} against trying all; {len(wrong)} differ"
+    )
+    return found(measured, wrong)
+
+
+def bills(_effort: Effort) -> ClaimEvidence:
+    """The four bills to the digit, and the worked weight of a queue."""
+    sums = {
+        "V100, 3 GB": (bill([_usage(V100_PRICE, 32.0, whole=False)]).paper, 343.8),
+        "V100, whole": (bill([_usage(V100_PRICE, 32.0, whole=True)]).paper, 3667.2),
+        "T4, 3 GB": (bill([_usage(T4_PRICE, 16.0, whole=False)]).paper, 43.2),
+        "T4, whole": (bill([_usage(T4_PRICE, 16.0, whole=True)]).paper, 230.4),
+        "weight of a queue": (weight([2, 3, 10, 2, 3, 10]), 18.0),
+    }
+    wrong = [
+        f"{name}: {told:.6g} instead of {wanted}" for name, (told, wanted) in sums.items() if abs(told - wanted) > 1e-6
+    ]
+    return found(", ".join(f"{name} {told:.6g}" for name, (told, _) in sums.items()), wrong)
+
+
+def worked(case: WorkedCase) -> CountScaling:
+    """A case of the catalogue: V100 at 0.191 and T4 at 0.024 per GB and second, 4 GB each."""
+    return CountScaling(
+        usd=np.array([V100_PRICE * 4, T4_PRICE * 4]),
+        launch_s=np.array([20.0, 12.0]),
+        rate_rps=np.array([300.0, 90.0]),
+        latency_ms=np.array([40.0, 95.0]),
+        needs=np.array([[4.0, 4.0]]),
+        limits=np.array([case.total_gb]),
+        running=np.array(case.running),
+        wanted_rps=case.wanted_rps,
+        limit_ms=case.limit_ms,
+        risk_per_s=case.risk_per_s,
+        direction=case.direction,
+    )
+
+
+def random_problem(rng: np.random.Generator) -> CountScaling:
+    """A small programme of one to three types and two resources."""
+    types = int(rng.integers(1, 4))
+    return CountScaling(
+        usd=rng.uniform(0.05, 1, types),
+        launch_s=rng.uniform(1, 30, types),
+        rate_rps=rng.uniform(30, 400, types),
+        latency_ms=rng.uniform(20, 200, types),
+        needs=rng.uniform(1, 8, (2, types)),
+        limits=rng.uniform(20, 60, 2),
+        running=rng.integers(0, 3, types),
+        wanted_rps=float(rng.uniform(100, 900)),
+        limit_ms=150.0,
+        risk_per_s=float(rng.choice([0.0, 0.05])),
+        direction=list(Direction)[int(rng.integers(0, len(Direction)))],
+    )
+
+
+def best_of_all(problem: CountScaling) -> Whole | None:
+    """The best of everything that could be."""
+    reach = [range(-int(count), GROWN_MAX + 1) for count in problem.running]
+    fitting = (np.array(change) for change in itertools.product(*reach))
+    return min((change for change in fitting if problem.feasible(change)), key=problem.objective, default=None)
+
+
+def _usage(price: float, memory_gb_gpu: float, *, whole: bool) -> Usage:
+    return Usage(
+        gpu="one",
+        price_per_gb_s=price,
+        memory_gb_gpu=memory_gb_gpu,
+        memory_gb_reserved=3.0,
+        memory_gb_used=3.0,
+        begin_s=0.0,
+        end_s=600.0,
+        whole_gpu=whole,
+    )
+
 
 SERVERS, GPUS_PER_SERVER = 8, 2
 SPEED = {"v100": 2.5, "t4": 1.0}
-WORK_MS = {"resnet50": 1.0, "inception-v3": 1.4, "ssd-resnet50": 4.0, "transformer": 6.0}
 LIMIT_MS = {"resnet50": 400.0, "inception-v3": 600.0, "ssd-resnet50": 900.0, "transformer": 1200.0}
-PROJECT = ProjectName("claims")
+SHARES, BATCHES = (25, 50, 100), (1, 2, 4, 8)
 
 
 class Farm(Planned):
@@ -55,29 +215,17 @@ def by_model(assignments: Sequence[Assignment]) -> dict[str, set[str]]:
     return found
 
 
+def _law(model: str, gpu_type: str, batch: int, share_pct: int) -> float:
+    """Two milliseconds, and work that shrinks with share and speed."""
+    return 2.0 + WORK_MS[model] * (2.0 + 3.0 * batch) / (SPEED[gpu_type] * share_pct / 100.0)
+
+
 def _picture(models: Sequence[str]) -> Snapshot:
-    types: dict[str, GpuType] = {item.name: item for item in load_gpu_types() if item.name in SPEED}
-    kinds = ["v100"] * (SERVERS // 2) + ["t4"] * (SERVERS // 2)
-    nodes = [NodeId(f"server-{number}") for number in range(SERVERS)]
-    devices = [
-        device
-        for node, kind in zip(nodes, kinds, strict=True)
-        for device in devices_of(node, types[kind], GPUS_PER_SERVER)
-    ]
-    profiles = tuple(_profile(name, types[kind]) for name in sorted(models) for kind in sorted(types))
-    return Snapshot(
-        cluster=ClusterName("claims"),
-        taken_at_s=0.0,
-        policy=Policy(name=PolicyName("claims"), planners=("hetsev",), demand_headroom=1.0, demand_noise_sigmas=0.0),
-        projects=(Project(name=PROJECT),),
-        gpu_types=tuple(types[name] for name in sorted(types)),
-        nodes=tuple(Node(id=name) for name in nodes),
-        node_statuses=tuple(NodeStatus(node=name, age_s=1.0, generation_applied=0) for name in nodes),
-        devices=tuple(sorted(devices, key=lambda item: item.id)),
-        models=tuple(model_of(name) for name in sorted(models)),
-        services=tuple(_service(name) for name in sorted(models)),
-        profiles=profiles,
-    )
+    types = gpu_types(*SPEED)
+    policy = Policy(name=PolicyName("claims"), planners=("hetsev",), demand_headroom=1.0, demand_noise_sigmas=0.0)
+    servers = [types["v100"]] * (SERVERS // 2) + [types["t4"]] * (SERVERS // 2)
+    bare = fleet(policy, servers, GPUS_PER_SERVER, models, Law(latency_ms=_law, shares_pct=SHARES, batches=BATCHES))
+    return replace(bare, services=tuple(_service(name) for name in sorted(models)))
 
 
 def _service(name: str) -> Service:
@@ -96,33 +244,13 @@ def _demand(model: str, rate_rps: float) -> Demand:
     )
 
 
-def _profile(model: str, kind: GpuType) -> Profile:
-    """Two milliseconds, and work that shrinks with share and speed."""
-    work = WORK_MS[model]
-    points = tuple(
-        ProfilePoint(
-            model=ModelName(model),
-            gpu_type=kind.name,
-            batch=batch,
-            share_pct_sm=share,
-            clock_mhz_sm=kind.clock_mhz_sm_max,
-            latency_ms_mean=2.0 + work * (2.0 + 3.0 * batch) / (SPEED[kind.name] * share / 100.0),
-            memory_mib=900.0 + 40.0 * batch * work,
-            power_w=0.5 * share,
-        )
-        for share in (25, 50, 100)
-        for batch in (1, 2, 4, 8)
-    )
-    return Profile(model=ModelName(model), gpu_type=kind.name, points=points)
-
-
 CYCLES_RANDOM, CYCLES_BEFORE, CYCLES_CONSTANT = 40, 60, 240
 """Of 15 s: ten minutes of random load; a quarter of an hour, then an hour of constant ones."""
 GAP_MAX = 40
 """Rounds; a lone instance outweighs six that are served one a round long before."""
 
 
-def judge_03(effort: Effort) -> ClaimEvidence:
+def plans_keep_rules(effort: Effort) -> ClaimEvidence:
     """Random loads on the paper's fleet, then an hour of constant ones."""
     rng = np.random.default_rng(3)
     wrong: list[str] = []
@@ -143,7 +271,7 @@ def judge_03(effort: Effort) -> ClaimEvidence:
     return found(measured, wrong)
 
 
-def judge_04(effort: Effort) -> ClaimEvidence:
+def queues_are_served(effort: Effort) -> ClaimEvidence:
     """Random pending instances against random room; then queues that want more than there is."""
     rng = np.random.default_rng(5)
     wrong: list[str] = []

@@ -1,8 +1,7 @@
 """What InSS states of its learned actor: how fast it learns, how good it is, and how long decisions take.
 
-Owns the reading of the shipped trainings' curves, the actor's second look beside the most that any placement can earn,
-and the clock: CPU time of one decision for eight networks on four GPUs, the quickest of several. Trainings are not run
-again: `headroom train inss` does that.
+Curves of the shipped trainings are read (`headroom train inss` makes them), the actor is looked at beside the most that
+any placement can earn, and one decision for eight networks on four GPUs is timed in CPU time, the quickest of several.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from app.demo.examples import examples_path
-from lab.arena.loading import load
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
+from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.runs import world_of
 from lab.learning.inss.evaluating import Score, evaluate
 from lab.learning.inss.settings import setting
 from lab.learning.inss.truth import Truth
@@ -61,7 +59,7 @@ def reached(rewards: Sequence[float]) -> tuple[float, float, int | None]:
     return there, end, first if first <= len(rewards) else None
 
 
-def _judge_11(effort: Effort) -> ClaimEvidence:
+def trainings(effort: Effort) -> ClaimEvidence:
     late, told, seen = list[str](), list[str](), _curves("six")
     if len(seen) < SEEDS:
         late.append(f"trained with {len(seen)} of {SEEDS} seeds")
@@ -84,8 +82,7 @@ def _judge_11(effort: Effort) -> ClaimEvidence:
             f"the actor earns {100 * part:.1f} % of the most there is; with its places and the best division of units "
             f"it would be {100 * score.actor_places / score.bound:.1f} %: the rest is where it places"
         )
-    status = ClaimStatus.NOT_REPRODUCED if late else ClaimStatus.PASS
-    return ClaimEvidence(measured="; ".join(told), status=status, note="; ".join(late))
+    return figure("; ".join(told), reached=not late, note="; ".join(late))
 
 
 def _curves(name: str) -> Mapping[str, Sequence[float]]:
@@ -118,12 +115,9 @@ class Watched:
 
 
 def picture(scenario: str = "inss-small") -> PlanRequest:
-    """What the planner of a running world was asked last. Raises ValueError for another kind of scenario."""
-    bench = load(examples_path() / "scenarios" / f"{scenario}.yaml", None)
-    if not isinstance(bench, World):
-        raise ValueError("the scenario is no world")
+    """What the planner of a running world was asked last."""
     watched = Watched(registry.create("inss"), [])
-    short = World(replace(bench.scenario, span_s=WORLD_S))
+    short = World(replace(world_of(scenario).scenario, span_s=WORLD_S))
     short.run(RunContender(label="inss", planners=("inss",)), 1000, lambda _name, _settings: watched, lambda _: None)
     return watched.asked[-1]
 
@@ -178,7 +172,7 @@ def _quickest_ms(work: Callable[[], object]) -> float:
     return min(found)
 
 
-def _judge_12(_effort: Effort) -> ClaimEvidence:
+def decision_times(_effort: Effort) -> ClaimEvidence:
     seen = times(picture())
     parts = (
         (seen.batches, BATCHES_MS, "batches"),
@@ -187,24 +181,5 @@ def _judge_12(_effort: Effort) -> ClaimEvidence:
     )
     slow = [f"{name} takes {took:.1f} ms" for took, limit, name in parts if took > limit]
     told = ", ".join(f"{name} {took:.2f} ms of {limit:g}" for took, limit, name in parts)
-    return ClaimEvidence(
-        measured=f"{seen.models} networks on {seen.gpus} GPUs, CPU time: {told}",
-        status=ClaimStatus.NOT_REPRODUCED if slow else ClaimStatus.PASS,
-        note="; ".join(slow),
-    )
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        id="AC-INS-11",
-        kind=ClaimClass.STATISTICAL,
-        stated="training reaches 95 % of its final reward by 800 of 1,500 episodes; the actor earns 95 % of the bound",
-        judge=_judge_11,
-    ),
-    Claim(
-        id="AC-INS-12",
-        kind=ClaimClass.STATISTICAL,
-        stated="decisions on CPU: batches of 8 models in 10 ms, the actor in 20 ms, the programme in 1 s (4 GPUs)",
-        judge=_judge_12,
-    ),
-)
+    measured = f"{seen.models} networks on {seen.gpus} GPUs, CPU time: {told}"
+    return figure(measured, reached=not slow, note="; ".join(slow))

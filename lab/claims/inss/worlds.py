@@ -1,19 +1,17 @@
 """InSS' evaluation, simulated: its planner against Gpulet, GSLICE, iGniter and its own variants on its testbed.
 
-Owns which scenarios stand for which claim and the reading of outcomes into the paper's figures. Throughput is the
-paper's, what full batches of everybody would carry (`capacity_rps`); what was served in time is told beside it, like
-with like. A figure that is not reached is told as it is, with what explains it (seed 0 alone). It refuses to run
-anything by itself: `runs` does.
+Throughput is the paper's, what full batches of everybody would carry (`capacity_rps`); what was served in time is told
+beside it, like with like. A figure that is not reached is told as it is, with what explains it (seed 0 alone).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
+from lab.claims.claim import ClaimEvidence, Effort, figure
 from lab.claims.runs import Outcomes, mean_metric, outcomes, varied
 from solvers.sim.outcome import RunOutcome
 from solvers.sim.scenario import WorldScenario
@@ -29,12 +27,6 @@ AT_ONCE = 1e-3
 """Launch times, so small that no hand-over leaves a gap (at 0 nothing would be handed over)."""
 
 
-@cache
-def _six(effort: Effort) -> Outcomes:
-    return outcomes(SIX, ALL, effort)
-
-
-@cache
 def _eight(gpus: int, contenders: tuple[str, ...], effort: Effort) -> Outcomes:
     return outcomes(EIGHT.format(gpus=gpus), contenders, effort)
 
@@ -73,16 +65,9 @@ def _number(outcome: RunOutcome, name: str) -> float:
     return found
 
 
-def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> ClaimEvidence:
-    seeds = f"{effort.seeds} seed{'' if effort.seeds == 1 else 's'}"
-    if reached:
-        return ClaimEvidence(measured=measured, status=ClaimStatus.PASS, note=seeds)
-    return ClaimEvidence(measured=measured, status=ClaimStatus.NOT_REPRODUCED, note=f"{seeds}; {why()}")
-
-
-def judge_06(effort: Effort) -> ClaimEvidence:
+def capacity_gained(effort: Effort) -> ClaimEvidence:
     """Capacity over each baseline's, and the same of what was served."""
-    found = _six(effort)
+    found = outcomes(SIX, ALL, effort)
     capacity, served = _means(found, CAPACITY, ALL), _means(found, SERVED, ALL)
     gains, goods = gains_pct(capacity, tuple(STATED_PCT)), gains_pct(served, tuple(STATED_PCT))
     measured = (
@@ -100,29 +85,29 @@ def judge_06(effort: Effort) -> ClaimEvidence:
         )
 
     reached = all(gains[name] >= stated for name, stated in STATED_PCT.items())
-    return _evidence(measured, effort, reached=reached, why=why)
+    return figure(measured, note=effort.told, reached=reached, why=why)
 
 
-def judge_07(effort: Effort) -> ClaimEvidence:
+def violations(effort: Effort) -> ClaimEvidence:
     """Late and dropped requests of each."""
-    found = _means(_six(effort), VIOLATION, (OURS, *STATED_PCT))
+    found = _means(outcomes(SIX, ALL, effort), VIOLATION, (OURS, *STATED_PCT))
     fewest = all(found[OURS] < found[name] for name in STATED_PCT)
 
     def why() -> str:
         at_once = _number(_at_once(SIX, OURS), VIOLATION)
-        first = _number(_six(effort)[OURS][0], VIOLATION)
+        first = _number(outcomes(SIX, ALL, effort)[OURS][0], VIOLATION)
         return (
             "a GPU whose share is all given away has no room for a shadow, so a new share leaves a gap; ablation on "
             f"seed 0: were processes ready at once, InSS would violate {at_once:.2f} % instead of {first:.2f} %"
         )
 
     reached = found[OURS] < VIOLATION_PCT and fewest
-    return _evidence(_told(found, "{:.2f} %"), effort, reached=reached, why=why)
+    return figure(_told(found, "{:.2f} %"), note=effort.told, reached=reached, why=why)
 
 
-def judge_08(effort: Effort) -> ClaimEvidence:
+def gpulet_with_our_batches(effort: Effort) -> ClaimEvidence:
     """Gpulet with InSS' batches over Gpulet."""
-    runs = _six(effort)
+    runs = outcomes(SIX, ALL, effort)
     capacity, violation = (_means(runs, name, (GPULET, BDA_GPULET)) for name in (CAPACITY, VIOLATION))
     gain = 100.0 * (capacity[BDA_GPULET] / capacity[GPULET] - 1.0)
     apart = abs(violation[BDA_GPULET] - violation[GPULET])
@@ -138,12 +123,12 @@ def judge_08(effort: Effort) -> ClaimEvidence:
             f"for growth on seed 0: {_told(capacities)} ({more:+.1f} %)"
         )
 
-    return _evidence(measured, effort, reached=gain >= GAIN_PCT and apart <= WITHIN_POINTS, why=why)
+    return figure(measured, note=effort.told, reached=gain >= GAIN_PCT and apart <= WITHIN_POINTS, why=why)
 
 
-def judge_09(effort: Effort) -> ClaimEvidence:
+def blind_to_neighbours(effort: Effort) -> ClaimEvidence:
     """InSS without its terms of neighbours."""
-    runs = _six(effort)
+    runs = outcomes(SIX, ALL, effort)
     capacity, violation = (_means(runs, name, (OURS, BLIND)) for name in (CAPACITY, VIOLATION))
     apart = 100.0 * (capacity[BLIND] / capacity[OURS] - 1.0)
     measured = f"capacity {_told(capacity)} requests/s ({apart:+.1f} %); violations {_told(violation, '{:.2f} %')}"
@@ -158,10 +143,10 @@ def judge_09(effort: Effort) -> ClaimEvidence:
         )
 
     reached = abs(apart) <= WITHIN_PCT and violation[BLIND] > violation[OURS]
-    return _evidence(measured, effort, reached=reached, why=why)
+    return figure(measured, note=effort.told, reached=reached, why=why)
 
 
-def judge_10(effort: Effort) -> ClaimEvidence:
+def heavy_load(effort: Effort) -> ClaimEvidence:
     """Eight networks: InSS on four GPUs against others on five and six, and on five against others on five."""
     four = _eight(4, (OURS,), effort)
     five, six = _eight(5, (OURS, *STATED_PCT), effort), _eight(6, (GPULET, "gslice"), effort)
@@ -194,21 +179,4 @@ def judge_10(effort: Effort) -> ClaimEvidence:
             "five"
         )
 
-    return _evidence(measured, effort, reached=all(reached.values()) and kept, why=why)
-
-
-def _claim(number: str, stated: str, judge: Callable[[Effort], ClaimEvidence]) -> Claim:
-    return Claim(id=f"AC-INS-{number}", kind=ClaimClass.STATISTICAL, stated=stated, judge=judge)
-
-
-CLAIMS = (
-    _claim("06", "six networks, four GPUs: capacity 28.1 / 47.7 / 189.7 % above Gpulet / GSLICE / iGniter", judge_06),
-    _claim("07", "in the same runs violations below 1 %, every baseline's higher", judge_07),
-    _claim("08", "Gpulet with InSS' batches: capacity 11 % above Gpulet, violations within a point", judge_08),
-    _claim("09", "InSS-ni: capacity within 5 % of InSS, violations higher", judge_09),
-    _claim(
-        "10",
-        "eight networks: on four GPUs what Gpulet and GSLICE carry on five and six, on five more than all; below 1 %",
-        judge_10,
-    ),
-)
+    return figure(measured, note=effort.told, reached=all(reached.values()) and kept, why=why)

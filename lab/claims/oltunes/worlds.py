@@ -1,18 +1,16 @@
 """OLTunes' evaluation, simulated: its scheduler against Orion and MLaaS' reserve-and-pack on its testbed.
 
-Owns the reading of outcomes into the paper's figures. A figure that is not reached is told as it is, with what each
-part of OLTunes is worth here (the first seed alone) and why the margin cannot be there. It refuses to run anything by
-itself: `runs` does.
+A figure that is not reached is told as it is, with what each part of OLTunes is worth here (the first seed alone) and
+why the margin cannot be there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from statistics import fmean
 
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
+from lab.claims.claim import ClaimEvidence, Effort, figure
 from lab.claims.runs import Outcomes, mean_metric, outcomes
 
 OURS, BASELINES = "oltunes", ("orion", "mlaas")
@@ -30,7 +28,6 @@ VIOLATION, UTILISATION, EPC = "violation_pct", "utilisation_pct_mean", "epc_scor
 IDLE_W = 60.0
 
 
-@cache
 def _found(pattern: str, contenders: tuple[str, ...], effort: Effort) -> Outcomes:
     return outcomes(f"oltunes-tasks-{pattern}", contenders, effort)
 
@@ -68,14 +65,7 @@ def _ablation(effort: Effort, name: str) -> str:
     return f"{name} on seed 0: {', '.join(told)}"
 
 
-def _evidence(measured: str, effort: Effort, *, reached: bool, why: Callable[[], str]) -> ClaimEvidence:
-    seeds = f"{effort.seeds} seed{'s' if effort.seeds > 1 else ''}"
-    if reached:
-        return ClaimEvidence(measured=measured, status=ClaimStatus.PASS, note=seeds)
-    return ClaimEvidence(measured=measured, status=ClaimStatus.NOT_REPRODUCED, note=f"{seeds}; {why()}")
-
-
-def judge_08(effort: Effort) -> ClaimEvidence:
+def latency_and_throughput(effort: Effort) -> ClaimEvidence:
     """Latency and throughput in the mean of the three patterns."""
     runs = _runs(effort)
     latency = {name: _average(runs, LATENCY, name) for name in BASELINES}
@@ -85,9 +75,9 @@ def judge_08(effort: Effort) -> ClaimEvidence:
         f"against {name}: mean latency lower by {_less(latency[name])}, throughput {_more(throughput[name])}"
         for name in BASELINES
     )
-    return _evidence(
+    return figure(
         measured,
-        effort,
+        note=effort.told,
         reached=reached,
         why=lambda: (
             "tasks come in the open and every policy finishes them, so throughput is what arrives, unless one is "
@@ -96,7 +86,7 @@ def judge_08(effort: Effort) -> ClaimEvidence:
     )
 
 
-def judge_09(effort: Effort) -> ClaimEvidence:
+def best_scenario(effort: Effort) -> ClaimEvidence:
     """All three figures in one scenario, each against the worse baseline there. How large a task is the paper does not
     say; larger ones than in the three patterns are tried as well, and told apart.
     """
@@ -111,13 +101,12 @@ def judge_09(effort: Effort) -> ClaimEvidence:
         for name, (tail, violation, throughput) in best.items()
         if tail <= 1 - 0.49 and violation <= 1 - 0.92 and throughput >= 1.61
     ]
-    seen = _evidence(
+    return figure(
         measured,
-        effort,
+        note=f"{effort.told}; all three in {', '.join(reached)}" if reached else effort.told,
         reached=bool(reached),
         why=lambda: "throughput as in AC-OLT-08; " + _ablation(effort, TAIL),
     )
-    return replace(seen, note=f"{seen.note}; all three in {', '.join(reached)}") if reached else seen
 
 
 def _best(found: Outcomes) -> tuple[float, float, float]:
@@ -129,16 +118,16 @@ def _best(found: Outcomes) -> tuple[float, float, float]:
     )
 
 
-def judge_10(effort: Effort) -> ClaimEvidence:
+def utilisation(effort: Effort) -> ClaimEvidence:
     """Mean utilisation over patterns against the lower baseline, and the spread over GPUs in the bursts."""
     runs = _runs(effort)
     gain = max(_average(runs, UTILISATION, name) for name in BASELINES)
     spread = mean_metric(runs["real"][OURS], "utilisation_pct_spread")
     others = ", ".join(f"{name} {mean_metric(runs['real'][name], 'utilisation_pct_spread'):.1f}" for name in BASELINES)
     measured = f"mean utilisation {_more(gain)}; spread {spread:.1f} points in bursts ({others})"
-    return _evidence(
+    return figure(
         measured,
-        effort,
+        note=effort.told,
         reached=gain >= 1.58 and spread < 10.0,
         why=lambda: (
             "Eq. 5 leaves most tasks the two fastest types: the same work fills less of those, and the two A30, which "
@@ -148,7 +137,7 @@ def judge_10(effort: Effort) -> ClaimEvidence:
     )
 
 
-def judge_11(effort: Effort) -> ClaimEvidence:
+def power(effort: Effort) -> ClaimEvidence:
     """Estimated power over ours, in the mean of patterns, with the idle watts and without them."""
     runs = _runs(effort)
     whole = {name: 1.0 / _average(runs, EPC, name) for name in BASELINES}
@@ -160,9 +149,9 @@ def judge_11(effort: Effort) -> ClaimEvidence:
     measured = "; ".join(
         f"{name} {whole[name]:.2f}x (above idle {above[name]:.2f}x, energy {energy[name]:.2f}x)" for name in BASELINES
     )
-    return _evidence(
+    return figure(
         measured,
-        effort,
+        note=effort.told,
         reached=whole["mlaas"] >= 6.5 and whole["orion"] >= 3.0,
         why=lambda: (
             "tasks are short, so 60 W of every GPU are nearly all of Eq. 7's time's mean; large batches hold memory, "
@@ -175,18 +164,16 @@ def _above(found: Outcomes, name: str) -> float:
     return mean_metric(found[name], EPC) - IDLE_W
 
 
-def judge_12(effort: Effort) -> ClaimEvidence:
+def accuracy(effort: Effort) -> ClaimEvidence:
     """Accuracy of the variants that ran against the best of their families."""
     runs = _runs(effort)
     lost = {pattern: mean_metric(found[OURS], "accuracy_lost_pct") for pattern, found in runs.items()}
     measured = ", ".join(f"{pattern} {points:.2f} points" for pattern, points in lost.items())
-    reached = max(lost.values()) <= 4.0
     note = "owners choose variants and no scheduler here changes them, so the mix of tasks decides this for all three"
-    seen = _evidence(measured, effort, reached=reached, why=lambda: note)
-    return replace(seen, note=f"{seen.note}; {note}") if reached else seen
+    return figure(measured, reached=max(lost.values()) <= 4.0, note=f"{effort.told}; {note}")
 
 
-def judge_13(effort: Effort) -> ClaimEvidence:
+def uniform_pattern(effort: Effort) -> ClaimEvidence:
     """How far the three are apart in the uniform pattern."""
     found = _runs(effort)["uniform"]
     tails = {name: mean_metric(found[name], TAIL) for name in (OURS, *BASELINES)}
@@ -195,28 +182,12 @@ def judge_13(effort: Effort) -> ClaimEvidence:
     gap_pct = 100 * (max(throughputs) / min(throughputs) - 1)
     said = ", ".join(f"{name} {ms:.0f} ms" for name, ms in tails.items())
     measured = f"p99 within {apart:.2f}x ({said}), throughput within {gap_pct:.3f} %"
-    return _evidence(
+    return figure(
         measured,
-        effort,
+        note=effort.told,
         reached=apart <= 1.12 and gap_pct <= 0.04,
         why=lambda: (
             "the baselines keep their owners' small batches, so their longest tasks take longer although nobody "
             "queues; " + _ablation(effort, TAIL)
         ),
     )
-
-
-def _claim(number: str, stated: str, judge: Callable[[Effort], ClaimEvidence]) -> Claim:
-    return Claim(id=f"AC-OLT-{number}", kind=ClaimClass.STATISTICAL, stated=stated, judge=judge)
-
-
-CLAIMS = (
-    _claim("08", "mean of three patterns: latency 29.5 % lower, throughput 29 % higher than Orion and MLaaS", judge_08),
-    _claim(
-        "09", "best scenario: p99 49 % lower, violations 92 % fewer, throughput 61 % higher than the worse", judge_09
-    ),
-    _claim("10", "utilisation 58 % above the lower baseline; spread over GPUs below 10 points in bursts", judge_10),
-    _claim("11", "estimated power of MLaaS 6.5x and of Orion 3x ours", judge_11),
-    _claim("12", "accuracy loss at most 4 points with mixed variants", judge_12),
-    _claim("13", "uniform pattern: p99 within 1.12x, throughput within 0.04 %", judge_13),
-)

@@ -148,14 +148,14 @@ def test_without_the_server_extra_a_server_command_says_what_to_install() -> Non
 def test_what_libraries_print_by_themselves_is_no_part_of_an_answer() -> None:
     code = (
         "import json, os\n"
-        "from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus\n"
-        "from lab.claims import registry\n"
+        "from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus\n"
+        "from lab.claims import catalogue\n"
         "from app.cli.program import run\n"
         "def judge(effort):\n"
         "    os.write(1, b'a library was here\\n')\n"
         "    return ClaimEvidence(measured='7', status=ClaimStatus.PASS)\n"
         "claim = Claim(id='AC', kind=ClaimClass.EXACT, stated='so', judge=judge)\n"
-        "registry.claims = lambda only: (claim,)\n"
+        "catalogue.claims = lambda only: (claim,)\n"
         "run(['arena', 'claims', '-o', 'json'])\n"
     )
     done = run_fresh(code=code)

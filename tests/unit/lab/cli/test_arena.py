@@ -10,8 +10,8 @@ import pytest
 
 from app.cli.failures import Exit
 from lab.arena import kinds
-from lab.claims import registry
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
+from lab.claims import catalogue
+from lab.claims.claim import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
 from lab.cli import arena, one
 from tests.unit.app.cli.conftest import Headroom
 from tests.unit.lab.arena.fake import scenario
@@ -187,7 +187,7 @@ def test_the_list_names_scenarios_and_contenders(
     assert "A fake called one" in table
 
 
-def test_claims_are_printed_as_the_registry_tells_them(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_are_printed_as_the_catalogue_tells_them(headroom: Headroom, monkeypatch: pytest.MonkeyPatch) -> None:
     efforts: list[Effort] = []
 
     def judge(effort: Effort) -> ClaimEvidence:
@@ -195,7 +195,7 @@ def test_claims_are_printed_as_the_registry_tells_them(headroom: Headroom, monke
         return ClaimEvidence(measured="7", status=ClaimStatus.NOT_REPRODUCED, note="why")
 
     made = Claim(id="AC-X-01", kind=ClaimClass.STATISTICAL, stated="8", judge=judge)
-    monkeypatch.setattr(registry, "claims", lambda only: (made,))
+    monkeypatch.setattr(catalogue, "claims", lambda only: (made,))
     said = headroom("arena", "claims", "--seeds", "5", "--examples", "9", "--from", "here", "-o", "json")
     assert said.status == Exit.OK
     assert said.json == [

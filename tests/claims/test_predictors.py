@@ -1,4 +1,4 @@
-"""OLTunes' printed numbers hold; its predictors are judged by a table of measurements, where there is one."""
+"""Predictors are judged by tables of measurements, where there are any."""
 
 from __future__ import annotations
 
@@ -7,39 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.claims.base import Claim, ClaimStatus, Effort
-from lab.claims.oltunes import exact, predictors
-from lab.claims.registry import Judged, judged
-
-PREDICTORS = {claim.id: claim for claim in predictors.CLAIMS}
-
-
-@pytest.mark.parametrize("claim", exact.CLAIMS, ids=lambda claim: claim.id)
-def test_printed_numbers_hold(claim: Claim) -> None:
-    found = claim.judge(Effort(examples=20))
-    assert found.status is ClaimStatus.PASS, found.note
-
-
-def test_a_misprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "POWERS", {**exact.POWERS, "task 2 on A": (300.0, 0.2, 0.5, 3.0, 108.0)})
-    found = exact.judge_01(Effort())
-    assert found.status is ClaimStatus.FAIL
-    assert "task 2 on A: 132" in found.note
-    assert "task 2 goes elsewhere than to A" in found.note
-
-
-def test_another_threshold_of_affinity_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "AFFINITY_MIN", 76.0)
-    found = exact.judge_03(Effort(examples=1))
-    assert found.status is ClaimStatus.FAIL
-    assert "high and low 75.00" in found.note
+from lab.claims import predictors
+from lab.claims.catalogue import claims
+from lab.claims.claim import ClaimStatus, Effort, Judge, judged
+from lab.claims.predictors import PairErrors
 
 
 def test_without_the_table_it_says_which_folder_is_missing(tmp_path: Path) -> None:
-    told: list[Judged] = []
-    judged([PREDICTORS["AC-OLT-05"]], Effort(data=tmp_path), told.append)
-    assert told[0]["status"] == "fail"
-    assert "set HEADROOM_DATA to the folder that holds rapp-v100/" in told[0]["note"]
+    (told,) = judged(claims(["AC-OLT-05"]), Effort(data=tmp_path), lambda _: None)
+    assert told["status"] == "fail"
+    assert "set HEADROOM_DATA to the folder that holds rapp-v100/" in told["note"]
+
+
+@pytest.mark.parametrize("judge", [predictors.pairs_predicted, predictors.curves_fit])
+def test_without_pairs_it_says_so(judge: Judge, tmp_path: Path) -> None:
+    told = judge(Effort(data=tmp_path))
+    assert (told.measured, told.status) == ("nothing", ClaimStatus.NOT_REPRODUCED)
+    assert f"there is no public data in {tmp_path}: set HEADROOM_DATA" in told.note
+
+
+@pytest.mark.parametrize(
+    ("ours", "blind", "met"), [(3.9, 4.0, True), (4.1, 8.3, True), (4.1, 8.1, False), (9.0, 10.0, False)]
+)
+def test_below_four_percent_or_half_of_blindness(ours: float, blind: float, *, met: bool) -> None:
+    assert PairErrors(by_name={"inss": ours, "inss-ni": blind}, members=7).met is met
 
 
 @pytest.fixture
@@ -62,15 +53,15 @@ def little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_predictors_are_judged_by_what_they_answer(little: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = PREDICTORS["AC-OLT-05"].judge(Effort(data=little))
+    found = predictors.errors_learned(Effort(data=little))
     assert found.measured.count("fm-ftrl RMSE") == 2
     taught = predictors.learning(little)
     ours, forest = (taught.scores(name, 120, logarithmic=True) for name in ("fm-ftrl", "rf"))
     assert 0.8 < ours[1] <= 1.0
     assert ours[0] != forest[0]
-    monkeypatch.setattr(predictors, "OURS", "rf")
+    monkeypatch.setattr(predictors, "FM_FTRL", "rf")
     monkeypatch.setattr(predictors, "RIVALS", ("fm-ftrl", "mf"))
-    turned = PREDICTORS["AC-OLT-05"].judge(Effort(data=little))
+    turned = predictors.errors_learned(Effort(data=little))
     assert turned.status is ClaimStatus.NOT_REPRODUCED
     assert "not on" in turned.note
 
@@ -82,9 +73,9 @@ def test_samples_are_counted_until_half_is_explained(little: Path) -> None:
         assert reached is not None
         assert taught.scores("fm-ftrl", reached, logarithmic=logarithmic)[1] >= 0.5
         assert f"fm-ftrl: {reached}" in predictors.fewest_of_three(taught, scale).measured
-    assert "seen once" in PREDICTORS["AC-OLT-06"].judge(Effort(data=little)).note
+    assert "seen once" in predictors.samples_needed(Effort(data=little)).note
 
 
 def test_times_are_told(little: Path) -> None:
-    found = PREDICTORS["AC-OLT-07"].judge(Effort(data=little))
+    found = predictors.prediction_times(Effort(data=little))
     assert "480 configurations" in found.measured

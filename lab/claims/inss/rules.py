@@ -1,7 +1,4 @@
-"""What InSS states, as far as no learned actor is needed: printed errors, worked examples, rules of batches and shares.
-
-Owns the claims with their judges and random questions for the rules.
-"""
+"""What InSS states where no run is needed: printed errors, worked examples, rules of batches, shares and hand-overs."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from app.demo.examples import examples_path
-from lab.arena.loading import load
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, Effort, found
+from lab.claims.claim import ClaimEvidence, Effort, found
+from lab.claims.runs import world_of
 from solvers.domain.change import Target
 from solvers.domain.ids import Generation, ReplicaId, ServiceId, WorkloadId
 from solvers.domain.plan import Assignment, Envelope
@@ -52,7 +48,7 @@ QUEUES = ((4, 6.0, 400.0, 30.0), (4, 15.0, 400.0, 35.0), (1, 6.0, 100.0, 90.0), 
 TOY_BEST_RPS = 1150.0
 
 
-def judge_01(_effort: Effort) -> ClaimEvidence:
+def printed_errors(_effort: Effort) -> ClaimEvidence:
     """All 28 errors."""
     errors = {
         f"{name} {at}": (100 * abs(believed - seen) / seen, printed)
@@ -69,7 +65,7 @@ def _off(told: float, printed: float) -> bool:
     return abs(told - printed) > POINTS
 
 
-def judge_02(_effort: Effort) -> ClaimEvidence:
+def worked_examples(_effort: Effort) -> ClaimEvidence:
     """Eq. 2, traces, and the knapsack toy by every integer engine."""
     wrong = [
         f"W {queue}: {told:g} instead of {wanted:g} ms"
@@ -92,6 +88,14 @@ def judge_02(_effort: Effort) -> ClaimEvidence:
         capacity = None if chosen is None else problem.capacity_rps(chosen)
         wrong += [] if capacity == TOY_BEST_RPS else [f"knapsack by {engine}: {capacity}"]
     return found(f"5 latencies, {len(traces)} traces of at most {probes} probes, the knapsack toy by 3 engines", wrong)
+
+
+def scan_batches(question: BatchQuestion) -> BatchAnswer:
+    """Try every size and take the one with the highest throughput, the smaller of two."""
+    sizes = range(question.batch_min, question.batch_max + 1)
+    able = [size for size in sizes if question.holds(size) and question.throughput_rps(size) >= question.rate_rps]
+    best = max(able, key=lambda size: (question.throughput_rps(size), -size), default=None)
+    return BatchAnswer(batch=best, timeout_ms=0.0, probes=tuple(sizes))
 
 
 def question(latency_ms: Callable[[int], float], rate_rps: float = 0.0) -> BatchQuestion:
@@ -126,11 +130,9 @@ LAUNCH_S, WATCHED_S, STEP_S = 5.0, 40.0, 0.5
 QUEUED = 7.0
 
 
-def judge_04(effort: Effort) -> ClaimEvidence:
+def hand_overs(effort: Effort) -> ClaimEvidence:
     """Random changes, watched in steps until they are done."""
-    bench = load(examples_path() / "scenarios" / "inss-small.yaml", effort.data)
-    if not isinstance(bench, World):
-        return found("nothing", ["the scenario is no world"])
+    bench = world_of("inss-small")
     drawn, wrong, shadows, gaps = np.random.default_rng(5), list[str](), 0, 0
     for number in range(effort.examples):
         state = state_of(bench.scenario, bench.scenario.policy)
@@ -209,7 +211,7 @@ def _replica(bench: World, drawn: np.random.Generator) -> Assignment:
     )
 
 
-def _judge_03(effort: Effort) -> ClaimEvidence:
+def batches_and_shares(effort: Effort) -> ClaimEvidence:
     drawn, wrong, sized, same, monotone = np.random.default_rng(3), list[str](), 0, 0, 0
     for number in range(effort.examples):
         asked, rising = _question(drawn, filling=bool(number % 2))
@@ -232,14 +234,6 @@ def _judge_03(effort: Effort) -> ClaimEvidence:
     return found(f"{told}; {effort.examples} projections; {len(wrong)} wrong", wrong)
 
 
-def scan_batches(question: BatchQuestion) -> BatchAnswer:
-    """Try every size and take the one with the highest throughput, the smaller of two."""
-    sizes = range(question.batch_min, question.batch_max + 1)
-    able = [size for size in sizes if question.holds(size) and question.throughput_rps(size) >= question.rate_rps]
-    best = max(able, key=lambda size: (question.throughput_rps(size), -size), default=None)
-    return BatchAnswer(batch=best, timeout_ms=0.0, probes=tuple(sizes))
-
-
 def _question(drawn: np.random.Generator, *, filling: bool) -> tuple[BatchQuestion, bool]:
     """A random replica, and whether its latency rises with the batch; `filling`: a task waits for its batch to fill."""
     fixed, each, rate = drawn.uniform(1, 20), drawn.uniform(0.2, 6), drawn.uniform(5, 400)
@@ -253,31 +247,3 @@ def _question(drawn: np.random.Generator, *, filling: bool) -> tuple[BatchQuesti
     )
     latencies = [asked.latency_ms(batch) for batch in range(1, 33)]
     return asked, bool((np.diff(latencies) >= 0).all())
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        id="AC-INS-01",
-        kind=ClaimClass.EXACT,
-        stated="28 printed errors recomputed within 0.02 points, the highest 3.853 %",
-        judge=judge_01,
-    ),
-    Claim(
-        id="AC-INS-02",
-        kind=ClaimClass.EXACT,
-        stated="Eq. 2, traces of the search for batches in at most 6 probes, the knapsack toy at 1150",
-        judge=judge_02,
-    ),
-    Claim(
-        id="AC-INS-03",
-        kind=ClaimClass.PROPERTY,
-        stated="batches keep memory, limit and rate, and are the scan's where latency rises; shares fit, one unit each",
-        judge=_judge_03,
-    ),
-    Claim(
-        id="AC-INS-04",
-        kind=ClaimClass.PROPERTY,
-        stated="new share: no task lost, both processes only where memory holds both, the old goes once the new is up",
-        judge=judge_04,
-    ),
-)

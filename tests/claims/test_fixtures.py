@@ -7,11 +7,9 @@ import pytest
 
 from lab.claims.fixtures import (
     HETSEV_BATCHES,
-    Pairing,
     Replicas,
     hetsev_pairs,
     hetsev_replicas,
-    knees_2080ti,
     morak_triples,
 )
 from solvers.sim.truth.catalogue import GPUS
@@ -42,15 +40,6 @@ def test_sharing_gains_what_is_printed() -> None:
     assert shared.latency_ms < alone.latency_ms
 
 
-def test_knees_are_those_printed() -> None:
-    assert {knee.model: knee.share_pct_sm for knee in knees_2080ti()} == {
-        "mobilenet": 20,
-        "googlenet": 30,
-        "resnet101": 30,
-    }
-    assert all(knee.share_pct_sm == knee.share_pct_sm_stated for knee in knees_2080ti())
-
-
 @pytest.mark.parametrize("model", ["googlenet", "mobilenet", "resnet50", "resnet101"])
 def test_batch_clock_and_sharing_move_time_and_power_as_described(model: str) -> None:
     def state(
@@ -72,19 +61,6 @@ def test_batch_clock_and_sharing_move_time_and_power_as_described(model: str) ->
     shared = [state(16, replicas, 25) for replicas in (1, 2, 3, 4)]
     assert [time_ms for time_ms, _ in shared] == sorted(time_ms for time_ms, _ in shared)
     assert [power_w for _, power_w in shared] == sorted(power_w for _, power_w in shared)
-
-
-def increases(pairs: tuple[Pairing, ...], identical: bool) -> list[float]:
-    return [pair.increase for pair in pairs if (pair.models[0] == pair.models[1]) is identical]
-
-
-def test_pairs_of_tenants_slow_each_other_as_printed() -> None:
-    pairs = hetsev_pairs()
-    assert len(pairs) == 160
-    assert float(np.quantile([pair.increase for pair in pairs], 0.9)) < 0.18
-    assert max(pair.increase for pair in pairs) > 0.18
-    assert mean(increases(pairs, identical=True)) > mean(increases(pairs, identical=False))
-    assert len(increases(pairs, identical=True)) == 64
 
 
 def gains(found: tuple[Replicas, ...], replicas: int) -> float:

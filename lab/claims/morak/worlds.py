@@ -1,8 +1,8 @@
-"""What Morak's paper claims, judged on simulated boards and on its controller itself.
+"""Morak's evaluation: throughput, limits and energy on simulated boards and in simulated worlds.
 
-Owns the claims and their thresholds; the runs are `morak_runs` and `morak_properties`. Baselines are counted as the
-paper counts them, with everything they serve, also while they break a limit; the notes tell as well what was served
-within both limits. Where a stated figure is not reached, ablations say what each knob is worth.
+Baselines are counted as the paper counts them, with everything they serve, also while they break a limit; the notes
+tell as well what was served within both limits. Where a stated figure is not reached, ablations say what each knob is
+worth.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
-from lab.claims.fixtures import knees_2080ti, morak_triples
-from lab.claims.morak.governed import GovernedLimits
-from lab.claims.morak.properties import periods_are_sound, steady_and_back, table_is_total
-from lab.claims.morak.runs import BASELINES, NETWORKS, PERIODS, BoardCut, ContenderTally, Contest, board, mean_tally
+from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.morak.boards import (
+    BASELINES,
+    NETWORKS,
+    PERIODS,
+    BoardCut,
+    ContenderTally,
+    Contest,
+    GovernedLimits,
+    gain_pct,
+    mean_tally,
+)
 from lab.claims.runs import mean_metric, outcomes
 from solvers.control.records import GovernorSettings
 
@@ -25,20 +32,15 @@ UNPARTITIONED = "whole_gpu@morak"
 """Morak's controller on whole GPUs."""
 
 
-def measured(scenario: str, metric: str, effort: Effort, contenders: Sequence[str] = ()) -> dict[str, float]:
+def in_worlds(scenario: str, metric: str, effort: Effort, contenders: Sequence[str] = ()) -> dict[str, float]:
     """Means over seeds of Morak, of its baselines and of further contenders."""
     runs = outcomes(scenario, ("morak", *BASELINES, *contenders), effort)
     return {name: mean_metric(some, metric) for name, some in runs.items()}
 
 
-def gains_pct(found: dict[str, float]) -> dict[str, float]:
-    """Morak over everybody else."""
-    return {name: 100.0 * (found["morak"] / number - 1.0) for name, number in found.items() if name != "morak"}
-
-
 def over_cap_pct(effort: Effort) -> dict[str, float]:
     """The worst of all scenarios: how much of the time of devices was above their caps, by contender."""
-    every = [measured(scenario, "power_over_cap_pct", effort) for scenario in CAPS_AND_LIMITS]
+    every = [in_worlds(scenario, "power_over_cap_pct", effort) for scenario in CAPS_AND_LIMITS]
     return {name: max(found[name] for found in every) for name in every[0]}
 
 
@@ -46,7 +48,6 @@ GAINS_PCT = {"clipper_l": 130.9, "clipper_p": 110.3, "dfs": 67.7, "batchdvfs": 7
 """The paper gives four figures and no names; they are read in the order in which it introduces the baselines."""
 SAVED_PCT_LEAST, SAVED_PCT_MOST = 22.2, 50.2
 KEPT_PART = 0.99
-CALIBRATED_PCT = 1.0
 CAPS_W = tuple(range(110, 201, 10))
 LIMITS_MS = tuple(range(50, 301, 50))
 PARTS_OF_LIMITS = (0.8, 0.9, 0.95)
@@ -56,88 +57,19 @@ HOSTED = ("resnet50-tfs", "inception-v3-tfs", "ssd-resnet50-tfs")
 """Served by a stack that leaves the GPU idle for much of the time: a world in which sharing pays more."""
 
 
-def _triples(_effort: Effort) -> ClaimEvidence:
-    alone, shared = morak_triples()
-    changes = [
-        _gain_pct(getattr(shared, field), getattr(alone, field))
-        for field in ("throughput_rps_stated", "latency_ms_stated", "power_w_stated")
-    ]
-    exact = [round(change, digits) for change, digits in zip(changes, (2, 2, 1), strict=True)] == [16.25, -8.33, 2.6]
-    pairs = [
-        (each.throughput_rps, each.throughput_rps_stated, each.power_w, each.power_w_stated) for each in (alone, shared)
-    ]
-    off = [max(abs(_gain_pct(rate, said)), abs(_gain_pct(watts, cap))) for rate, said, watts, cap in pairs]
-    slow = [_gain_pct(each.latency_ms, each.latency_ms_stated) for each in (alone, shared)]
-    printed = [
-        _gain_pct(1000.0 * each.replicas * each.batch / each.latency_ms_stated, each.throughput_rps_stated)
-        for each in (alone, shared)
-    ]
-    within = max(*off, *map(abs, slow)) <= CALIBRATED_PCT
-    return ClaimEvidence(
-        measured=(
-            f"throughput {alone.throughput_rps:.0f} and {shared.throughput_rps:.0f}/s, power {alone.power_w:.1f} and "
-            f"{shared.power_w:.1f} W (at most {max(off):.2f} % off), latency {alone.latency_ms:.1f} and "
-            f"{shared.latency_ms:.1f} ms ({slow[0]:+.1f}, {slow[1]:+.1f} %); changes recomputed: {exact}"
-        ),
-        status=ClaimStatus.FAIL if not exact else ClaimStatus.PASS if within else ClaimStatus.NOT_REPRODUCED,
-        note=(
-            "six numbers are printed and six parameters were solved from them: this is calibration and predicts "
-            f"nothing. A batch in the printed latency is not the printed throughput ({printed[0]:+.1f} and "
-            f"{printed[1]:+.1f} %); our reading, which the paper does not state: copies of inputs are in an answer's "
-            "time and not in the cycle, the host's work between batches the other way round"
-        ),
-    )
-
-
-def _knees(_effort: Effort) -> ClaimEvidence:
-    found = knees_2080ti()
-    same = all(knee.share_pct_sm == knee.share_pct_sm_stated for knee in found)
-    return ClaimEvidence(
-        measured=", ".join(f"{knee.model} {knee.share_pct_sm} %" for knee in found),
-        status=ClaimStatus.PASS if same else ClaimStatus.FAIL,
-        note="on curves of a batch of one; the paper does not say which batch its figure shows",
-    )
-
-
-def _rules(effort: Effort) -> ClaimEvidence:
-    table, periods = table_is_total(), periods_are_sound(board(), effort.examples)
-    broken = table.broken + periods.broken
-    return ClaimEvidence(
-        measured=f"{table.checked} states with ends, {periods.checked} checks of periods, {broken} broken",
-        status=ClaimStatus.FAIL if broken else ClaimStatus.PASS,
-        note=table.first or periods.first,
-    )
-
-
-def _steady(effort: Effort) -> ClaimEvidence:
-    steady, back, longest = steady_and_back(board(), effort.examples)
-    return ClaimEvidence(
-        measured=(
-            f"{steady.checked - steady.broken} of {steady.checked} settle inside both limits and stay, "
-            f"{back.checked - back.broken} are back within 20 periods after a step (longest {longest})"
-        ),
-        status=ClaimStatus.FAIL if steady.broken or back.broken else ClaimStatus.PASS,
-        note=steady.first or back.first,
-    )
-
-
 def _baselines(limits: GovernedLimits, effort: Effort, periods: int = PERIODS) -> dict[str, ContenderTally]:
     contests = {name: Contest(controller=name, cut=BoardCut.WHOLE, limits=limits) for name in BASELINES}
     return {name: mean_tally(contest, effort.seeds, periods) for name, contest in contests.items()}
 
 
-def _gain_pct(mine: float, theirs: float) -> float:
-    return 100.0 * (mine / theirs - 1.0) if theirs > 0.0 else float("inf")
-
-
-def _throughput(effort: Effort) -> ClaimEvidence:
+def throughput(effort: Effort) -> ClaimEvidence:
     limits = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)
     ours = Contest(controller="morak", cut=BoardCut.SAME, limits=limits)
     mine, others = mean_tally(ours, effort.seeds), _baselines(limits, effort)
-    gains = {name: _gain_pct(mine.total_rps, found.total_rps) for name, found in others.items()}
-    kept = {name: _gain_pct(mine.kept_rps, found.kept_rps) for name, found in others.items()}
-    world = measured(THROUGHPUT, "throughput_rps", effort, contenders=(UNPARTITIONED,))
-    in_world = gains_pct(world)
+    gains = {name: gain_pct(mine.total_rps, found.total_rps) for name, found in others.items()}
+    kept = {name: gain_pct(mine.kept_rps, found.kept_rps) for name, found in others.items()}
+    world = in_worlds(THROUGHPUT, "throughput_rps", effort, contenders=(UNPARTITIONED,))
+    in_world = {name: gain_pct(world["morak"], number) for name, number in world.items() if name != "morak"}
     reached = all(min(gains[name], in_world[name]) >= wanted for name, wanted in GAINS_PCT.items())
     note = (
         f"{in_world[UNPARTITIONED]:+.1f} % over the same controller on whole GPUs; on boards alone "
@@ -148,11 +80,8 @@ def _throughput(effort: Effort) -> ClaimEvidence:
         "already runs it at batch 64 within 2 W of this cap; of the other networks it prints no shared state: "
         "the truth's are estimates"
     )
-    return ClaimEvidence(
-        measured=f"{world['morak']:.0f} requests/s in the world; over {_listed(in_world)}",
-        status=ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED,
-        note=note,
-    )
+    measured = f"{world['morak']:.0f} requests/s in the world; over {_listed(in_world)}"
+    return figure(measured, reached=reached, note=note)
 
 
 def _listed(gains_pct: Mapping[str, float]) -> str:
@@ -170,7 +99,7 @@ def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
     told = []
     for name, contest in knobs.items():
         found = mean_tally(contest, effort.seeds)
-        told.append(f"{name} {_gain_pct(found.total_rps, mine.total_rps):+.1f} % (kept {100 * found.kept_part:.0f} %)")
+        told.append(f"{name} {gain_pct(found.total_rps, mine.total_rps):+.1f} % (kept {100 * found.kept_part:.0f} %)")
     gpu = ours.gpu
     truths = {
         "twice the memory bandwidth": replace(gpu, memory_bandwidth_gb_per_s=2.0 * gpu.memory_bandwidth_gb_per_s),
@@ -184,7 +113,7 @@ def _ablations(ours: Contest, mine: ContenderTally, effort: Effort) -> str:
         mean_tally(replace(ours, settings=GovernorSettings(power_low_part=alpha, latency_low_part=beta)), 1)
         for alpha, beta in product(PARTS_OF_LIMITS, PARTS_OF_LIMITS)
     ]
-    changes = [_gain_pct(found.total_rps, mine.total_rps) for found in swept]
+    changes = [gain_pct(found.total_rps, mine.total_rps) for found in swept]
     return (
         f"Ablations: {', '.join(told)}; alpha and beta in 0.8, 0.9, 0.95: {min(changes):+.1f} to "
         f"{max(changes):+.1f} %, kept in {100 * min(found.kept_part for found in swept):.1f} % of periods at least"
@@ -195,10 +124,10 @@ def _against_best(ours: Contest, effort: Effort) -> float:
     """Gain over the best baseline in another world."""
     mine = mean_tally(ours, effort.seeds)
     others = (mean_tally(replace(ours, controller=name, cut=BoardCut.WHOLE), effort.seeds) for name in BASELINES)
-    return _gain_pct(mine.total_rps, max(found.total_rps for found in others))
+    return gain_pct(mine.total_rps, max(found.total_rps for found in others))
 
 
-def _constraints(effort: Effort) -> ClaimEvidence:
+def limits_kept(effort: Effort) -> ClaimEvidence:
     worst, broken = 1.0, []
     hot: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
     late: dict[str, float] = dict.fromkeys(BASELINES, 0.0)
@@ -218,18 +147,18 @@ def _constraints(effort: Effort) -> ClaimEvidence:
         late[name] > 0.0 for name in ("clipper_p", "dfs", "batchdvfs")
     )
     parts = ", ".join(f"{name} {100 * hot[name]:.0f}/{100 * late[name]:.0f}" for name in BASELINES)
-    return ClaimEvidence(
-        measured=(
+    return figure(
+        (
             f"Morak keeps both in {100 * worst:.1f} % of periods at worst of {len(CAPS_W) * len(LIMITS_MS)} settings; "
             f"baselines break power/latency in at worst (% of periods) {parts}; in the world, time above the cap at "
             f"worst: {', '.join(f'{name} {part:.1f} %' for name, part in over.items())}"
         ),
-        status=ClaimStatus.PASS if not broken and contrast else ClaimStatus.NOT_REPRODUCED,
+        reached=not broken and contrast,
         note="; ".join(broken),
     )
 
 
-def _energy(effort: Effort) -> ClaimEvidence:
+def energy(effort: Effort) -> ClaimEvidence:
     limits = GovernedLimits(power_w_cap=150.0, latency_ms=300.0)
     others = _baselines(limits, effort)
     best = {name: min(found.energy_j[name] for found in others.values()) for name in NETWORKS}
@@ -238,18 +167,18 @@ def _energy(effort: Effort) -> ClaimEvidence:
         mine = mean_tally(Contest(controller="morak", cut=cut, limits=limits), effort.seeds)
         saved[cut] = {name: 100.0 * (1.0 - mine.energy_j[name] / best[name]) for name in NETWORKS}
     found = saved[BoardCut.SAME]
-    world = measured(ENERGY, "energy_j_per_request", effort)
+    world = in_worlds(ENERGY, "energy_j_per_request", effort)
     least = min(number for name, number in world.items() if name != "morak")
     in_world = 100.0 * (1.0 - world["morak"] / least)
     reached = (
         in_world >= SAVED_PCT_LEAST and min(found.values()) >= SAVED_PCT_LEAST and max(found.values()) >= SAVED_PCT_MOST
     )
-    return ClaimEvidence(
-        measured=(
+    return figure(
+        (
             f"saved per request against the best baseline: {in_world:+.1f} % in the world ({world['morak']:.4f} J); on "
             f"boards alone {_listed(found)}"
         ),
-        status=ClaimStatus.PASS if reached else ClaimStatus.NOT_REPRODUCED,
+        reached=reached,
         note=(
             "boards cut for copies of one network, as the paper's one bar per network; "
             f"boards shared by three networks, energy by share: {_listed(saved[BoardCut.MIXED])}; "
@@ -257,49 +186,3 @@ def _energy(effort: Effort) -> ClaimEvidence:
             "The paper's own triples give 11.7 % for GoogLeNet (0.0950 to 0.0839 J)"
         ),
     )
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        id="AC-MOR-01",
-        kind=ClaimClass.EXACT,
-        stated="GoogLeNet four times on quarters: +16.25 % throughput, -8.33 % latency, +2.6 % power; within 1 %",
-        judge=_triples,
-    ),
-    Claim(
-        id="AC-MOR-02",
-        kind=ClaimClass.EXACT,
-        stated="knees at 20, 30, 30 % for MobileNet, GoogLeNet, ResNet-101",
-        judge=_knees,
-    ),
-    Claim(
-        id="AC-MOR-03",
-        kind=ClaimClass.PROPERTY,
-        stated="total table; one clock change a period at most; re-partition at the third bad period; supported clocks",
-        judge=_rules,
-    ),
-    Claim(
-        id="AC-MOR-04",
-        kind=ClaimClass.PROPERTY,
-        stated="from batch 1 and 600 MHz steady inside both limits; within 20 periods again after a step",
-        judge=_steady,
-    ),
-    Claim(
-        id="AC-MOR-05",
-        kind=ClaimClass.STATISTICAL,
-        stated="150 W, 100 ms, 4 models: throughput +130.9, +110.3, +67.7, +70.5 % over the four baselines",
-        judge=_throughput,
-    ),
-    Claim(
-        id="AC-MOR-06",
-        kind=ClaimClass.STATISTICAL,
-        stated="110-200 W, 50-300 ms: both limits in at least 99 % of periods; baselines break one somewhere",
-        judge=_constraints,
-    ),
-    Claim(
-        id="AC-MOR-07",
-        kind=ClaimClass.STATISTICAL,
-        stated="150 W, 300 ms: energy per request at least 22.2 % below the best baseline, 50.2 % for one model",
-        judge=_energy,
-    ),
-)

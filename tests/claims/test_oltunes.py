@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from lab.claims.base import ClaimStatus, Effort
+from lab.claims.catalogue import claims
+from lab.claims.claim import ClaimStatus, Effort, Judge
 from lab.claims.oltunes import rules, worlds
 from lab.claims.runs import Outcomes
 from solvers.policies.oltunes.queues import WindowPace
@@ -24,7 +25,8 @@ PLAIN = {
     "energy_j": 1000.0,
     "accuracy_lost_pct": 3.0,
 }
-JUDGES = {claim.id: claim.judge for claim in worlds.CLAIMS}
+SCHEDULER = [f"AC-OLT-{number:02}" for number in range(8, 14)]
+JUDGES: dict[str, Judge] = {claim.id: claim.judge for claim in claims(SCHEDULER)}
 
 
 def outcome(label: str, numbers: Mapping[str, float]) -> RunOutcome:
@@ -33,7 +35,7 @@ def outcome(label: str, numbers: Mapping[str, float]) -> RunOutcome:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, float]]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
     """Numbers by contender, the same in all scenarios; whoever is not named has the plain ones."""
     numbers: dict[str, dict[str, float]] = {}
 
@@ -41,22 +43,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, float]
         return {name: (outcome(name, {**PLAIN, **numbers.get(name, {})}),) for name in contenders}
 
     monkeypatch.setattr(worlds, "outcomes", invented)
-    worlds._found.cache_clear()
-    yield numbers
-    worlds._found.cache_clear()
-
-
-def test_rules_hold_on_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "RUNS_MIN", 12)
-    seen = rules.rules(Effort(examples=12))
-    assert seen.status is ClaimStatus.PASS, seen.note
-    assert "12 random courses" in seen.measured
+    return numbers
 
 
 def test_a_window_that_jumps_is_found_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "RUNS_MIN", 1)
     monkeypatch.setattr(WindowPace, "after_failure", lambda self, _: replace(self, window_ms=self.window_ms + 5.0))
-    seen = rules.rules(Effort(examples=1))
+    seen = rules.scheduler_keeps_rules(Effort(examples=1))
     assert seen.status is ClaimStatus.FAIL
     assert "after a failure" in seen.note
 
@@ -84,8 +76,22 @@ def test_figures_are_reached_where_the_baselines_are_so_much_worse(told: dict[st
     assert missed == {"AC-OLT-13"}
     assert "p99 within 2.50x" in found["AC-OLT-13"].measured
     told["orion"]["latency_ms_mean"] = 120.0
-    worlds._found.cache_clear()
     short = JUDGES["AC-OLT-08"](Effort(seeds=1))
     assert short.status is ClaimStatus.NOT_REPRODUCED
     assert "against orion: mean latency lower by +16.7 %" in short.measured
     assert "without affinity 1.00x" in short.note
+
+
+def test_a_misprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "POWERS", {**rules.POWERS, "task 2 on A": (300.0, 0.2, 0.5, 3.0, 108.0)})
+    found = rules.estimated_power(Effort())
+    assert found.status is ClaimStatus.FAIL
+    assert "task 2 on A: 132" in found.note
+    assert "task 2 goes elsewhere than to A" in found.note
+
+
+def test_another_threshold_of_affinity_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "AFFINITY_MIN", 76.0)
+    found = rules.affinities(Effort(examples=1))
+    assert found.status is ClaimStatus.FAIL
+    assert "high and low 75.00" in found.note

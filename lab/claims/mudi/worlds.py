@@ -1,6 +1,6 @@
-"""What Mudi's paper claims of whole clusters, judged in simulated worlds.
+"""What Mudi's paper claims of whole clusters, judged in simulated worlds: AC-MUD-06 to -10.
 
-Owns the judgement of AC-MUD-06 to -10. Contenders keep their own rules and defaults; Mudi's selector was chosen under
+Contenders keep their own rules and defaults; Mudi's selector was chosen under
 seed 1000, which is not among these. A figure that is not reached is told with what was seen and with what Mudi is
 without the part that it is owed to.
 """
@@ -11,25 +11,22 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
 
-from app.demo.examples import examples_path
 from lab.arena.contenders import ContenderEntry, PlannersOf, entry_of, tuned_entries
-from lab.arena.loading import load
 from lab.arena.loads import scaled
-from lab.claims.base import Claim, ClaimClass, ClaimEvidence, ClaimStatus, Effort
-from lab.claims.runs import Outcomes, mean_metric, outcomes
+from lab.claims.claim import ClaimEvidence, Effort, figure
+from lab.claims.runs import Outcomes, mean_metric, outcomes, world_of
 from solvers.cycle.target import next_target
 from solvers.domain.evidence import SilentReporter
 from solvers.domain.ids import WorkloadId
 from solvers.domain.snapshot import Snapshot
 from solvers.domain.workload import TrainingJob, WorkloadKind
-from solvers.errors import InputError
 from solvers.planners.base import Budget, PlanRequest
 from solvers.planners.case import Case
 from solvers.policies.mudi.parameters import MudiParameters
@@ -43,7 +40,7 @@ from solvers.sim.world.world import World
 BASELINES = ("gslice", "muxflow", "gpulet")
 FEW_JOBS, MANY_JOBS, LARGE, RISING = "mudi-small", "mudi-busy", "mudi-large", "mudi-rising"
 LOADS = (FEW_JOBS, MANY_JOBS)
-SIX = "lab.claims.mudi.runs:six_devices"
+SIX = "lab.claims.mudi.worlds:six_devices"
 PART = 0.5
 RISES_TO = 12.0
 LATE_MOST = 0.01
@@ -55,12 +52,9 @@ def selecting(selector: str) -> ContenderEntry:
     return tuned_entries([entry_of("mudi")], [f"mudi.selector={selector}"], [])[0]
 
 
-def six_devices(path: Path, data: Path) -> Bench:
+def six_devices(path: Path, _data: Path) -> Bench:
     """A scenario on its first six GPUs, with half of its rates and every other job."""
-    bench = load(path, data)
-    if not isinstance(bench, World):
-        raise InputError(f"{path} is no world")
-    scenario = bench.scenario
+    scenario = world_of(path).scenario
     traffic = tuple(replace(each, load=scaled(each.load, PART)) for each in scenario.traffic)
     fleet = replace(scenario.fleet, devices=scenario.fleet.devices[:6])
     # A name of its own: kept runs go by it.
@@ -68,7 +62,6 @@ def six_devices(path: Path, data: Path) -> Bench:
     return World(replace(scenario, about=about, fleet=fleet, traffic=traffic, jobs=scenario.jobs[::2]))
 
 
-@lru_cache(maxsize=8)
 def measured(scenario: str, effort: Effort) -> Outcomes:
     """Mudi and its baselines; several claims read the same runs."""
     return outcomes(scenario, ("mudi", *BASELINES), effort)
@@ -88,10 +81,8 @@ def completion_s(runs: Outcomes, scenario: str) -> dict[str, float]:
 
 
 def _jobs_of(scenario: str) -> tuple[float, Mapping[str, float]]:
-    bench = load(examples_path() / "scenarios" / f"{scenario}.yaml", None)
-    if not isinstance(bench, World):
-        raise InputError(f"{scenario} is no world")
-    return bench.scenario.span_s, {str(each.job.id): each.at_s for each in bench.scenario.jobs}
+    found = world_of(scenario).scenario
+    return found.span_s, {str(each.job.id): each.at_s for each in found.jobs}
 
 
 def _took_s(job: JobOutcome, span_s: float, came_s: Mapping[str, float]) -> float:
@@ -121,7 +112,7 @@ def loads_borne(effort: Effort) -> dict[str, float]:
 
 def selectors(scenario: str, effort: Effort, names: Sequence[str]) -> Outcomes:
     """Mudi with each of these selectors on six GPUs."""
-    return outcomes(scenario, [selecting(name) for name in names], effort, SIX)
+    return outcomes(scenario, tuple(selecting(name) for name in names), effort, SIX)
 
 
 def told(found: Mapping[str, float], digits: int = 2) -> str:
@@ -155,10 +146,7 @@ class Deciding:
 
 def deciding(scenario: str) -> Deciding:
     """Measure it on a built-in scenario. Raises InputError where there is no such world."""
-    bench = load(examples_path() / "scenarios" / f"{scenario}.yaml", None)
-    if not isinstance(bench, World):
-        raise InputError(f"{scenario} is no world")
-    picture, jobs = _picture(bench)
+    picture, jobs = _picture(world_of(scenario))
     count = min(int(STANDING * len(picture.devices)), len(jobs) - COMING)
     standing, coming = jobs[:count], jobs[count : count + COMING]
     planner = Mudi()
@@ -256,18 +244,10 @@ EVALUATIONS_MAX, DECISION_MS = 25, {FEW_JOBS: 18.0, LARGE: 30.0}
 
 
 def _evidence(seen: str, missed: list[str], ablation: str = "") -> ClaimEvidence:
-    if not missed:
-        return ClaimEvidence(measured=seen, status=ClaimStatus.PASS, note="")
-    note = "; ".join([*missed, ablation] if ablation else missed)
-    return ClaimEvidence(measured=seen, status=ClaimStatus.NOT_REPRODUCED, note=note)
+    return figure(seen, reached=not missed, why=lambda: "; ".join(filter(None, [*missed, ablation])))
 
 
-def _one(effort: Effort) -> Effort:
-    """A thousand GPUs are run once."""
-    return Effort(seeds=1, examples=effort.examples, jobs=effort.jobs, results=effort.results, data=effort.data)
-
-
-def _violations(effort: Effort) -> ClaimEvidence:
+def violations(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
         late = violation_pct(measured(scenario, effort))
@@ -277,13 +257,13 @@ def _violations(effort: Effort) -> ClaimEvidence:
             missed.append(f"{late['mudi']:.2f} % on {scenario}")
         if late["mudi"] * TIMES_FEWER > worst:
             missed.append(f"only {worst / late['mudi']:.1f} times fewer than the worst on {scenario}")
-    large = violation_pct(outcomes(LARGE, ("mudi",), _one(effort)))["mudi"]
+    large = violation_pct(outcomes(LARGE, ("mudi",), replace(effort, seeds=1)))["mudi"]
     parts.append(f"{LARGE}: mudi {large:.2f} %")
     missed += [] if large <= LARGE_PCT else [f"{large:.2f} % on {LARGE}"]
     return _evidence("; ".join(parts), missed)
 
 
-def _completion(effort: Effort) -> ClaimEvidence:
+def completion(effort: Effort) -> ClaimEvidence:
     by_load = {scenario: completion_s(measured(scenario, effort), scenario) for scenario in LOADS}
     ratios = {
         f"{name} on {scenario}": found[name] / found["mudi"]
@@ -306,7 +286,7 @@ def _completion(effort: Effort) -> ClaimEvidence:
     return _evidence(seen, missed, ablation)
 
 
-def _optimality(effort: Effort) -> ClaimEvidence:
+def optimality(effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario in LOADS:
         runs = selectors(scenario, effort, ("optimal", "spread", "slope", "random"))
@@ -325,7 +305,7 @@ def _optimality(effort: Effort) -> ClaimEvidence:
     return _evidence("; ".join(parts), missed, "the exact selector sees the share that inference leaves, the slope not")
 
 
-def _utilisation(effort: Effort) -> ClaimEvidence:
+def utilisation(effort: Effort) -> ClaimEvidence:
     gains, parts, missed = {}, [], []
     for metric, wanted_pct in (("fleet_utilisation_pct", SM_MORE_PCT), ("fleet_memory_pct", MEMORY_MORE_PCT)):
         by_load = [measured(scenario, effort) for scenario in LOADS]
@@ -343,7 +323,7 @@ def _utilisation(effort: Effort) -> ClaimEvidence:
     return _evidence("; ".join(parts), missed, ablation)
 
 
-def _overhead(_effort: Effort) -> ClaimEvidence:
+def overhead(_effort: Effort) -> ClaimEvidence:
     parts, missed = [], []
     for scenario, limit_ms in DECISION_MS.items():
         found = deciding(scenario)
@@ -357,37 +337,3 @@ def _overhead(_effort: Effort) -> ClaimEvidence:
         if found.evaluations_most > EVALUATIONS_MAX:
             missed.append(f"{found.evaluations_most} batches tried")
     return _evidence("; ".join(parts), missed)
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        id="AC-MUD-06",
-        kind=ClaimClass.STATISTICAL,
-        stated="12 GPUs: at most 0.5 % late, six times fewer than the worst baseline; 1,000 GPUs: at most 1.2 %",
-        judge=_violations,
-    ),
-    Claim(
-        id="AC-MUD-07",
-        kind=ClaimClass.STATISTICAL,
-        stated="training completes up to 2.27 times sooner, and on average no later than under any baseline",
-        judge=_completion,
-    ),
-    Claim(
-        id="AC-MUD-08",
-        kind=ClaimClass.STATISTICAL,
-        stated="on at most six GPUs violations within 5.86 % and training within 5 % of the optimum",
-        judge=_optimality,
-    ),
-    Claim(
-        id="AC-MUD-09",
-        kind=ClaimClass.STATISTICAL,
-        stated="SM utilisation 37 % and memory 19 % over the baselines' mean; up to 103 % more load is borne",
-        judge=_utilisation,
-    ),
-    Claim(
-        id="AC-MUD-10",
-        kind=ClaimClass.STATISTICAL,
-        stated="at most 25 batches tried; a job is placed within 18 ms on 12 and within 30 ms on 1,000 GPUs",
-        judge=_overhead,
-    ),
-)

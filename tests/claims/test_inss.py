@@ -1,0 +1,207 @@
+"""InSS' claims: figures are read off outcomes made by hand, and judges see what is late, poor, slow or misprinted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lab.claims.claim import ClaimStatus, Effort
+from lab.claims.inss import learned, rules, worlds
+from lab.claims.runs import Outcomes, varied
+from lab.learning.inss.evaluating import Score
+from solvers.errors import InputError
+from solvers.sim.outcome import RunOutcome, metric
+from solvers.sim.scenario import WorldScenario
+
+STATED = {"inss": 2897.0, "gpulet": 2000.0, "gslice": 1900.0, "igniter": 900.0, "bda_gpulet": 2250.0, "inss_ni": 2950.0}
+VIOLATIONS = {"inss": 0.5, "gpulet": 4.4, "gslice": 4.5, "igniter": 3.8, "bda_gpulet": 4.0, "inss_ni": 2.0}
+
+
+def outcome(label: str, capacity: float, violation: float) -> RunOutcome:
+    numbers = {"capacity_rps": capacity, "throughput_rps": 1000.0, "violation_pct": violation}
+    return RunOutcome(
+        scenario="s", contender=label, seed=0, metrics=tuple(metric(name, each) for name, each in numbers.items())
+    )
+
+
+ON_SIX = (worlds.capacity_gained, worlds.violations, worlds.gpulet_with_our_batches, worlds.blind_to_neighbours)
+Judge = Callable[[dict[str, float], dict[str, float]], list[ClaimStatus]]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    def judge(capacity: dict[str, float], violation: dict[str, float]) -> list[ClaimStatus]:
+        made = {name: outcome(name, capacity[name], violation[name]) for name in capacity}
+
+        def outcomes(scenario: str, contenders: tuple[str, ...], effort: Effort) -> Outcomes:
+            return {name: (made[name],) for name in contenders}
+
+        def changed(
+            scenario: str, contender: str, change: Callable[[WorldScenario], WorldScenario], seed: int = 0
+        ) -> RunOutcome:
+            return made[contender]
+
+        monkeypatch.setattr(worlds, "outcomes", outcomes)
+        monkeypatch.setattr(worlds, "varied", changed)
+        for kept in (worlds._at_once, worlds._without_spare):
+            kept.cache_clear()
+        found = [judge(Effort(seeds=1)) for judge in ON_SIX]
+        assert all("ablation" in each.note for each in found if each.status is ClaimStatus.NOT_REPRODUCED)
+        return [each.status for each in found]
+
+    return judge
+
+
+def test_the_printed_figures_pass(judged: Judge) -> None:
+    assert judged(STATED, VIOLATIONS) == [ClaimStatus.PASS] * 4
+
+
+@pytest.mark.parametrize(
+    ("capacity", "violation", "missed"),
+    [
+        ({"gslice": 2100.0}, {}, 0),
+        ({}, {"inss": 1.1, "inss_ni": 3.0}, 1),
+        ({}, {"igniter": 0.4}, 1),
+        ({"bda_gpulet": 2200.0}, {}, 2),
+        ({}, {"bda_gpulet": 5.5}, 2),
+        ({"inss_ni": 3100.0}, {}, 3),
+        ({}, {"inss_ni": 0.4}, 3),
+    ],
+)
+def test_each_figure_can_be_missed(
+    judged: Judge, capacity: dict[str, float], violation: dict[str, float], missed: int
+) -> None:
+    found = judged({**STATED, **capacity}, {**VIOLATIONS, **violation})
+    assert [at for at, status in enumerate(found) if status is ClaimStatus.NOT_REPRODUCED] == [missed]
+
+
+@pytest.mark.parametrize(("four", "status"), [(1500.0, ClaimStatus.PASS), (1250.0, ClaimStatus.NOT_REPRODUCED)])
+def test_heavy_load_is_judged_across_fleets(monkeypatch: pytest.MonkeyPatch, four: float, status: ClaimStatus) -> None:
+    capacity = {"inss": 2000.0, "gpulet": 1300.0, "gslice": 1200.0, "igniter": 1100.0}
+
+    def outcomes(scenario: str, contenders: tuple[str, ...], effort: Effort) -> Outcomes:
+        ours = four if scenario == "inss-eight-4" else capacity["inss"]
+        made = {name: outcome(name, ours if name == "inss" else capacity[name], 0.5) for name in contenders}
+        return {
+            name: (replace(each, metrics=(*each.metrics[:1], metric("throughput_rps", number), each.metrics[2])),)
+            for name, each in made.items()
+            for number in (each.metrics[0].value,)
+        }
+
+    monkeypatch.setattr(worlds, "outcomes", outcomes)
+    monkeypatch.setattr(worlds, "varied", lambda *_: outcome("inss", 1.0, 0.1))
+    worlds._at_once.cache_clear()
+    told = worlds.heavy_load(Effort(seeds=1))
+    assert told.status is status
+    assert f"capacity_rps: InSS {four:.0f} on four GPUs, 2000 on five" in told.measured
+
+
+def test_ablations_run_worlds_that_are_there() -> None:
+    with pytest.raises(InputError, match="there is no world nowhere"):
+        varied("nowhere", "inss", lambda world: world)
+
+
+def test_a_misprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "ROWS", {"R": ((10.0,), (11.0,), (9.9,))})
+    found = rules.printed_errors(Effort())
+    assert found.status is ClaimStatus.FAIL
+    assert "10.000" in found.note
+
+
+SCORE = Score(
+    actor=9.6,
+    actor_places=9.7,
+    programme=9.0,
+    bound=10.0,
+    actor_violated=0.0,
+    programme_violated=0.0,
+    actor_rps=1.0,
+    programme_rps=1.0,
+    seconds=1,
+)
+TIMES = learned.DecisionTimes(batches=9.0, actor=19.0, programme=900.0, models=8, gpus=4)
+
+
+def curve(rises: int, episodes: int = 1500) -> list[float]:
+    """From -50 to 10, there at an episode, with noise."""
+    drawn = np.random.default_rng(0).normal(scale=0.2, size=episodes)
+    return list(np.minimum(np.linspace(-50.0, -50.0 + 60.0 * episodes / rises, episodes), 10.0) + drawn)
+
+
+def test_when_a_curve_stays_near_its_end_is_found() -> None:
+    there, end, first = learned.reached(curve(400))
+    assert there == pytest.approx(10.0, abs=0.1)
+    assert end == pytest.approx(10.0, abs=0.1)
+    assert first is not None
+    assert 380 < first < 460
+    there, _, first = learned.reached(curve(1200))
+    assert there < 0
+    assert first is not None
+    assert first > 1150
+
+
+@pytest.mark.parametrize(
+    ("rises", "episodes", "score", "words"),
+    [
+        (400, 1500, SCORE, ""),
+        (1200, 1500, SCORE, "seed 1 reaches 95 %"),
+        (
+            400,
+            1500,
+            replace(SCORE, actor=9.4),
+            "94.0 % of the most there is; with its places and the best division of units it would be 97.0 %",
+        ),
+        (400, 850, SCORE, "trained for 850 episodes only"),
+    ],
+)
+def test_what_is_not_reached_is_told(
+    rises: int, episodes: int, score: Score, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned, "_curves", lambda _: {"1": curve(rises, episodes), "2": curve(300), "3": curve(300)})
+    monkeypatch.setattr(learned, "_score", lambda *_: score)
+    found = learned.trainings(Effort(seeds=1))
+    assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
+    assert words in found.note
+    assert "programme's placements 9.00" in found.measured
+
+
+def test_fewer_seeds_than_asked_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "_curves", lambda _: {"1": curve(300)})
+    monkeypatch.setattr(learned, "_score", lambda *_: SCORE)
+    found = learned.trainings(Effort(seeds=1))
+    assert found.status is ClaimStatus.NOT_REPRODUCED
+    assert found.note == "trained with 1 of 3 seeds"
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (TIMES, ""),
+        (replace(TIMES, batches=11.0), "batches takes 11.0 ms"),
+        (replace(TIMES, actor=21.0), "actor takes 21.0 ms"),
+        (replace(TIMES, programme=1001.0), "ILP takes 1001.0 ms"),
+    ],
+)
+def test_what_is_slow_is_told(seen: learned.DecisionTimes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "picture", lambda: None)
+    monkeypatch.setattr(learned, "times", lambda _: seen)
+    found = learned.decision_times(Effort())
+    assert found.status is (ClaimStatus.NOT_REPRODUCED if words else ClaimStatus.PASS)
+    assert words in found.note
+
+
+def test_a_running_worlds_picture_is_measured_and_placed_by_the_shipped_actor() -> None:
+    seen = learned.times(learned.picture())
+    assert (seen.models, seen.gpus) == (8, 4)
+    assert min(seen.batches, seen.actor, seen.programme) > 0
+
+
+def test_the_shipped_curves_and_actor_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "SECONDS", 3)
+    found = learned.trainings(Effort(seeds=1))
+    assert found.status in (ClaimStatus.PASS, ClaimStatus.NOT_REPRODUCED)
+    assert "95 % from" in found.measured
+    assert "most there is" in found.measured
