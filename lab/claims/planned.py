@@ -54,7 +54,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class InventedLaw:
     """An invented law of latency, that of a batch of a network on a share of a GPU, and where it is profiled."""
 
     latency_ms: Callable[[str, str, int, int], float]
@@ -86,7 +86,7 @@ def gpu_types(*names: str) -> dict[str, GpuType]:
     return {item.name: item for item in load_gpu_types() if item.name in names}
 
 
-def fleet(policy: Policy, servers: Sequence[GpuType], gpus: int, models: Sequence[str], law: Law) -> Snapshot:
+def fleet(policy: Policy, servers: Sequence[GpuType], gpus: int, models: Sequence[str], law: InventedLaw) -> Snapshot:
     """Servers with so many whole GPUs each, and networks of middling size that are profiled on all of them."""
     kinds = {kind.name: kind for kind in servers}
     nodes = [NodeId(f"server-{number}") for number in range(len(servers))]

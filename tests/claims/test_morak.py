@@ -26,10 +26,9 @@ from lab.claims.morak.boards import (
     knee_pct,
     tally,
 )
-from solvers.control.controllers import controller
+from solvers.control.controllers import controller, names
 from solvers.control.governor import TABLE
 from solvers.control.records import ReplicaWish, Setting, Zone
-from solvers.planners.registry import names
 from solvers.sim.outcome import Better, Metric, RunContender, RunOutcome
 
 LIMITS = GovernedLimits(power_w_cap=150.0, latency_ms=100.0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, found
-from lab.claims.planned import CYCLE_S, PROJECT, WORK_MS, Law, Planned, fleet, gpu_types
+from lab.claims.planned import CYCLE_S, PROJECT, WORK_MS, InventedLaw, Planned, fleet, gpu_types
 from solvers.domain.arrays import Whole
 from solvers.domain.evidence import Finding
 from solvers.domain.ids import ModelName, PolicyName, WorkloadId
@@ -224,7 +224,9 @@ def _picture(models: Sequence[str]) -> Snapshot:
     types = gpu_types(*SPEED)
     policy = Policy(name=PolicyName("claims"), planners=("hetsev",), demand_headroom=1.0, demand_noise_sigmas=0.0)
     servers = [types["v100"]] * (SERVERS // 2) + [types["t4"]] * (SERVERS // 2)
-    bare = fleet(policy, servers, GPUS_PER_SERVER, models, Law(latency_ms=_law, shares_pct=SHARES, batches=BATCHES))
+    bare = fleet(
+        policy, servers, GPUS_PER_SERVER, models, InventedLaw(latency_ms=_law, shares_pct=SHARES, batches=BATCHES)
+    )
     return replace(bare, services=tuple(_service(name) for name in sorted(models)))
 
 

@@ -15,7 +15,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 
 from lab.claims.claim import ClaimEvidence, Effort, figure, found
-from lab.claims.planned import PROJECT, WORK_MS, Law, Planned, fleet, gpu_types
+from lab.claims.planned import PROJECT, WORK_MS, InventedLaw, Planned, fleet, gpu_types
 from solvers.domain.ids import DeviceId, GpuTypeName, ModelName, PolicyName
 from solvers.domain.plan import Assignment, Plan
 from solvers.domain.policy import Policy
@@ -100,7 +100,7 @@ def _law(model: str, _gpu_type: str, batch: int, share_pct: int) -> float:
 
 def _picture(jobs: Sequence[TrainingJob]) -> Snapshot:
     policy = Policy(name=PolicyName("claims"), planners=("mudi",))
-    law = Law(latency_ms=_law, shares_pct=SHARES, batches=BATCHES)
+    law = InventedLaw(latency_ms=_law, shares_pct=SHARES, batches=BATCHES)
     bare = fleet(policy, [gpu_types(GPU_TYPE)[GPU_TYPE]], GPUS, MODELS, law)
     return replace(bare, jobs=tuple(sorted(jobs, key=lambda item: item.id)))
 
