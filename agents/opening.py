@@ -13,17 +13,15 @@ from collections.abc import Callable, Mapping
 
 from agents.config import AgentConfig, NvidiaConfig
 from agents.crew import CrewOptions, open_crew
+from agents.devices.nvidia.control import HostParts, Onlooker, SettingsJournal
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.onlooker import Onlooker
-from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvml import NvmlBoards, NvmlSetters, open_boards
 from agents.devices.parts import Setters, Sharing
 from agents.errors import SharingError
 from agents.helper.client import HelperSetters
-from agents.journal import SettingsJournal, host_boot_id
-from agents.mps import MpsOptions, NoSharing, client_slots, default_pipe_base, open_sharing
-from agents.mps.probing import probe
-from agents.state import StateDirectory
+from agents.mps import MpsOptions, MpsSharing, NoSharing, client_slots, default_pipe_base
+from agents.mps.proofs import probe
+from agents.state import StateDirectory, host_boot_id
 
 PROBE_COMMAND = (sys.executable, "-m", "agents.probe")
 MIG_PART_LEAST = 1.0 / 7.0
@@ -88,7 +86,7 @@ def _mps(
         client_slots=_client_slots(boards),
         probe_command=PROBE_COMMAND,
     )
-    return open_sharing(mps, now_s), ""
+    return MpsSharing(mps, now_s), ""
 
 
 def _client_slots(boards: NvmlBoards) -> Mapping[str, int]:

@@ -19,6 +19,15 @@ TOKEN_FILE = "token"
 TARGET_FILE = "target.json"
 DEVICES_FILE = "devices.json"
 LOCK_FILE = "lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_boot_id() -> str:
+    """Changes when the host boots. Raises StateFileError where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise StateFileError(f"cannot read {_BOOT_ID}: {error.strerror}") from error
 
 
 class StateDirectory:

@@ -3,7 +3,7 @@
 `open_crew` gives the crew of a host. The agent may die at any moment; its workers go on, and the next agent finds them.
 """
 
-from agents.crew.bench import CrewOptions
 from agents.crew.crew import HostCrew, open_crew
+from agents.crew.member import CrewOptions
 
 __all__ = ["CrewOptions", "HostCrew", "open_crew"]

@@ -1,34 +1,96 @@
 """The worker processes of this host, behind the interface `agents.devices.parts.Crew`.
 
-Owns the verbs and the one thread that makes the rounds. Verbs answer from what is known and what /proc says at that
-moment; none waits for a worker but `tune`, and that not for long. Workers outlive this agent: `close` ends the thread
-and nothing else.
+Verbs answer from what is known and what /proc says at that moment; none waits for a worker but `tune`, and that not for
+long. Workers outlive this agent: `close` ends the thread that makes the rounds and nothing else.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from agents.crew.adapters import adapter_of, batch_change_of
-from agents.crew.adapters.base import RESTART
-from agents.crew.bench import FOLDER, LOG_FOLDER, CrewBench, CrewHost, CrewOptions, safe_name
-from agents.crew.ending import Undertaker
+from agents.crew.adapters import RESTART, adapter_of, batch_change_of
 from agents.crew.launching import Launcher
-from agents.crew.limits import CgroupLimits, own_group
-from agents.crew.logs import Logs
-from agents.crew.member import CrewMember, Phase
-from agents.crew.ports import PortBook, bindable, connections
-from agents.crew.processes import HostProcesses
-from agents.crew.rounds import Rounds
-from agents.crew.tally import Tally
-from agents.crew.tuning import MemberTuning
+from agents.crew.member import FOLDER, LOG_FOLDER, CrewBench, CrewHost, CrewMember, CrewOptions, Phase, safe_name
+from agents.crew.metrics import Tally
+from agents.crew.resources import CgroupLimits, Logs, PortBook, bindable, connections, own_group
+from agents.crew.rounds import Rounds, Undertaker, hand_over
 from agents.crew.web import SocketWeb, fetch
 from agents.devices.base import WorkerSample, WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
-from agents.errors import BusyError, DeviceError, NotFoundError, NotSupportedError, WorkerError
-from agents.journal import host_boot_id
-from agents.state import StateDirectory
+from agents.errors import AgentError, BusyError, DeviceError, NotFoundError, NotSupportedError, WorkerError
+from agents.processes import HostProcesses
+from agents.state import StateDirectory, host_boot_id
+
+# --- Handing a running worker another batch size or latency limit
+#
+# A request takes milliseconds, loading a model anew takes minutes. Whoever tunes waits a moment; what takes longer goes
+# on in a thread of its own and is found done, or failed, by the next one who tunes alike.
+
+
+WAIT_S = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    spec: WorkerSpec
+    over: threading.Event = field(default_factory=threading.Event)
+    error: DeviceError | None = None
+
+
+class MemberTuning:
+    """Changes under way, one at a time for each worker."""
+
+    def __init__(self, bench: CrewBench) -> None:
+        self._bench = bench
+        self._changes: dict[str, _Change] = {}
+
+    def tune(self, member: CrewMember, spec: WorkerSpec) -> None:
+        """Hand it over. Raises BusyError while a change is under way, WorkerError when it failed."""
+        with self._bench.lock:
+            change = self._changes.get(member.name)
+            if change is None:
+                change = self._changes[member.name] = _Change(spec)
+                begun = change
+                self._bench.host.aside(lambda: self._carry_out(member, begun))
+        if not change.over.wait(WAIT_S):
+            raise BusyError(f"{member.name} still takes its new batch size")
+        with self._bench.lock:
+            if self._changes.get(member.name) is change:
+                del self._changes[member.name]
+        if change.error is not None:
+            raise change.error
+        if change.spec != spec:
+            raise BusyError(f"{member.name} has just taken another batch size")
+
+    def _carry_out(self, member: CrewMember, change: _Change) -> None:
+        try:
+            _tell(self._bench, member, change.spec)
+            with self._bench.lock:
+                member.spec = member.spec.tuned_as(change.spec)
+                if self._bench.members.get(member.name) is member:
+                    self._bench.save(member)
+        except DeviceError as error:
+            change.error = error
+        except (AgentError, TypeError, ValueError, KeyError) as error:
+            # What a server answers may be anything.
+            change.error = WorkerError(f"{member.name}: {type(error).__name__}: {error}")
+        finally:
+            change.over.set()
+
+
+def _tell(bench: CrewBench, member: CrewMember, spec: WorkerSpec) -> None:
+    """A limit that the server has no use for is the agent's alone."""
+    same_batch = spec.batch == member.spec.batch
+    if same_batch and adapter_of(member.target).name != "http":
+        return
+    try:
+        hand_over(bench, member, spec)
+    except NotSupportedError:
+        if not same_batch:
+            raise
+
 
 LOOK_FAR_S = 1.0
 PIDS_AGE_S_MAX = 0.5
@@ -62,7 +124,7 @@ class HostCrew:
         self._thread.start()
 
     def launch(self, order: CrewOrder) -> None:
-        """See `Crew`. While another worker of the device comes up, this one waits for its turn."""
+        """While another worker of the device comes up, this one waits for its turn."""
         if order.spec.worker is None:
             raise NotSupportedError(f"{order.spec.replica}: its workload does not say how its process is started")
         adapter_of(order.spec.worker)
@@ -94,7 +156,7 @@ class HostCrew:
         self._stir()
 
     def found(self) -> tuple[CrewReading, ...]:
-        """See `Crew`. Raises WorkerError when nobody makes the rounds any more: what is known is old then."""
+        """Raises WorkerError when nobody makes the rounds any more: what is known is old then."""
         bench = self._bench
         if self._thread is not None and not self._thread.is_alive() and not self._over.is_set():
             raise WorkerError("nobody looks after the workers any more; start the agent anew")
@@ -112,7 +174,7 @@ class HostCrew:
             )
 
     def tune(self, worker: str, spec: WorkerSpec) -> None:
-        """See `Crew`. Raises BusyError while a server still takes its time, NotSupportedError where only a new
+        """Raises BusyError while a server still takes its time, NotSupportedError where only a new
         process can take the batch size.
         """
         with self._bench.lock:
@@ -122,7 +184,6 @@ class HostCrew:
         self._tuning.tune(member, spec)
 
     def drain(self, worker: str) -> None:
-        """See `Crew`."""
         with self._bench.lock:
             member = self._member(worker)
             if member.phase in (Phase.WAITING, Phase.STARTING, Phase.WARMING):
@@ -132,13 +193,12 @@ class HostCrew:
         self._stir()
 
     def end(self, worker: str, before_kill: Callable[[int], None]) -> None:
-        """See `Crew`."""
         with self._bench.lock:
             self._undertaker.begin(self._member(worker), before_kill)
         self._stir()
 
     def samples(self) -> tuple[WorkerSample, ...]:
-        """See `Crew`. Metrics are read now; a server that does not answer in time tells nothing this time, and nobody
+        """Metrics are read now; a server that does not answer in time tells nothing this time, and nobody
         waits for it again until it answers.
         """
         bench = self._bench
@@ -157,7 +217,6 @@ class HostCrew:
         return (*living, *gone)
 
     def close(self) -> None:
-        """See `Crew`."""
         self._over.set()
         self._stir()
         if self._thread is not None:

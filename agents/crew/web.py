@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 BODY_BYTES_MAX = 5 * 2**20
 HEAD_BYTES_MAX = 65536
@@ -55,26 +54,6 @@ class WebAnswer:
 Then = Callable[[WebAnswer], None]
 
 
-class Web(Protocol):
-    """Whatever questions can be put to."""
-
-    def ask(self, question: Question, then: Then) -> None:
-        """Send it; `then` is called from a later `turn`, once."""
-        ...
-
-    def turn(self, timeout_s: float) -> None:
-        """Wait for answers at most so long, and hand over those that came."""
-        ...
-
-    def wake(self) -> None:
-        """End a `turn` of another thread."""
-        ...
-
-    def close(self) -> None:
-        """Give up all that is under way, without answers."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _WebExchange:
     question: Question
@@ -99,7 +78,7 @@ class SocketWeb:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def ask(self, question: Question, then: Then) -> None:
-        """See `Web`."""
+        """Send it; `then` is called from a later `turn`, once."""
         try:
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
@@ -121,7 +100,7 @@ class SocketWeb:
         self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
     def turn(self, timeout_s: float) -> None:
-        """See `Web`."""
+        """Wait for answers at most so long, and hand over those that came."""
         nearest_s = min((exchange.deadline_s for exchange in self._open), default=float("inf")) - self._now_s()
         wait_s = 0.0 if self._failed else max(0.0, min(timeout_s, nearest_s))
         failed, self._failed = self._failed, []
@@ -146,7 +125,7 @@ class SocketWeb:
             then(answer)
 
     def wake(self) -> None:
-        """See `Web`."""
+        """End a `turn` of another thread."""
         try:
             self._waker.send(b"!")
         except OSError:
@@ -154,7 +133,7 @@ class SocketWeb:
             return
 
     def close(self) -> None:
-        """See `Web`."""
+        """Give up all that is under way, without answers."""
         for exchange in tuple(self._open):
             self._forget(exchange)
         self._selector.close()

@@ -14,17 +14,23 @@ shaped it:
   reason why it does not work, so that planners do not ask for what a host cannot do;
 * energy counters restart with the driver, so `collect` answers joules of an interval, never a running total.
 
-Verbs raise `agents.errors.DeviceError` and its kin; they are called from one thread at a time per device.
+Verbs raise `agents.errors.DeviceError` and its kin. They may be called from any thread: whoever measures on a device
+and whoever applies targets use the same ones. Calls take milliseconds, for a start or stop only begins things.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from agents.wire import DeviceInventory, WorkerTarget
+from agents.wire import DeviceInventory, ReplicaTarget, WorkerTarget
 
+P = ParamSpec("P")
+R = TypeVar("R")
 CAPABILITIES = ("set_clock", "set_power", "mps", "mig")
 """Verbs an inventory speaks of: '' means that it works, anything else says why not."""
 
@@ -79,6 +85,20 @@ class WorkerSpec:
             latency_ms_limit=wanted.latency_ms_limit,
             latency_execution_only=wanted.latency_execution_only,
         )
+
+
+def held_pct_sm(spec: WorkerSpec | ReplicaTarget) -> int:
+    """Share of the device that a worker takes: each of its processes has the share to itself."""
+    return spec.share_pct_sm * _processes(spec)
+
+
+def held_mib(spec: WorkerSpec | ReplicaTarget) -> int:
+    """Memory of the device that a worker may take: each of its processes has the limit to itself."""
+    return spec.memory_mib_limit * _processes(spec)
+
+
+def _processes(spec: WorkerSpec | ReplicaTarget) -> int:
+    return 1 if spec.worker is None else spec.worker.processes_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,3 +236,68 @@ class Devices(Protocol):
     def close(self) -> None:
         """Let go of the devices; workers go on."""
         ...
+
+
+class HasLock(Protocol):
+    """Whose verbs wait for each other."""
+
+    lock: threading.RLock
+
+
+H = TypeVar("H", bound=HasLock)
+
+
+def one_at_a_time(verb: Callable[Concatenate[H, P], R]) -> Callable[Concatenate[H, P], R]:
+    """Have a verb wait for the one before it."""
+
+    @wraps(verb)
+    def waiting(devices: H, /, *arguments: P.args, **named: P.kwargs) -> R:
+        with devices.lock:
+            return verb(devices, *arguments, **named)
+
+    return waiting
+
+
+class Reservations:
+    """Which devices are lent to a profile run, and whether their owner wants them back: the hand-shake between the
+    thread that applies targets, which leaves a lent device alone and claims it when the target puts replicas there, and
+    the one that measures, which then ends its run and gives the device back. Safe from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent: set[str] = set()
+        self._claimed: set[str] = set()
+        self.when_back: Callable[[], None] = lambda: None
+        """Called after a device was given back."""
+
+    def lend(self, uuid: str) -> bool:
+        """Lend a device; False when it is lent already."""
+        with self._lock:
+            if uuid in self._lent:
+                return False
+            self._lent.add(uuid)
+            return True
+
+    def give_back(self, uuid: str) -> None:
+        """The run is over and has cleaned up."""
+        with self._lock:
+            self._lent.discard(uuid)
+            self._claimed.discard(uuid)
+        self.when_back()
+
+    def is_lent(self, uuid: str) -> bool:
+        """Whether the applier must leave it alone."""
+        with self._lock:
+            return uuid in self._lent
+
+    def claim(self, uuid: str) -> None:
+        """The target wants the device: the run on it shall end."""
+        with self._lock:
+            if uuid in self._lent:
+                self._claimed.add(uuid)
+
+    def is_claimed(self, uuid: str) -> bool:
+        """Whether the run must end."""
+        with self._lock:
+            return uuid in self._claimed

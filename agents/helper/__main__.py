@@ -20,12 +20,9 @@ from pathlib import Path
 
 from agents.devices.parts import Boards, Setters
 from agents.errors import AgentError, ConfigError
-from agents.helper.audit import Audit
-from agents.helper.desk import Desk
-from agents.helper.journal import HelperOriginals
+from agents.helper.desk import Audit, Desk, HelperOriginals
 from agents.helper.server import HelperRules, HelperServer, listen
-from agents.journal import host_boot_id
-from agents.state import StateDirectory
+from agents.state import StateDirectory, host_boot_id
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

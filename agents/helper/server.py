@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.errors import BusyError, ConfigError, NoPermissionError
-from agents.helper.audit import Audit, Peer
-from agents.helper.desk import Desk
+from agents.helper.desk import Audit, Desk, Peer
 from agents.helper.protocol import HelperAnswer, Lines, ProtocolError, decode_request, encode_answer
 
 SOCKET_PATH_BYTES_MAX = 107

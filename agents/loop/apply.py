@@ -1,23 +1,26 @@
 """Makes the devices hold the accepted target, one pass at a time, and says how far it got.
 
-Owns the carrying out of steps, retries with back-off, gaps and receipts. It keeps no picture of the devices: every
-pass reads them back first, and a receipt says what that pass read. Which targets may be held is `agents.loop.limits`'s.
-While it is frozen it holds what works and changes nothing. Of a target that holds, batches and clocks may move inside
-their envelopes: that is governing, not a change of what was applied.
+The carrying out of steps, retries with back-off, gaps and receipts. It keeps no picture of the devices: every pass
+reads them back first, and a receipt says what that pass read. While it is frozen it holds what works and changes
+nothing. Of a target that holds, batches and clocks may move inside their envelopes: that is governing, not a change of
+what was applied.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from agents.devices.base import Devices, DeviceSettings, Mode, WorkerReading, WorkerState
-from agents.devices.specs import held_mib, held_pct_sm
-from agents.errors import DeviceError, LostError, TargetRefusedError
-from agents.loop.restarts import BACKOFF_S_MAX, BACKOFF_S_MIN, Restarts
-from agents.loop.steps import DeviceView, StepKind, WorkerStep, next_steps, steps_without_device
-from agents.profiling.reservations import Reservations
+from agents.devices.base import (
+    Devices,
+    DeviceSettings,
+    Reservations,
+    WorkerReading,
+    WorkerState,
+)
+from agents.errors import DeviceError, LostError
+from agents.loop.steps import DeviceView, StepKind, WorkerStep, check_target, next_steps, overdue, steps_without_device
 from agents.wire import (
     DeviceInventory,
     DeviceReadBack,
@@ -28,54 +31,96 @@ from agents.wire import (
     ReplicaReadBack,
 )
 
-# --- The hard limits a target must respect to be accepted by a node
+# --- Workers that die or never get ready, and when another one may be started
+#
+# The back-off between a replica's workers doubles from a second to a minute with jitter, and is forgiven after one has
+# been ready for a while.
 
 
-def check_target(
-    target: NodeTarget,
-    node: str,
-    held: NodeTarget | None,
-    inventory: Mapping[str, DeviceInventory],
-    *,
-    resumed: bool = False,
-) -> None:
-    """Refuse what this node must not hold. Of a target that is resumed, devices may be missing: one that was lost while
-    no agent ran must not cost the others their workers. Raises TargetRefusedError.
-    """
-    if target.node != node:
-        raise TargetRefusedError(f"the target is for node {target.node}, this is {node}")
-    if held is not None and target.generation < held.generation:
-        raise TargetRefusedError(
-            f"generation {target.generation} is older than {held.generation}, which this node holds"
+BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
+FORGIVEN_AFTER_S = 120.0
+"""A worker that has been ready for so long clears its replica's name."""
+
+
+@dataclass(slots=True)
+class _Record:
+    deaths: int
+    not_before_s: float
+    problem: str
+    worker: str
+    """Who died last."""
+
+
+class Restarts:
+    """Counts deaths by device and replica. Not thread-safe."""
+
+    def __init__(self, now_s: Callable[[], float], jitter: random.Random) -> None:
+        self._now_s = now_s
+        self._jitter = jitter
+        self._records: dict[tuple[str, str], _Record] = {}
+        self._counted: set[str] = set()
+        self._ready: dict[tuple[str, str], str] = {}
+        """The newest ready worker of each replica at the last look."""
+
+    def observe(self, workers: Iterable[WorkerReading]) -> None:
+        """Count whoever has died since the last look, once, and forgive whoever has been well for long."""
+        found = set()
+        self._ready = {}
+        for worker in workers:
+            found.add(worker.worker)
+            key = (worker.uuid, worker.spec.replica)
+            if worker.state is WorkerState.READY:
+                self._ready[key] = max(worker.worker, self._ready.get(key, ""))
+            if worker.state is WorkerState.READY and worker.state_s >= FORGIVEN_AFTER_S:
+                self._records.pop(key, None)
+            problem = _fate(worker)
+            if problem and worker.worker not in self._counted:
+                self._counted.add(worker.worker)
+                self._count(key, problem, worker.worker)
+        self._counted &= found
+
+    def delayed(self, uuid: str) -> frozenset[str]:
+        """Replicas of a device whose next worker must wait."""
+        now_s = self._now_s()
+        return frozenset(
+            replica
+            for (device, replica), record in self._records.items()
+            if device == uuid and now_s < record.not_before_s
         )
-    if held is not None and target.generation == held.generation:
-        raise TargetRefusedError(f"generation {target.generation} has already been told with another content")
-    names = [replica.replica for device in target.devices for replica in device.replicas]
-    if len(names) != len(set(names)):
-        raise TargetRefusedError("a replica is named twice")
-    if len({device.uuid for device in target.devices}) != len(target.devices):
-        raise TargetRefusedError("a device is named twice")
-    for device in target.devices:
-        if device.uuid in inventory:
-            _check_device(device, inventory[device.uuid])
-        elif not resumed:
-            raise TargetRefusedError(f"this node has no device {device.uuid}")
+
+    def keep(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Forget everybody but these devices' replicas."""
+        keys = set(wanted)
+        for key in [key for key in self._records if key not in keys]:
+            del self._records[key]
+
+    def problems(self) -> list[str]:
+        """One sentence for each replica that died lately."""
+        return [
+            f"{uuid} {replica}: {record.deaths} {'worker' if record.deaths == 1 else 'workers'} failed, "
+            f"the last one: {record.problem}{self._standing((uuid, replica), record)}"
+            for (uuid, replica), record in sorted(self._records.items())
+        ]
+
+    def _standing(self, key: tuple[str, str], record: _Record) -> str:
+        """Whether the one that was to be replaced is still there."""
+        return "; the one before it goes on" if "" < self._ready.get(key, "") < record.worker else ""
+
+    def _count(self, key: tuple[str, str], problem: str, worker: str) -> None:
+        before = self._records.get(key)
+        deaths = 1 if before is None else before.deaths + 1
+        longest_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (deaths - 1))
+        not_before_s = self._now_s() + longest_s * self._jitter.uniform(0.5, 1.0)
+        self._records[key] = _Record(deaths, not_before_s, problem, worker)
 
 
-def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:
-    if device.mode not in set(Mode):
-        raise TargetRefusedError(f"{device.uuid}: unknown mode {device.mode!r}")
-    if device.mode == Mode.DEDICATED and len(device.replicas) > 1:
-        raise TargetRefusedError(f"{device.uuid}: {len(device.replicas)} replicas on a dedicated device")
-    for replica in device.replicas:
-        if not 1 <= replica.share_pct_sm <= 100 or replica.memory_mib_limit < 1 or replica.batch < 1:
-            raise TargetRefusedError(f"{replica.replica}: share, memory limit or batch is out of range")
-    share = sum(held_pct_sm(replica) for replica in device.replicas)
-    if share > 100 and device.mode != Mode.TIME_SLICED:
-        raise TargetRefusedError(f"{device.uuid}: shares sum to {share} %")
-    memory = sum(held_mib(replica) for replica in device.replicas)
-    if memory > inventory.memory_mib:
-        raise TargetRefusedError(f"{device.uuid}: memory limits sum to {memory} of {inventory.memory_mib} MiB")
+def _fate(worker: WorkerReading) -> str:
+    """How a worker failed; empty when it did not."""
+    if worker.state is WorkerState.FAILED:
+        return worker.problem or "the process failed"
+    if worker.state is WorkerState.STARTING and overdue(worker):
+        return f"not ready in time{': ' + worker.problem if worker.problem else ''}"
+    return ""
 
 
 PROBLEMS_MAX = 50

@@ -13,182 +13,24 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 
-from agents.devices.base import Devices, DeviceSample, WorkerSample
-from agents.devices.locked import Locked
+from agents.devices.base import Devices
 from agents.errors import AgentError, DeviceError, StateFileError, TargetRefusedError
 from agents.log import Log
 from agents.loop.apply import Applier
-from agents.loop.collect import Collector
+from agents.loop.collect import Collector, Sampler
 from agents.loop.governing import NodeGoverning
-from agents.loop.uplink import Identity, Mailbox, Uplink
-from agents.profiling.control import Control
+from agents.loop.uplink import Identity, Mailbox, Uplink, listen
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import LoadMaker
+from agents.profiling.points import Control
 from agents.state import TARGET_FILE, StateDirectory
-from agents.transport import HttpConnection, StatusError, UnreachableError
-from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode_node_target, encode
-
-# --- Lets several readers have what devices did, each over intervals of its own, though a device tells it only once
-#
-# Counts, energies and times add up; means are weighted by what they are means of; of percentiles the worst stays,
-# since they cannot be added. Safe from several threads.
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A sample and the seconds it is about."""
-
-    sample: DeviceSample
-    length_s: float
-
-
-class Sampler:
-    """The one who collects. Every reader has a name and sees everything once."""
-
-    def __init__(self, devices: Devices, now_s: Callable[[], float], readers: Iterable[str]) -> None:
-        self._devices = devices
-        self._now_s = now_s
-        self._read_at_s = now_s()
-        self._unseen: dict[str, dict[str, _Part]] = {name: {} for name in readers}
-        self._lock = threading.Lock()
-
-    def take(self, reader: str) -> tuple[DeviceSample, ...]:
-        """What devices did since this reader's last call."""
-        with self._lock:
-            fresh = self._devices.collect()
-            now_s = self._now_s()
-            length_s, self._read_at_s = max(0.0, now_s - self._read_at_s), now_s
-            for unseen in self._unseen.values():
-                for sample in fresh:
-                    before = unseen.get(sample.uuid)
-                    part = _Part(sample, length_s)
-                    unseen[sample.uuid] = part if before is None else _joined(before, part)
-            found = self._unseen[reader]
-            self._unseen[reader] = {}
-            return tuple(part.sample for part in found.values())
-
-
-def _joined(one: _Part, other: _Part) -> _Part:
-    """Two samples of a device as one, the later one second."""
-    before, after = one.sample, other.sample
-    length_s = one.length_s + other.length_s
-    part = other.length_s / length_s if length_s > 0.0 else 1.0
-    workers = {sample.reading.worker: sample for sample in before.workers}
-    for sample in after.workers:
-        known = workers.get(sample.reading.worker)
-        workers[sample.reading.worker] = sample if known is None else _worker_joined(known, sample)
-    return _Part(
-        replace(
-            after,
-            power_w=before.power_w + part * (after.power_w - before.power_w),
-            energy_j=before.energy_j + after.energy_j,
-            utilisation_pct=before.utilisation_pct + part * (after.utilisation_pct - before.utilisation_pct),
-            memory_mib_used=max(before.memory_mib_used, after.memory_mib_used),
-            throttle=after.throttle or before.throttle,
-            healthy=before.healthy and after.healthy,
-            workers=tuple(workers.values()),
-        ),
-        length_s,
-    )
-
-
-def _worker_joined(before: WorkerSample, after: WorkerSample) -> WorkerSample:
-    executions = before.executions + after.executions
-    iterations = [item.iterations_done for item in (before, after) if item.iterations_done is not None]
-    return replace(
-        after,
-        held_s=before.held_s + after.held_s,
-        memory_mib_used=max(before.memory_mib_used, after.memory_mib_used),
-        arrived=before.arrived + after.arrived,
-        completed=before.completed + after.completed,
-        violated=before.violated + after.violated,
-        dropped=before.dropped + after.dropped,
-        batch_mean=_mean(before.batch_mean, after.batch_mean, weights=(before.executions, after.executions)) or 0.0,
-        latency_ms_p50=_mean(before.latency_ms_p50, after.latency_ms_p50, weights=(before.completed, after.completed)),
-        latency_ms_p95=_worst(before.latency_ms_p95, after.latency_ms_p95),
-        latency_ms_p99=_worst(before.latency_ms_p99, after.latency_ms_p99),
-        energy_j=before.energy_j + after.energy_j,
-        iterations_done=sum(iterations) if iterations else None,
-        executions=executions,
-        execution_ms_mean=_mean(
-            before.execution_ms_mean, after.execution_ms_mean, weights=(before.executions, after.executions)
-        ),
-    )
-
-
-def _mean(*numbers: float | None, weights: tuple[float, float]) -> float | None:
-    """The mean of what is known, by weight; without any weight the last one known."""
-    known = [(number, weight) for number, weight in zip(numbers, weights, strict=True) if number is not None]
-    total = sum(weight for _, weight in known)
-    if total > 0.0:
-        return sum(number * weight for number, weight in known) / total
-    return known[-1][0] if known else None
-
-
-def _worst(one: float | None, other: float | None) -> float | None:
-    known = [number for number in (one, other) if number is not None]
-    return max(known) if known else None
-
-
-# --- Listens to the doorbell: one open stream that only says "generation N exists"
-#
-# It carries no content and is never needed: without it, targets are polled.
-
-
-PATH = "/v1/doorbell"
-SILENCE_S_MAX = 90.0
-"""The server says something at least every twenty seconds or so; longer silence means that nobody is there."""
-BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
-
-
-def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
-    """Ring the mailbox for every generation heard, until stopped."""
-    connection = HttpConnection(server)
-    jitter = random.Random()
-    backoff_s = BACKOFF_S_MIN
-    while not stop.is_set():
-        if not uplink.joined.wait(1.0):
-            continue
-        connection.token = uplink.token
-        if _follow(connection, mailbox, stop, log):
-            backoff_s = BACKOFF_S_MIN
-        stop.wait(backoff_s * jitter.uniform(0.5, 1.0))
-        backoff_s = min(BACKOFF_S_MAX, 2.0 * backoff_s)
-
-
-def _follow(connection: HttpConnection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
-    """One stream from its opening to its end; whether the server said anything."""
-    said = False
-    try:
-        for line in connection.lines(PATH, SILENCE_S_MAX):
-            said = True
-            generation = heard(line)
-            if generation is not None:
-                mailbox.ring(generation)
-            log.state("doorbell", "heard")
-            if stop.is_set():
-                break
-    except (UnreachableError, StatusError) as error:
-        log.state("doorbell", "silent", reason=str(error))
-    return said
-
-
-def heard(line: bytes) -> int | None:
-    """The generation a line tells, or None for comments and anything else."""
-    if not line.startswith(b"{"):
-        return None
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    generation = found.get("generation") if isinstance(found, dict) else None
-    return generation if isinstance(generation, int) and not isinstance(generation, bool) else None
-
+from agents.transport import HttpConnection
+from agents.wire import PROTOCOL_VERSION, Join, NodeTarget, WireError, decode, encode
 
 REPORT_INTERVAL_S = 5.0
 """Until the control plane says otherwise."""
@@ -247,7 +89,7 @@ class Agent:
         self.loads: LoadMaker | None = None
         """Makes load for profile runs; without it this node carries out none."""
         self._facts = facts
-        devices = self._devices = Locked(devices)
+        self._devices = devices
         self._state = state
         self._log = log
         self._clocks = clocks or Clocks()
@@ -412,7 +254,7 @@ class Agent:
         try:
             plain = self._state.read_json(TARGET_FILE)
             if plain is not None:
-                target = decode_node_target(plain)
+                target = decode(NodeTarget, plain)
                 self.applier.accept(target, resumed=True)
                 self._log.event("target.resumed", generation=target.generation)
         except (StateFileError, WireError, TargetRefusedError) as error:

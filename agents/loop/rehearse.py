@@ -15,7 +15,7 @@ from agents.errors import DeviceError, StateFileError
 from agents.loop.apply import Applier
 from agents.state import TARGET_FILE, TOKEN_FILE, StateDirectory
 from agents.transport import HttpConnection, UnreachableError
-from agents.wire import DeviceInventory, NodeTarget, WireError, decode_node_target
+from agents.wire import DeviceInventory, NodeTarget, WireError, decode
 
 PASSES_MAX = 1000
 RETIREMENT_S_MAX = 86_400.0
@@ -151,7 +151,7 @@ def newest_target(server: str, node: str, state: StateDirectory) -> tuple[NodeTa
         try:
             answer = connection.call("GET", f"/v1/agent/nodes/{node}/target", None)
             if answer.status == 200:
-                return decode_node_target(answer.json()), "as the control plane has it"
+                return decode(NodeTarget, answer.json()), "as the control plane has it"
             reason = f"the control plane has none ({answer.reason()})"
         except (UnreachableError, WireError) as error:
             reason = f"the control plane did not answer ({error})"
@@ -159,6 +159,6 @@ def newest_target(server: str, node: str, state: StateDirectory) -> tuple[NodeTa
             connection.close()
     try:
         plain = state.read_json(TARGET_FILE)
-        return (None, reason) if plain is None else (decode_node_target(plain), f"as held; {reason}")
+        return (None, reason) if plain is None else (decode(NodeTarget, plain), f"as held; {reason}")
     except (StateFileError, WireError) as error:
         return None, f"{reason}; the one held cannot be read ({error})"

@@ -1,7 +1,7 @@
-"""The next steps for one device: what to do now, given what it holds and what it shall hold.
+"""Whether a target may be held, and the next steps for one device: what to do now, given what it holds and shall hold.
 
-Owns the order of changes and nothing else; a pure function of two readings, asked again after every pass, so that a
-killed agent goes on where its devices are and applying twice is applying once. Its promises:
+Steps are a pure function of two readings, asked again after every pass, so that a killed agent goes on where its
+devices are and applying twice is applying once. Its promises:
 
 * what lowers (clock, power limit) comes before load is added, what raises comes after load is gone;
 * a worker that must be replaced goes on until its replacement is ready, whenever share and memory allow both (shadow);
@@ -16,14 +16,116 @@ killed agent goes on where its devices are and applying twice is applying once. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
-from agents.devices.specs import held_mib, held_pct_sm
-from agents.loop.wanted import drain_over, overdue, same_process, spec_of
-from agents.wire import DeviceInventory, DeviceTarget
+from agents.crew.adapters import restart_needed
+from agents.devices.base import DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState, held_mib, held_pct_sm
+from agents.errors import TargetRefusedError
+from agents.wire import DeviceInventory, DeviceTarget, NodeTarget, ReplicaTarget
+
+DRAIN_S_MAX = 30.0
+"""A worker whose workload says nothing about it may drain for so long."""
+LAUNCH_S_MIN = 60.0
+LAUNCH_FACTOR = 10.0
+"""A worker that is not ready after this many times its expected launch time has failed."""
+
+
+def spec_of(replica: ReplicaTarget) -> WorkerSpec:
+    """The worker a replica's target asks for."""
+    return WorkerSpec(
+        replica=replica.replica,
+        kind=replica.kind,
+        workload=replica.workload,
+        project=replica.project,
+        model=replica.model,
+        share_pct_sm=replica.share_pct_sm,
+        memory_mib_limit=replica.memory_mib_limit,
+        batch=replica.batch,
+        latency_ms_limit=replica.latency_ms_limit,
+        launch_s=replica.launch_s,
+        iterations_total=replica.iterations_total,
+        iteration_ms_reference=replica.iteration_ms_reference,
+        gpu_type_reference=replica.gpu_type_reference,
+        latency_execution_only=replica.latency_execution_only,
+        worker=replica.worker,
+    )
+
+
+def same_process(held: WorkerSpec, wanted: WorkerSpec) -> bool:
+    """Whether a running process can be the wanted one; what else differs can be changed while it runs."""
+    fixed = (held.replica, held.kind, held.workload, held.model, held.share_pct_sm, held.memory_mib_limit)
+    same = fixed == (
+        wanted.replica,
+        wanted.kind,
+        wanted.workload,
+        wanted.model,
+        wanted.share_pct_sm,
+        wanted.memory_mib_limit,
+    )
+    return same and not restart_needed(held, wanted)
+
+
+def overdue(worker: WorkerReading) -> bool:
+    """Whether a worker that starts should long be ready."""
+    return worker.state_s > max(LAUNCH_S_MIN, LAUNCH_FACTOR * worker.spec.launch_s)
+
+
+def drain_over(worker: WorkerReading, route_grace_s: float) -> bool:
+    """Whether a worker that drains has had its time, which begins when the routers have forgotten it."""
+    allowed_s = DRAIN_S_MAX if worker.spec.worker is None else worker.spec.worker.drain_s + route_grace_s
+    return worker.drained or worker.state_s > allowed_s
+
+
+# --- The hard limits a target must respect to be accepted by a node
+
+
+def check_target(
+    target: NodeTarget,
+    node: str,
+    held: NodeTarget | None,
+    inventory: Mapping[str, DeviceInventory],
+    *,
+    resumed: bool = False,
+) -> None:
+    """Refuse what this node must not hold. Of a target that is resumed, devices may be missing: one that was lost while
+    no agent ran must not cost the others their workers. Raises TargetRefusedError.
+    """
+    if target.node != node:
+        raise TargetRefusedError(f"the target is for node {target.node}, this is {node}")
+    if held is not None and target.generation < held.generation:
+        raise TargetRefusedError(
+            f"generation {target.generation} is older than {held.generation}, which this node holds"
+        )
+    if held is not None and target.generation == held.generation:
+        raise TargetRefusedError(f"generation {target.generation} has already been told with another content")
+    names = [replica.replica for device in target.devices for replica in device.replicas]
+    if len(names) != len(set(names)):
+        raise TargetRefusedError("a replica is named twice")
+    if len({device.uuid for device in target.devices}) != len(target.devices):
+        raise TargetRefusedError("a device is named twice")
+    for device in target.devices:
+        if device.uuid in inventory:
+            _check_device(device, inventory[device.uuid])
+        elif not resumed:
+            raise TargetRefusedError(f"this node has no device {device.uuid}")
+
+
+def _check_device(device: DeviceTarget, inventory: DeviceInventory) -> None:
+    if device.mode not in set(Mode):
+        raise TargetRefusedError(f"{device.uuid}: unknown mode {device.mode!r}")
+    if device.mode == Mode.DEDICATED and len(device.replicas) > 1:
+        raise TargetRefusedError(f"{device.uuid}: {len(device.replicas)} replicas on a dedicated device")
+    for replica in device.replicas:
+        if not 1 <= replica.share_pct_sm <= 100 or replica.memory_mib_limit < 1 or replica.batch < 1:
+            raise TargetRefusedError(f"{replica.replica}: share, memory limit or batch is out of range")
+    share = sum(held_pct_sm(replica) for replica in device.replicas)
+    if share > 100 and device.mode != Mode.TIME_SLICED:
+        raise TargetRefusedError(f"{device.uuid}: shares sum to {share} %")
+    memory = sum(held_mib(replica) for replica in device.replicas)
+    if memory > inventory.memory_mib:
+        raise TargetRefusedError(f"{device.uuid}: memory limits sum to {memory} of {inventory.memory_mib} MiB")
 
 
 class StepKind(StrEnum):

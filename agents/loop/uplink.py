@@ -1,12 +1,13 @@
-"""The way to the control plane and back: joining, sending receipts and reports, fetching the target.
+"""The way to the control plane and back: joining, sending receipts and reports, fetching the target, and the doorbell.
 
-Owns when to call, what a failure means (retry, drop, join anew) and the node token. Its thread never touches a device,
-so a slow or absent control plane delays nothing on this node. Reports are sent oldest first, exactly once as far as
-answers tell: one that may have arrived is sent again under the same sequence, and the receiver knows it.
+When to call, what a failure means (retry, drop, join anew) and the node token. Nothing here touches a device, so a slow
+or absent control plane delays nothing on this node. Reports are sent oldest first, exactly once as far as answers tell:
+one that may have arrived is sent again under the same sequence, and the receiver knows it.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import deque
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 from agents.log import Log
 from agents.loop.collect import ReportBuffer
 from agents.state import TOKEN_FILE, StateDirectory
-from agents.transport import HttpAnswer, HttpConnection, UnreachableError
-from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode_node_target, encode
+from agents.transport import HttpAnswer, HttpConnection, StatusError, UnreachableError
+from agents.wire import Join, NodeReceipt, NodeTarget, Report, WireError, decode, encode
 
 POLL_S = 30.0
 """The target is fetched this often even when no bell rings."""
@@ -95,6 +96,10 @@ class Mailbox:
             found, self._target = self._target, None
             self.news.clear()
             return found
+
+
+class _LaterError(Exception):
+    """Try again later."""
 
 
 class Uplink:
@@ -209,7 +214,7 @@ class Uplink:
         answer = self._call("GET", f"/v1/agent/nodes/{self._identity.join.node}/target", None, headers)
         if answer.status == 200:
             try:
-                self._mailbox.put_target(decode_node_target(answer.json()))
+                self._mailbox.put_target(decode(NodeTarget, answer.json()))
             except WireError as error:
                 self._log.event("target.unreadable", reason=str(error))
             self._tag = answer.headers.get("etag")
@@ -228,5 +233,55 @@ class Uplink:
         return answer
 
 
-class _LaterError(Exception):
-    """Try again later."""
+# --- Listens to the doorbell: one open stream that only says "generation N exists"
+#
+# It carries no content and is never needed: without it, targets are polled.
+
+
+DOORBELL = "/v1/doorbell"
+SILENCE_S_MAX = 90.0
+"""The server says something at least every twenty seconds or so; longer silence means that nobody is there."""
+
+
+def listen(server: str, uplink: Uplink, mailbox: Mailbox, stop: threading.Event, log: Log) -> None:
+    """Ring the mailbox for every generation heard, until stopped."""
+    connection = HttpConnection(server)
+    jitter = random.Random()
+    backoff_s = BACKOFF_S_MIN
+    while not stop.is_set():
+        if not uplink.joined.wait(1.0):
+            continue
+        connection.token = uplink.token
+        if _follow(connection, mailbox, stop, log):
+            backoff_s = BACKOFF_S_MIN
+        stop.wait(backoff_s * jitter.uniform(0.5, 1.0))
+        backoff_s = min(BACKOFF_S_MAX, 2.0 * backoff_s)
+
+
+def _follow(connection: HttpConnection, mailbox: Mailbox, stop: threading.Event, log: Log) -> bool:
+    """One stream from its opening to its end; whether the server said anything."""
+    said = False
+    try:
+        for line in connection.lines(DOORBELL, SILENCE_S_MAX):
+            said = True
+            generation = heard(line)
+            if generation is not None:
+                mailbox.ring(generation)
+            log.state("doorbell", "heard")
+            if stop.is_set():
+                break
+    except (UnreachableError, StatusError) as error:
+        log.state("doorbell", "silent", reason=str(error))
+    return said
+
+
+def heard(line: bytes) -> int | None:
+    """The generation a line tells, or None for comments and anything else."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    generation = found.get("generation") if isinstance(found, dict) else None
+    return generation if isinstance(generation, int) and not isinstance(generation, bool) else None

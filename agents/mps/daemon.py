@@ -1,8 +1,8 @@
-"""The control daemon of one device as a process: its directories, how it is found, started and ended.
+"""One device's control daemon: its directories, how it is found, started and ended, and its server through their life.
 
-Owns pipe and log directory (both only for this user) and the daemon's identity: a daemon counts when the pid in its
-pipe directory is a process of this user that runs the control program for this device, so that neither a pid used
-again nor another device's daemon is taken for it. It outlives the agent. What it holds is the protocols' matter.
+A daemon counts when the pid in its pipe directory is a process of this user that runs the control program for this
+device, so that neither a pid used again nor another device's daemon is taken for it. It outlives the agent. Between two
+looks it is watched through /proc alone, so that asking every second how it is starts no process.
 """
 
 from __future__ import annotations
@@ -10,19 +10,34 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from agents.errors import NotSupportedError, SharingError
-from agents.mps.control import COMMAND_TIMEOUT_S, MpsControl, plain_environment, shortened
-from agents.mps.options import SOCKET_PATH_BYTES_MAX
-from agents.mps.processes import MpsProcessId, bound_to, environment_of, identify, runs
-from agents.mps.protocol import MpsProtocol
+from agents.errors import DeviceError, NotSupportedError, SharingError
+from agents.mps.memo import DaemonRecord, Memo
+from agents.mps.protocols import (
+    COMMAND_TIMEOUT_S,
+    MpsClient,
+    MpsControl,
+    MpsProtocol,
+    MpsServer,
+    ProtocolThree,
+    ProtocolTwo,
+    ServerState,
+    plain_environment,
+    shortened,
+)
+from agents.processes import PROC, ProcessId, environment_of, identify, runs
 
+SOCKET_PATH_BYTES_MAX = 107
+"""What the kernel takes as the path of a Unix socket, its final NUL left out."""
 PID_FILE = "nvidia-cuda-mps-control.pid"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
 LOG_BYTES_MAX = 8 * 2**20
@@ -40,6 +55,17 @@ def await_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+def bound_to(pipe: Path) -> tuple[int, ...]:
+    """Processes of this user that were started to be clients of the daemon in a pipe directory."""
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            at = (environment_of(int(entry.name)) or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+            if at and (Path(at) == pipe or pipe in Path(at).parents):
+                found.append(int(entry.name))
+    return tuple(pid for pid in found if identify(pid) is not None)
+
+
 class DaemonProcess:
     """Where a device's daemon lives."""
 
@@ -50,7 +76,7 @@ class DaemonProcess:
         self.logs = log_base / name
         self.control = MpsControl(control_binary, self.pipe)
 
-    def find(self) -> MpsProcessId | None:
+    def find(self) -> ProcessId | None:
         """The daemon that runs, whoever started it."""
         try:
             pid = int((self.pipe / PID_FILE).read_text(encoding="ascii"))
@@ -90,7 +116,7 @@ class DaemonProcess:
             said = (self.logs / "start.log").read_text(encoding="utf-8", errors="replace")
             raise SharingError(f"the daemon did not start: {shortened(said)}")
 
-    def await_end(self, process: MpsProcessId, servers: Iterable[MpsProcessId]) -> None:
+    def await_end(self, process: ProcessId, servers: Iterable[ProcessId]) -> None:
         """Wait until a daemon that was told to quit is gone, and see to it. Raises SharingError."""
         if not await_until(lambda: not process.lives, END_S):
             _signal(process, signal.SIGTERM)
@@ -98,7 +124,7 @@ class DaemonProcess:
                 raise SharingError(f"the daemon (process {process.pid}) does not end")
         self.end_orphans(servers, END_S)
 
-    def end_orphans(self, servers: Iterable[MpsProcessId], patience_s: float = 0.0) -> None:
+    def end_orphans(self, servers: Iterable[ProcessId], patience_s: float = 0.0) -> None:
         """End servers that have lost their daemon. Raises SharingError while workers may still be on them: they have
         to end first, because a server that ends under them takes their work with it.
         """
@@ -139,7 +165,211 @@ class DaemonProcess:
         )
 
 
-def _signal(process: MpsProcessId, number: signal.Signals) -> None:
+def _signal(process: ProcessId, number: signal.Signals) -> None:
     if process.lives:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
+
+
+START_S = 3.0
+"""How long a call waits for a daemon or server that was just started."""
+LAUNCH_S = 30.0
+"""How long a daemon may take until it shows itself, before another one is started."""
+LOOK_S = 30.0
+"""How often a daemon that seems well is asked."""
+TROUBLE_LOOK_S = 5.0
+"""How often one that does not is, so that one that hangs does not hold up everything else."""
+DOWN = "its daemon is down: its processes run without their limits, or not at all"
+SLOW = "its server does not accept clients yet"
+CUDA_WITH_3, BRANCH_WITH_3 = (13, 4), 615
+_VERSION = re.compile(r"(\d+)(?:\.(\d+))?")
+_PROTOCOLS: Mapping[int, MpsProtocol] = {2: ProtocolTwo(), 3: ProtocolThree()}
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSeat:
+    """A device's daemon as it is now."""
+
+    protocol: MpsProtocol
+    control: MpsControl
+    pipe: Path
+    daemon: ProcessId
+    servers: tuple[ProcessId, ...]
+
+
+class MpsDevice:
+    """A device whose daemon shall run. Safe to use from several threads: clients are ended beside everything else."""
+
+    def __init__(self, daemon: DaemonProcess, memo: Memo, protocol_wanted: str, now_s: Callable[[], float]) -> None:
+        self._daemon = daemon
+        self._memo = memo
+        self._protocol_wanted = protocol_wanted
+        self._now_s = now_s
+        self._lock = threading.RLock()
+        self._process: ProcessId | None = None
+        self._protocol = _PROTOCOLS[2]
+        """The language of the daemon that runs."""
+        self._servers: tuple[ProcessId, ...] = ()
+        self._looked_s: float | None = None
+        self._answers = False
+        self._trouble = ""
+        self._launched_s: float | None = None
+        self._held: tuple[object, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is a daemon; it may be another one than last time."""
+        with self._lock:
+            return self._find() is not None
+
+    @property
+    def seat(self) -> DaemonSeat | None:
+        """Daemon and servers, None where there is no daemon. A server that ended since the last look is not in it."""
+        with self._lock:
+            process = self._find()
+            if process is None:
+                return None
+            self._look(now=not all(server.lives for server in self._servers))
+            return DaemonSeat(self._protocol, self._daemon.control, self._daemon.pipe, process, self._servers)
+
+    def answers(self) -> bool:
+        """Whether the daemon answered when it was last asked."""
+        with self._lock:
+            return self._find() is not None and self._look()
+
+    def trouble(self, *, now: bool = False) -> str:
+        """What is wrong; empty when nothing is. It may be a while old, unless it shall be of now."""
+        with self._lock:
+            if self._find() is None:
+                return DOWN
+            self._look(now=now)
+            return self._trouble
+
+    def open(self) -> None:
+        """See to it that daemon and server run, and hold what was granted. Raises SharingError."""
+        with self._lock:
+            if self._find() is None:
+                self._launch()
+            if self.trouble():
+                self._make_ready()
+            self._remember()
+            self.hold()
+
+    def shut(self) -> None:
+        """End the daemon, which has no clients, and remove its pipe directory."""
+        with self._lock:
+            process, record = self._find(), self._memo.daemon(self._daemon.uuid)
+            servers = self._servers + (record.servers if record is not None else ())
+            if process is not None:
+                self._protocol.quit(self._daemon.control)
+                self._daemon.await_end(process, servers)
+            else:
+                self._daemon.end_orphans(servers)
+            self._daemon.clear()
+            self._memo.put_daemon(self._daemon.uuid, None)
+
+    def hold(self) -> None:
+        """Have the daemon hold what was granted, if it does not already."""
+        with self._lock:
+            orders = self._memo.orders(self._daemon.uuid)
+            wanted = (self._process, self._servers, orders)
+            if self._held != wanted:
+                self._held = ()
+                self._protocol.hold(self._daemon.control, orders)
+                self._held = wanted
+
+    def clients(self) -> tuple[MpsClient, ...]:
+        """Every client there is now."""
+        with self._lock:
+            return self._protocol.clients(self._daemon.control) if self._find() is not None else ()
+
+    def terminate(self, client: MpsClient) -> None:
+        """Take a client off its server."""
+        with self._lock:
+            self._protocol.terminate(self._daemon.control, client)
+
+    def _find(self) -> ProcessId | None:
+        if self._process is None or not self._process.lives:
+            self._process, self._servers, self._looked_s = self._daemon.find(), (), None
+            self._answers, self._trouble, self._held = False, "", ()
+            told = environment_of(self._process.pid) if self._process is not None else None
+            self._protocol = _PROTOCOLS[3 if (told or {}).get("CUDA_MPS_PROTOCOL_VERSION") == "3" else 2]
+        return self._process
+
+    def _launch(self) -> None:
+        record = self._memo.daemon(self._daemon.uuid)
+        if record is not None:
+            self._daemon.end_orphans(record.servers)
+        now_s = self._now_s()
+        if self._launched_s is None or now_s - self._launched_s > LAUNCH_S:
+            self._daemon.start(self._protocol_to_start())
+            self._launched_s = now_s
+        if not await_until(lambda: self._find() is not None, START_S):
+            raise SharingError(f"the daemon of {self._daemon.uuid} is starting")
+        self._launched_s = None
+
+    def _make_ready(self) -> None:
+        """Wait for daemon and server; start a server where there is none."""
+        if not await_until(lambda: self._look(now=True), START_S):
+            raise SharingError(f"the daemon of {self._daemon.uuid} is starting: {self._trouble}")
+        self._remember()
+        if not self._servers:
+            self._protocol.start_server(self._daemon.control, self._daemon.uuid)
+            # To be told that it was created proves nothing: one that cannot use the device dies thereafter.
+            await_until(lambda: self._look(now=True) and bool(self._servers), START_S)
+        if self._trouble == SLOW:
+            await_until(lambda: not self._look(now=True) or self._trouble != SLOW, START_S)
+        if self._trouble:
+            raise SharingError(f"{self._daemon.uuid}: {self._trouble}")
+
+    def _remember(self) -> None:
+        if self._process is not None:
+            found = DaemonRecord(process=self._process, protocol=self._protocol.number, servers=self._servers)
+            self._memo.put_daemon(self._daemon.uuid, found)
+
+    def _look(self, *, now: bool = False) -> bool:
+        """Ask the daemon how its servers are, unless that was done lately and they live; whether it answered."""
+        now_s = self._now_s()
+        good_for_s = TROUBLE_LOOK_S if self._trouble else LOOK_S
+        lately = self._looked_s is not None and now_s - self._looked_s < good_for_s
+        if not now and lately and all(server.lives for server in self._servers):
+            return self._answers
+        self._looked_s = now_s
+        try:
+            servers = self._protocol.servers(self._daemon.control)
+        except DeviceError as error:
+            self._answers, self._trouble = False, f"its daemon does not answer: {error}"
+            return False
+        self._answers = True
+        self._servers = tuple(filter(None, (identify(server.pid) for server in servers)))
+        self._trouble = _trouble(servers)
+        return True
+
+    def _protocol_to_start(self) -> MpsProtocol:
+        if self._protocol_wanted != "auto":
+            return _PROTOCOLS[int(self._protocol_wanted)]
+        try:
+            text = self._daemon.control.ask_freely("-v")
+        except DeviceError:
+            text = ""
+        return _PROTOCOLS[3 if speaks_3(text) else 2]
+
+
+def speaks_3(version: str) -> bool:
+    """Whether a version's text, of CUDA or of a driver branch, is one with protocol 3. In doubt it is not."""
+    for major, minor in _VERSION.findall(version):
+        found = int(major)
+        if found >= 100:
+            return found >= BRANCH_WITH_3
+        if minor:
+            return (found, int(minor)) >= CUDA_WITH_3
+    return False
+
+
+def _trouble(servers: tuple[MpsServer, ...]) -> str:
+    if not servers:
+        return "it has no server"
+    states = {server.state for server in servers}
+    if ServerState.FAULT in states:
+        return "its server is in fault and takes nobody until all its clients have ended"
+    return "" if ServerState.ACTIVE in states else SLOW

@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.devices.parts import ShareOrder
 from agents.errors import StateFileError
-from agents.mps.processes import MpsProcessId
+from agents.processes import ProcessId
 from agents.state import StateDirectory
 
 FILE = "mps.json"
@@ -22,9 +22,9 @@ FILE = "mps.json"
 class DaemonRecord:
     """A daemon that was opened and not shut since, with the servers it had when last looked at."""
 
-    process: MpsProcessId
+    process: ProcessId
     protocol: int
-    servers: tuple[MpsProcessId, ...] = ()
+    servers: tuple[ProcessId, ...] = ()
 
 
 class Memo:
@@ -97,9 +97,9 @@ class Memo:
     def _save(self) -> None:
         daemons = {
             uuid: {
-                "process": [record.process.pid, record.process.start_ticks],
+                "process": [record.process.pid, record.process.started_ticks],
                 "protocol": record.protocol,
-                "servers": [[server.pid, server.start_ticks] for server in record.servers],
+                "servers": [[server.pid, server.started_ticks] for server in record.servers],
             }
             for uuid, record in self._daemons.items()
         }
@@ -120,6 +120,6 @@ class Memo:
         self._sm_counts = {str(key): int(count) for key, count in plain["sm_counts"].items()}
 
 
-def _process(pair: list[int]) -> MpsProcessId:
-    pid, start_ticks = pair
-    return MpsProcessId(int(pid), int(start_ticks))
+def _process(pair: list[int]) -> ProcessId:
+    pid, started_ticks = pair
+    return ProcessId(int(pid), int(started_ticks))

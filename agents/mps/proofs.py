@@ -1,23 +1,91 @@
 """Proof that a worker's processes have the part of a device that was ordered, because MPS fails open.
 
-Owns what is looked at (client list, environment, the daemon's own limits, the SM count a probe reads in the worker's
-environment) and what was proved lately. Neither server nor limits of a running client can change, so a proof holds as
-long as the same processes are on the same daemon and servers; it is renewed now and then all the same.
+What is looked at: the client list, the environment, the daemon's own limits, and the SM count that a short-lived
+process (the probe, a client itself while it lasts, so that it takes a slot) reads in the worker's environment. Neither
+server nor limits of a running client can change, so a proof holds as long as the same processes are on the same daemon
+and servers; it is renewed now and then all the same.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, DeviceError, DeviceTimeoutError, SharingError
-from agents.mps.device import DaemonSeat
+from agents.mps.daemon import DaemonSeat
 from agents.mps.memo import Memo
-from agents.mps.probing import judge, probe
-from agents.mps.processes import MpsProcessId, environment_of
-from agents.mps.protocol import MpsClient
+from agents.mps.protocols import MpsClient, plain_environment, shortened
+from agents.processes import ProcessId, environment_of
+
+PROBE_TIMEOUT_S = 8.0
+MEMORY_SLACK_MIB = 2.0
+"""Limits are rounded to pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswer:
+    """What a process with some environment sees of its device."""
+
+    uuid: str
+    sm_count: int
+    memory_mib_free: float | None
+
+
+def probe(command: tuple[str, ...], environment: Mapping[str, str]) -> ProbeAnswer:
+    """Run the probe. Raises SharingError when it cannot tell."""
+    try:
+        done = subprocess.run(
+            list(command),
+            env=plain_environment(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SharingError(f"the probe did not answer in {PROBE_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise SharingError(f"cannot run the probe {command[0]}: {error.strerror}") from error
+    lines = done.stdout.splitlines()
+    try:
+        found: Any = json.loads(lines[-1]) if lines else {}
+        if not found.get("ok"):
+            raise SharingError(f"the probe failed: {shortened(str(found.get('error') or done.stderr))}")
+        free = found.get("memory_mib_free")
+        return ProbeAnswer(
+            uuid=str(found["uuid"]),
+            sm_count=int(found["sm_count"]),
+            memory_mib_free=None if free is None else float(free),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SharingError(f"the probe said {shortened(done.stdout)!r}: {error}") from None
+
+
+def judge(answer: ProbeAnswer, order: ShareOrder, sm_count_whole: int) -> None:
+    """Refuse what is not the ordered part. Shares are rounded down to what the hardware can divide, which only the
+    device knows; so any count up to the share will do, but for a part of it never the whole. Raises BypassError.
+    """
+    if _bare(answer.uuid) != _bare(order.uuid):
+        raise BypassError(f"a process of this worker sees device {answer.uuid}")
+    ceiling = math.ceil(order.share_pct_sm * sm_count_whole / 100.0)
+    if not 0 < answer.sm_count <= ceiling or (order.share_pct_sm < 100 and answer.sm_count >= sm_count_whole):
+        raise BypassError(f"{order.share_pct_sm} % of {sm_count_whole} SMs came out as {answer.sm_count}")
+    if answer.memory_mib_free is not None and answer.memory_mib_free > order.memory_mib_limit + MEMORY_SLACK_MIB:
+        raise BypassError(f"{answer.memory_mib_free:.0f} MiB can be had under a limit of {order.memory_mib_limit} MiB")
+
+
+def _bare(uuid: str) -> str:
+    """The digits alone: MIG devices and whole ones have different prefixes, which the driver's call does not tell."""
+    return uuid.partition("-")[2].replace("-", "").lower()
+
 
 PROOF_S = 300.0
 """How old a proof may get before the daemon is asked again."""
@@ -60,7 +128,7 @@ class Proofs:
         self._failures: dict[tuple[str, int], Failure] = {}
         self._silent: dict[Path, tuple[float, DeviceTimeoutError]] = {}
 
-    def prove(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> int:
+    def prove(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: DaemonSeat) -> int:
         """The SMs it has. Raises BypassError when it has not what was ordered, another DeviceError when nobody can
         tell now.
         """
@@ -89,7 +157,7 @@ class Proofs:
         """Prove it anew."""
         self._proofs.pop(worker, None)
 
-    def _prove_clients(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> None:
+    def _prove_clients(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: DaemonSeat) -> None:
         if len(processes) > order.processes_max:
             counted = f"{len(processes)} processes use the device, {order.processes_max} were planned"
             raise BypassError(f"{counted}: each has the whole part for itself")
@@ -102,7 +170,7 @@ class Proofs:
             self._silent[seat.pipe] = (self._now_s(), error)
             raise
 
-    def _prove_each(self, order: ShareOrder, processes: tuple[MpsProcessId, ...], seat: DaemonSeat) -> None:
+    def _prove_each(self, order: ShareOrder, processes: tuple[ProcessId, ...], seat: DaemonSeat) -> None:
         wanted = seat.protocol.environment(seat.pipe, order)
         clients = {client.pid: client for client in seat.protocol.clients(seat.control)}
         for process in processes:
@@ -138,11 +206,11 @@ class Proofs:
         return answer.sm_count
 
 
-def _outside(process: MpsProcessId) -> str:
+def _outside(process: ProcessId) -> str:
     return f"process {process.pid} runs outside MPS: it is no client of its device's daemon"
 
 
-def _unlike(process: MpsProcessId, wanted: Mapping[str, str]) -> str:
+def _unlike(process: ProcessId, wanted: Mapping[str, str]) -> str:
     """Where a process' environment differs from the one granted; what it was started with is what MPS read."""
     found = environment_of(process.pid)
     if found is None:

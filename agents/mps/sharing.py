@@ -1,34 +1,144 @@
-"""MPS as a way of sharing: a daemon per device, held to what was granted, and every worker proved to be on it.
+"""`Sharing` by MPS, where a daemon per device is held to what was granted and every worker is proved to be on it, and
+by nothing at all.
 
-Owns the parts granted and the verbs; a device's daemon is `agents.mps.device`'s. MPS fails open, so nothing counts as
-limited until `agents.mps.proofs` has proved it. Who may open a device is device-wide and set elsewhere, before any
-client; how much is granted in all is the caller's matter.
+MPS fails open, so nothing counts as limited until `agents.mps.proofs` has proved it. Who may open a device is
+device-wide and set elsewhere, before any client; how much is granted in all is the caller's matter.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from agents.devices.parts import ShareCheck, ShareOrder
 from agents.errors import (
     BusyError,
     BypassError,
+    ConfigError,
     DeviceError,
     DeviceTimeoutError,
     NotFoundError,
     OutOfRangeError,
     SharingError,
 )
-from agents.mps.daemon import DaemonProcess, await_until
-from agents.mps.device import DOWN, MpsDevice
+from agents.mps.daemon import DOWN, DaemonProcess, MpsDevice, await_until
 from agents.mps.memo import Memo
-from agents.mps.options import CONNECTIONS, MpsOptions
-from agents.mps.processes import MpsProcessId, identify
 from agents.mps.proofs import Proofs
-from agents.mps.protocol import MpsClient
+from agents.mps.protocols import MpsClient
+from agents.processes import ProcessId, environment_of, identify
 from agents.state import StateDirectory
+
+PROTOCOLS = ("auto", "2", "3")
+SYSTEM_RUNTIME = Path("/run/headroom")
+CONNECTIONS = 2
+"""Hardware connections of an MPS client unless it asks for more."""
+CLIENTS = 48
+CLIENTS_SINCE_13_1 = 60
+CUDA_13_1 = 13010
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsOptions:
+    """How daemons are run on this host."""
+
+    state_dir: Path
+    pipe_base: Path
+    control_binary: str
+    protocol: str
+    """auto, 2 or 3; auto takes 3 where the driver has it."""
+    sm_counts: Mapping[str, int]
+    """SMs of each whole device."""
+    client_slots: Mapping[str, int]
+    """Clients each device has room for."""
+    probe_command: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"MPS protocol {self.protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+        if not self.probe_command or not self.control_binary:
+            raise ConfigError("MPS needs its control program and a probe command")
+
+
+def default_pipe_base(environment: Mapping[str, str], state_dir: Path, system: Path = SYSTEM_RUNTIME) -> Path:
+    """The first of the system's, the user's runtime directory and the state directory that this user may write to."""
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    for parent, child in ((system, "mps"), (Path(runtime) if runtime else None, "hr/mps")):
+        if parent is not None and parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
+            return parent / child
+    return state_dir / "mps"
+
+
+def client_slots(cuda_version: int, *, device_part: float = 1.0) -> int:
+    """Clients a device has room for. `cuda_version`: the driver's (13010 is 13.1); `device_part`: a MIG slice's."""
+    whole = CLIENTS_SINCE_13_1 if cuda_version >= CUDA_13_1 else CLIENTS
+    return max(1, int(whole * device_part))
+
+
+DEFAULT_PIPE = "/tmp/nvidia-mps"
+"""Where processes look for a daemon that are told nothing."""
+
+
+class NoSharing:
+    """Devices that are not divided: one process has the whole of it, or several take turns; MIG devices are among them.
+
+    There is no daemon, and one check: a process that became the client of some daemon all the same has limits that
+    nobody ordered.
+    """
+
+    def __init__(self, sm_counts: Mapping[str, int], default_pipe: Path = Path(DEFAULT_PIPE)) -> None:
+        self._sm_counts = sm_counts
+        self._default_pipe = default_pipe
+
+    def open(self, uuid: str) -> None:
+        """Nothing to open."""
+
+    def shut(self, uuid: str) -> None:
+        """Nothing to shut."""
+
+    def running(self, uuid: str) -> bool:
+        self._sm_count(uuid)
+        return False
+
+    def grant(self, order: ShareOrder) -> Mapping[str, str]:
+        self._sm_count(order.uuid)
+        return {"CUDA_VISIBLE_DEVICES": order.uuid}
+
+    def check(self, order: ShareOrder, pids: tuple[int, ...]) -> ShareCheck:
+        """Every process has all SMs, unless it is on a daemon."""
+        sm_count = self._sm_count(order.uuid)
+        living = [pid for pid in pids if identify(pid) is not None]
+        problem = next(filter(None, map(self._stray, living)), "")
+        return ShareCheck(sm_count=sm_count, problem=problem, pending=not living)
+
+    def end_client(self, order: ShareOrder, pid: int) -> None:
+        """Nobody is a client."""
+
+    def revoke(self, order: ShareOrder) -> None:
+        """Nothing is remembered."""
+
+    def problem(self, uuid: str) -> str:
+        self._sm_count(uuid)
+        return ""
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+    def _sm_count(self, uuid: str) -> int:
+        if uuid not in self._sm_counts:
+            raise NotFoundError(f"there is no device {uuid}")
+        return self._sm_counts[uuid]
+
+    def _stray(self, pid: int) -> str:
+        told = (environment_of(pid) or {}).get("CUDA_MPS_PIPE_DIRECTORY")
+        pipe = Path(told) if told else self._default_pipe
+        if (pipe / "control").is_socket():
+            return f"process {pid} is a client of the MPS daemon in {pipe}, on a device that is not shared"
+        return ""
+
 
 LEAVE_S = 3.0
 """How long a client may take to be off its server."""
@@ -157,7 +267,7 @@ class MpsSharing:
                 self._devices[uuid] = MpsDevice(daemon, self._memo, options.protocol, self._now_s)
             return self._devices[uuid]
 
-    def _prove(self, order: ShareOrder, processes: tuple[MpsProcessId, ...]) -> int:
+    def _prove(self, order: ShareOrder, processes: tuple[ProcessId, ...]) -> int:
         seat = self._device(order.uuid).seat
         if seat is None:
             raise BypassError(DOWN)

@@ -14,13 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agents.devices.base import Devices, DeviceSample, WorkerSpec
+from agents.devices.base import Devices, DeviceSample, Reservations, WorkerSpec
 from agents.errors import AgentError, DeviceError, StateFileError
 from agents.log import Log
-from agents.profiling.control import Control, RefusedError
 from agents.profiling.loads import LoadMaker
-from agents.profiling.points import Measured, MeasuringPoint, ResultFile, Subject, pair_points, profile_points
-from agents.profiling.reservations import Reservations
+from agents.profiling.points import (
+    Control,
+    Measured,
+    MeasuringPoint,
+    RefusedError,
+    ResultFile,
+    Subject,
+    pair_points,
+    profile_points,
+)
 from agents.profiling.session import ProfilingBench, StoppedError, measure
 from agents.transport import UnreachableError
 from agents.wire import DeviceInventory, ProfileOrder, ProfileSubject

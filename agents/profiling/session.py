@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from agents.devices.base import Devices, DeviceSample, Mode, WorkerReading, WorkerSample, WorkerSpec, WorkerState
 from agents.errors import DeviceError, WorkerError
-from agents.profiling.load import LoadSeen
+from agents.profiling.loads import Generator, LoadSeen
 from agents.profiling.points import Measured, MeasuringPoint
 
 # --- When a measurement is good enough: warm, steady, and with a tight interval
@@ -118,18 +117,6 @@ BATCH_SLACK = 0.1
 HOT_C = 84.0
 COOL_C = 78.0
 COOL_S_MAX = 120.0
-
-
-class Generator(Protocol):
-    """Load that is running."""
-
-    def take(self) -> LoadSeen:
-        """What was seen since the last call."""
-        ...
-
-    def close(self) -> None:
-        """Stop."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

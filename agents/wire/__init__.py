@@ -2,9 +2,7 @@
 `agents` that `app` may import.
 """
 
-from agents.wire.fields import (
-    WireError,
-)
+from agents.wire.fields import WireError, decode, decode_items
 from agents.wire.messages import (
     PROTOCOL_VERSION,
     DeviceInventory,
@@ -21,21 +19,15 @@ from agents.wire.messages import (
     Report,
     encode,
 )
-from agents.wire.profiling import (
-    ProfileOrder,
-    ProfilePointAsked,
-    ProfileSubject,
-    decode_points_asked,
-    decode_profile_orders,
-)
 from agents.wire.targets import (
     DeviceTarget,
     NodeTarget,
+    ProfileOrder,
+    ProfilePointAsked,
+    ProfileSubject,
     ReplicaTarget,
     WarmUpTarget,
     WorkerTarget,
-    decode_node_target,
-    decode_worker,
 )
 
 __all__ = [
@@ -61,9 +53,7 @@ __all__ = [
     "WarmUpTarget",
     "WireError",
     "WorkerTarget",
-    "decode_node_target",
-    "decode_points_asked",
-    "decode_profile_orders",
-    "decode_worker",
+    "decode",
+    "decode_items",
     "encode",
 ]

@@ -1,25 +1,11 @@
-"""What the control plane tells a node to hold, and its strict decoding.
+"""What the control plane tells a node: what to hold, down to how a replica's process is started, and what to measure.
 
-Owns the target records, down to how a replica's process is started. Fields that older control planes do not send take
-their defaults; unknown ones are refused.
+A field without a default may be None only where its type says so; an older control plane need not send it then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from agents.wire.fields import (
-    WireError,
-    flag_of,
-    items_of,
-    number_of,
-    object_of,
-    optional_number_of,
-    optional_text_of,
-    plain_text,
-    text_of,
-    whole_of,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,89 +105,35 @@ class NodeTarget:
         return device.governor or self.governor
 
 
-def decode_node_target(plain: object) -> NodeTarget:
-    """Strictly decode what an agent is told to hold."""
-    top = object_of(plain, NodeTarget)
-    return NodeTarget(
-        node=text_of(top, "node"),
-        generation=whole_of(top, "generation"),
-        plan=optional_text_of(top, "plan"),
-        devices=tuple(_decode_device(item) for item in items_of(top, "devices")),
-        governor=text_of(top, "governor") if "governor" in top else "morak",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSubject:
+    """A service whose process is measured."""
+
+    service: str
+    project: str
+    model: str
+    launch_s: float
+    worker: WorkerTarget | None
 
 
-def _decode_device(plain: object) -> DeviceTarget:
-    item = object_of(plain, DeviceTarget)
-    return DeviceTarget(
-        uuid=text_of(item, "uuid"),
-        mode=text_of(item, "mode"),
-        clock_mhz_sm=None if item.get("clock_mhz_sm") is None else whole_of(item, "clock_mhz_sm"),
-        power_limit_w=optional_number_of(item, "power_limit_w"),
-        replicas=tuple(_decode_replica(replica) for replica in items_of(item, "replicas")),
-        governor=optional_text_of(item, "governor"),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOrder:
+    """A run: measure `subject` on a device for at most `budget_s`, alone or `beside` another service. With `drain` the
+    node waits for the device's live replicas to leave; without, it refuses a device that has some.
+    """
+
+    run: int
+    uuid: str
+    subject: ProfileSubject
+    beside: ProfileSubject | None
+    budget_s: float
+    drain: bool
 
 
-def _decode_replica(plain: object) -> ReplicaTarget:
-    item = object_of(plain, ReplicaTarget)
-    return ReplicaTarget(
-        replica=text_of(item, "replica"),
-        kind=text_of(item, "kind"),
-        workload=text_of(item, "workload"),
-        project=text_of(item, "project"),
-        model=text_of(item, "model"),
-        share_pct_sm=whole_of(item, "share_pct_sm"),
-        memory_mib_limit=whole_of(item, "memory_mib_limit"),
-        batch=whole_of(item, "batch"),
-        batch_min=whole_of(item, "batch_min"),
-        batch_max=whole_of(item, "batch_max"),
-        clock_mhz_sm_min=whole_of(item, "clock_mhz_sm_min"),
-        clock_mhz_sm_max=whole_of(item, "clock_mhz_sm_max"),
-        latency_ms_limit=optional_number_of(item, "latency_ms_limit"),
-        launch_s=number_of(item, "launch_s"),
-        iterations_total=None if item.get("iterations_total") is None else whole_of(item, "iterations_total"),
-        iteration_ms_reference=optional_number_of(item, "iteration_ms_reference"),
-        gpu_type_reference=optional_text_of(item, "gpu_type_reference"),
-        latency_execution_only=flag_of(item, "latency_execution_only"),
-        retire_after_s=optional_number_of(item, "retire_after_s"),
-        worker=None if item.get("worker") is None else decode_worker(item["worker"]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePointAsked:
+    """A configuration to measure; `clock_mhz_sm` None is the device's highest."""
 
-
-def decode_worker(plain: object) -> WorkerTarget:
-    """Strictly decode how a replica's process is started; fields that are missing take their defaults."""
-    item = object_of(plain, WorkerTarget)
-    warm_up, memory = item.get("warm_up"), item.get("host_memory_mib_max")
-    return WorkerTarget(
-        command=tuple(plain_text(part, "command") for part in items_of(item, "command")),
-        environment=tuple(_variable(pair) for pair in (items_of(item, "environment") if "environment" in item else ())),
-        working_directory=optional_text_of(item, "working_directory"),
-        adapter=text_of(item, "adapter") if "adapter" in item else "http",
-        batch_change=optional_text_of(item, "batch_change"),
-        ready_path=optional_text_of(item, "ready_path"),
-        metrics_path=optional_text_of(item, "metrics_path"),
-        metrics_port_offset=whole_of(item, "metrics_port_offset") if "metrics_port_offset" in item else 0,
-        warm_up=None if warm_up is None else _decode_warm_up(warm_up),
-        drain_s=number_of(item, "drain_s") if "drain_s" in item else 30.0,
-        stop_s=number_of(item, "stop_s") if "stop_s" in item else 10.0,
-        host_memory_mib_max=None if memory is None else whole_of(item, "host_memory_mib_max"),
-        processes_max=whole_of(item, "processes_max") if "processes_max" in item else 1,
-    )
-
-
-def _decode_warm_up(plain: object) -> WarmUpTarget:
-    item = object_of(plain, WarmUpTarget)
-    return WarmUpTarget(
-        path=text_of(item, "path"),
-        body=text_of(item, "body"),
-        content_type=text_of(item, "content_type"),
-        requests=whole_of(item, "requests"),
-        timeout_s=number_of(item, "timeout_s"),
-    )
-
-
-def _variable(pair: object) -> tuple[str, str]:
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise WireError("environment: expected pairs of a name and a value")
-    return plain_text(pair[0], "environment"), plain_text(pair[1], "environment")
+    batch: int
+    share_pct_sm: int
+    clock_mhz_sm: int | None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agents.devices.base import WorkerReading, WorkerSpec
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.profiling.load import ClientLoad, LoadRequest
+from agents.profiling.loads import ClientLoad, LoadRequest
 from agents.profiling.session import ProfilingBench, measure
 from tests.gpu.host import BATCHES_A_REQUEST, opened, spec
 from tests.gpu.rig import Rig

@@ -9,17 +9,22 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSpec, WorkerState
-from agents.devices.fake.board import FakeBoard
-from agents.devices.fake.worker import Worker
-from agents.devices.specs import spec_from_plain, spec_to_plain
+from agents.devices.base import (
+    DeviceSample,
+    DeviceSettings,
+    Mode,
+    WorkerReading,
+    WorkerSpec,
+    WorkerState,
+    one_at_a_time,
+)
+from agents.devices.fake.board import FakeBoard, Worker
 from agents.errors import BusyError, ConfigError, NotFoundError, StateFileError
-from agents.state import DEVICES_FILE, StateDirectory
-from agents.wire import DeviceInventory
+from agents.state import DEVICES_FILE, StateDirectory, host_boot_id
+from agents.wire import DeviceInventory, decode
 from solvers.sim.truth.truth import gpu_truth
 
 VERSION = 1
@@ -46,14 +51,6 @@ class OfferAnswer:
     not_ready: tuple[str, ...]
 
 
-def host_boot_id() -> str:
-    """Changes when the host reboots; empty where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 class FakeDevices:
     """All simulated GPUs of a host. Every method may be called from any thread."""
 
@@ -66,9 +63,9 @@ class FakeDevices:
     ) -> None:
         self._now_s = now_s
         self._state = state
-        self._boot_id = host_boot_id() if boot_id is None else boot_id
+        self._boot_id = _boot_id() if boot_id is None else boot_id
         self._time_factor = order.time_factor
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._started = 0
         self._saved_s = now_s()
         self.state_lost = ""
@@ -83,132 +80,114 @@ class FakeDevices:
         self._load()
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
-        """See `Devices`."""
         return tuple(board.inventory() for board in self._boards.values())
 
+    @one_at_a_time
     def settings(self, uuid: str) -> DeviceSettings:
-        """See `Devices`."""
-        with self._lock:
-            return self._board(uuid).settings()
+        return self._board(uuid).settings()
 
+    @one_at_a_time
     def workers(self) -> tuple[WorkerReading, ...]:
-        """See `Devices`."""
-        with self._lock:
-            now_s = self._advance()
-            return tuple(
-                worker.reading(board.uuid, now_s)
-                for board in self._boards.values()
-                for worker in board.workers.values()
-            )
+        now_s = self._advance()
+        return tuple(
+            worker.reading(board.uuid, now_s) for board in self._boards.values() for worker in board.workers.values()
+        )
 
+    @one_at_a_time
     def set_mode(self, uuid: str, mode: Mode) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            self._board(uuid).set_mode(mode)
-            self._save()
+        self._advance()
+        self._board(uuid).set_mode(mode)
+        self._save()
 
+    @one_at_a_time
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            self._board(uuid).set_clock(clock_mhz_sm)
-            self._save()
+        self._advance()
+        self._board(uuid).set_clock(clock_mhz_sm)
+        self._save()
 
+    @one_at_a_time
     def set_power_limit(self, uuid: str, power_limit_w: float | None) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            self._board(uuid).set_power_limit(power_limit_w)
-            self._save()
+        self._advance()
+        self._board(uuid).set_power_limit(power_limit_w)
+        self._save()
 
+    @one_at_a_time
     def start(self, uuid: str, spec: WorkerSpec) -> str:
-        """See `Devices`."""
-        with self._lock:
-            now_s = self._advance()
-            name = f"{spec.replica}@{self._started + 1:08d}"
-            self._board(uuid).start(name, spec, now_s, self._time_factor)
-            self._started += 1
-            self._save()
-            return name
+        now_s = self._advance()
+        name = f"{spec.replica}@{self._started + 1:08d}"
+        self._board(uuid).start(name, spec, now_s, self._time_factor)
+        self._started += 1
+        self._save()
+        return name
 
+    @one_at_a_time
     def tune(self, worker: str, spec: WorkerSpec) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            board, found = self._worker(worker)
-            board.tune(found, found.spec.tuned_as(spec))
-            self._save()
+        self._advance()
+        board, found = self._worker(worker)
+        board.tune(found, found.spec.tuned_as(spec))
+        self._save()
 
+    @one_at_a_time
     def drain(self, worker: str) -> None:
-        """See `Devices`."""
-        with self._lock:
-            now_s = self._advance()
-            _, found = self._worker(worker)
-            if found.state is WorkerState.STARTING:
-                raise BusyError(f"{worker} is still starting")
-            if found.state is not WorkerState.DRAINING:
-                found.enter(WorkerState.DRAINING, now_s)
-                self._save()
-
-    def stop(self, worker: str) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            board, found = self._worker(worker)
-            board.end(found)
+        now_s = self._advance()
+        _, found = self._worker(worker)
+        if found.state is WorkerState.STARTING:
+            raise BusyError(f"{worker} is still starting")
+        if found.state is not WorkerState.DRAINING:
+            found.enter(WorkerState.DRAINING, now_s)
             self._save()
 
+    @one_at_a_time
+    def stop(self, worker: str) -> None:
+        self._advance()
+        board, found = self._worker(worker)
+        board.end(found)
+        self._save()
+
+    @one_at_a_time
     def collect(self) -> tuple[DeviceSample, ...]:
-        """See `Devices`."""
-        with self._lock:
-            now_s = self._advance()
-            samples = tuple(board.sample(now_s) for board in self._boards.values())
-            training = any(
-                worker.progress > 0.0 for board in self._boards.values() for worker in board.workers.values()
-            )
-            if training and now_s - self._saved_s >= PROGRESS_SAVE_S:
-                self._save()
-            return samples
+        now_s = self._advance()
+        samples = tuple(board.sample(now_s) for board in self._boards.values())
+        training = any(worker.progress > 0.0 for board in self._boards.values() for worker in board.workers.values())
+        if training and now_s - self._saved_s >= PROGRESS_SAVE_S:
+            self._save()
+        return samples
 
     def problems(self) -> tuple[str, ...]:
-        """See `Devices`."""
         return ()
 
+    @one_at_a_time
     def restore(self) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            for board in self._boards.values():
-                board.set_clock(None)
-                board.set_power_limit(None)
-            self._save()
+        self._advance()
+        for board in self._boards.values():
+            board.set_clock(None)
+            board.set_power_limit(None)
+        self._save()
 
+    @one_at_a_time
     def close(self) -> None:
-        """See `Devices`."""
-        with self._lock:
-            self._advance()
-            self._save()
+        self._advance()
+        self._save()
 
+    @one_at_a_time
     def offer(self, loads: Mapping[str, float], over_s: float) -> OfferAnswer:
         """Requests that arrive at replicas over the coming seconds. A replica's newest ready worker takes them."""
         unknown, not_ready = [], []
-        with self._lock:
-            self._advance()
-            for replica, requests in sorted(loads.items()):
-                workers = [
-                    worker
-                    for board in self._boards.values()
-                    for worker in board.workers.values()
-                    if worker.spec.replica == replica
-                ]
-                ready = [worker for worker in workers if worker.serves]
-                if ready:
-                    max(ready, key=lambda worker: worker.name).announce(requests, over_s)
-                elif workers:
-                    not_ready.append(replica)
-                else:
-                    unknown.append(replica)
+        self._advance()
+        for replica, requests in sorted(loads.items()):
+            workers = [
+                worker
+                for board in self._boards.values()
+                for worker in board.workers.values()
+                if worker.spec.replica == replica
+            ]
+            ready = [worker for worker in workers if worker.serves]
+            if ready:
+                max(ready, key=lambda worker: worker.name).announce(requests, over_s)
+            elif workers:
+                not_ready.append(replica)
+            else:
+                unknown.append(replica)
         return OfferAnswer(unknown=tuple(unknown), not_ready=tuple(not_ready))
 
     def _advance(self) -> float:
@@ -277,10 +256,18 @@ class FakeDevices:
                 board.workers[worker.name] = worker
 
 
+def _boot_id() -> str:
+    """Empty where the system does not tell: simulated GPUs need no Linux."""
+    try:
+        return host_boot_id()
+    except StateFileError:
+        return ""
+
+
 def _worker_to_plain(worker: Worker) -> dict[str, object]:
     return {
         "name": worker.name,
-        "spec": spec_to_plain(worker.spec),
+        "spec": asdict(worker.spec),
         "sm_count": worker.sm_count,
         "since_s": worker.since_s,
         "ready_at_s": worker.ready_at_s,
@@ -291,7 +278,7 @@ def _worker_to_plain(worker: Worker) -> dict[str, object]:
 
 def _worker_from_plain(plain: dict[str, Any]) -> Worker:
     fields = dict(plain)
-    spec = spec_from_plain(fields.pop("spec"))
+    spec = decode(WorkerSpec, fields.pop("spec"))
     state = WorkerState(str(fields.pop("state")))
     return Worker(spec=spec, state=state, **fields)
 

@@ -1,18 +1,184 @@
-"""Device-wide settings of boards: written only after the original is on disk, and read back as asked for.
+"""The parts of a real GPU host, and the device-wide settings of its boards: written only after the original is on disk,
+and read back as asked for.
 
-Owns the meeting of boards, setters and journal: what a device held before is None, a lock that what is read contradicts
-is no lock, and restoring gives back what was found, not what the driver would choose. It refuses to decide what is set.
+What a device held before is None, a lock that what is read contradicts is no lock, and restoring gives back what was
+found, not what the driver would choose. The journal is one file: for every device the original of each setting, taken
+once before its first write, and what was asked for last, which drivers do not tell of clocks. What a killed agent left
+behind is never taken for an original, because the file is there; a reboot resets devices, so it makes the file void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from agents.devices.base import DeviceSettings, Mode
-from agents.devices.nvidia.parts import HostParts
-from agents.devices.parts import ComputeMode
+from agents.devices.parts import Boards, ComputeMode, Crew, Setters, Sharing
 from agents.errors import DeviceError, DriverError, NoPermissionError, NotSupportedError, StateFileError
+from agents.state import StateDirectory
+from agents.wire import decode
+
+JOURNAL_FILE = "journal.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Originals:
+    """Settings as they were found; those named in `taken` (clock, power, compute_mode, persistence) were written to."""
+
+    taken: frozenset[str] = frozenset()
+    power_limit_w: float | None = None
+    power_limit_w_asked: float | None = None
+    """The limit asked for last; None when that was the original."""
+    compute_mode: str = ""
+    persistence: bool = False
+    clock_mhz_asked: int | None = None
+    """The lock this agent asked for; None when it has asked for none."""
+
+
+class SettingsJournal:
+    """Originals by device. Not thread-safe."""
+
+    def __init__(self, state: StateDirectory, boot_id: str) -> None:
+        """Raises StateFileError when a journal is there that cannot be read: nobody knows then what to restore."""
+        self._state = state
+        self._boot_id = boot_id
+        self._devices: dict[str, Originals] = {}
+        content = state.read_json(JOURNAL_FILE)
+        if content is not None:
+            self._load(content)
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Devices that were written to and not restored since."""
+        return tuple(sorted(self._devices))
+
+    def of(self, uuid: str) -> Originals | None:
+        """What is known of a device that was written to; None when none of its settings was."""
+        return self._devices.get(uuid)
+
+    def take_clock(self, uuid: str, clock_mhz_asked: int | None) -> None:
+        """Before locking or resetting the clock. The original is always no lock: drivers do not tell it."""
+        found = self._devices.get(uuid, Originals())
+        if "clock" not in found.taken or found.clock_mhz_asked != clock_mhz_asked:
+            self._keep(uuid, replace(found, taken=found.taken | {"clock"}, clock_mhz_asked=clock_mhz_asked))
+
+    def take_power(self, uuid: str, power_limit_w: float | None, power_limit_w_asked: float | None) -> None:
+        """Before writing the power limit: what it is now, which only counts the first time, and what is asked for."""
+        found = self._devices.get(uuid, Originals())
+        if "power" not in found.taken:
+            found = replace(found, taken=found.taken | {"power"}, power_limit_w=power_limit_w)
+        if self._devices.get(uuid) != found or found.power_limit_w_asked != power_limit_w_asked:
+            self._keep(uuid, replace(found, power_limit_w_asked=power_limit_w_asked))
+
+    def take_compute_mode(self, uuid: str, compute_mode: str) -> None:
+        """Before the first write of the compute mode: what it is now."""
+        found = self._devices.get(uuid, Originals())
+        if "compute_mode" not in found.taken:
+            self._keep(uuid, replace(found, taken=found.taken | {"compute_mode"}, compute_mode=compute_mode))
+
+    def take_persistence(self, uuid: str, persistence: bool) -> None:
+        """Before the first write of the persistence mode: what it is now."""
+        found = self._devices.get(uuid, Originals())
+        if "persistence" not in found.taken:
+            self._keep(uuid, replace(found, taken=found.taken | {"persistence"}, persistence=persistence))
+
+    def put_back(self, uuid: str, found: Originals | None) -> None:
+        """What was known before a write that did not happen."""
+        if self._devices.get(uuid) != found:
+            self._keep(uuid, found or Originals())
+
+    def settle(self, uuid: str, setting: str) -> None:
+        """A setting has its original again."""
+        found = self._devices.get(uuid)
+        if found is not None and setting in found.taken:
+            clock = None if setting == "clock" else found.clock_mhz_asked
+            power = None if setting == "power" else found.power_limit_w_asked
+            left = found.taken - {setting}
+            self._keep(uuid, replace(found, taken=left, clock_mhz_asked=clock, power_limit_w_asked=power))
+
+    def _keep(self, uuid: str, found: Originals) -> None:
+        """Nothing is believed to be kept that is not on disk. Raises StateFileError."""
+        changed = {**self._devices, uuid: found}
+        if not found.taken:
+            del changed[uuid]
+        self._write(changed)
+        self._devices = changed
+
+    def _write(self, changed: dict[str, Originals]) -> None:
+        devices = {uuid: {**asdict(found), "taken": sorted(found.taken)} for uuid, found in sorted(changed.items())}
+        self._state.write_json(JOURNAL_FILE, {"version": VERSION, "boot_id": self._boot_id, "devices": devices})
+
+    def _load(self, content: object) -> None:
+        try:
+            self._devices = _read(content, self._boot_id)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateFileError(f"{self._state.path / JOURNAL_FILE} is not readable: {error!r}") from error
+
+
+def _read(content: Any, boot_id: str) -> dict[str, Originals]:
+    if content["version"] != VERSION:
+        raise ValueError(f"version {content['version']}")
+    if content["boot_id"] != boot_id:
+        return {}
+    devices: dict[str, dict[str, object]] = content["devices"]
+    if any(set(plain) != set(asdict(Originals())) for plain in devices.values()):
+        raise ValueError("an original that is not whole")
+    return {uuid: decode(Originals, plain) for uuid, plain in devices.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostParts:
+    """The parts of a host."""
+
+    boards: Boards
+    setters: Setters
+    mps: Sharing | None
+    """None where there is no MPS; `mps_refusal` says why."""
+    plain: Sharing
+    """For devices that are not divided: every process has the whole."""
+    crew: Crew
+    state: StateDirectory
+    journal: SettingsJournal
+    now_s: Callable[[], float]
+    mps_refusal: str = ""
+    observing: bool = False
+    """Only look: no daemon is started, no worker ended, nothing written."""
+    let_go: Callable[[], None] = lambda: None
+    """Called last when the host is closed."""
+
+    def sharing(self, mode: Mode) -> Sharing:
+        """Who divides a device in this mode."""
+        return self.mps if mode is Mode.MPS and self.mps is not None else self.plain
+
+
+class Onlooker:
+    """Setters of an agent that only looks, so that a rehearsal cannot touch a device even by mistake."""
+
+    def lock_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
+        self._refuse(f"{uuid}: clock {clock_mhz_sm}")
+
+    def lock_memory_clock(self, uuid: str, clock_mhz_memory: int | None) -> None:
+        self._refuse(f"{uuid}: memory clock {clock_mhz_memory}")
+
+    def limit_power(self, uuid: str, power_limit_w: float | None) -> None:
+        self._refuse(f"{uuid}: power limit {power_limit_w}")
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        self._refuse(f"{uuid}: compute mode {mode}")
+
+    def set_persistence(self, uuid: str, on: bool) -> None:
+        self._refuse(f"{uuid}: persistence {on}")
+
+    def refusals(self) -> Mapping[str, str]:
+        """What the host itself could not do is not looked for."""
+        return {}
+
+    @staticmethod
+    def _refuse(what: str) -> None:
+        raise NoPermissionError(f"{what} is not set: this agent only looks")
+
 
 CLOCK_TOLERANCE_MHZ = 30
 """Clocks move in steps of 15 MHz or so; a reading within two of them does not contradict a lock."""

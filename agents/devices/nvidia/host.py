@@ -6,18 +6,26 @@ its processes hold. It refuses to touch processes it does not own, and says that
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agents.devices.base import DeviceSample, DeviceSettings, Mode, WorkerReading, WorkerSample, WorkerSpec
-from agents.devices.nvidia.control import BoardControl
-from agents.devices.nvidia.modes import Modes
-from agents.devices.nvidia.parts import HostParts
-from agents.devices.nvidia.register import Register, WorkerPart, share_order
+from agents.devices.base import (
+    DeviceSample,
+    DeviceSettings,
+    Mode,
+    WorkerReading,
+    WorkerSample,
+    WorkerSpec,
+    held_mib,
+    held_pct_sm,
+    one_at_a_time,
+)
+from agents.devices.nvidia.control import BoardControl, HostParts
+from agents.devices.nvidia.modes import Modes, Register, WorkerPart, share_order
 from agents.devices.nvidia.roster import Roster
 from agents.devices.parts import BoardReading, CrewOrder, GpuProcess
-from agents.devices.specs import held_mib, held_pct_sm
 from agents.errors import BusyError, DeviceError, NotFoundError, OutOfMemoryError, OutOfRangeError
 from agents.wire import DeviceInventory
 
@@ -244,9 +252,10 @@ def _name(pid: int, proc: Path) -> str:
 
 
 class NvidiaDevices:
-    """All managed GPUs of a host. Not thread-safe."""
+    """All managed GPUs of a host."""
 
     def __init__(self, parts: HostParts) -> None:
+        self.lock = threading.RLock()
         self._parts = parts
         self._register = Register(parts.state)
         self._control = BoardControl(parts)
@@ -267,45 +276,45 @@ class NvidiaDevices:
         return dict(self._roster.pids)
 
     def inventory(self) -> tuple[DeviceInventory, ...]:
-        """See `Devices`."""
         return tuple(self._inventory.values())
 
+    @one_at_a_time
     def settings(self, uuid: str) -> DeviceSettings:
-        """See `Devices`."""
         self._known(uuid)
         return self._control.held(uuid, self._modes.mode(uuid))
 
+    @one_at_a_time
     def workers(self) -> tuple[WorkerReading, ...]:
-        """See `Devices`. Daemons of devices that have workers are opened anew first, where they crashed."""
+        """Daemons of devices that have workers are opened anew first, where they crashed."""
         if not self._parts.observing:
             for uuid in {part.order.uuid for part in self._register.parts.values()} & self._inventory.keys():
                 self._modes.tend(uuid)
         return self._roster.look()
 
+    @one_at_a_time
     def set_mode(self, uuid: str, mode: Mode) -> None:
-        """See `Devices`."""
         self._known(uuid)
         if mode is not self._modes.mode(uuid) and self._roster.on(uuid):
             raise BusyError(f"{uuid} still has {len(self._roster.on(uuid))} workers")
         self._modes.change(uuid, mode)
 
+    @one_at_a_time
     def set_clock(self, uuid: str, clock_mhz_sm: int | None) -> None:
-        """See `Devices`."""
         clocks = self._known(uuid).clocks_mhz_sm
         if clock_mhz_sm is not None and clock_mhz_sm not in clocks:
             raise OutOfRangeError(f"{clock_mhz_sm} MHz is not in the clock table of {uuid}")
         self._control.set_clock(uuid, clock_mhz_sm)
 
+    @one_at_a_time
     def set_power_limit(self, uuid: str, power_limit_w: float | None) -> None:
-        """See `Devices`."""
         device = self._known(uuid)
         low, high = device.power_limit_w_min, device.power_limit_w_max
         if power_limit_w is not None and not low <= power_limit_w <= high:
             raise OutOfRangeError(f"{power_limit_w} W is outside {low} to {high} W of {uuid}")
         self._control.set_power(uuid, power_limit_w)
 
+    @one_at_a_time
     def start(self, uuid: str, spec: WorkerSpec) -> str:
-        """See `Devices`."""
         device = self._known(uuid)
         self._check_room(device, spec)
         sharing = self._modes.ready(uuid)
@@ -328,28 +337,29 @@ class NvidiaDevices:
         self._roster.started(name, uuid, spec)
         return name
 
+    @one_at_a_time
     def tune(self, worker: str, spec: WorkerSpec) -> None:
-        """See `Devices`."""
         self._parts.crew.tune(worker, self._roster.reading(worker).spec.tuned_as(spec))
 
+    @one_at_a_time
     def drain(self, worker: str) -> None:
-        """See `Devices`."""
         self._parts.crew.drain(worker)
 
+    @one_at_a_time
     def stop(self, worker: str) -> None:
-        """See `Devices`. Begins to end it: it holds its part until its last process is gone."""
+        """Begins to end it: it holds its part until its last process is gone."""
         self._roster.end(worker)
 
+    @one_at_a_time
     def collect(self) -> tuple[DeviceSample, ...]:
-        """See `Devices`."""
         interval = Interval(samples=self._parts.crew.samples(), readings=self._roster.last, pids=self._roster.pids)
         samples = self._accounts.close_interval(interval)
         known = frozenset(pid for pids in self._roster.pids.values() for pid in pids)
         self._strangers.look(self._accounts.processes, known)
         return samples
 
+    @one_at_a_time
     def problems(self) -> tuple[str, ...]:
-        """See `Devices`."""
         left = sorted({reading.uuid for reading in self._roster.last.values()} - set(self._inventory))
         return (
             *self._accounts.problems(),
@@ -359,8 +369,9 @@ class NvidiaDevices:
             *(f"{uuid}: has workers of an earlier agent, but this one does not manage it" for uuid in left),
         )
 
+    @one_at_a_time
     def restore(self) -> None:
-        """See `Devices`. Daemons nobody uses end. Raises the first error, after everything was tried."""
+        """Daemons nobody uses end. Raises the first error, after everything was tried."""
         failed: list[DeviceError] = []
         busy = {reading.uuid for reading in self._roster.look()}
         for uuid in sorted({*self._inventory, *self._parts.journal.uuids}):
@@ -373,8 +384,8 @@ class NvidiaDevices:
         if failed:
             raise failed[0]
 
+    @one_at_a_time
     def close(self) -> None:
-        """See `Devices`."""
         self._parts.crew.close()
         self._parts.plain.close()
         if self._parts.mps is not None:

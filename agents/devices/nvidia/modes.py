@@ -1,20 +1,147 @@
-"""How the devices of a host are shared, and that it stays so: daemons, and who may open a device.
+"""How the devices of a host are shared, that it stays so, and what of it is on record for the next agent.
 
-Owns the change between modes, the opening anew of daemons that crashed (with back-off), and the compute mode that keeps
+The change between modes, the opening anew of daemons that crashed (with back-off), and the compute mode that keeps
 processes from passing a daemon by. Where that mode cannot be set, workers run all the same, each of them checked, and
-it is said. A device of a mode that the host does not know gets none of it.
+it is said. A device of a mode that the host does not know gets none of it. The register is one file of the state
+directory: modes, and who was given what part. Parts are written down before they are given, so that what a killed agent
+gave away is found and taken back; a register that cannot be read is begun anew, for daemons and workers are found all
+the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from agents.devices.base import Mode
-from agents.devices.nvidia.control import BoardControl
-from agents.devices.nvidia.parts import HostParts
-from agents.devices.nvidia.register import Register
-from agents.devices.parts import ComputeMode, Sharing
-from agents.errors import DeviceError, NoPermissionError, NotSupportedError
+from agents.devices.base import Mode, WorkerSpec
+from agents.devices.nvidia.control import BoardControl, HostParts
+from agents.devices.parts import ComputeMode, ShareOrder, Sharing
+from agents.errors import DeviceError, DriverError, NoPermissionError, NotSupportedError, StateFileError
+from agents.state import StateDirectory
+from agents.wire import decode
+
+REGISTER_FILE = "nvidia.json"
+VERSION = 1
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPart:
+    """A worker's part of a device, and the mode in which it was given."""
+
+    order: ShareOrder
+    mode: Mode
+
+
+class Register:
+    """Modes by device and parts by worker. Not thread-safe."""
+
+    def __init__(self, state: StateDirectory) -> None:
+        self.lost = ""
+        """Why an earlier register was not used; empty when it was, or when there was none."""
+        self._state = state
+        self._modes: dict[str, Mode] = {}
+        self._parts: dict[str, WorkerPart] = {}
+        self._started = 0
+        try:
+            content: Any = state.read_json(REGISTER_FILE)
+            if content is not None:
+                self._load(content)
+        except (StateFileError, KeyError, TypeError, ValueError, AttributeError) as error:
+            self.lost = f"{type(error).__name__}: {error}"
+
+    def mode(self, uuid: str) -> Mode | None:
+        """How a device was shared last."""
+        return self._modes.get(uuid)
+
+    def set_mode(self, uuid: str, mode: Mode) -> None:
+        """Remember how a device is shared. Raises DriverError when that cannot be kept."""
+        if self._modes.get(uuid) is mode:
+            return
+        try:
+            self._write({**self._modes, uuid: mode}, self._parts)
+        except StateFileError as error:
+            raise DriverError(f"a mode that is not on record is not used: {error}") from error
+        self._modes[uuid] = mode
+
+    def next_name(self, replica: str) -> str:
+        """The name of another worker of a replica; it sorts after all names given before."""
+        self._started += 1
+        return f"{replica}@{self._started:08d}"
+
+    def skip(self, worker: str) -> None:
+        """Give no name at or below that of a worker that was found."""
+        number = worker.rpartition("@")[2]
+        if number.isdigit():
+            self._started = max(self._started, int(number))
+
+    @property
+    def parts(self) -> dict[str, WorkerPart]:
+        """Parts given, by worker."""
+        return dict(self._parts)
+
+    def part(self, worker: str) -> WorkerPart | None:
+        """What a worker was given."""
+        return self._parts.get(worker)
+
+    def give(self, part: WorkerPart) -> None:
+        """Write a part down. Raises DriverError when it cannot be kept: then it must not be given."""
+        changed = {**self._parts, part.order.worker: part}
+        try:
+            self._write(self._modes, changed)
+        except StateFileError as error:
+            raise DriverError(f"a part that is not on record is not given: {error}") from error
+        self._parts = changed
+
+    def take_back(self, worker: str) -> None:
+        """Forget a part. Where that cannot be written down, the next agent takes it back once more."""
+        if self._parts.pop(worker, None) is not None:
+            with contextlib.suppress(StateFileError):
+                self._write(self._modes, self._parts)
+
+    def _write(self, modes: dict[str, Mode], parts: dict[str, WorkerPart]) -> None:
+        content = {
+            "version": VERSION,
+            "started": self._started,
+            "modes": {uuid: mode.value for uuid, mode in sorted(modes.items())},
+            "parts": {name: _plain(part) for name, part in sorted(parts.items())},
+        }
+        self._state.write_json(REGISTER_FILE, content)
+
+    def _load(self, content: Any) -> None:
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']}")
+        started = int(content["started"])
+        modes = {str(uuid): Mode(mode) for uuid, mode in content["modes"].items()}
+        parts = {str(name): _part(str(name), plain) for name, plain in content["parts"].items()}
+        self._started, self._modes, self._parts = started, modes, parts
+
+
+def share_order(worker: str, uuid: str, spec: WorkerSpec) -> ShareOrder:
+    """What a worker of this kind takes of its device."""
+    described = spec.worker
+    named = dict(described.environment) if described is not None else {}
+    connections = named.get(CONNECTIONS, "")
+    return ShareOrder(
+        worker=worker,
+        uuid=uuid,
+        share_pct_sm=spec.share_pct_sm,
+        memory_mib_limit=spec.memory_mib_limit,
+        processes_max=1 if described is None else described.processes_max,
+        connections=int(connections) if connections.isdigit() else 2,
+    )
+
+
+def _plain(part: WorkerPart) -> dict[str, object]:
+    """The worker is its key."""
+    return {"mode": part.mode.value} | {name: each for name, each in asdict(part.order).items() if name != "worker"}
+
+
+def _part(worker: str, plain: dict[str, object]) -> WorkerPart:
+    order = {name: each for name, each in plain.items() if name != "mode"}
+    return WorkerPart(order=decode(ShareOrder, {"worker": worker, **order}), mode=Mode(str(plain["mode"])))
+
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
 OPEN_EVERY_S = 5.0

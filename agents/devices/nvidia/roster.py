@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from agents.devices.base import WorkerReading, WorkerSpec, WorkerState
-from agents.devices.nvidia.modes import Modes
-from agents.devices.nvidia.parts import HostParts
-from agents.devices.nvidia.register import Register, WorkerPart, share_order
+from agents.devices.nvidia.control import HostParts
+from agents.devices.nvidia.modes import Modes, Register, WorkerPart, share_order
 from agents.devices.parts import CrewReading, ShareCheck
 from agents.errors import DeviceError, NotFoundError
 

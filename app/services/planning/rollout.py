@@ -16,7 +16,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode_node_target, encode
+from agents.wire import DeviceTarget, NodeTarget, ReplicaTarget, WarmUpTarget, WorkerTarget, decode, encode
 from app import kinds
 from app.store import documents, progress, targets
 from app.store.engine import Database
@@ -167,7 +167,7 @@ def promote(database: Database, cluster: str, plan: Plan, snapshot: Snapshot, au
     wanted = node_targets(plan, plan_id, snapshot, Generation(plan.parent + 1))
     going = tuple(going_on(plan, snapshot))
     with database.transaction() as session:
-        earlier = [decode_node_target(document) for document in targets.documents_with_retiring(session)]
+        earlier = [decode(NodeTarget, document) for document in targets.documents_with_retiring(session)]
         since_s = snapshot.taken_at_s - snapshot.target.promoted_at_s
         whole = with_leaving(wanted, (*going, *still_leaving(earlier, since_s)), snapshot)
         promotion = targets.Promotion(

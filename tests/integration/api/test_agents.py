@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.wire import EdgeReport, NodeReceipt, RateSample, Report, decode_node_target, encode
+from agents.wire import EdgeReport, NodeReceipt, NodeTarget, RateSample, Report, decode, encode
 from app import kinds
 from app.store import targets
 from app.store.targets import Promotion
@@ -48,7 +48,7 @@ def test_joining_registers_node_and_devices(world: World) -> None:
     devices = world.call("GET", "/v1/devices").json()["items"]
     assert [(device["id"], device["gpu_type"]) for device in devices] == [("GPU-a-0", "t4"), ("GPU-a-1", "v100")]
     target = world.call("GET", f"/v1/agent/nodes/{NODE}/target", NODE)
-    assert decode_node_target(target.json()).devices == ()
+    assert decode(NodeTarget, target.json()).devices == ()
     names = [event["name"] for event in world.call("GET", "/v1/events").json()["items"]]
     assert {"node.joined", "node.created", "device.created"} <= set(names)
 

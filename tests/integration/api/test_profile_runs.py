@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agents.wire import WorkerTarget, decode_points_asked, decode_profile_orders
+from agents.wire import ProfileOrder, ProfilePointAsked, WorkerTarget, decode_items
 from app import kinds
 from app.services.planning.snapshots import read_snapshot
 from app.services.profiles.runs import PROFILING
@@ -68,12 +68,12 @@ def point(**more: Any) -> dict[str, Any]:
 
 def test_an_order_reaches_its_node_with_the_process_to_start(served: World) -> None:
     run = order(served)
-    (told,) = decode_profile_orders(served.call("GET", "/v1/agent/profile-runs", NODE).json())
+    (told,) = decode_items(ProfileOrder, served.call("GET", "/v1/agent/profile-runs", NODE).json())
     assert (told.run, told.uuid, told.subject.service, told.subject.model) == (run["id"], DEVICE, SERVICE, "resnet50")
     assert isinstance(told.subject.worker, WorkerTarget)
     assert told.subject.worker.command == COMMAND.command
     assert told.subject.worker.environment == (("MODE", "fast"),)
-    assert decode_profile_orders(served.call("GET", "/v1/agent/profile-runs", "b").json()) == ()
+    assert decode_items(ProfileOrder, served.call("GET", "/v1/agent/profile-runs", "b").json()) == ()
 
 
 def test_nothing_is_planned_on_a_device_that_is_measured_on(served: World) -> None:
@@ -145,7 +145,7 @@ def test_a_run_whose_node_fell_silent_frees_its_device(served: World) -> None:
 def test_points_are_those_that_tell_most(served: World) -> None:
     run = order(served)
     answer = served.call("GET", f"/v1/agent/profile-runs/{run['id']}/points", NODE)
-    points = decode_points_asked(answer.json())
+    points = decode_items(ProfilePointAsked, answer.json())
     assert len(points) == 16
     assert len({(item.batch, item.share_pct_sm, item.clock_mhz_sm) for item in points}) == 16
 

@@ -13,7 +13,7 @@ import pytest
 from agents.devices.fake.host import FakeDevices, FakeOrder
 from agents.loop.apply import Applier
 from agents.loop.collect import Collector
-from agents.wire import decode_node_target
+from agents.wire import NodeTarget, decode
 from app.clock import SystemClock
 from app.services.planning.rollout import Author, promote
 from app.services.planning.snapshots import StoreObserver
@@ -110,7 +110,7 @@ class Fleet:
         with self.world.database.reading() as session:
             stored = targets.node_document(session, name)
         if stored is not None:
-            applier.accept(decode_node_target(stored.document))
+            applier.accept(decode(NodeTarget, stored.document))
         applier.run_pass()
         report = self._collectors[name].cut(applier.generation_applied)
         with self.world.database.raw() as connection:

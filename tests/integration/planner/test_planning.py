@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agents.wire import decode_node_target
+from agents.wire import NodeTarget, decode
 from app import kinds
 from app.services.planning.planning import Leader, Planning
 from app.services.planning.rollout import StoreActuator
@@ -55,7 +55,7 @@ def test_documents_become_node_targets(world: World, planning: Planning) -> None
     assert record.decision.promote
     check_history(world, [1])
     held = {
-        str(node): decode_node_target(document)
+        str(node): decode(NodeTarget, document)
         for node, document in world.rows("SELECT node_id, document FROM node_targets")
     }
     assert {node: tuple(each.uuid for each in target.devices) for node, target in held.items()} == DEVICES
@@ -91,7 +91,7 @@ def test_nodes_hear_of_another_limit_though_the_plan_stays_the_same(world: World
     assert record.decision is not None
     assert record.decision.promote
     documents = world.column("SELECT document FROM node_targets")
-    held_targets = [decode_node_target(document) for document in documents]
+    held_targets = [decode(NodeTarget, document) for document in documents]
     limits = {
         replica.latency_ms_limit for each in held_targets for device in each.devices for replica in device.replicas
     }

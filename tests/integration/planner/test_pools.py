@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.wire import decode_node_target
+from agents.wire import NodeTarget, decode
 from app.services.planning.planning import Leader, Planning
 from app.store import leases, profiles, targets
 from app.store.engine import Database
@@ -68,7 +68,7 @@ class Site:
             with self.world.database.reading() as session:
                 stored = targets.node_document(session, name)
             assert stored is not None
-            target = decode_node_target(stored.document)
+            target = decode(NodeTarget, stored.document)
             found[name] = {target.governor_of(device) for device in target.devices}
         return found
 

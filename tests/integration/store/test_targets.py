@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import text
 
-from agents.wire import NodeTarget, decode_node_target
+from agents.wire import NodeTarget, decode
 from app.store import events, leases, plans, targets
 from app.store.engine import Database
 from app.store.plans import PlanState
@@ -43,7 +43,7 @@ def test_a_promotion_writes_everything_together(database: Database) -> None:
         held = targets.node_document(session, "b")
         assert held is not None
         expected = NodeTarget(node="b", generation=1, plan=digest(chosen), devices=())
-        assert decode_node_target(held.document) == expected
+        assert decode(NodeTarget, held.document) == expected
         summary = plans.get(session, digest(chosen))
         assert (summary.state, summary.generation, summary.decided_by) == (PlanState.PROMOTED, 1, "somebody")
         (event,) = events.page(session, limit=5).items

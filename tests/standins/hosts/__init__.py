@@ -22,13 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agents.crew import CrewOptions, open_crew
+from agents.devices.nvidia.control import HostParts, SettingsJournal
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.parts import HostParts
 from agents.devices.nvml import NvmlSetters, open_boards
-from agents.journal import SettingsJournal, host_boot_id
 from agents.loop.apply import Applier
-from agents.mps import MpsOptions, NoSharing, open_sharing
-from agents.state import StateDirectory
+from agents.mps import MpsOptions, MpsSharing, NoSharing
+from agents.state import StateDirectory, host_boot_id
 from agents.wire import WorkerTarget
 from tests.standins.mps import MpsStandIn, StandInGpu
 from tests.standins.nvml import PRESETS, GpuPlan, NvmlStandIn
@@ -186,7 +185,7 @@ class HostAgent:
             HostParts(
                 boards=boards,
                 setters=NvmlSetters(boards),
-                mps=open_sharing(sharing, time.monotonic),
+                mps=MpsSharing(sharing, time.monotonic),
                 plain=NoSharing(sm_counts),
                 crew=self.crew,
                 state=state,

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from agents.crew import rounds
 from agents.devices.base import Mode, WorkerState
 from agents.errors import AgentError
-from agents.loop import apply, restarts, wanted
+from agents.loop import apply, steps
 from agents.wire import DeviceTarget, NodeTarget
 from tests.standins.hosts import FAULTS, HostAgent, HostStandIn, Watch, host_in_process
 from tests.standins.hosts.sequences import draw_target, held
@@ -208,9 +208,9 @@ def live(folder: Path, seed: int, ports: range) -> None:
 def impatient() -> Iterator[None]:
     """Workers that never get ready are given up within seconds, and what failed is tried again within seconds."""
     with (
-        patch.object(wanted, "LAUNCH_S_MIN", LAUNCH_S),
+        patch.object(steps, "LAUNCH_S_MIN", LAUNCH_S),
         patch.object(rounds, "LAUNCH_S_MIN", LAUNCH_S),
         patch.object(apply, "BACKOFF_S_MAX", BACKOFF_S),
-        patch.object(restarts, "BACKOFF_S_MAX", BACKOFF_S),
+        patch.object(apply, "BACKOFF_S_MAX", BACKOFF_S),
     ):
         yield

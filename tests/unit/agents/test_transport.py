@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.errors import ConfigError
-from agents.loop.loop import heard
+from agents.loop.uplink import heard
 from agents.transport import HttpAnswer, HttpConnection, UnreachableError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agents.wire import WireError, decode_node_target, encode
+from agents.wire import NodeTarget, WireError, decode, encode
 from tests.unit.agents.builders import device_target, node_target, replica_target
 
 
@@ -18,8 +18,8 @@ def plain_target() -> dict[str, Any]:
 
 
 def test_a_target_comes_back_as_it_went_out() -> None:
-    assert encode(decode_node_target(plain_target())) == encode(decode_node_target(plain_target()))
-    decoded = decode_node_target(plain_target())
+    assert encode(decode(NodeTarget, plain_target())) == encode(decode(NodeTarget, plain_target()))
+    decoded = decode(NodeTarget, plain_target())
     assert decoded.devices[0].replicas[0] == replica_target("a")
     assert decoded.devices[0].replicas[1].gpu_type_reference == "v100"
     assert not decoded.devices[0].replicas[0].latency_execution_only
@@ -51,4 +51,4 @@ def test_anything_unexpected_is_refused(path: tuple[Any, ...], value: object) ->
         place = place[step]
     place[path[-1]] = value
     with pytest.raises(WireError):
-        decode_node_target(plain)
+        decode(NodeTarget, plain)

@@ -21,10 +21,10 @@ import pytest
 
 from agents.crew import CrewOptions, HostCrew, open_crew
 from agents.crew.adapters import ADAPTERS, batch_change_of
-from agents.crew.processes import HostProcesses
 from agents.devices.base import WorkerSample, WorkerSpec, WorkerState
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import NotSupportedError
+from agents.processes import HostProcesses
 from agents.wire import WarmUpTarget, WorkerTarget
 from tests.standins.servers import command, metrics_port_offset
 from tests.waiting import LIMIT_S, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.mps import control, daemon, device, probing, sharing
+from agents.mps import daemon, proofs, protocols, sharing
 from tests.integration.agents.mps.bench import Bench
 from tests.waiting import LIMIT_S
 
@@ -15,10 +15,10 @@ from tests.waiting import LIMIT_S
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes may take its time beside other work."""
-    for module in (control, daemon):
+    for module in (protocols, daemon):
         monkeypatch.setattr(module, "COMMAND_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(probing, "PROBE_TIMEOUT_S", LIMIT_S)
-    monkeypatch.setattr(device, "START_S", LIMIT_S)
+    monkeypatch.setattr(proofs, "PROBE_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(daemon, "START_S", LIMIT_S)
     monkeypatch.setattr(daemon, "END_S", LIMIT_S)
     monkeypatch.setattr(sharing, "LEAVE_S", LIMIT_S)
 

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from agents.errors import DeviceError, DeviceTimeoutError, NotSupportedError, SharingError
-from agents.mps import control, daemon, device, proofs, sharing
-from agents.mps.v3 import namespace_of
+from agents.mps import daemon, proofs, protocols, sharing
+from agents.mps.protocols import namespace_of
 from tests.integration.agents.mps.bench import Bench, part
 from tests.standins.mps import GPUS, StandInGpu
 from tests.waiting import wait_until
@@ -24,8 +24,8 @@ UUID, OTHER = GPUS[1].uuid, GPUS[0].uuid
 
 SHORT_S = 0.2
 ANSWER, START, LEAVE, END = (
-    (control, "COMMAND_TIMEOUT_S"),
-    (device, "START_S"),
+    (protocols, "COMMAND_TIMEOUT_S"),
+    (daemon, "START_S"),
     (sharing, "LEAVE_S"),
     (daemon, "END_S"),
 )
@@ -145,7 +145,7 @@ def test_a_fault_is_noticed_in_time_without_anybody_starting(bench: Bench) -> No
     bench.sharing.open(UUID)
     bench.worker(bench.sharing.grant(part(UUID)))
     bench.host.fault(UUID)
-    bench.clock.pass_s(device.LOOK_S)
+    bench.clock.pass_s(daemon.LOOK_S)
     assert "in fault" in bench.sharing.problem(UUID)
 
 
@@ -211,12 +211,12 @@ def test_a_hung_daemon_is_told_and_no_reason_to_stop_what_was_proved(bench: Benc
         with pytest.raises(DeviceTimeoutError):
             bench.sharing.end_client(order, worker.pid)
         bench.host.hang("get" if bench.protocol == "2" else "server")
-        bench.clock.pass_s(device.LOOK_S)
+        bench.clock.pass_s(daemon.LOOK_S)
         assert "does not answer" in bench.sharing.problem(UUID)
         assert not bench.sharing.running(UUID)
     bench.host.heal()
     assert "does not answer" in bench.sharing.problem(UUID)
-    bench.clock.pass_s(max(device.TROUBLE_LOOK_S, proofs.SILENCE_S))
+    bench.clock.pass_s(max(daemon.TROUBLE_LOOK_S, proofs.SILENCE_S))
     assert bench.sharing.problem(UUID) == ""
     assert bench.sharing.check(new, (unproved.pid,)).problem == ""
 
@@ -349,7 +349,7 @@ def test_a_stopped_daemon_answers_again_after_it_goes_on(bench: Bench) -> None:
     pid = bench.host.daemon_of(UUID)
     os.kill(pid, signal.SIGSTOP)
     try:
-        bench.clock.pass_s(device.LOOK_S)
+        bench.clock.pass_s(daemon.LOOK_S)
         with impatient(ANSWER, START):
             assert not bench.sharing.running(UUID)
             with pytest.raises(DeviceError):

@@ -12,7 +12,7 @@ import pytest
 
 from agents.devices.parts import Sharing
 from agents.errors import BusyError, NotFoundError, OutOfRangeError, SharingError
-from agents.mps import MpsOptions, open_sharing
+from agents.mps import MpsOptions, MpsSharing
 from tests.integration.agents.mps.bench import Bench, part
 from tests.standins.mps import GPUS, StandInGpu
 from tests.waiting import wait_until
@@ -280,7 +280,7 @@ def test_parts_that_are_none_and_devices_that_are_not_there_are_refused(bench: B
 @pytest.mark.parametrize(("version", "protocol"), [("13.4", "3"), ("13.1", "2"), ("what?", "2")])
 def test_auto_takes_protocol_3_where_the_driver_has_it(bench: Bench, version: str, protocol: str) -> None:
     (bench.host.root / "bin" / "version").write_text(f"CUDA MPS {version}\n")
-    sharing: Sharing = open_sharing(
+    sharing: Sharing = MpsSharing(
         MpsOptions(
             state_dir=bench.state,
             pipe_base=bench.host.pipe_base,

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agents.crew.bench import CrewHost, CrewOptions
 from agents.crew.crew import HostCrew, build_crew
-from agents.crew.limits import CgroupLimits
-from agents.crew.processes import ProcessId
-from agents.crew.templates import MARK, Invocation
+from agents.crew.launching import MARK, Invocation
+from agents.crew.member import CrewHost, CrewOptions
+from agents.crew.resources import CgroupLimits
 from agents.crew.web import Question, Then, WebAnswer
 from agents.devices.base import WorkerSpec
 from agents.devices.parts import CrewOrder, CrewReading
 from agents.errors import WorkerError
+from agents.processes import ProcessId
 from agents.wire import WarmUpTarget, WorkerTarget
 
 UNREACHABLE = WebAnswer(status=0, problem="Connection refused")

@@ -18,8 +18,7 @@ from agents.crew.adapters import (
     batch_untold,
     restart_needed,
 )
-from agents.crew.prometheus import read_page
-from agents.crew.tally import Totals
+from agents.crew.metrics import Totals, read_page
 from agents.crew.web import Question, WebAnswer
 from agents.errors import NotSupportedError, WorkerError
 from agents.wire import WorkerTarget

@@ -6,9 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from agents.crew.adapters import ADAPTERS
-from agents.crew.adapters.plain import BATCH_PATH, DRAIN_PATH
-from agents.crew.templates import INHERITED, PLACEHOLDERS
+from agents.crew.adapters import ADAPTERS, BATCH_PATH, DRAIN_PATH
+from agents.crew.launching import INHERITED, PLACEHOLDERS
 from solvers.domain.codec import from_plain
 from solvers.domain.worker import WorkerCommand
 

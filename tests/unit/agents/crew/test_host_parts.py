@@ -13,13 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.bench import safe_name
-from agents.crew.limits import CgroupLimits, is_delegated, own_group
-from agents.crew.logs import GONE_KEPT_MAX, Logs
-from agents.crew.ports import PortBook, bindable, connections
-from agents.crew.processes import HostProcesses, ProcessId
-from agents.crew.templates import Invocation
+from agents.crew.launching import Invocation
+from agents.crew.member import safe_name
+from agents.crew.resources import (
+    GONE_KEPT_MAX,
+    CgroupLimits,
+    Logs,
+    PortBook,
+    bindable,
+    connections,
+    is_delegated,
+    own_group,
+)
 from agents.errors import BusyError, WorkerError
+from agents.processes import HostProcesses, ProcessId
 from tests.waiting import wait_until
 
 
@@ -243,8 +250,8 @@ def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
 def test_nothing_warns_of_workers_that_go_on(tmp_path: Path) -> None:
     code = (
         "import os, sys, warnings; warnings.simplefilter('error')\n"
-        "from agents.crew.processes import HostProcesses\n"
-        "from agents.crew.templates import Invocation\n"
+        "from agents.processes import HostProcesses\n"
+        "from agents.crew.launching import Invocation\n"
         "made = Invocation(arguments=('/bin/sleep', '60'), environment={}, working_directory=None)\n"
         "processes = HostProcesses()\n"
         "print(processes.start(made, os.open('/dev/null', os.O_WRONLY)).pid)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents.crew.crew import HostCrew
-from agents.crew.ending import KILL_AGAIN_S
+from agents.crew.rounds import KILL_AGAIN_S
 from agents.crew.web import WebAnswer
 from agents.devices.base import WorkerState
 from agents.errors import BusyError, NotFoundError, NotSupportedError, OutOfRangeError, SharingError, WorkerError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.prometheus import LABELS_MAX, PAGE_BYTES_MAX, SERIES_MAX, Histogram, SeriesPage, read_page
+from agents.crew.metrics import LABELS_MAX, PAGE_BYTES_MAX, SERIES_MAX, Histogram, SeriesPage, read_page
 
 INF = math.inf
 

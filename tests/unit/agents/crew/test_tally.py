@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.crew.prometheus import Histogram
-from agents.crew.tally import Tally, Totals, grown
+from agents.crew.metrics import Histogram, Tally, Totals, grown
 from agents.devices.base import WorkerReading, WorkerSample, WorkerState
 from tests.unit.agents.crew.doubles import spec, target
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.crew import templates
-from agents.crew.templates import Invocation, check_allowed, fill, invocation, placed
+from agents.crew import launching
+from agents.crew.launching import Invocation, check_allowed, fill, invocation, placed
 from agents.devices.parts import CrewOrder
 from agents.errors import NotSupportedError, OutOfRangeError, WorkerError
 from solvers.domain import worker as declared
@@ -31,9 +31,9 @@ def built(
 
 
 def test_placeholders_and_reserved_names_are_those_of_workload_descriptions() -> None:
-    assert templates.PLACEHOLDERS == declared.PLACEHOLDERS
+    assert launching.PLACEHOLDERS == declared.PLACEHOLDERS
     assert set(placed(order(), "h", 1)) == declared.PLACEHOLDERS
-    for name in templates.RESERVED:
+    for name in launching.RESERVED:
         with pytest.raises(ValueError, match="set by the agent"):
             declared.EnvironmentVariable(name=name, value="x")
 

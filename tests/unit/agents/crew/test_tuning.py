@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.crew import tuning
+from agents.crew import crew as crew_page
 from agents.crew.web import Question, WebAnswer
 from agents.errors import BusyError, NotFoundError, NotSupportedError, WorkerError
 from tests.unit.agents.crew.doubles import OK, World, only, order, target
@@ -68,7 +68,7 @@ def test_where_a_new_process_is_needed_only_the_limit_can_be_tuned(world: World)
 
 
 def test_a_slow_reload_goes_on_and_is_found_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "WAIT_S", 0.01)
+    monkeypatch.setattr(crew_page, "WAIT_S", 0.01)
     release, threads = threading.Event(), []
 
     def aside(work: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.helper.audit import Peer
+from agents.helper.desk import Peer
 from agents.helper.server import HelperRules, HelperServer, listen, peer_of
 from tests.unit.agents.helper.doubles import Office
 from tests.waiting import wait_until

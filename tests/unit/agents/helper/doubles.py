@@ -12,9 +12,7 @@ from typing import Any
 
 from agents.devices.parts import BoardEvent, BoardReading, BoardSettings, ComputeMode, GpuProcess
 from agents.errors import DeviceError, NotSupportedError, OutOfRangeError
-from agents.helper.audit import Audit
-from agents.helper.desk import Desk
-from agents.helper.journal import HelperOriginals
+from agents.helper.desk import Audit, Desk, HelperOriginals
 from agents.state import StateDirectory
 from agents.wire import DeviceInventory
 

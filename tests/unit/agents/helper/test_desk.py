@@ -10,8 +10,7 @@ import pytest
 
 from agents.devices.parts import ComputeMode
 from agents.errors import BusyError, DeviceTimeoutError, NoPermissionError, OutOfRangeError, StateFileError
-from agents.helper.audit import Audit, Peer
-from agents.helper.journal import JOURNAL_FILE, HelperOriginals
+from agents.helper.desk import JOURNAL_FILE, Audit, HelperOriginals, Peer
 from agents.helper.protocol import HelperAnswer, HelperRequest, Value, Verb
 from agents.state import StateDirectory
 from tests.unit.agents.helper.doubles import GPUS, WALL_S, DoubleBoards, Held, Office, inventory_of

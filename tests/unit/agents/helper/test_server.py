@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agents.errors import ConfigError
-from agents.helper.audit import Peer
+from agents.helper.desk import Peer
 from agents.helper.protocol import LINE_BYTES_MAX, HelperAnswer, HelperRequest, Verb, decode_answer, encode_request
 from agents.helper.server import HelperRules, listen, peer_of
 from tests.unit.agents.builders import FakeClock

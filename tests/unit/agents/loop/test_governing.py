@@ -15,7 +15,7 @@ from agents.devices.fake.board import FakeBoard
 from agents.devices.fake.host import FakeDevices
 from agents.loop.governing import AGENT_SETTINGS, NodeGoverning, envelope_of
 from agents.loop.steps import spec_of
-from agents.wire import NodeTarget, WorkerTarget, decode_node_target, encode
+from agents.wire import NodeTarget, WorkerTarget, decode, encode
 from solvers.control.controllers import controller, names
 from solvers.control.governor import MorakGovernor
 from solvers.control.records import (
@@ -434,7 +434,7 @@ def test_a_device_may_have_a_controller_of_its_own() -> None:
     overlaid = node.governing.overlay(node.target)
     assert (batches(overlaid), overlaid.devices[0].clock_mhz_sm) == ([7, 7], node.inventory.clocks_mhz_sm[-1])
     told = json.loads(json.dumps(encode(node.target)))
-    assert decode_node_target(told) == node.target
+    assert decode(NodeTarget, told) == node.target
     plain = encode(replace(node.target, devices=(replace(device, governor=None),)))
     assert "governor" not in cast("Any", plain)["devices"][0]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.devices.base import WorkerReading, WorkerState
-from agents.loop.restarts import BACKOFF_S_MAX, FORGIVEN_AFTER_S, Restarts
+from agents.loop.apply import BACKOFF_S_MAX, FORGIVEN_AFTER_S, Restarts
 from tests.unit.agents.builders import FakeClock, worker_spec
 
 

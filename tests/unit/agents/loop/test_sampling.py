@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.devices.fake.host import FakeDevices
-from agents.loop.loop import Sampler
+from agents.loop.collect import Sampler
 from tests.unit.agents.builders import FakeClock, fake_devices, worker_spec
 
 

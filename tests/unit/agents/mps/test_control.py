@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agents.errors import DeviceTimeoutError, NotSupportedError, SharingError
-from agents.mps import control
-from agents.mps.control import MpsControl, memory_mib_in, number_in, pids_in, plain_environment, refused
+from agents.mps import protocols
+from agents.mps.protocols import MpsControl, memory_mib_in, number_in, pids_in, plain_environment, refused
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_another_exit_status_is_an_error_whatever_the_text(tmp_path: Path) -> No
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(protocols, "COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(DeviceTimeoutError):
         script(tmp_path, "import signal", "signal.pause()").ask(stdin="ps\n")
 

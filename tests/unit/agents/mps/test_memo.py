@@ -8,11 +8,11 @@ import pytest
 
 from agents.devices.parts import ShareOrder
 from agents.mps.memo import FILE, DaemonRecord, Memo
-from agents.mps.processes import MpsProcessId
+from agents.processes import ProcessId
 from agents.state import StateDirectory
 
 ORDER = ShareOrder(worker="w", uuid="GPU-1", share_pct_sm=30, memory_mib_limit=99, processes_max=2, connections=4)
-RECORD = DaemonRecord(process=MpsProcessId(12, 345), protocol=3, servers=(MpsProcessId(13, 350),))
+RECORD = DaemonRecord(process=ProcessId(12, 345), protocol=3, servers=(ProcessId(13, 350),))
 
 
 def test_another_agent_reads_what_one_wrote(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from agents.devices.parts import ShareOrder, Sharing
 from agents.errors import NotFoundError
 from agents.mps import NoSharing
-from agents.mps.processes import environment_of
+from agents.processes import environment_of
 from tests.waiting import wait_until
 
 MIG = "MIG-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"

@@ -25,21 +25,18 @@ def options(**more: object) -> MpsOptions:
 
 
 @pytest.mark.parametrize(
-    ("version", "volta", "part", "slots"),
+    ("version", "part", "slots"),
     [
-        (12040, True, 1.0, 48),
-        (13000, True, 1.0, 48),
-        (13010, True, 1.0, 60),
-        (13040, True, 1.0, 60),
-        (13040, False, 1.0, 16),
-        (13040, True, 3 / 7, 25),
-        (12040, True, 1 / 100, 1),
+        (12040, 1.0, 48),
+        (13000, 1.0, 48),
+        (13010, 1.0, 60),
+        (13040, 1.0, 60),
+        (13040, 3 / 7, 25),
+        (12040, 1 / 100, 1),
     ],
 )
-def test_clients_that_fit_depend_on_driver_architecture_and_slice(
-    version: int, volta: bool, part: float, slots: int
-) -> None:
-    assert client_slots(version, volta=volta, device_part=part) == slots
+def test_clients_that_fit_depend_on_driver_and_slice(version: int, part: float, slots: int) -> None:
+    assert client_slots(version, device_part=part) == slots
 
 
 def test_pipes_lie_in_a_runtime_directory_or_else_in_the_state_directory(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from agents.devices.parts import ShareOrder
 from agents.errors import BypassError, SharingError
-from agents.mps.probing import ProbeAnswer, judge, probe
+from agents.mps.proofs import ProbeAnswer, judge, probe
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 

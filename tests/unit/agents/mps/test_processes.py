@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agents.mps.processes import MpsProcessId, bound_to, environment_of, identify, runs
+from agents.mps.daemon import bound_to
+from agents.processes import ProcessId, environment_of, identify, runs
 from tests.waiting import wait_until
 
 
@@ -35,7 +36,7 @@ def test_a_process_is_itself_until_it_ends_and_a_zombie_is_nobody(tmp_path: Path
 def test_a_pid_used_again_is_another_process() -> None:
     mine = identify(os.getpid())
     assert mine is not None
-    assert not MpsProcessId(mine.pid, mine.start_ticks + 1).lives
+    assert not ProcessId(mine.pid, mine.started_ticks + 1).lives
 
 
 def test_this_very_process_runs_the_interpreter() -> None:

@@ -10,11 +10,8 @@ import pytest
 
 from agents.devices.parts import ShareOrder
 from agents.errors import SharingError
-from agents.mps.control import refused
-from agents.mps.device import speaks_3
-from agents.mps.protocol import MpsClient, MpsServer, ServerState
-from agents.mps.v2 import ProtocolTwo
-from agents.mps.v3 import ProtocolThree, namespace_of
+from agents.mps.daemon import speaks_3
+from agents.mps.protocols import MpsClient, MpsServer, ProtocolThree, ProtocolTwo, ServerState, namespace_of, refused
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 

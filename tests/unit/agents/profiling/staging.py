@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from agents.devices.base import WorkerReading
 from agents.devices.fake.host import FakeDevices
-from agents.profiling.load import LoadSeen
+from agents.profiling.loads import LoadSeen
 from agents.profiling.session import ProfilingBench
 from tests.unit.agents.builders import FakeClock, fake_devices
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from agents.devices.base import Reservations
 from agents.log import Log
-from agents.profiling.control import Control
 from agents.profiling.desk import DeskParts, ProfilingDesk
 from agents.profiling.loads import HttpLoads, LoadMaker
-from agents.profiling.points import MeasuringPoint
-from agents.profiling.reservations import Reservations
+from agents.profiling.points import Control, MeasuringPoint
 from agents.transport import HttpConnection, UnreachableError
 from agents.wire import ProfileOrder, ProfileSubject
 from tests.unit.agents.builders import NODE, worker_spec

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from agents.devices.base import Reservations
 from agents.loop.apply import Applier
-from agents.profiling.reservations import Reservations
 from tests.unit.agents.builders import (
     NODE,
     FakeClock,

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agents.profiling.load import ClientLoad, LoadRequest, LoadSeen
+from agents.profiling.loads import ClientLoad, LoadRequest, LoadSeen
 from tests.waiting import wait_until
 
 

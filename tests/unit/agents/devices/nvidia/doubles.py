@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agents.devices.base import WorkerReading, WorkerSample, WorkerSpec, WorkerState
+from agents.devices.nvidia.control import HostParts, SettingsJournal
 from agents.devices.nvidia.host import NvidiaDevices
-from agents.devices.nvidia.parts import HostParts
 from agents.devices.parts import (
     BoardEvent,
     BoardReading,
@@ -35,7 +35,6 @@ from agents.errors import (
     StateFileError,
     WorkerError,
 )
-from agents.journal import SettingsJournal
 from agents.state import StateDirectory
 from agents.wire import DeviceInventory, WorkerTarget
 from tests.unit.agents.builders import FakeClock

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from agents.devices.nvml import NvmlBoards, open_boards
-from agents.devices.nvml.boards import Driver
+from agents.devices.nvml.binding import Driver
 from tests.standins.nvml import NvmlStandIn
 from tests.standins.nvml.double import installed
 from tests.waiting import LIMIT_S

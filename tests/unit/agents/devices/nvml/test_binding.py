@@ -10,8 +10,7 @@ import pynvml
 import pytest
 
 from agents.devices.nvml import binding
-from agents.devices.nvml.binding import CODE_RETURNING, NEVER_RAISING, Nvml, load_binding
-from agents.devices.nvml.codes import ERRORS
+from agents.devices.nvml.binding import CODE_RETURNING, ERRORS, NEVER_RAISING, Nvml, load_binding
 from agents.errors import DriverError, NotSupportedError, OutOfRangeError
 from tests.standins.nvml import Missing, NvmlStandIn
 

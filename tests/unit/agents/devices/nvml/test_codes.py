@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from agents import errors
-from agents.devices.nvml.codes import ERRORS, error_of
+from agents.devices.nvml.binding import ERRORS, error_of
 
 CODES = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
 

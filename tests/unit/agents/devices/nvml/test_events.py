@@ -86,7 +86,7 @@ def test_a_driver_without_events_is_no_failure(
 
 
 def test_a_wait_that_fails_goes_on(host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agents.devices.nvml.boards.PAUSE_S_AFTER_ERROR", 0.001)
+    monkeypatch.setattr("agents.devices.nvml.telemetry.PAUSE_S_AFTER_ERROR", 0.001)
     failures, wait = iter(range(3)), pynvml.nvmlEventSetWait
 
     def stumble(event_set: object, timeout_ms: int) -> object:
@@ -127,7 +127,7 @@ def test_closing_ends_the_thread(host: NvmlStandIn, opened: Opener) -> None:
 def test_a_wait_that_finds_a_lost_gpu_says_which(
     host: NvmlStandIn, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.devices.nvml.boards.PAUSE_S_AFTER_ERROR", 0.001)
+    monkeypatch.setattr("agents.devices.nvml.telemetry.PAUSE_S_AFTER_ERROR", 0.001)
     waits: list[int] = []
 
     def lost(event_set: object, timeout_ms: int) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.devices.nvml.binding import Nvml
-from agents.devices.nvml.boards import Driver
+from agents.devices.nvml.binding import Driver, Nvml
 from agents.errors import DeviceTimeoutError, LostError
 from tests.unit.agents.devices.nvml.conftest import impatient
 from tests.waiting import LIMIT_S, wait_until

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agents.wire import ReplicaTarget, decode_node_target, encode
+from agents.wire import NodeTarget, ReplicaTarget, decode, encode
 from app.services.planning.rollout import evicted, node_targets
 from solvers.domain.change import Target
 from solvers.domain.codec import digest
@@ -100,7 +100,7 @@ def test_agents_can_read_what_is_written() -> None:
     plan = plan_of(assignment("vision/labels", "GPU-a0"), assignment("vision/train", "GPU-a1", WorkloadKind.JOB))
     for target in node_targets(plan, digest(plan), SNAPSHOT, Generation(1)):
         plain = json.loads(json.dumps(encode(target)))
-        assert decode_node_target(plain) == target
+        assert decode(NodeTarget, plain) == target
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Processes of this host: starting them, finding them again, ending them.
+"""Processes of this host, from /proc: starting them, finding them again, ending them.
 
-Owns what is read from /proc and every signal sent. A process is known by its pid and the moment it started, because
-pids come back; a worker is its leader's whole session, because children are the worker too. What left the session is
-found by the mark in its environment, as long as it kept that. It refuses to signal a pid that is not the process meant:
-signals go through a descriptor of the process, checked after it was opened.
+A process is known by its pid and the moment it started, because pids come back; zombies count as gone. A worker is its
+leader's whole session, because children are the worker too; what left the session is found by the mark in its
+environment, as long as it kept that. No pid is signalled that is not the process meant: signals go through a descriptor
+of the process, checked after it was opened.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
-from agents.crew.templates import MARK, Invocation
 from agents.errors import WorkerError
 
 NOFILE_MAX = 65536
+MARK = "HEADROOM_WORKER"
+"""Tells whose process one is, also when an agent died between starting it and writing that down."""
+PROC = Path("/proc")
 _ENVIRONMENT_BYTES_MAX = 2**21
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ProcessId:
     """A process, even after its pid has come back."""
 
@@ -32,37 +34,19 @@ class ProcessId:
     started_ticks: int
     """Clock ticks since boot."""
 
-
-class Processes(Protocol):
-    """What a crew needs of the host."""
-
-    def start(self, invocation: Invocation, log: int) -> ProcessId:
-        """Start the leader of a new session. Raises WorkerError."""
-        ...
-
-    def alive(self, process: ProcessId) -> bool:
+    @property
+    def lives(self) -> bool:
         """Whether this very process runs; a zombie does not."""
-        ...
+        return identify(self.pid) == self
 
-    def exit_status(self, process: ProcessId) -> int | None:
-        """How a child of ours ended, as `subprocess` counts (below 0: by a signal), told once; None: not known."""
-        ...
 
-    def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
-        """All living processes of each session, leaders first."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """A process ready to be started."""
 
-    def marked(self, mark: str) -> tuple[ProcessId, ...]:
-        """Living processes that were started with this mark. Costly."""
-        ...
-
-    def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
-        """Those of these pids that live."""
-        ...
-
-    def send(self, process: ProcessId, number: signal.Signals) -> None:
-        """Signal it; nothing happens when it is gone."""
-        ...
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    working_directory: str | None
 
 
 class _Child(subprocess.Popen[bytes]):
@@ -79,7 +63,7 @@ class HostProcesses:
         self._nofile = (min(NOFILE_MAX, hard), hard)
 
     def start(self, invocation: Invocation, log: int) -> ProcessId:
-        """See `Processes`."""
+        """Start the leader of a new session. Raises WorkerError."""
         try:
             child = _Child(
                 invocation.arguments,
@@ -106,12 +90,13 @@ class HostProcesses:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, self._nofile)
 
     def alive(self, process: ProcessId) -> bool:
-        """See `Processes`."""
-        stat = _stat(process.pid)
-        return stat is not None and stat.started_ticks == process.started_ticks and stat.lives
+        """Whether this very process runs; a zombie does not."""
+        return process.lives
 
     def exit_status(self, process: ProcessId) -> int | None:
-        """See `Processes`. Reaps it."""
+        """How a child of ours ended, as `subprocess` counts (below 0: by a signal), told once; None: not known. Reaps
+        it.
+        """
         child = self._children.get(process)
         status = None if child is None else child.poll()
         if status is not None:
@@ -119,8 +104,8 @@ class HostProcesses:
         return status
 
     def sessions(self, leaders: Iterable[ProcessId]) -> dict[ProcessId, tuple[ProcessId, ...]]:
-        """See `Processes`. A session's number is not given anew while one of its processes lives; where the leader's
-        pid belongs to somebody else, the session is gone.
+        """All living processes of each session, leaders first. A session's number is not given anew while one of its
+        processes lives; where the leader's pid belongs to somebody else, the session is gone.
         """
         found: dict[ProcessId, tuple[ProcessId, ...]] = {}
         by_session: dict[int, ProcessId] = {}
@@ -145,22 +130,17 @@ class HostProcesses:
         return found
 
     def marked(self, mark: str) -> tuple[ProcessId, ...]:
-        """See `Processes`."""
+        """Living processes that were started with this mark. Costly."""
         wanted = f"{MARK}={mark}".encode()
         texts = ((pid, _read(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES_MAX)) for pid in _pids())
         return self.identify(pid for pid, text in texts if text is not None and wanted in text.split(b"\0"))
 
     def identify(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
-        """See `Processes`."""
-        stats = ((pid, _stat(pid)) for pid in pids)
-        return tuple(
-            ProcessId(pid=pid, started_ticks=stat.started_ticks)
-            for pid, stat in stats
-            if stat is not None and stat.lives
-        )
+        """Those of these pids that live."""
+        return tuple(filter(None, map(identify, pids)))
 
     def send(self, process: ProcessId, number: signal.Signals) -> None:
-        """See `Processes`."""
+        """Signal it; nothing happens when it is gone."""
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError:
@@ -172,6 +152,31 @@ class HostProcesses:
             return
         finally:
             os.close(descriptor)
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The living process that has this pid now."""
+    stat = _stat(pid)
+    return ProcessId(pid, stat.started_ticks) if stat is not None and stat.lives else None
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """The environment a process was started with; None where it cannot be read."""
+    try:
+        text = (PROC / str(pid) / "environ").read_bytes().decode("utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    return dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+
+
+def runs(pid: int, program: str) -> bool:
+    """Whether a process of this user runs a program of this name, as itself or as a script."""
+    try:
+        mine = (PROC / str(pid)).stat().st_uid == os.geteuid()
+        parts = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return mine and os.fsencode(program) in [part.rpartition(b"/")[2] for part in parts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.devices.nvidia.control import JOURNAL_FILE, Originals, SettingsJournal
 from agents.errors import StateFileError
-from agents.journal import JOURNAL_FILE, Originals, SettingsJournal, host_boot_id
-from agents.state import StateDirectory
+from agents.state import StateDirectory, host_boot_id
 from tests.unit.agents.devices.nvidia.doubles import MemoryState
 
 UUID = "GPU-1"

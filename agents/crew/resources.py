@@ -1,0 +1,262 @@
+"""What a worker holds of its host beside a part of a device: ports, log files, and a bound on its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from agents.errors import BusyError, WorkerError
+
+# --- Ports: who owns which, and which are free
+#
+# A block is taken only where nothing else listens, and the search goes on behind the last one taken, so that a port
+# comes back as late as possible: a router that has not learned yet would otherwise reach a stranger.
+
+
+_ESTABLISHED = "01"
+
+
+def bindable(port: int) -> bool:
+    """Whether a server could listen there, on whatever address of this host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def connections(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int:
+    """How many connections to a port of this host are open: without any, nothing is in flight there."""
+    found = 0
+    for table in tables:
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state = line.split()[:4]
+            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                found += 1
+    return found
+
+
+class PortBook:
+    """Blocks of ports by owner. Not thread-safe."""
+
+    def __init__(self, ports: range, free: Callable[[int], bool] = bindable) -> None:
+        self._ports = ports
+        self._free = free
+        self._owners: dict[int, str] = {}
+        self._next = ports.start
+
+    def take(self, owner: str, count: int) -> int:
+        """The first port of a block nobody has. Raises BusyError when there is none."""
+        last = self._ports.stop - count
+        behind, before = range(self._next, last + 1), range(self._ports.start, min(self._next, last + 1))
+        for start in itertools.chain(behind, before):
+            block = range(start, start + count)
+            if not any(port in self._owners for port in block) and all(self._free(port) for port in block):
+                self.hold(owner, block)
+                self._next = block.stop
+                return start
+        raise BusyError(f"no block of {count} free ports in {self._ports.start}-{self._ports.stop - 1}")
+
+    def hold(self, owner: str, block: Iterable[int]) -> None:
+        """Write down what an owner already has. Raises BusyError where another one has it."""
+        wanted = tuple(block)
+        for port in wanted:
+            if self._owners.get(port, owner) != owner:
+                raise BusyError(f"port {port} belongs to {self._owners[port]}")
+        self._owners.update(dict.fromkeys(wanted, owner))
+
+    def free(self, owner: str) -> None:
+        """Take back all of an owner's ports."""
+        self._owners = {port: held for port, held in self._owners.items() if held != owner}
+
+    def owned(self) -> dict[int, str]:
+        """Who has which port."""
+        return dict(self._owners)
+
+
+# --- Logs: two files for each worker, together never much larger than told
+#
+# A worker appends to a plain file, so that it goes on writing whether or not an agent lives; a process in between would
+# take the worker with it when it dies. The agent looks every second and, where a file is full, keeps its last part
+# aside and empties it in place (writers append, so they go on at its beginning; lines written in that instant are
+# lost). While no agent lives nothing is cut; the next one does it first of all. A limit of the kernel on file sizes
+# would bound every file a worker writes, checkpoints too, and is refused for that.
+
+
+TAIL_BYTES = 4096
+TAIL_LINES = 8
+LINE_LENGTH_MAX = 300
+GONE_KEPT_MAX = 32
+"""Workers whose logs stay after they are gone."""
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Logs:
+    """A folder of log files."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        """`bytes_max`: of one worker, both of its files."""
+        self._folder = folder
+        self._half_bytes = max(TAIL_BYTES, bytes_max // 2)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        """The file a worker writes to."""
+        return self._folder / f"{name}.log"
+
+    def open(self, name: str) -> int:
+        """A descriptor to append to, for a new process."""
+        try:
+            return os.open(self.path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise WorkerError(f"cannot write {self.path(name)}: {error.strerror}") from error
+
+    def bound(self, name: str) -> None:
+        """Cut a file that is full. A disk that is full as well must not stop this: the older part then goes."""
+        path = self.path(name)
+        try:
+            if path.stat().st_size <= self._half_bytes:
+                return
+        except OSError:
+            return
+        try:
+            _older(path).write_bytes(_end_of(path, self._half_bytes))
+        except OSError:
+            _older(path).unlink(missing_ok=True)
+        # Where even that fails, the next second tries again.
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
+
+    def tail(self, name: str) -> str:
+        """The last lines, safe to show: bounded, without control characters."""
+        text = ""
+        for path in (_older(self.path(name)), self.path(name)):
+            try:
+                text += _end_of(path, TAIL_BYTES).decode("utf-8", "replace")
+            except OSError:
+                continue
+        lines = [_CONTROL.sub("", line).strip()[:LINE_LENGTH_MAX] for line in text[-TAIL_BYTES:].splitlines()]
+        return " | ".join([line for line in lines if line][-TAIL_LINES:])
+
+    def prune(self, in_use: frozenset[str]) -> None:
+        """Keep the last words of only the newest workers that are gone."""
+        gone = [path for path in self._folder.glob("*.log") if path.stem not in in_use]
+        for path in sorted(gone, key=lambda each: each.stat().st_mtime)[:-GONE_KEPT_MAX]:
+            _older(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _end_of(path: Path, length: int) -> bytes:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - length))
+        return file.read(length)
+
+
+# --- Host memory: bounded by control groups of version 2 where they are delegated
+#
+# There is one group for each worker that asks for a bound, under the group that was handed to the agent. Where there is
+# none it says so and bounds nothing: a bound on address space is no way out, since CUDA reserves far more of it than it
+# ever fills.
+
+
+ROOT = Path("/sys/fs/cgroup")
+PREFIX = "headroom-worker-"
+
+
+def own_group(root: Path = ROOT, proc: Path = Path("/proc/self/cgroup")) -> Path | None:
+    """The group this process is in; None without version 2."""
+    try:
+        lines = proc.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    paths = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
+    return root / paths[0].lstrip("/") if paths and (root / "cgroup.controllers").exists() else None
+
+
+def is_delegated(group: Path) -> bool:
+    """Whether a group was handed over: to our user, or (root owns all) with the mark that systemd puts on it."""
+    try:
+        if os.geteuid() != 0:
+            return group.stat().st_uid == os.geteuid()
+        return os.getxattr(group, "trusted.delegate") == b"1"
+    except OSError:
+        return False
+
+
+class CgroupLimits:
+    """Groups below the delegated one."""
+
+    def __init__(self, own: Path | None, delegated: Callable[[Path], bool] = is_delegated) -> None:
+        """`own`: the agent's group. Groups with processes cannot hand controllers to others, so those of the workers
+        lie beside it, where systemd puts a service with a sub-group of its own.
+        """
+        groups = () if own is None else (own.parent, own)
+        self._base = next((each for each in groups if delegated(each) and _hands_on_memory(each)), None)
+
+    def prepare(self, name: str, memory_mib_max: int) -> str:
+        """Make a worker's group; what keeps its memory from being bounded, empty when it is."""
+        if self._base is None:
+            return f"host memory is not limited to {memory_mib_max} MiB: no control group with memory is delegated"
+        group = self._base / (PREFIX + name)
+        try:
+            group.mkdir(exist_ok=True)
+            (group / "memory.max").write_text(str(memory_mib_max * 2**20), encoding="ascii")
+        except OSError as error:
+            return f"host memory is not limited to {memory_mib_max} MiB: {error.strerror}"
+        return ""
+
+    def enter(self, name: str, pid: int) -> str:
+        """Put a process that has just begun into its group; why that did not work."""
+        if self._base is None:
+            return ""
+        try:
+            (self._base / (PREFIX + name) / "cgroup.procs").write_text(str(pid), encoding="ascii")
+        except OSError as error:
+            return f"host memory is not limited: {error.strerror}"
+        return ""
+
+    def members(self, name: str) -> tuple[int, ...]:
+        """Pids in a worker's group, also those that left its session."""
+        if self._base is None:
+            return ()
+        try:
+            text = (self._base / (PREFIX + name) / "cgroup.procs").read_text(encoding="ascii")
+        except OSError:
+            return ()
+        return tuple(int(line) for line in text.split())
+
+    def remove(self, name: str) -> None:
+        """Give a worker's group back."""
+        if self._base is not None:
+            with contextlib.suppress(OSError):
+                (self._base / (PREFIX + name)).rmdir()
+
+
+def _hands_on_memory(group: Path) -> bool:
+    """Whether groups below this one can have their memory bounded, perhaps after asking for it."""
+    control = group / "cgroup.subtree_control"
+    try:
+        if "memory" not in control.read_text(encoding="ascii").split():
+            if "memory" not in (group / "cgroup.controllers").read_text(encoding="ascii").split():
+                return False
+            control.write_text("+memory", encoding="ascii")
+            return "memory" in control.read_text(encoding="ascii").split()
+    except OSError:
+        return False
+    return True
